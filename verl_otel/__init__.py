@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""OpenTelemetry instrumentation with a Prometheus bridge for verl reinforcement-learning training.
+
+Set ``VERL_OTEL_ENABLED=1`` in front of the training command, or decorate your own workers:
+
+Example:
+    import verl_otel
+
+    @verl_otel.reward("math")
+    def compute_score(data_source, solution, ground_truth): ...
+"""
+
+from typing import TYPE_CHECKING
+
+from verl_otel._version import __version__
+
+if TYPE_CHECKING:
+    from verl_otel.errors import ConfigError, VerlOtelError
+    from verl_otel.recording.verbs import (
+        counter,
+        gauge,
+        histogram,
+        llm,
+        phase,
+        reward,
+        rollout,
+        span,
+        step,
+        timed,
+        tool,
+        trajectory,
+        turn,
+        update,
+    )
+    from verl_otel.session import init, shutdown
+
+__all__ = [
+    "ConfigError",
+    "VerlOtelError",
+    "__version__",
+    "counter",
+    "gauge",
+    "histogram",
+    "init",
+    "llm",
+    "phase",
+    "reward",
+    "rollout",
+    "shutdown",
+    "span",
+    "step",
+    "timed",
+    "tool",
+    "trajectory",
+    "turn",
+    "update",
+]
+
+_HOMES = {"ConfigError": "errors", "VerlOtelError": "errors", "init": "session", "shutdown": "session"}
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name at its first use, so that importing the package loads no OpenTelemetry module."""
+    if name not in __all__:
+        raise AttributeError(f"module 'verl_otel' has no attribute {name!r}")
+    from importlib import import_module  # noqa: PLC0415 - at the first use only
+
+    value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.verbs')}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

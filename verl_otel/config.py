@@ -1,0 +1,229 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Settings: keywords over environment over default, checked once, frozen. There is no configuration file.
+
+`SETTINGS` is the one list: the loader, the guide's table and ``verl-otel check`` read it.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Final
+
+from verl_otel.errors import ConfigError
+
+EXPORTERS: Final = ("otlp", "prometheus", "file", "console", "none")
+
+_TRUE: Final = ("1", "true", "yes", "on")
+_FALSE: Final = ("", "0", "false", "no", "off")
+
+
+def _flag(text: str) -> bool:
+    word = text.strip().lower()
+    if word in _TRUE:
+        return True
+    if word in _FALSE:
+        return False
+    raise ValueError("use 1 or 0")
+
+
+def _exporters(text: str) -> tuple[str, ...]:
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    if not names or any(name not in EXPORTERS for name in names):
+        raise ValueError(f"use a comma-separated list of {', '.join(EXPORTERS)}")
+    return tuple(name for name in names if name != "none")
+
+
+def _number(low: float, high: float) -> Callable[[str], float]:
+    def parse(text: str) -> float:
+        problem = f"use a number from {low:g} to {high:g}"
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(problem) from None
+        if not low <= value <= high:
+            raise ValueError(problem)
+        return value
+
+    return parse
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        problem = f"use a whole number from {low} to {high}"
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(problem) from None
+        if not low <= value <= high:
+            raise ValueError(problem)
+        return value
+
+    return parse
+
+
+def _milliseconds(text: str) -> float:
+    return _number(1, 3_600_000)(text) / 1000.0
+
+
+def _path(text: str) -> Path:
+    return Path(text).expanduser()
+
+
+def _name(text: str) -> str:
+    word = text.strip()
+    if not word or len(word) > 128 or any(not (char.isalnum() or char in "._-:") for char in word) or word.startswith("."):
+        raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.'")
+    return word
+
+
+def _sampler(text: str) -> str:
+    known = ("always_on", "always_off", "traceidratio")
+    word = text.strip().lower()
+    if word.removeprefix("parentbased_") not in known:
+        raise ValueError(f"use {', '.join(known)}, or one of them after parentbased_")
+    return word.removeprefix("parentbased_")
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting: its keyword, its environment variable, how it is read, and what the guide says of it."""
+
+    field: str
+    variable: str
+    parse: Callable[[str], Any]
+    default: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Config:
+    """Every setting, checked. Make one with `load`."""
+
+    enabled: bool
+    exporters: tuple[str, ...]
+    run_dir: Path
+    run_id: str
+    run_attempt: int
+    prometheus_host: str
+    prometheus_port: int
+    capture_content: bool
+    drain_interval: float
+    metric_interval: float
+    exit_timeout: float
+    memory_mib: int
+    trajectories_per_step: int
+    trajectory_share: float
+    sampler: str
+    sampler_ratio: float
+    file_mib: int
+    file_count: int
+    ray_carrier: bool
+    token_file: Path | None
+
+    @property
+    def run_path(self) -> Path:
+        """The folder of this run's files."""
+        return self.run_dir / self.run_id
+
+
+_DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
+
+SETTINGS: Final = (
+    Setting("enabled", "VERL_OTEL_ENABLED", _flag, "0", "The switch. Everything is off without it."),
+    Setting(
+        "exporters", "VERL_OTEL_EXPORTERS", _exporters, "file",
+        "Where telemetry goes: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `otlp` instead of `file` when an "
+        "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set.",
+    ),
+    Setting("run_dir", "VERL_OTEL_RUN_DIR", _path, _DEFAULT_DIR, "Folder that holds one folder per run."),
+    Setting(
+        "run_id", "VERL_OTEL_RUN_ID", _name, "",
+        "Identity of the run, kept over a resume. Made by the driver, from a Ray or Slurm job id and the start time, when absent.",
+    ),
+    Setting("run_attempt", "VERL_OTEL_RUN_ATTEMPT", _whole(1, 1_000_000), "1", "How often this run was started; counted by the driver."),
+    Setting("prometheus_host", "VERL_OTEL_PROMETHEUS_HOST", str, "127.0.0.1", "Address that `/metrics` binds to. Loopback unless you say otherwise."),
+    Setting("prometheus_port", "VERL_OTEL_PROMETHEUS_PORT", _whole(0, 65535), "0", "Port of `/metrics`; 0 takes a free one, which a run of several processes needs."),
+    Setting("capture_content", "VERL_OTEL_CAPTURE_CONTENT", _flag, "0", "Keep exception messages. Off, because they may hold prompts or answers."),
+    Setting("drain_interval", "VERL_OTEL_DRAIN_INTERVAL", _number(0.05, 60), "1", "Seconds between two drains: what a killed process can lose."),
+    Setting("metric_interval", "OTEL_METRIC_EXPORT_INTERVAL", _milliseconds, "10000", "Milliseconds between two exports of unchanged series and of what is asked at collection."),
+    Setting("exit_timeout", "VERL_OTEL_EXIT_TIMEOUT", _number(0, 300), "5", "Seconds that the exit of a process may wait for exporters, in all."),
+    Setting("memory_mib", "VERL_OTEL_MEMORY_MIB", _whole(1, 65536), "64", "MiB of telemetry that may wait in one process; then it is dropped and counted."),
+    Setting("trajectories_per_step", "VERL_OTEL_TRAJECTORIES_PER_STEP", _whole(0, 10_000_000), "2000", "Trajectories that each process keeps whole per step when files are written; 0: all."),
+    Setting("trajectory_share", "VERL_OTEL_TRAJECTORY_SHARE", _number(0, 1), "0.05", "Share of the trajectories beyond that number that is kept whole. Of the others the root span is kept."),
+    Setting("sampler", "OTEL_TRACES_SAMPLER", _sampler, "always_on", "Which trajectories are kept: `always_on`, `always_off`, `traceidratio`. Step traces are always kept."),
+    Setting("sampler_ratio", "OTEL_TRACES_SAMPLER_ARG", _number(0, 1), "1", "Share of trajectories that `traceidratio` keeps."),
+    Setting("file_mib", "VERL_OTEL_FILE_MIB", _whole(1, 1_048_576), "256", "MiB at which a file is rotated."),
+    Setting("file_count", "VERL_OTEL_FILE_COUNT", _whole(1, 1000), "4", "Files that are kept of one kind and process."),
+    Setting("ray_carrier", "VERL_OTEL_RAY_CARRIER", _flag, "1", "Carry the trace context over Ray's actor calls. Without it every process has traces of its own."),
+    Setting("token_file", "VERL_OTEL_TOKEN_FILE", _path, "", "File with a bearer token for OTLP; read again at every export, never logged."),
+)
+
+_OTLP_ENDPOINTS: Final = (
+    "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+)
+
+
+def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether the switch is on. Reads two variables and nothing else; an unknown word counts as off."""
+    values = os.environ if environ is None else environ
+    on = values.get("VERL_OTEL_ENABLED", "").strip().lower() in _TRUE
+    return on and values.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+
+
+def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:
+    """Return the settings of this process.
+
+    Args:
+        environ: The environment, `os.environ` if absent.
+        **keywords: Settings by their field name, which win over the environment. Text is read as in the environment.
+
+    Raises:
+        ConfigError: A value cannot be used, or a keyword is unknown. The message names the setting, the value, and
+            what is allowed.
+
+    Example:
+        load(exporters="file,prometheus", drain_interval=0.5)
+    """
+    values = os.environ if environ is None else environ
+    known = {setting.field for setting in SETTINGS}
+    unknown = sorted(set(keywords) - known)
+    if unknown:
+        raise ConfigError(f"{unknown[0]!r} is no setting: use {', '.join(sorted(known))}")
+    parsed: dict[str, Any] = {}
+    for setting in SETTINGS:
+        parsed[setting.field] = _read(setting, values, keywords)
+    if "exporters" not in keywords and not values.get("VERL_OTEL_EXPORTERS") and any(map(values.get, _OTLP_ENDPOINTS)):
+        parsed["exporters"] = ("otlp",)
+    if parsed["sampler"] != "traceidratio":
+        parsed["sampler_ratio"] = 0.0 if parsed["sampler"] == "always_off" else 1.0
+    if not is_enabled(values) and "enabled" not in keywords:
+        parsed["enabled"] = False
+    return Config(**parsed)
+
+
+def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, object]) -> Any:  # noqa: ANN401 - by field
+    if setting.field in keywords:
+        name, given = setting.field, keywords[setting.field]
+    else:
+        name, given = setting.variable, environ.get(setting.variable) or setting.default
+    if isinstance(given, (tuple, list)):
+        given = ",".join(map(str, given))
+    text = str(int(given)) if isinstance(given, bool) else str(given)
+    if not text and not setting.default:
+        return None if setting.parse is _path else ""
+    try:
+        return setting.parse(text)
+    except ValueError as error:
+        raise ConfigError(f"{name}={text!r}: {error}") from None
+
+
+def with_run(config: Config, run_id: str, attempt: int) -> Config:
+    """Return the settings with the identity of the run filled in."""
+    return replace(config, run_id=run_id, run_attempt=attempt)
+
+
+assert {setting.field for setting in SETTINGS} == {field.name for field in fields(Config)}  # noqa: S101 - one list, one class

@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Console: one line for each ended trace root, for a look at what happens without any file or service."""
+
+from __future__ import annotations
+
+import sys
+from collections import deque
+from typing import TYPE_CHECKING, TextIO
+
+from verl_otel.exporting.exporter import Exporter
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import STATUS_ERROR
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.fold import State
+    from verl_otel.model import Batch, Resource, Scope, SpanRecord
+
+_SHOWN = (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX, attr.REWARD_SCORE, attr.DATA_SOURCE, attr.ERROR_TYPE)
+
+
+class ConsoleExporter(Exporter):
+    """Prints a line for every span that has no parent, to standard error."""
+
+    name = "console"
+
+    def __init__(self, stream: TextIO | None = None) -> None:
+        super().__init__()
+        self._stream = stream
+        self._waiting: deque[SpanRecord] = deque(maxlen=1000)
+
+    def open(self, resource: Resource, scope: Scope, state: State) -> None:  # noqa: ARG002 - a line needs the role only
+        """Remember who speaks."""
+        self._role = resource.text(attr.ROLE, "process")
+
+    def put(self, batch: Batch) -> None:
+        """Keep the roots for the next `tick`."""
+        self._waiting.extend(span for span in batch.spans if not span.parent_id)
+
+    def tick(self) -> None:
+        """Print what waits."""
+        stream = self._stream or sys.stderr
+        while self._waiting:
+            print(_describe(self._role, self._waiting.popleft()), file=stream)
+
+    def flush(self, deadline: float) -> None:  # noqa: ARG002 - printing is not waited for
+        """Print what waits."""
+        self.tick()
+
+
+def _describe(role: str, span: SpanRecord) -> str:
+    seconds = (span.end_ns - span.start_ns) / 1e9
+    details = " ".join(f"{key.rpartition('.')[2]}={span.attributes[key]}" for key in _SHOWN if key in span.attributes)
+    failed = " FAILED" if span.status == STATUS_ERROR else ""
+    return f"verl-otel [{role}] {span.name} {seconds:.3f} s{failed} {details}".rstrip()

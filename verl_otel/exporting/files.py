@@ -1,0 +1,227 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Files: OTLP JSON lines in the run's folder, complete without any service.
+
+``traces-…jsonl`` and ``metrics-…jsonl`` grow by whole lines and are rotated; ``open-…jsonl`` holds what has begun and not ended and
+is replaced atomically, so that a killed process leaves what it was doing. A full disk costs telemetry, never training.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections import deque
+from pathlib import Path
+from typing import Any, Final
+
+from verl_otel.exporting import otlp_json
+from verl_otel.exporting.exporter import Exporter
+from verl_otel.exporting.fold import State
+from verl_otel.model import Batch, OpenSpan, Resource, Scope, SpanRecord
+from verl_otel.semconv import attributes as attr
+
+SPANS_PER_LINE: Final = 256
+
+
+class LineFile:
+    """A file that grows by whole lines and is rotated by size.
+
+    Args:
+        path: The file; rotated ones get ``.1``, ``.2`` … before the suffix, the highest is the oldest.
+        max_bytes: Size at which it is rotated.
+        max_files: Files that are kept, the present one among them.
+    """
+
+    def __init__(self, path: Path, max_bytes: int, max_files: int) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._max_files = max_files
+        self._handle: int | None = None
+        self._size = 0
+        self._torn = False
+
+    def write(self, lines: bytes) -> None:
+        """Append lines, each with its newline. Raises `OSError`; the next write then begins on a new line."""
+        if self._handle is None:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+            self._size = os.fstat(self._handle).st_size
+        data = b"\n" + lines if self._torn else lines
+        written = 0
+        try:
+            while written < len(data):
+                written += os.write(self._handle, data[written:])
+        except OSError:
+            self._torn = self._torn or written > 0
+            raise
+        self._torn = False
+        self._size += len(data)
+        if self._size >= self._max_bytes:
+            self._rotate()
+
+    def close(self) -> None:
+        """Close the file. A later write opens it again."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def _rotate(self) -> None:
+        self.close()
+        for number in range(self._max_files - 1, 0, -1):
+            older = self.path.with_suffix(f".{number}{self.path.suffix}")
+            newer = self.path if number == 1 else self.path.with_suffix(f".{number - 1}{self.path.suffix}")
+            if newer.exists():
+                newer.replace(older)
+        if self._max_files == 1:
+            self.path.unlink(missing_ok=True)
+
+
+class FileExporter(Exporter):
+    """Writes spans, metrics and open spans of one process.
+
+    Args:
+        folder: The run's folder.
+        max_bytes: Size at which a file is rotated.
+        max_files: Files that are kept of one kind.
+        capacity: Spans that may wait for the drain thread.
+    """
+
+    name = "file"
+
+    def __init__(self, folder: Path, max_bytes: int = 1 << 28, max_files: int = 4, capacity: int = 65536) -> None:
+        super().__init__()
+        self._folder = folder
+        self._limits = (max_bytes, max_files)
+        self._capacity = capacity
+        self._waiting: deque[SpanRecord] = deque()
+        self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: the latest says it all
+        self._open_spans: tuple[OpenSpan, ...] = ()
+        self._cursor = 0
+
+    def open(self, resource: Resource, scope: Scope, state: State) -> None:
+        """Choose the file names; the files appear with their first line."""
+        self._resource, self._scope, self._state = resource, scope, state
+        host = "".join(char if char.isalnum() or char in "-." else "_" for char in resource.text(attr.HOST_NAME, "host"))
+        who = f"{resource.text(attr.ROLE, 'process')}-{host}-{os.getpid()}"
+        self._traces = LineFile(self._folder / f"traces-{who}.jsonl", *self._limits)
+        self._metrics = LineFile(self._folder / f"metrics-{who}.jsonl", *self._limits)
+        self._open_path = self._folder / f"open-{who}.jsonl"
+        self._open_written = False
+
+    def put(self, batch: Batch) -> None:
+        """Keep a batch for the next `tick`."""
+        room = self._capacity - len(self._waiting)
+        self._waiting.extend(batch.spans[:room] if room < len(batch.spans) else batch.spans)
+        self.drop("spans", len(batch.spans) - room, "file queue full")
+        self._open_spans = batch.open_spans
+
+    def put_metrics(self, message: bytes) -> None:
+        """Keep the user's own metrics for the next `tick`."""
+        self._messages.append(message)
+
+    def tick(self) -> None:
+        """Write what waits. A failure drops it and is tried again with the next batch."""
+        begin = time.monotonic()
+        self._write_traces()
+        self._write_metrics()
+        self._write_open()
+        self.seconds += time.monotonic() - begin
+
+    def flush(self, deadline: float) -> None:  # noqa: ARG002 - a write to a local file is not waited for
+        """Write what waits."""
+        self.tick()
+
+    def close(self, deadline: float) -> None:
+        """Write what waits and take the open-span file away: this process ended in order."""
+        self.flush(deadline)
+        self._traces.close()
+        self._metrics.close()
+        if not self._open_spans:
+            self._remove_open()
+
+    def abandon(self) -> None:
+        """Close the inherited handles; the child's own exporter has files of its own."""
+        self._traces.close()
+        self._metrics.close()
+
+    def _write_traces(self) -> None:
+        while self._waiting:
+            spans = [self._waiting.popleft() for _ in range(min(SPANS_PER_LINE, len(self._waiting)))]
+            line = _line(otlp_json.traces_object(self._resource, self._scope, spans))
+            try:
+                self._traces.write(line)
+            except OSError as error:
+                self.drop("spans", len(spans) + len(self._waiting), f"cannot write {self._folder}: {error.strerror}")
+                self._waiting.clear()
+
+    def _write_metrics(self) -> None:
+        cursor, points = self._state.read(self._cursor)
+        lines = [_line(otlp_json.metrics_object(self._resource, self._scope, points))] if points else []
+        while self._messages:
+            lines.append(_line(_user_metrics(self._messages.popleft())))
+        if not lines:
+            return
+        try:
+            self._metrics.write(b"".join(lines))
+            self._cursor = cursor
+        except OSError as error:
+            self.drop("points", len(points), f"cannot write {self._folder}: {error.strerror}")
+
+    def _write_open(self) -> None:
+        if not self._open_spans:
+            self._remove_open()
+            return
+        now = time.time_ns()
+        spans = [
+            each.span._replace(
+                attributes={
+                    **each.span.attributes,
+                    attr.OPEN_AGE: each.age,
+                    attr.OPEN_LAST_CHILD: each.last_child,
+                    attr.OPEN_WRITTEN: now,
+                }
+            )
+            for each in self._open_spans
+        ]
+        temporary = self._open_path.with_suffix(".tmp")
+        try:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            temporary.write_bytes(_line(otlp_json.traces_object(self._resource, self._scope, spans)))
+            temporary.replace(self._open_path)
+            self._open_written = True
+        except OSError as error:
+            self.drop("spans", 0, f"cannot write {self._folder}: {error.strerror}")
+
+    def _remove_open(self) -> None:
+        if self._open_written:
+            self._open_path.unlink(missing_ok=True)
+            self._open_written = False
+
+
+def _line(thing: dict[str, Any]) -> bytes:
+    return json.dumps(thing, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+
+
+def _user_metrics(message: bytes) -> dict[str, Any]:
+    """Return an encoded request as the JSON of the file format (exemplar ids in hexadecimal)."""
+    import base64  # noqa: PLC0415 - only users with instruments of their own come here
+
+    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - as above
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (  # noqa: PLC0415 - as above
+        ExportMetricsServiceRequest,
+    )
+
+    def hexadecimal(thing: Any) -> Any:  # noqa: ANN401 - JSON
+        if isinstance(thing, list):
+            return [hexadecimal(item) for item in thing]
+        if isinstance(thing, dict):
+            return {
+                key: base64.b64decode(item).hex() if key in ("traceId", "spanId") else hexadecimal(item)
+                for key, item in thing.items()
+            }
+        return thing
+
+    made = hexadecimal(MessageToDict(ExportMetricsServiceRequest.FromString(message), use_integers_for_enums=True))
+    assert isinstance(made, dict)  # noqa: S101 - a message is an object
+    return made

@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus names from OpenTelemetry names, as the Collector and Prometheus derive them.
+
+The rules of the translation strategy ``UnderscoreEscapingWithSuffixes`` (prometheus/otlptranslator): words joined by ``_``, the
+unit's word behind them, ``_ratio`` for a gauge of unit ``1``, ``_total`` for a counter.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+from typing import Final
+
+from verl_otel.model import Instrument
+
+_WORDS: Final = re.compile(r"[A-Za-z0-9:]+")
+_UNITS: Final = {
+    "d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds",
+    "ns": "nanoseconds", "By": "bytes", "KiBy": "kibibytes", "MiBy": "mebibytes", "GiBy": "gibibytes",
+    "KBy": "kilobytes", "MBy": "megabytes", "GBy": "gigabytes", "m": "meters", "V": "volts", "A": "amperes",
+    "J": "joules", "W": "watts", "g": "grams", "Cel": "celsius", "Hz": "hertz", "%": "percent", "1": "",
+}
+_PER: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week", "mo": "month", "y": "year"}
+
+
+def _unit_words(unit: str) -> list[str]:
+    main, _, per = unit.partition("/")
+    words = []
+    main = main.strip()
+    if main and "{" not in main:
+        words += _WORDS.findall(_UNITS.get(main, main))
+    per = per.strip()
+    if per and "{" not in per:
+        words += ["per", *_WORDS.findall(_PER.get(per, per))]
+    return words
+
+
+@lru_cache(maxsize=4096)
+def metric_name(instrument: Instrument) -> str:
+    """Return the Prometheus name of an instrument.
+
+    Example:
+        metric_name(Instrument("verl.step.duration", "histogram", "s", "")) == "verl_step_duration_seconds"
+    """
+    words = _WORDS.findall(instrument.name)
+    words += [word for word in _unit_words(instrument.unit) if word not in words]
+    if instrument.kind == "counter":
+        words = [word for word in words if word != "total"] + ["total"]
+    if instrument.kind in ("gauge", "updown") and instrument.unit == "1":
+        words = [word for word in words if word != "ratio"] + ["ratio"]
+    name = "_".join(words)
+    return f"_{name}" if name[:1].isdigit() else name
+
+
+@lru_cache(maxsize=4096)
+def label_name(name: str) -> str:
+    """Return the Prometheus name of a label or resource attribute."""
+    clean = re.sub(r"[^A-Za-z0-9_]", "_", name)
+    return f"key_{clean}" if clean[:1].isdigit() else clean

@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP as JSON objects: the OTLP file format, one object a line.
+
+OTLP/JSON is protobuf's JSON mapping with two exceptions: ids are hexadecimal and enums are numbers. 64-bit integers are text;
+NaN and the infinities are the words ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from verl_otel.exporting.wire import CUMULATIVE
+from verl_otel.model import Attributes, AttributeValue, HistogramValue, Instrument, Point, Resource, Scope, SpanRecord
+
+Json = dict[str, Any]
+
+
+def _double(value: float) -> float | str:
+    if math.isfinite(value):
+        return value
+    return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")
+
+
+def _value(value: AttributeValue) -> Json:
+    if isinstance(value, str):
+        return {"stringValue": value}
+    if isinstance(value, bool):
+        return {"boolValue": value}
+    if isinstance(value, int):
+        return {"intValue": str(value)}
+    if isinstance(value, float):
+        return {"doubleValue": _double(value)}
+    return {"arrayValue": {"values": [_value(item) for item in value]}}
+
+
+def _attributes(attributes: Attributes) -> list[Json]:
+    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
+
+
+def span_object(span: SpanRecord) -> Json:
+    """Return one ``Span`` object. An open span has the end time ``"0"``."""
+    made: Json = {
+        "traceId": f"{span.trace_id:032x}",
+        "spanId": f"{span.span_id:016x}",
+        "name": span.name,
+        "kind": span.kind,
+        "startTimeUnixNano": str(span.start_ns),
+        "endTimeUnixNano": str(span.end_ns),
+        "attributes": _attributes(span.attributes),
+        "flags": 0x100 | span.flags,
+    }
+    if span.parent_id:
+        made["parentSpanId"] = f"{span.parent_id:016x}"
+    if span.trace_state:
+        made["traceState"] = span.trace_state
+    if span.links:
+        made["links"] = [
+            {"traceId": f"{link.trace_id:032x}", "spanId": f"{link.span_id:016x}", "attributes": _attributes(link.attributes)}
+            for link in span.links
+        ]
+    if span.events:
+        made["events"] = [
+            {"name": event.name, "timeUnixNano": str(event.time_ns), "attributes": _attributes(event.attributes)}
+            for event in span.events
+        ]
+    if span.status or span.message:
+        made["status"] = {"code": span.status, **({"message": span.message} if span.message else {})}
+    return made
+
+
+def _point(point: Point) -> Json:
+    labels = [{"key": key, "value": {"stringValue": value}} for key, value in point.labels]
+    made: Json = {"attributes": labels, "startTimeUnixNano": str(point.start_ns), "timeUnixNano": str(point.time_ns)}
+    value = point.value
+    if isinstance(value, HistogramValue):
+        made |= {
+            "count": str(value.count),
+            "sum": _double(value.total),
+            "bucketCounts": [str(count) for count in value.counts],
+            "explicitBounds": list(value.bounds),
+        }
+        if value.count:
+            made |= {"min": _double(value.minimum), "max": _double(value.maximum)}
+    elif isinstance(value, int):
+        made["asInt"] = str(value)
+    else:
+        made["asDouble"] = _double(value)
+    if point.exemplars:
+        made["exemplars"] = [
+            {
+                "timeUnixNano": str(exemplar.time_ns),
+                "asDouble": exemplar.value,
+                "traceId": f"{exemplar.trace_id:032x}",
+                "spanId": f"{exemplar.span_id:016x}",
+            }
+            for exemplar in point.exemplars
+        ]
+    return made
+
+
+def _metric(instrument: Instrument, points: list[Point]) -> Json:
+    made: Json = {"name": instrument.name, "unit": instrument.unit, "description": instrument.description}
+    data: Json = {"dataPoints": [_point(point) for point in points]}
+    if instrument.kind == "gauge":
+        return {**made, "gauge": data}
+    data["aggregationTemporality"] = CUMULATIVE
+    if instrument.kind == "histogram":
+        return {**made, "histogram": data}
+    return {**made, "sum": {**data, "isMonotonic": instrument.kind == "counter"}}
+
+
+def traces_object(resource: Resource, scope: Scope, spans: Iterable[SpanRecord]) -> Json:
+    """Return a ``TracesData`` object with the spans of each scope apart."""
+    by_scope: dict[Scope, list[Json]] = {}
+    for span in spans:
+        by_scope.setdefault(span.scope or scope, []).append(span_object(span))
+    scopes = [{"scope": _scope(each), "spans": spans_, **_schema(each)} for each, spans_ in by_scope.items()]
+    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource.attributes)}, "scopeSpans": scopes}]}
+
+
+def metrics_object(resource: Resource, scope: Scope, points: Iterable[Point]) -> Json:
+    """Return a ``MetricsData`` object with one metric per instrument."""
+    by_instrument: dict[Instrument, list[Point]] = {}
+    for point in points:
+        by_instrument.setdefault(point.instrument, []).append(point)
+    metrics = [_metric(instrument, group) for instrument, group in by_instrument.items()]
+    scopes = [{"scope": _scope(scope), "metrics": metrics, **_schema(scope)}]
+    return {"resourceMetrics": [{"resource": {"attributes": _attributes(resource.attributes)}, "scopeMetrics": scopes}]}
+
+
+def _scope(scope: Scope) -> Json:
+    return {"name": scope.name, **({"version": scope.version} if scope.version else {})}
+
+
+def _schema(scope: Scope) -> Json:
+    return {"schemaUrl": scope.schema_url} if scope.schema_url else {}

@@ -1,0 +1,200 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Prometheus ``/metrics``: our points with exemplars, and the user's ordinary instruments, in one registry of our own."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, Final
+
+from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client.core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar as PrometheusExemplar
+from prometheus_client.samples import Sample
+from prometheus_client.utils import floatToGoString
+
+from verl_otel import _guard
+from verl_otel.exporting.exporter import Exporter
+from verl_otel.exporting.names import label_name, metric_name
+from verl_otel.model import HistogramValue, Instrument, Point, Resource
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.fold import State
+    from verl_otel.model import Scope
+
+_TYPES: Final = {"histogram": "histogram", "counter": "counter", "updown": "gauge", "gauge": "gauge"}
+
+
+class PointCollector(Collector):
+    """Shows the folded state to ``prometheus_client``.
+
+    Args:
+        state: The latest points.
+        resource: Becomes ``target_info``.
+        refresh: Called before each scrape, so that it shows this moment.
+    """
+
+    def __init__(self, state: State, resource: Resource, refresh: Callable[[], None]) -> None:
+        self._state = state
+        self._resource = resource
+        self._refresh = refresh
+
+    def describe(self) -> Iterable[Metric]:
+        """Return nothing: families come and go with what is recorded."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """Return one family per instrument."""
+        try:
+            self._refresh()
+        except Exception as error:  # noqa: BLE001 - a scrape shows what there is
+            _guard.report("scrape", error)
+        yield self._target_info()
+        _, points = self._state.read()
+        families: dict[str, Metric] = {}
+        for point in points:
+            name = metric_name(point.instrument)
+            family = families.get(name)
+            if family is None:
+                family = families[name] = _family(name, point.instrument)
+            if family.type == _TYPES[point.instrument.kind]:  # two instruments whose names collide: the first one stays
+                family.samples.extend(_samples(name, point))
+        yield from families.values()
+
+    def _target_info(self) -> Metric:
+        family = Metric("target", "Resource attributes of this process", "info")
+        labels = {label_name(key): str(value) for key, value in self._resource.attributes.items()}
+        family.add_sample("target_info", labels, 1)
+        return family
+
+
+def _family(name: str, instrument: Instrument) -> Metric:
+    kind = _TYPES[instrument.kind]
+    return Metric(name.removesuffix("_total") if kind == "counter" else name, instrument.description, kind)
+
+
+def _samples(name: str, point: Point) -> Iterator[Sample]:
+    labels = {label_name(key): value for key, value in point.labels}
+    value = point.value
+    if not isinstance(value, HistogramValue):
+        yield Sample(name, labels, float(value))
+        return
+    exemplars = {_bucket_of(each.value, value.bounds): each for each in point.exemplars}
+    total = 0
+    for index, count in enumerate(value.counts):
+        total += count
+        bound = floatToGoString(value.bounds[index]) if index < len(value.bounds) else "+Inf"
+        found = exemplars.get(index)
+        exemplar = None
+        if found is not None:
+            ids = {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"}
+            exemplar = PrometheusExemplar(ids, found.value, found.time_ns / 1e9)
+        yield Sample(f"{name}_bucket", {**labels, "le": bound}, float(total), None, exemplar)
+    yield Sample(f"{name}_count", labels, float(value.count))
+    yield Sample(f"{name}_sum", labels, value.total)
+
+
+def _bucket_of(value: float, bounds: tuple[float, ...]) -> int:
+    return next((index for index, bound in enumerate(bounds) if value <= bound), len(bounds))
+
+
+class PrometheusExporter(Exporter):
+    """Serves ``/metrics``, in text and OpenMetrics form.
+
+    Args:
+        host: Address to bind to.
+        port: Port; 0 takes a free one.
+        refresh: Called before each scrape.
+        announce: Told the bound port once it serves, and None when it stops.
+    """
+
+    name = "prometheus"
+
+    def __init__(
+        self, host: str, port: int, refresh: Callable[[], None], announce: Callable[[int | None], None] | None = None
+    ) -> None:
+        super().__init__()
+        self._address = (host, port)
+        self._refresh = refresh
+        self._announce = announce
+        self.registry = CollectorRegistry(auto_describe=False)
+        self._server: Any = None
+
+    def open(self, resource: Resource, scope: Scope, state: State) -> None:  # noqa: ARG002 - names carry the scope
+        """Bind and serve. Raises `OSError` when the port is taken."""
+        self.registry.register(PointCollector(state, resource, self._refresh))
+        host, port = self._address
+        self._server, _ = start_http_server(port, addr=host, registry=self.registry)
+        if self._announce is not None:
+            self._announce(self.port)
+
+    @property
+    def port(self) -> int:
+        """The bound port; 0 before `open`."""
+        return int(self._server.server_port) if self._server is not None else 0
+
+    def close(self, deadline: float) -> None:  # noqa: ARG002 - closing a listening socket does not wait
+        """Stop serving."""
+        if self._server is not None:
+            self._server.shutdown()
+            self._server.server_close()
+            self._server = None
+            if self._announce is not None:
+                self._announce(None)
+
+
+    def abandon(self) -> None:
+        """Close the inherited socket: the parent goes on serving it."""
+        if self._server is not None:
+            self._server.socket.close()
+
+
+def make_reader(registry: CollectorRegistry) -> Any:  # noqa: ANN401 - a PrometheusMetricReader
+    """Return a reader that shows a user's ordinary OpenTelemetry instruments in ``registry``.
+
+    `opentelemetry-exporter-prometheus` does the work. Kept from it are exponential histograms, which make a whole scrape
+    fail, and added is the suffix ``_ratio`` that the Collector gives to gauges of unit ``1``.
+    """
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415 - only with this exporter
+
+    class Reader(PrometheusMetricReader):  # type: ignore[misc]  # the package has no type hints in older versions
+        def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401
+            super()._receive_metrics(_presentable(metrics_data), timeout_millis, **kwargs)
+
+    parameters = inspect.signature(PrometheusMetricReader.__init__).parameters
+    options: dict[str, Any] = {"disable_target_info": True}
+    if "scope_info_enabled" in parameters:
+        options["scope_info_enabled"] = False
+    if "registry" in parameters:
+        return Reader(registry=registry, **options)
+    from prometheus_client.core import REGISTRY  # noqa: PLC0415 - older versions know this registry only
+
+    reader = Reader(**options)
+    REGISTRY.unregister(reader._collector)
+    registry.register(reader._collector)
+    return reader
+
+
+def _presentable(data: Any) -> Any:  # noqa: ANN401 - MetricsData
+    from opentelemetry.sdk.metrics.export import ExponentialHistogram, Gauge  # noqa: PLC0415 - as above
+
+    if data is None:
+        return None
+    resources = []
+    for resource in data.resource_metrics:
+        scopes = []
+        for scope in resource.scope_metrics:
+            metrics = []
+            for metric in scope.metrics:
+                if isinstance(metric.data, ExponentialHistogram):
+                    _guard.say(f"exponential {metric.name}", "verl-otel: %s is an exponential histogram; /metrics leaves it out", metric.name)
+                elif isinstance(metric.data, Gauge) and metric.unit == "1":
+                    metrics.append(replace(metric, name=f"{metric.name}.ratio", unit=""))
+                else:
+                    metrics.append(metric)
+            scopes.append(replace(scope, metrics=metrics))
+        resources.append(replace(resource, scope_metrics=scopes))
+    return replace(data, resource_metrics=resources)

@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The user's ordinary OpenTelemetry: a global provider where there is none, sharing our exporters.
+
+A provider that is there already stays: then the user's spans and metrics go where he sends them, and ours where we do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.resources import Resource as SdkResource
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace.id_generator import IdGenerator
+
+from verl_otel.model import EventRecord, LinkRecord, Scope, SpanRecord
+
+if TYPE_CHECKING:
+    from verl_otel.model import Resource
+
+
+class Providers:
+    """What was installed, so that it can be flushed. Every part is None where the user's own stands."""
+
+    def __init__(self) -> None:
+        self.tracer: TracerProvider | None = None
+        self.meter: MeterProvider | None = None
+        self.reader: PullReader | None = None
+
+
+def foreign_provider() -> str:
+    """Return the class of the tracer provider that somebody else has set, or an empty text."""
+    provider = trace.get_tracer_provider()
+    if isinstance(provider, trace.ProxyTracerProvider):
+        return ""
+    kind = type(provider)
+    return "" if any(type(each) is _Forward for each in _processors(provider)) else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def install(
+    resource: Resource,
+    id_generator: Any,  # noqa: ANN401 - a module with make_trace_id and make_span_id
+    on_span: Callable[[SpanRecord], None],
+    on_metrics: Callable[[bytes], None],
+    readers: tuple[Any, ...] = (),
+) -> Providers:
+    """Install global providers where none is set.
+
+    Args:
+        resource: Who sends.
+        id_generator: Makes the ids of the user's spans, out of reach of his seeds.
+        on_span: Takes each ended span of the user.
+        on_metrics: Takes his metrics, encoded, whenever `PullReader.collect` is called.
+        readers: More metric readers.
+    """
+    made = Providers()
+    sdk_resource = SdkResource(dict(resource.attributes))
+    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
+        made.tracer = TracerProvider(resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
+        made.tracer.add_span_processor(_Forward(on_span))
+        trace.set_tracer_provider(made.tracer)
+    if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":  # the API does not export the class
+        made.reader = PullReader(on_metrics)
+        made.meter = MeterProvider(resource=sdk_resource, metric_readers=[made.reader, *readers], shutdown_on_exit=False)
+        metrics.set_meter_provider(made.meter)
+    return made
+
+
+class PullReader(MetricReader):
+    """Collects the user's instruments when asked, on our thread: no thread of its own."""
+
+    def __init__(self, on_metrics: Callable[[bytes], None]) -> None:
+        super().__init__()
+        self._on_metrics = on_metrics
+
+    def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        if metrics_data is None or not metrics_data.resource_metrics:
+            return
+        from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics  # noqa: PLC0415 - users with instruments only
+
+        self._on_metrics(encode_metrics(metrics_data).SerializeToString())
+
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+        """Do nothing: there is no thread to stop."""
+
+
+class _Ids(IdGenerator):
+    def __init__(self, generator: Any) -> None:  # noqa: ANN401 - see `install`
+        self._generator = generator
+
+    def generate_span_id(self) -> int:
+        return int(self._generator.make_span_id())
+
+    def generate_trace_id(self) -> int:
+        return int(self._generator.make_trace_id())
+
+
+class _Forward(SpanProcessor):
+    def __init__(self, on_span: Callable[[SpanRecord], None]) -> None:
+        self._on_span = on_span
+
+    def on_end(self, span: ReadableSpan) -> None:
+        self._on_span(_record(span))
+
+
+def _processors(provider: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any provider
+    return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
+
+
+def _record(span: ReadableSpan) -> SpanRecord:
+    context = span.get_span_context()
+    scope = span.instrumentation_scope
+    parent = span.parent
+    flags = int(context.trace_flags) | (0x200 if parent is not None and parent.is_remote else 0)
+    links = tuple(
+        LinkRecord(
+            link.context.trace_id, link.context.span_id, dict(link.attributes or {}), link.context.trace_state.to_header(),
+            0x200 if link.context.is_remote else 0,
+        )
+        for link in span.links
+    )
+    events = tuple(EventRecord(event.name, event.timestamp, dict(event.attributes or {})) for event in span.events)
+    return SpanRecord(
+        context.trace_id, context.span_id, parent.span_id if parent is not None else 0, span.name, span.kind.value + 1,
+        span.start_time or 0, span.end_time or 0, dict(span.attributes or {}), links, events, span.status.status_code.value,
+        span.status.description or "", flags, context.trace_state.to_header(),
+        Scope(scope.name, scope.version or "", scope.schema_url or "") if scope is not None else None,
+    )

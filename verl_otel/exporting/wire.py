@@ -1,0 +1,188 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP as bytes, written directly: a tenth to a thirtieth of the cost of the SDK's encoder.
+
+Field numbers and types: opentelemetry-proto 1.x, ``trace.proto``, ``metrics.proto``, ``common.proto``. The tests parse the
+bytes and compare them with the SDK encoder's messages.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from verl_otel.model import (
+    REMOTE,
+    Attributes,
+    AttributeValue,
+    EventRecord,
+    Exemplar,
+    HistogramValue,
+    Instrument,
+    Labels,
+    LinkRecord,
+    Point,
+    Resource,
+    Scope,
+    SpanRecord,
+)
+
+CUMULATIVE: Final = 2
+DELTA: Final = 1
+_REMOTE_KNOWN: Final = 0x100
+"""Span flag that says that the "is remote" bit is known; the SDK writes these two bits and no others."""
+_LOW: Final = (1 << 64) - 1
+_double = struct.Struct("<d").pack
+_fixed64 = struct.Struct("<Q").pack
+_signed64 = struct.Struct("<q").pack
+_fixed32 = struct.Struct("<I").pack
+
+
+def varint(number: int) -> bytes:
+    """Return an unsigned integer in protobuf's variable-length form."""
+    if number < 0x80:
+        return bytes((number,))
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def field(number: int, payload: bytes) -> bytes:
+    """Return a length-delimited field: text, bytes or a message."""
+    return varint(number << 3 | 2) + varint(len(payload)) + payload
+
+
+def _any_value(value: AttributeValue) -> bytes:
+    if isinstance(value, str):
+        return field(1, value.encode("utf-8", "replace"))
+    if isinstance(value, bool):
+        return b"\x10\x01" if value else b"\x10\x00"
+    if isinstance(value, int):
+        return b"\x18" + varint(value & _LOW) if -(1 << 63) <= value < 1 << 63 else field(1, str(value).encode())
+    if isinstance(value, float):
+        return b"\x21" + _double(value)
+    return field(5, b"".join(field(1, _any_value(item)) for item in value))
+
+
+def _key_value(key: str, value: AttributeValue) -> bytes:
+    return field(1, key.encode("utf-8", "replace")) + field(2, _any_value(value))
+
+
+def _attributes(number: int, attributes: Attributes) -> bytes:
+    return b"".join([field(number, _key_value(key, value)) for key, value in attributes.items()])
+
+
+def _labels(number: int, labels: Labels) -> bytes:
+    return b"".join([field(number, _key_value(key, value)) for key, value in labels])
+
+
+def _event(event: EventRecord) -> bytes:
+    return b"\x09" + _fixed64(event.time_ns) + field(2, event.name.encode()) + _attributes(3, event.attributes)
+
+
+def _link(link: LinkRecord) -> bytes:
+    out = field(1, link.trace_id.to_bytes(16, "big")) + field(2, link.span_id.to_bytes(8, "big"))
+    if link.trace_state:
+        out += field(3, link.trace_state.encode())
+    return out + _attributes(4, link.attributes) + b"\x35" + _fixed32(_REMOTE_KNOWN | link.flags & REMOTE)
+
+
+def encode_span(span: SpanRecord) -> bytes:
+    """Return one ``Span`` message."""
+    out = b"\x0a\x10" + span.trace_id.to_bytes(16, "big") + b"\x12\x08" + span.span_id.to_bytes(8, "big")
+    if span.trace_state:
+        out += field(3, span.trace_state.encode())
+    if span.parent_id:
+        out += b"\x22\x08" + span.parent_id.to_bytes(8, "big")
+    out += field(5, span.name.encode("utf-8", "replace")) + b"\x30" + varint(span.kind)
+    out += b"\x39" + _fixed64(span.start_ns) + b"\x41" + _fixed64(span.end_ns) + _attributes(9, span.attributes)
+    for event in span.events:
+        out += field(11, _event(event))
+    for link in span.links:
+        out += field(13, _link(link))
+    if span.status or span.message:
+        message = field(2, span.message.encode("utf-8", "replace")) if span.message else b""
+        out += field(15, message + (b"\x18" + varint(span.status) if span.status else b""))
+    return out + b"\x85\x01" + _fixed32(_REMOTE_KNOWN | span.flags & REMOTE)
+
+
+def _exemplar(exemplar: Exemplar) -> bytes:
+    out = b"\x11" + _fixed64(exemplar.time_ns) + b"\x19" + _double(exemplar.value)
+    return out + field(4, exemplar.span_id.to_bytes(8, "big")) + field(5, exemplar.trace_id.to_bytes(16, "big"))
+
+
+def _histogram_point(point: Point, value: HistogramValue) -> bytes:
+    out = b"\x11" + _fixed64(point.start_ns) + b"\x19" + _fixed64(point.time_ns)
+    out += b"\x21" + _fixed64(value.count) + b"\x29" + _double(value.total)
+    out += field(6, b"".join(map(_fixed64, value.counts))) + field(7, b"".join(map(_double, value.bounds)))
+    for exemplar in point.exemplars:
+        out += field(8, _exemplar(exemplar))
+    out += _labels(9, point.labels)
+    if value.count:
+        out += b"\x59" + _double(value.minimum) + b"\x61" + _double(value.maximum)
+    return out
+
+
+def _number_point(point: Point, value: float) -> bytes:
+    start = b"" if point.instrument.kind == "gauge" else b"\x11" + _fixed64(point.start_ns)
+    number = b"\x31" + _signed64(value) if isinstance(value, int) and abs(value) < 1 << 63 else b"\x21" + _double(value)
+    return start + b"\x19" + _fixed64(point.time_ns) + number + _labels(7, point.labels)
+
+
+def _metric(instrument: Instrument, points: Sequence[Point], temporality: int) -> bytes:
+    out = field(1, instrument.name.encode())
+    if instrument.description:
+        out += field(2, instrument.description.encode())
+    if instrument.unit:
+        out += field(3, instrument.unit.encode())
+    data = b"".join(
+        field(1, _histogram_point(point, point.value) if isinstance(point.value, HistogramValue) else _number_point(point, point.value))
+        for point in points
+    )
+    tail = b"\x10" + varint(temporality)
+    if instrument.kind == "gauge":
+        return out + field(5, data)
+    if instrument.kind == "histogram":
+        return out + field(9, data + tail)
+    if instrument.kind == "counter":
+        return out + field(7, data + tail + b"\x18\x01")
+    return out + field(7, data + b"\x10" + varint(CUMULATIVE))
+
+
+def _scope(scope: Scope) -> bytes:
+    return field(1, scope.name.encode()) + (field(2, scope.version.encode()) if scope.version else b"")
+
+
+def encode_traces(resource: Resource, scope: Scope, spans: Iterable[SpanRecord]) -> bytes:
+    """Return an ``ExportTraceServiceRequest`` with all spans, those of other scopes under their own.
+
+    Args:
+        resource: Who sends.
+        scope: The scope of records that name none.
+        spans: Ended spans.
+    """
+    by_scope: dict[Scope, list[bytes]] = {}
+    for span in spans:
+        by_scope.setdefault(span.scope or scope, []).append(field(2, encode_span(span)))
+    return _request(resource, by_scope)
+
+
+def encode_metrics(resource: Resource, scope: Scope, points: Iterable[Point], temporality: int = CUMULATIVE) -> bytes:
+    """Return an ``ExportMetricsServiceRequest`` with one ``Metric`` per instrument."""
+    by_instrument: dict[Instrument, list[Point]] = {}
+    for point in points:
+        by_instrument.setdefault(point.instrument, []).append(point)
+    metrics = [field(2, _metric(instrument, group, temporality)) for instrument, group in by_instrument.items()]
+    return _request(resource, {scope: metrics})
+
+
+def _request(resource: Resource, by_scope: dict[Scope, list[bytes]]) -> bytes:
+    out = field(1, _attributes(1, resource.attributes))
+    for scope, items in by_scope.items():
+        schema = field(3, scope.schema_url.encode()) if scope.schema_url else b""
+        out += field(2, field(1, _scope(scope)) + b"".join(items) + schema)
+    return field(1, out)

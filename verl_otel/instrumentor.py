@@ -1,0 +1,36 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``opentelemetry-instrument``: verl as one of OpenTelemetry's instrumentors, reversible.
+
+Needs ``pip install 'verl-otel[instrument]'``.
+
+Example:
+    opentelemetry-instrument python -m verl.trainer.main_ppo ...
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection
+from typing import Any
+
+from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
+
+from verl_otel import integrations, plugin, session
+
+
+class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older versions have no type hints
+    """Instruments verl in this process and in every Ray worker of its jobs."""
+
+    def instrumentation_dependencies(self) -> Collection[str]:
+        """Return what must be installed for this to make sense."""
+        return ("verl >= 0.7",)
+
+    def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - the base class's signature
+        os.environ.setdefault("VERL_OTEL_ENABLED", "1")  # the workers read it
+        plugin.load()
+
+    def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - the base class's signature
+        session.shutdown()
+        integrations.uninstall()
+        plugin.unload()

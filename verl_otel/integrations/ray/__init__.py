@@ -1,0 +1,26 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ray: our plug-in in every worker, the trace context over actor calls, and who a process is."""
+
+import sys
+
+from verl_otel.integrations.patch import Hook, register
+from verl_otel.integrations.ray import carrier, identity, start
+
+HOOKS = (
+    Hook("ray", "init", start.patch_init, "workers load verl-otel only when they import verl"),
+    Hook("ray.util.tracing.tracing_helper", "_tracing_actor_method_invocation", carrier.silence_ray, "Ray's own spans"),
+    Hook("ray.actor", "ActorMethod._remote", carrier.patch_actors, "spans of other processes have no parents"),
+)
+
+
+def install(*, early: bool = False) -> None:
+    """Register the hooks of Ray.
+
+    Args:
+        early: Whether no actor class can have been exported from this process yet.
+    """
+    ray = sys.modules.get("ray")
+    carrier.Carrier.early = early or ray is None or not getattr(ray, "is_initialized", bool)()
+    identity.install()
+    register(HOOKS)

@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who a process is in a Ray job: its role and number, read from the actor that runs in it."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+from verl_otel import session
+from verl_otel.model import AttributeValue
+from verl_otel.semconv import attributes as attr
+
+_ROLES: Final = (
+    (re.compile(r"AgentLoopWorker"), "agent_loop"),
+    (re.compile(r"Reward"), "reward"),
+    (re.compile(r"TaskRunner|Trainer"), "trainer"),
+    (re.compile(r"HttpServer|LLMServer|Replica"), "llm_server"),
+    (re.compile(r"Rollouter"), "agent_loop"),
+    (re.compile(r"TransferQueue|StorageUnit|Controller"), "transfer_queue"),
+    (re.compile(r"Critic"), "critic"),
+    (re.compile(r"Ref"), "ref"),
+    (re.compile(r"WorkerDict|Worker"), "actor_rollout_ref"),
+)
+"""First match wins: what an actor's class name says of its role."""
+
+
+def install() -> None:
+    """Have the session ask us who this process is."""
+    session.add_describer(describe_process)
+
+
+def describe_process() -> Mapping[str, AttributeValue]:
+    """Return role, rank and Ray's ids of this process; nothing outside a Ray job."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return {attr.ROLE: "driver", "verl.index": 0} if ray is not None else {}
+    context = ray.get_runtime_context()
+    found: dict[str, AttributeValue] = {attr.RAY_JOB: str(context.get_job_id()), attr.RAY_NODE: str(context.get_node_id())}
+    actor_id = context.get_actor_id()
+    if not actor_id:
+        worker = ray._private.worker
+        is_driver = worker.global_worker.mode != worker.WORKER_MODE
+        return {**found, attr.ROLE: "driver", "verl.index": 0} if is_driver else {**found, attr.ROLE: "task"}
+    found[attr.RAY_ACTOR] = str(actor_id)
+    instance = next(iter(ray._private.worker.global_worker.actors.values()), None)
+    name = context.get_actor_name() or ""
+    found |= describe_actor(instance, name, os.environ)
+    return found
+
+
+def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict[str, AttributeValue]:  # noqa: ANN401 - any actor
+    """Return role and number of an actor from its object, its name and its environment.
+
+    Example:
+        describe_actor(worker, "agent_loop_worker_3_ab12", {}) == {"verl.role": "agent_loop", "verl.index": 3}
+    """
+    class_name = type(instance).__name__
+    held = getattr(instance, "worker_dict", None)
+    found: dict[str, AttributeValue] = {}
+    if isinstance(held, dict) and held:
+        keys = sorted(map(str, held), key=lambda key: not key.startswith("actor"))
+        found[attr.ROLE] = keys[0]
+    else:
+        found[attr.ROLE] = next((role for pattern, role in _ROLES if pattern.search(class_name)), "actor")
+    if found[attr.ROLE] in ("actor_rollout_ref", "critic", "ref", "actor", "rollout") and environ.get("RANK", "").isdigit():
+        found[attr.RANK] = int(environ["RANK"])
+        found[attr.WORLD_SIZE] = int(environ.get("WORLD_SIZE", "1"))
+        return found
+    replica = getattr(instance, "replica_rank", None)
+    if isinstance(replica, int):
+        found[attr.REPLICA_RANK] = replica
+        return found
+    if found[attr.ROLE] == "trainer":
+        return {**found, "verl.index": 0}
+    number = re.search(r"_(\d+)(?:_|$|:)", name)
+    if number:
+        found["verl.index"] = int(number[1])
+    return found

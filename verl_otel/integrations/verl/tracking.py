@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``Tracking``: the identity of the run, and every scalar as a gauge of its own, unchanged, all with one time stamp."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from verl_otel import _guard, session
+from verl_otel.integrations.patch import Hook, argument, replace
+from verl_otel.integrations.verl import scalars
+from verl_otel.recording import series
+from verl_otel.recording.recorder import add_points
+from verl_otel.recording.store import Store
+from verl_otel.recording.values import to_number, to_text
+from verl_otel.semconv import attributes as attr
+
+RUNNING, FINISHED, FAILED = 1, 2, 3
+FLUSH_SECONDS: Final = 5.0
+_INFO: Final = {
+    attr.ALGORITHM: "algorithm.adv_estimator",
+    attr.TRAINER_MODE: "trainer.v1.trainer_mode",
+    "verl.model": "actor_rollout_ref.model.path",
+    "verl.engine": "actor_rollout_ref.rollout.name",
+    "verl.nodes": "trainer.nnodes",
+    "verl.gpus": "trainer.n_gpus_per_node",
+}
+"""Labels of ``verl.run.info`` and where verl's configuration holds them."""
+
+
+def _wrap_init(original: Any) -> Any:  # noqa: ANN401 - Tracking.__init__
+    @functools.wraps(original)
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the method's own types
+        original(self, *args, **kwargs)
+        if Store.on:
+            with _guard.swallowed("run info"):
+                project = to_text(argument(args, kwargs, 0, "project_name"))
+                experiment = to_text(argument(args, kwargs, 1, "experiment_name"))
+                describe_run(project, experiment, argument(args, kwargs, 3, "config"))
+
+    return init
+
+
+def describe_run(project: str, experiment: str, config: Any) -> None:  # noqa: ANN401 - verl's configuration as a dict
+    """Say what this run is: as resource, as ``verl.run.info`` and in its folder."""
+    labels = {attr.PROJECT: project, attr.EXPERIMENT: experiment}
+    for label, path in _INFO.items():
+        value = _find(config, path)
+        if value is not None:
+            labels[label] = to_text(value).rstrip("/").rpartition("/")[2] if label == "verl.model" else to_text(value)
+    version = _verl_version()
+    if version:
+        labels[attr.VERL_VERSION] = version
+    session.describe({attr.PROJECT: project, attr.EXPERIMENT: experiment, **({attr.VERL_VERSION: version} if version else {})})
+    series.gauge("verl.run.info", tuple(labels.items())).set(1)
+    series.gauge("verl.run.state").set(RUNNING)
+    session.record_run(labels)
+
+
+def _find(config: Any, path: str) -> Any:  # noqa: ANN401 - verl's configuration as a dict
+    for name in path.split("."):
+        config = config.get(name) if isinstance(config, Mapping) else None
+    return config
+
+
+def _verl_version() -> str:
+    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - once per run
+
+    try:
+        return version("verl")
+    except PackageNotFoundError:
+        return ""
+
+
+def _wrap_log(original: Any) -> Any:  # noqa: ANN401 - Tracking.log
+    @functools.wraps(original)
+    def log(self: Any, data: Any, step: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+        if Store.on:
+            with _guard.swallowed("scalars"):
+                record(data, step)
+        return original(self, data, step, *args, **kwargs)
+
+    return log
+
+
+def record(data: Mapping[str, Any], step: Any) -> None:  # noqa: ANN401 - verl's own types
+    """Record the scalars of one ``Tracking.log`` and have them sent."""
+    now = time.time_ns()
+    points = scalars.make_points(data, now)
+    number = to_number(step)
+    if number is not None:
+        series.gauge("verl.training.step").set(number, now)
+    reward = to_number(data.get("critic/rewards/mean"))
+    if reward is not None:
+        series.gauge("verl.average_reward").set(reward, now)
+    add_points(points)
+    session.wake()
+
+
+def _wrap_finish(original: Any) -> Any:  # noqa: ANN401 - Tracking.finish
+    @functools.wraps(original)
+    def finish(self: Any, exit_code: int = 0) -> Any:  # noqa: ANN401 - the method's own types
+        first = not getattr(self, "_finished", False)
+        try:
+            return original(self, exit_code)
+        finally:
+            if Store.on and first:
+                with _guard.swallowed("run state"):
+                    series.gauge("verl.run.state").set(FAILED if exit_code else FINISHED)
+                    session.flush(FLUSH_SECONDS)
+
+    return finish
+
+
+def _patch(module: ModuleType) -> None:
+    replace(module.Tracking, "log", _wrap_log)
+
+
+def _patch_init(module: ModuleType) -> None:
+    replace(module.Tracking, "__init__", _wrap_init)
+
+
+def _patch_finish(module: ModuleType) -> None:
+    replace(module.Tracking, "finish", _wrap_finish)
+
+
+_MODULE: Final = "verl.utils.tracking"
+HOOKS: Final = (
+    Hook(_MODULE, "Tracking.log", _patch, "no training scalars"),
+    Hook(_MODULE, "Tracking.__init__", _patch_init, "no project and experiment"),
+    Hook(_MODULE, "Tracking.finish", _patch_finish, "the last second may be missing, and how the run ended"),
+)

@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""verl's trainers: which step it is, submission, validation, warm-up, checkpoint."""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import Any, Final
+
+from verl_otel import _guard
+from verl_otel.integrations.patch import Hook, replace, wrap_method
+from verl_otel.integrations.verl import lineage
+from verl_otel.model import AttributeValue
+from verl_otel.recording.phases import phase_site
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span, current
+from verl_otel.recording.values import to_number
+from verl_otel.semconv import attributes as attr
+
+_VALIDATION: Final = Site("validation", hook=True)
+_WARMUP: Final = Site("warmup", hook=True)
+_CHECKPOINT: Final = Site("checkpoint", hook=True)
+
+
+class Trainer:
+    """The trainer that runs in this process, as far as spans need to know it."""
+
+    instance: Any = None
+    step: Span | None = None
+    """The span of the step that was opened last."""
+    algorithm = ""
+
+    @classmethod
+    def step_number(cls) -> int | None:
+        """Return the number of the present step, as verl counts it."""
+        number = to_number(getattr(cls.instance, "global_steps", None))
+        return None if number is None else int(number)
+
+    @classmethod
+    def describe_step(cls) -> dict[str, AttributeValue]:
+        """Return the attributes of a step."""
+        found: dict[str, AttributeValue] = {}
+        number = cls.step_number()
+        if number is not None:
+            found[attr.STEP_NUMBER] = number
+        if cls.instance is not None:
+            mode = getattr(cls.instance, "trainer_mode", None)
+            found[attr.TRAINER_MODE] = str(mode or type(cls.instance).__name__)
+        if cls.algorithm:
+            found[attr.ALGORITHM] = cls.algorithm
+        return found
+
+
+def _remember(trainer: Any) -> None:  # noqa: ANN401 - any of verl's trainers
+    with _guard.swallowed("trainer"):
+        Trainer.instance = trainer
+        config = getattr(trainer, "config", None)
+        Trainer.algorithm = str(config.algorithm.adv_estimator) if config is not None else ""
+        buffer = getattr(trainer, "replay_buffer", None)
+        if buffer is not None:
+            lineage.watch(buffer)
+
+
+def _wrap_fit(original: Any) -> Any:  # noqa: ANN401 - a method
+    @functools.wraps(original)
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+        _remember(self)
+        return original(self, *args, **kwargs)
+
+    return fit
+
+
+def _at_step(site: Site) -> Any:  # noqa: ANN401 - a Begin
+    def begin(trainer: Any, _args: Any, _kwargs: Any) -> Span:  # noqa: ANN401 - the method's own types
+        if Trainer.instance is None:
+            _remember(trainer)
+        number = to_number(getattr(trainer, "global_steps", None))
+        return Span(site, {attr.STEP_NUMBER: int(number)} if number is not None else None)
+
+    return begin
+
+
+def _forget_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ANN401, ARG001 - see `Finish`
+    """Drop the span of a warm-up that submitted nothing: verl always asks."""
+    submitted = to_number(result) or to_number(span.attributes.get(attr.PROMPTS))
+    if submitted:
+        span.set_attribute(attr.PROMPTS, int(submitted))
+    else:
+        span.discard()
+
+
+def _patch_v1(module: ModuleType) -> None:
+    trainer = module.PPOTrainer
+    replace(trainer, "fit", _wrap_fit)
+    wrap_method(trainer, "prepare_step", lambda *_: Span(phase_site("submit", hook=True)))
+    wrap_method(trainer, "_validate", _at_step(_VALIDATION))
+    wrap_method(trainer, "_save_checkpoint", _at_step(_CHECKPOINT))
+    wrap_method(trainer, "_add_async_warmup_batches", _at_step(_WARMUP), _forget_if_idle)
+    wrap_method(trainer, "_reissue_inflight_prompts", _at_step(_WARMUP), _forget_if_idle)
+
+
+def _patch_submit(module: ModuleType) -> None:
+    replace(module.PPOTrainer, "_submit_batch_to_rollout", _wrap_submit)
+
+
+def _wrap_submit(original: Any) -> Any:  # noqa: ANN401 - a method
+    @functools.wraps(original)
+    def submit(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+        result = original(self, *args, **kwargs)
+        with _guard.swallowed("submit"):
+            span = current()
+            prompts = to_number(result)
+            if span is not None and prompts is not None:
+                span.set_attribute(attr.PROMPTS, int(prompts) + int(to_number(span.attributes.get(attr.PROMPTS)) or 0))
+        return result
+
+    return submit
+
+
+def _patch_legacy(module: ModuleType) -> None:
+    trainer = module.RayPPOTrainer
+    replace(trainer, "fit", _wrap_fit)
+    wrap_method(trainer, "_validate", _at_step(_VALIDATION))
+    wrap_method(trainer, "_save_checkpoint", _at_step(_CHECKPOINT))
+
+
+_V1: Final = "verl.trainer.ppo.v1.trainer_base"
+HOOKS: Final = (
+    Hook(_V1, "PPOTrainer.fit", _patch_v1, "no step numbers, submission, validation and checkpoints (v1 trainers)"),
+    Hook(_V1, "PPOTrainer._submit_batch_to_rollout", _patch_submit, "no number of submitted prompts"),
+    Hook(
+        "verl.trainer.ppo.ray_trainer", "RayPPOTrainer.fit", _patch_legacy,
+        "no step numbers, validation and checkpoints (legacy trainer)",
+    ),
+)

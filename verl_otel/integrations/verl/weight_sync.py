@@ -1,0 +1,55 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Weight sync: from the actor to the rollout replicas.
+
+``CheckpointEngineManager.update_weights`` is decorated with ``@auto_await``, which looks at its caller's frame to see whether it will be
+awaited. A wrapper outside it breaks asynchronous callers (seen), so ours goes inside.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import ModuleType
+from typing import Any, Final
+
+from verl_otel.integrations.patch import Hook, make_wrapper, replace
+from verl_otel.model import AttributeValue
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
+from verl_otel.recording.values import to_number, to_text
+from verl_otel.semconv import attributes as attr
+
+_SYNC: Final = Site("weight_sync", hook=True)
+
+
+def _begin(manager: Any, _args: Any, _kwargs: Any) -> Span:  # noqa: ANN401 - see `Begin`
+    found: dict[str, AttributeValue] = {attr.WEIGHT_SYNC_BACKEND: to_text(getattr(manager, "backend", ""))}
+    replicas = getattr(manager, "replicas", None)
+    if replicas is not None:
+        found[attr.REPLICAS] = len(replicas)
+    return Span(_SYNC, found)
+
+
+def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:  # noqa: ANN401 - see `Finish`
+    if isinstance(result, dict):
+        megabytes = to_number(result.get("checkpoint_engine/payload_mbytes"))
+        if megabytes is not None:
+            span.set_attribute(attr.BYTES, int(megabytes * 2**20))
+
+
+def _rewrap(original: Any) -> Any:  # noqa: ANN401 - a method under @auto_await
+    from verl.utils.ray_utils import auto_await  # noqa: PLC0415 - in the host
+
+    inner = getattr(original, "__wrapped__", None)
+    if inner is None or not inspect.iscoroutinefunction(inner):
+        return make_wrapper(original, _begin, _finish)
+    return auto_await(make_wrapper(inner, _begin, _finish))
+
+
+def _patch(module: ModuleType) -> None:
+    replace(module.CheckpointEngineManager, "update_weights", _rewrap)
+
+
+HOOKS: Final = (
+    Hook("verl.checkpoint_engine.base", "CheckpointEngineManager.update_weights", _patch, "no weight sync"),
+)

@@ -1,0 +1,204 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""verl's workers: one CLIENT span per call of a worker group, one SERVER span per method on each rank.
+
+Both wrappers are generated with nothing of ours among their globals: Ray pickles by value a class that a user defines in his
+script, and a worker without verl-otel must be able to load and run it.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any, Final
+
+from verl_otel import _guard
+from verl_otel.integrations.patch import Hook, replace
+from verl_otel.model import AttributeValue
+from verl_otel.recording.extract import extract_batch
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span, current, local_span
+from verl_otel.recording.store import Store
+from verl_otel.recording.values import to_number
+from verl_otel.recording.wrap import marked
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import SPANS
+
+NOISE: Final = ("_query_dispatch_info", "_query_collect_info", "_set_dispatch_info", "_set_collect_info")
+"""Bookkeeping calls, matched at the end of their names."""
+
+_METHOD: Final = """
+def make(function, name):
+    {async_}def method(self, *args, **kwargs):
+        try:
+            from verl_otel.integrations.verl.workers import begin_method, end_method
+        except ImportError:
+            return {await_}function(self, *args, **kwargs)
+        span = begin_method(self, name)
+        try:
+            result = {await_}function(self, *args, **kwargs)
+        except BaseException as error:
+            end_method(span, args, kwargs, None, error)
+            raise
+        end_method(span, args, kwargs, result, None)
+        return result
+    return method
+"""
+_CALL: Final = """
+def make(inner, group, name, blocking):
+    class Functor:
+        def __call__(this, *args, **kwargs):
+            try:
+                from verl_otel.integrations.verl.workers import begin_call, end_call
+            except ImportError:
+                return inner(*args, **kwargs)
+            span = begin_call(group, name, blocking)
+            try:
+                result = inner(*args, **kwargs)
+            except BaseException as error:
+                end_call(span, error)
+                raise
+            end_call(span, None)
+            return result
+    return type(name, (Functor,), {})()
+"""
+
+_prefixed: dict[str, tuple[str, str]] = {}
+"""``<role>_<method>`` of a colocated worker class to its two parts."""
+_sites: dict[tuple[str, str], Site] = {}
+
+
+def begin_method(worker: Any, name: str) -> Span | None:  # noqa: ANN401 - any worker
+    """Begin the SERVER span of a worker method; None when off, of no interest, or when our own code fails."""
+    if not Store.on or name.endswith(NOISE):
+        return None
+    try:
+        attributes: dict[str, AttributeValue] = {attr.WORKER_NESTED: _is_nested()}
+        rank = to_number(getattr(worker, "_rank", None))
+        if rank is not None:
+            attributes[attr.RANK] = int(rank)
+        return Span(_site("worker", f"{type(worker).__name__}.{name}", name), attributes).__enter__()
+    except Exception as error:  # noqa: BLE001 - a hook must not break a worker
+        _guard.report("worker", error)
+        return None
+
+
+def end_method(span: Span | None, args: Any, kwargs: Any, result: Any, error: BaseException | None) -> None:  # noqa: ANN401
+    """End the span of a worker method; a batch among its arguments gives size and tokens."""
+    if span is None:
+        return
+    if error is None:
+        with _guard.swallowed("worker"):
+            batch = kwargs.get("data", kwargs.get("batch", args[0] if args else None))
+            found = extract_batch({"batch": batch}, result)
+            tags = getattr(batch, "tags", None)  # a KVBatchMeta: the tokens stand in its tags, the data is elsewhere
+            if tags and found[attr.BATCH_TOKENS] is None:
+                found[attr.BATCH_TOKENS] = sum(int(tag.get("seq_len") or 0) for tag in tags)
+            span.set_attributes({key: value for key, value in found.items() if value is not None})
+    span.close(error)
+
+
+def begin_call(group: Any, name: str, blocking: Any) -> Span | None:  # noqa: ANN401 - a worker group
+    """Begin the CLIENT span of a worker group's call; None when off or when our own code fails."""
+    if not Store.on:
+        return None
+    try:
+        role, method = _prefixed.get(name, ("", name))
+        role = role or str(getattr(group, "sub_cls_name", "") or getattr(group, "name_prefix", "") or "")
+        attributes: dict[str, AttributeValue] = {
+            attr.WORLD_SIZE: int(to_number(getattr(group, "world_size", 0)) or 0),
+            attr.CALL_BLOCKING: bool(blocking),
+        }
+        if role:
+            attributes[attr.WORKER_GROUP] = role
+        return Span(_site("call", method, method), attributes).__enter__()
+    except Exception as error:  # noqa: BLE001 - a hook must not break a call
+        _guard.report("worker call", error)
+        return None
+
+
+def end_call(span: Span | None, error: BaseException | None) -> None:
+    """End the span of a worker group's call."""
+    if span is not None:
+        span.close(error)
+
+
+def _site(verb: str, label: str, method: str) -> Site:
+    found = _sites.get((verb, label))
+    if found is None:
+        attributes = {attr.WORKER_METHOD: method}
+        found = _sites[(verb, label)] = Site(verb, SPANS[verb].name + label, attributes=attributes, hook=True)
+    return found
+
+
+def _is_nested() -> bool:
+    span = current()
+    while span is not None:
+        if span.site.spec.verb == "worker":
+            return True
+        span = local_span(span.outer) if span.outer is not None else None
+    return False
+
+
+def _make(template: str, function: Any, *values: Any) -> Any:  # noqa: ANN401 - what the template makes
+    is_async = inspect.iscoroutinefunction(function)
+    words = {"{async_}": "async " if is_async else "", "{await_}": "await " if is_async else ""}
+    source = functools.reduce(lambda text, word: text.replace(word, words[word]), words, template)
+    namespace: dict[str, Any] = {"__name__": getattr(function, "__module__", "__main__")}
+    exec(compile(source, "<verl_otel worker hook>", "exec"), namespace)  # noqa: S102 - the templates above
+    return namespace["make"](function, *values)
+
+
+def _wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def register(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - verl's own arguments
+        decorate = original(*args, **kwargs)
+
+        def decorator(function: Any) -> Any:  # noqa: ANN401 - a method
+            registered = decorate(function)
+            if marked(function) is not None:
+                return registered  # the user decorated it: he knows better
+            return functools.wraps(registered)(_make(_METHOD, registered, function.__name__))
+
+        return decorator
+
+    return register
+
+
+def _wrap_generator(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def func_generator(self: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - verl's own
+        inner = original(self, method_name, *args, **kwargs)
+        if method_name.endswith(NOISE):
+            return inner
+        blocking = kwargs.get("blocking", args[3] if len(args) > 3 else True)  # noqa: PLR2004 - the fifth of verl's five
+        return _make(_CALL, inner, self, method_name, blocking)
+
+    return func_generator
+
+
+def _wrap_bind(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def bind(cls: Any, key: str, user_defined_cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - verl's own
+        with _guard.swallowed("worker prefix"):
+            _prefixed.update({f"{key}_{name}": (key, name) for name in dir(user_defined_cls) if not name.startswith("__")})
+        return original(cls, key, user_defined_cls, *args, **kwargs)
+
+    return bind
+
+
+def _patch_decorator(module: ModuleType) -> None:
+    replace(module, "register", _wrap_register)
+
+
+def _patch_group(module: ModuleType) -> None:
+    replace(module, "func_generator", _wrap_generator)
+    replace(module, "_bind_workers_method_to_parent", _wrap_bind)
+
+
+HOOKS: Final = (
+    Hook("verl.single_controller.base.decorator", "register", _patch_decorator, "no spans of worker methods"),
+    Hook("verl.single_controller.ray.base", "func_generator", _patch_group, "no spans of worker group calls"),
+)

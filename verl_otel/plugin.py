@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loaded by ``import verl`` in every process: reads the switch and registers post-import hooks, nothing else.
+
+verl 0.9 and later find this module by its entry point; for 0.6 to 0.8 set ``VERL_USE_EXTERNAL_MODULES=verl_otel.plugin``. Importing it never
+raises: verl hides a plug-in's failure at DEBUG and an external module's failure kills the process.
+"""
+
+import logging
+
+from verl_otel.config import is_enabled
+
+_loaded = False
+
+
+def load(*, early: bool = False) -> None:
+    """Register every hook and start the session lazily, once per process, if the switch is on. Never raises.
+
+    Args:
+        early: Whether no actor class can have been exported from this process yet.
+    """
+    global _loaded  # noqa: PLW0603 - once per process
+    if _loaded or not is_enabled():
+        return
+    _loaded = True
+    try:
+        from verl_otel import integrations, session  # noqa: PLC0415 - off must load nothing
+
+        session.start_lazily()
+        integrations.install(early=early)
+    except Exception as error:  # noqa: BLE001 - a plug-in must not break its host
+        logging.getLogger("verl_otel").warning("verl-otel is off: %s: %s", type(error).__name__, error)
+
+
+def unload() -> None:
+    """Forget that the hooks were registered, after they were put back, so that `load` may be called again."""
+    global _loaded  # noqa: PLW0603 - see `load`
+    _loaded = False
+
+
+def load_worker() -> None:
+    """Load in a Ray worker, from the setup hook, before anything else runs there."""
+    load(early=True)
+
+
+load()

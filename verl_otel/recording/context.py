@@ -1,0 +1,94 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where we are: OpenTelemetry's current context, read and set at the price of a context variable.
+
+The OpenTelemetry API is imported by `kernel()` and not before, so that a process with the switch off never loads it.
+OpenTelemetry keeps its context in a private `ContextVar`; using it directly saves about 150 ns a span over
+``attach``/``detach``. It is looked for once; where it is missing the public functions do the same work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+from typing import Any
+
+
+class Kernel:
+    """The handful of functions that a span needs to enter and leave the current context.
+
+    Wrappers hold this object and not the functions: context variables cannot be pickled, and Ray pickles by value what a
+    user defines in ``__main__``. Unpickled, it is the kernel of the process it arrives in.
+    """
+
+    __slots__ = ("get", "invalid", "key", "private", "reset", "set", "span_of")
+
+    get: Callable[[], Any]
+    """Return the current context."""
+    set: Callable[[Any], Any]
+    """Make a context current and return a token."""
+    reset: Callable[[Any], None]
+    """Go back to the context before the token. May raise `ValueError` in another task or thread."""
+    key: str
+    """The key under which a context holds its span."""
+    span_of: Callable[[Any], Any]
+    """Return the span of a context (OpenTelemetry's ``get_current_span``)."""
+    invalid: Any
+    """OpenTelemetry's span that stands for none."""
+    private: bool
+    """Whether the private context variable was found."""
+
+    def __reduce__(self) -> tuple[Callable[[], Kernel], tuple[()]]:
+        return kernel, ()
+
+
+_kernel: Kernel | None = None
+
+
+def kernel() -> Kernel:
+    """Return this process's kernel; import the OpenTelemetry API at the first call."""
+    return _kernel or _load()
+
+
+def _load() -> Kernel:
+    global _kernel  # noqa: PLW0603 - resolved once per process
+    from opentelemetry import context, trace  # noqa: PLC0415 - off must not load it
+
+    made = Kernel()
+    made.key = span_key()
+    made.span_of = trace.get_current_span
+    made.invalid = trace.INVALID_SPAN
+    variable = getattr(getattr(context, "_RUNTIME_CONTEXT", None), "_current_context", None)
+    made.private = isinstance(variable, ContextVar)
+    if isinstance(variable, ContextVar):
+        made.get, made.set, made.reset = variable.get, variable.set, variable.reset
+    else:
+        made.get, made.set, made.reset = context.get_current, context.attach, context.detach
+    _kernel = made
+    from verl_otel.recording.span import Span  # noqa: PLC0415 - the span module needs this one
+
+    trace.Span.register(Span)
+    return made
+
+
+def span_key() -> str:
+    """Return the key under which OpenTelemetry's contexts hold the span, found without private names."""
+    from opentelemetry import context, trace  # noqa: PLC0415 - off must not load it
+
+    return next(iter(trace.set_span_in_context(trace.INVALID_SPAN, context.Context())))
+
+
+def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``function`` such that it runs in the context of this moment, in whatever thread it is called.
+
+    Example:
+        executor.submit(bind_context(work), item)
+    """
+    import contextvars  # noqa: PLC0415 - only executors need it
+
+    captured = contextvars.copy_context()
+
+    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - it runs anything
+        return captured.run(function, *args, **kwargs)
+
+    return run

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Instruments that a user names: counters, gauges, histograms and timers, bound to their labels once."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from verl_otel import _guard
+from verl_otel.model import Instrument, Labels
+from verl_otel.recording import series
+from verl_otel.recording.store import Store
+from verl_otel.recording.values import to_number
+from verl_otel.semconv import buckets
+from verl_otel.semconv.metrics import METRICS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import TracebackType
+
+F = TypeVar("F", bound="Callable[..., Any]")
+
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
+
+
+def valid_name(name: str) -> str:
+    """Return a metric name that OpenTelemetry accepts and that is not one of ours; say so once when it had to change."""
+    valid = name if _NAME.fullmatch(name) else "x" + re.sub(r"[^A-Za-z0-9_.\-/]", "_", name)[:253]
+    if valid in METRICS:
+        valid = f"user.{valid}"
+    if valid != name:
+        _guard.say(f"name {name}", "verl-otel: the metric name %r cannot be used; recorded as %r", name, valid)
+    return valid
+
+
+def valid_bounds(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
+    """Return histogram bounds, rising and finite; the default family of durations if there are none."""
+    if bounds is None:
+        return buckets.TINY
+    return tuple(sorted({float(bound) for bound in bounds if math.isfinite(bound)})) or buckets.TINY
+
+
+class _Labelled:
+    """A family of series of one name, found by their labels."""
+
+    kind: type[series.Series]
+    word: str
+
+    def __init__(self, name: str, unit: str, description: str, bounds: tuple[float, ...] = ()) -> None:
+        self._instrument = Instrument(valid_name(name), self.word, unit, description)
+        self._bounds = bounds
+
+    def _find(self, labels: dict[str, Any]) -> series.Series:
+        key: Labels = tuple((name, str(value)) for name, value in sorted(labels.items()))
+        return series.find(self.kind, self._instrument, key, self._bounds)
+
+    def _record(self, value: object, labels: dict[str, Any]) -> None:
+        number = to_number(value) if Store.on else None
+        if number is not None:
+            self._find(labels).record(number)
+
+
+class Counter(_Labelled):
+    """A sum that only grows. Made by `verl_otel.counter`."""
+
+    kind, word = series.Counter, "counter"
+
+    def add(self, value: float = 1, **labels: str | int | bool) -> None:
+        """Add a number that is not negative. Labels must have few values: never a step, an id or free text."""
+        self._record(value, labels)
+
+
+class Histogram(_Labelled):
+    """A distribution. Made by `verl_otel.histogram`."""
+
+    kind, word = series.Histogram, "histogram"
+
+    def record(self, value: float, **labels: str | int | bool) -> None:
+        """Take one measurement. Labels must have few values: never a step, an id or free text."""
+        self._record(value, labels)
+
+
+class Gauge(_Labelled):
+    """A last value. Made by `verl_otel.gauge`."""
+
+    kind, word = series.Gauge, "gauge"
+
+    def set(self, value: float, **labels: str | int | bool) -> None:
+        """Replace the value. Labels must have few values: never a step, an id or free text."""
+        number = to_number(value) if Store.on else None
+        if number is not None:
+            found = self._find(labels)
+            assert isinstance(found, series.Gauge)  # noqa: S101 - made so above
+            found.set(number)
+
+
+class Timer:
+    """Times a block or every call of a function. Made by `verl_otel.timed`."""
+
+    __slots__ = ("_series", "_start")
+
+    def __init__(self, measured: series.Histogram) -> None:
+        self._series = measured
+        self._start = 0.0
+
+    def __enter__(self) -> Timer:  # noqa: PYI034 - never subclassed
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._start
+        if error is None:
+            series.record_success(self._series, seconds)
+        else:
+            series.record_failure(self._series, seconds, error)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function."""
+        from verl_otel.recording.wrap import wrap_timed  # noqa: PLC0415 - wrappers need this package
+
+        return wrap_timed(function, self._series)
+
+
+def timer_series(name: str, description: str = "") -> series.Histogram:
+    """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
+    instrument = Instrument(valid_name(name), "histogram", "s", description)
+    found = series.find(series.Histogram, instrument, (), buckets.TINY)
+    assert isinstance(found, series.Histogram)  # noqa: S101 - made so above
+    return found

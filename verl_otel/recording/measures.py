@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""From an ended span to its metrics. A verb's row in the catalogue names the histogram; what else it counts is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Final
+
+from verl_otel.model import Labels
+from verl_otel.recording import series
+from verl_otel.recording.values import to_number
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import buckets
+
+if TYPE_CHECKING:
+    from verl_otel.recording.span import Span
+
+
+def measure(span: Span, seconds: float) -> None:
+    """Record the duration of an ended span and what its verb counts besides."""
+    spec = span.site.spec
+    own = span.site.series
+    if own is not None:
+        own.record(seconds)
+        span.detail.series = own
+    elif spec.duration:
+        histogram = series.histogram(spec.duration, labels_of(span, spec.labels, with_error=True))
+        histogram.record(seconds)
+        span.detail.series = histogram
+    also = _ALSO.get(spec.verb)
+    if also is not None:
+        also(span, seconds)
+
+
+def labels_of(span: Span, names: tuple[str, ...], *, with_error: bool = False) -> Labels:
+    """Return the attributes that are labels, in the order of the catalogue; what is absent is left out."""
+    values = span.attributes
+    labels = tuple((name, _text(values[name])) for name in names if name in values)
+    detail = span._detail
+    if with_error and detail is not None and detail.error:
+        labels += ((attr.ERROR_TYPE, detail.error),)
+    return labels
+
+
+def _text(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def bin_of(score: float) -> str:
+    """Return the label of the reward bin that a score falls into: its upper bound, or ``+Inf``."""
+    for bound in buckets.REWARD_BINS:
+        if score <= bound:
+            return f"{bound:g}"
+    return "+Inf"
+
+
+def _step(span: Span, seconds: float) -> None:
+    detail = span._detail
+    if detail is not None and detail.error:
+        return
+    series.counter("verl.training.steps").record(1)
+    mine = span.resolve()
+    series.gauge("verl.training.last_step.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+
+
+def _phase(span: Span, seconds: float) -> None:
+    if span.site.attributes.get(attr.PHASE) == "gen":
+        series.histogram("verl.sample.generation").record(seconds)
+
+
+def _checkpoint(span: Span, seconds: float) -> None:
+    detail = span._detail
+    if detail is None or not detail.error:
+        mine = span.resolve()
+        series.gauge("verl.checkpoint.last.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+
+
+def _worker(span: Span, seconds: float) -> None:
+    values = span.attributes
+    if values.get(attr.WORKER_NESTED):
+        return
+    labels = ((attr.WORKER_METHOD, str(values.get(attr.WORKER_METHOD, span.name))),)
+    series.counter("verl.worker.calls", labels).record(1)
+    series.counter("verl.worker.call.time", labels).record(seconds)
+
+
+def _trajectory(span: Span, seconds: float) -> None:
+    values = span.attributes
+    for kind, key in (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS)):
+        tokens = to_number(values.get(key))
+        if tokens is not None:
+            labels = ((attr.TOKEN_TYPE, kind),)
+            series.counter("verl.rollout.tokens", labels).record(tokens)
+            series.histogram("verl.rollout.sequence.length", labels).record(tokens)
+    turns = to_number(values.get(attr.TURNS))
+    if turns is not None:
+        series.histogram("verl.rollout.turns").record(turns)
+
+
+def _llm(span: Span, seconds: float) -> None:
+    values = span.attributes
+    names = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL)
+    for kind, key in (("input", attr.GEN_AI_INPUT_TOKENS), ("output", attr.GEN_AI_OUTPUT_TOKENS)):
+        tokens = to_number(values.get(key))
+        if tokens is not None:
+            labels = (*labels_of(span, names), (attr.GEN_AI_TOKEN_TYPE, kind))
+            series.histogram("gen_ai.client.token.usage", labels).record(tokens)
+    preemptions = to_number(values.get(attr.PREEMPTIONS))
+    if preemptions:
+        series.counter("verl.rollout.preemptions").record(preemptions)
+
+
+def _reward(span: Span, seconds: float) -> None:
+    source = labels_of(span, (attr.DATA_SOURCE,))
+    values = span.attributes
+    scores = values.get(attr.REWARD_SCORES) or (values.get(attr.REWARD_SCORE),)
+    for score in scores if isinstance(scores, tuple) else (scores,):
+        number = to_number(score)
+        if number is not None and number == number:
+            series.counter("verl.reward.samples", (*source, (attr.REWARD_BIN, bin_of(number)))).record(1)
+
+
+_ALSO: Final[dict[str, Callable[[Span, float], None]]] = {
+    "step": _step,
+    "phase": _phase,
+    "checkpoint": _checkpoint,
+    "worker": _worker,
+    "trajectory": _trajectory,
+    "llm": _llm,
+    "reward": _reward,
+}

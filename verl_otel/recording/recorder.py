@@ -1,0 +1,127 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Drain: from buffers and ended spans to the frozen data that exporting takes.
+
+One drainer at a time: two of them would take the same buffer twice (seen). A thread of ours waits for the lock; everybody
+else tries it and goes on.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from verl_otel import _guard
+from verl_otel.model import SAMPLED, Batch, Exemplar, Instrument, Labels, OpenSpan, Point, SpanRecord
+from verl_otel.recording import series, store
+from verl_otel.recording.span import Span, clock
+from verl_otel.recording.store import Store
+from verl_otel.semconv import spans as semconv
+from verl_otel.semconv.metrics import METRICS
+
+OPEN_AFTER: Final = 1.0
+"""Seconds after which an open span is written down; younger ones end before the next drain as a rule."""
+
+MAX_PENDING: Final = 20_000
+"""Points that may wait for a drain; reached only when nothing drains."""
+
+Observation = tuple[Labels, float]
+Observe = Callable[[], Iterable[Observation]]
+"""Asked at collection: returns labels and numbers. Takes no lock that recording takes, records nothing."""
+
+_observables: dict[str, Observe] = {}
+_pending: list[Point] = []
+
+
+def drain(*, observe: bool = False, wait: float = -1) -> Batch | None:
+    """Take what was recorded since the last drain.
+
+    Args:
+        observe: Ask the observables, too.
+        wait: Seconds to wait for another drainer; 0 to only try, -1 for as long as it takes.
+
+    Returns:
+        The batch, or None when another drainer was at work for all of ``wait``.
+    """
+    lock = series.fold_lock()
+    if not lock.acquire(timeout=wait):
+        return None
+    try:
+        now = time.time_ns()
+        records = [record for span in store.take() if (record := _end(span)) is not None]
+        points = series.fold_all()
+        scalars = _pending[:]
+        del _pending[: len(scalars)]
+    finally:
+        lock.release()
+    points.extend(scalars)
+    if observe:
+        points.extend(_ask(now))
+    return Batch(now, tuple(records), tuple(points), tuple(_open_spans()))
+
+
+def add_points(points: Iterable[Point]) -> None:
+    """Hand over points that were made as a whole, such as the scalars of one step, for the next drain."""
+    if len(_pending) < MAX_PENDING:
+        _pending.extend(points)
+
+
+def observe(metric: str, callback: Observe) -> None:
+    """Have a metric of the catalogue asked for at every collection; a second callback replaces the first."""
+    _observables[metric] = callback
+
+
+def _end(span: Span) -> SpanRecord | None:
+    """Turn an ended span into a record; None for one that is not kept. Its exemplar is offered on the way."""
+    ids = span.resolve()
+    detail = span._detail
+    sampled = ids.flags & SAMPLED
+    if detail is not None and detail.series is not None and sampled:
+        exemplar = Exemplar(span.stop - span.start, int(span.stop * 1e9) + ids.offset_ns, ids.trace_id, ids.span_id)
+        detail.series.offer(exemplar)
+    if not sampled and span.site.spec.verb != "trajectory":
+        return None
+    return _record(span, int(span.stop * 1e9) + ids.offset_ns)
+
+
+def _record(span: Span, end_ns: int) -> SpanRecord:
+    ids, detail = span.resolve(), span._detail
+    start_ns = int(span.start * 1e9) + ids.offset_ns
+    kind = span.site.spec.kind
+    if detail is None:
+        return SpanRecord(
+            ids.trace_id, ids.span_id, ids.parent_id, span.site.name, kind, start_ns, end_ns, span.attributes, (), (),
+            semconv.STATUS_UNSET, "", ids.flags, ids.state,
+        )
+    return SpanRecord(
+        ids.trace_id, ids.span_id, ids.parent_id, span.name, kind, start_ns, end_ns, span.attributes,
+        tuple(detail.links or ()), tuple(detail.events or ()), detail.status, detail.message, ids.flags, ids.state,
+    )
+
+
+def _open_spans() -> list[OpenSpan]:
+    now = clock()
+    found = []
+    for span in list(Store.opened):
+        age = now - span.start
+        if span.start and age >= OPEN_AFTER and not span.stop:
+            detail = span._detail
+            last_child = detail.last_child if detail is not None else ""
+            found.append(OpenSpan(_record(span, 0), age, last_child, span.site.spec.verb))
+    return found
+
+
+def _ask(now: int) -> list[Point]:
+    points = []
+    for name, callback in list(_observables.items()):
+        row = METRICS[name]
+        instrument = Instrument(row.name, row.kind, row.unit, row.description)
+        try:
+            points += [Point(instrument, labels, _started_ns, now, value) for labels, value in callback()]
+        except Exception as error:  # noqa: BLE001 - one failing observable must not cost the others
+            _guard.report(f"observe {name}", error)
+    return points
+
+
+_started_ns = time.time_ns()

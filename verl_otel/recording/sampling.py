@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which traces are kept, decided once, where a trace begins; everything below follows its root.
+
+Step traces are always kept. Trajectories are kept whole by ``OTEL_TRACES_SAMPLER`` and up to a number per step; of the
+others the root span alone goes to the files, so that no trajectory is missing from a report.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from verl_otel.model import SAMPLED
+from verl_otel.recording import ids
+
+if TYPE_CHECKING:
+    from verl_otel.recording.span import Span
+
+_RANDOM_BITS: Final = (1 << 64) - 1
+
+
+class Policy:
+    """The settings of the sampler and what it has counted in the present step."""
+
+    ratio = 1.0
+    """Share of trajectories that ``OTEL_TRACES_SAMPLER`` keeps."""
+    whole_per_step = 0
+    """Trajectories of a step, in this process, that are kept whole in any case; 0: no limit."""
+    share_above = 0.05
+    """Share that is kept whole beyond that number."""
+    _step: object = None
+    _count = 0
+
+    @classmethod
+    def decide(cls, span: Span, trace_id: int) -> int:
+        """Return the trace flags of a new root span."""
+        if span.site.spec.verb != "trajectory":
+            return SAMPLED
+        if (trace_id & _RANDOM_BITS) >= round(cls.ratio * (_RANDOM_BITS + 1)):
+            return 0
+        if not cls.whole_per_step:
+            return SAMPLED
+        step = span.attributes.get("verl.step.number")
+        if step != cls._step:
+            cls._step, cls._count = step, 0
+        cls._count += 1
+        return SAMPLED if cls._count <= cls.whole_per_step or ids.draw() < cls.share_above else 0

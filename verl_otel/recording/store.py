@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What recording remembers between two drains: ended spans, open spans, and whether it is on at all."""
+
+from __future__ import annotations
+
+import os
+import time
+from threading import get_ident
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from verl_otel.recording.span import Span
+
+SPAN_BYTES: Final = 1024
+"""What one ended span with a dozen attributes takes until it is drained; turns the memory limit into a number of spans."""
+
+
+class Store:
+    """The state of recording in this process. Written by every thread with single atomic operations, without a lock."""
+
+    on = False
+    """Whether anything is recorded."""
+    capture_content = False
+    """Whether exception messages, prompts and answers may be kept."""
+    finished: list[Span] = []
+    """Ended spans, in the order in which they ended, until the next drain."""
+    capacity = 64 * 1024 * 1024 // SPAN_BYTES
+    """Ended spans that may wait; more are dropped and counted."""
+    opened: dict[Span, None] = {}
+    """Structural spans that have begun and not ended (a dict, for its atomic insert and pop and its order)."""
+    dropped: dict[int, int] = {}
+    """Dropped spans by thread."""
+    misplaced = 0
+    """Spans that ended where they were not current, for example in an async generator closed by another task."""
+    anchor_ns = 0
+    """Wall clock minus monotonic clock, refreshed by every drain; spans without a root of ours use it."""
+
+
+def keep(span: Span) -> None:
+    """Put an ended span where the next drain finds it, or drop and count it."""
+    if len(Store.finished) < Store.capacity:
+        Store.finished.append(span)
+    else:
+        thread = get_ident()
+        Store.dropped[thread] = Store.dropped.get(thread, 0) + 1
+
+
+def take() -> list[Span]:
+    """Empty the list of ended spans. Both steps are atomic; what ends in between stays."""
+    finished = Store.finished
+    taken = finished[:]
+    del finished[: len(taken)]
+    return taken
+
+
+def wall_offset_ns() -> int:
+    """Return what has to be added to the monotonic clock, in nanoseconds, to get the Unix time of now."""
+    return time.time_ns() - int(time.perf_counter() * 1e9)
+
+
+def clear() -> None:
+    """Forget every span. For a forked child, whose parent will report them, and for tests."""
+    Store.finished.clear()
+    Store.opened.clear()
+    Store.dropped.clear()
+    Store.misplaced = 0
+
+
+os.register_at_fork(after_in_child=clear)

@@ -1,0 +1,178 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a span shows to OpenTelemetry: the whole `opentelemetry.trace.Span`, and the mapping that a context is."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+from verl_otel.model import REMOTE, AttributeValue, EventRecord, LinkRecord
+from verl_otel.recording.context import kernel
+from verl_otel.recording.store import Store
+from verl_otel.recording.values import clean, error_name
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import spans as semconv
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from opentelemetry.trace import SpanContext
+
+    from verl_otel.recording.series import Histogram
+
+MAX_MESSAGE: Final = 1024
+"""Characters of an exception message, where messages are kept at all."""
+
+
+class Detail:
+    """What most spans never have."""
+
+    __slots__ = ("adopter", "error", "events", "host", "last_child", "links", "message", "name", "series", "status")
+
+    def __init__(self) -> None:
+        self.adopter: Surface | None = None
+        """The span directly inside us that became one with us."""
+        self.host: Surface | None = None
+        """The span directly around us that we became one with."""
+        self.error = ""
+        self.events: list[EventRecord] | None = None
+        self.links: list[LinkRecord] | None = None
+        self.last_child = ""
+        self.message = ""
+        self.name = ""
+        self.series: Histogram | None = None
+        """Where the duration went, for its exemplar."""
+        self.status = semconv.STATUS_UNSET
+
+
+class Surface:
+    """The methods of a span that others call. `verl_otel.recording.span.Span` adds its life and its identity."""
+
+    __slots__ = ()
+
+    _attributes: dict[str, AttributeValue] | None
+    _detail: Detail | None
+    outer: Any
+    start: float
+    stop: float
+
+    @property
+    def detail(self) -> Detail:
+        """What most spans never have; made at the first use."""
+        found = self._detail
+        if found is None:
+            found = self._detail = Detail()
+        return found
+
+    # -- what OpenTelemetry's span can do -----------------------------------------------------------------------------
+
+    def set_attribute(self, key: str, value: object) -> None:
+        """Set one attribute. Values that OpenTelemetry does not know are turned into text."""
+        own = self._attributes
+        if own is None:
+            own = self._attributes = {}
+        own[key] = clean(value)
+
+    def set_attributes(self, attributes: Mapping[str, object]) -> None:
+        """Set several attributes."""
+        for key, value in attributes.items():
+            self.set_attribute(key, value)
+
+    def add_event(self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None) -> None:
+        """Add an event. ``timestamp``: nanoseconds since the Unix epoch, now if absent."""
+        detail = self.detail
+        if detail.events is None:
+            detail.events = []
+        values = {key: clean(value) for key, value in (attributes or {}).items()}
+        detail.events.append(EventRecord(name, timestamp or time.time_ns(), values))
+
+    def add_link(self, context: SpanContext, attributes: Mapping[str, object] | None = None) -> None:
+        """Link to another span. Links beyond 128 are dropped, as OpenTelemetry does."""
+        self.link(context, attributes)
+
+    def link(self, context: SpanContext, attributes: Mapping[str, object] | None = None) -> None:
+        """Link to another span by its context."""
+        values = {key: clean(value) for key, value in (attributes or {}).items()}
+        state = context.trace_state.to_header() if context.trace_state else ""
+        flags = REMOTE if context.is_remote else 0
+        self.link_record(LinkRecord(context.trace_id, context.span_id, values, state, flags))
+
+    def link_record(self, record: LinkRecord) -> None:
+        """Link to another span by its ids."""
+        detail = self.detail
+        if detail.links is None:
+            detail.links = []
+        if len(detail.links) < semconv.MAX_LINKS:
+            detail.links.append(record)
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        self.detail.name = name
+
+    def is_recording(self) -> bool:
+        """Whether the span is open."""
+        return bool(self.start) and not self.stop
+
+    def set_status(self, status: Any, description: str | None = None) -> None:  # noqa: ANN401 - Status or StatusCode
+        """Set the status from an OpenTelemetry ``Status`` or ``StatusCode``."""
+        code = getattr(status, "status_code", status)
+        self.detail.status = int(getattr(code, "value", code))
+        self.detail.message = (getattr(status, "description", None) or description or "")[:MAX_MESSAGE]
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, object] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: FBT001, FBT002 - OpenTelemetry's signature
+    ) -> None:
+        """Add an exception as an event: its type, and its message if content may be kept."""
+        values: dict[str, object] = {attr.EXCEPTION_TYPE: error_name(exception), **(attributes or {})}
+        if escaped:
+            values["exception.escaped"] = True
+        if Store.capture_content:
+            values[attr.EXCEPTION_MESSAGE] = str(exception)[:MAX_MESSAGE]
+        self.add_event("exception", values, timestamp)
+
+    # -- what OpenTelemetry's context can do --------------------------------------------------------------------------
+
+    def get(self, key: str, default: object = None) -> object:
+        """Return a value of the context that this span is: itself, or what was there when it was entered."""
+        return self if key == kernel().key else self._beneath().get(key, default)
+
+    def copy(self) -> dict[str, object]:
+        """Return the context as a dictionary that its taker may change."""
+        values = dict(self._beneath().copy())
+        values[kernel().key] = self
+        return values
+
+    def _beneath(self) -> Any:  # noqa: ANN401 - a context, or a span that is one
+        return self.outer if self.outer is not None else {}
+
+    def __getitem__(self, key: str) -> object:
+        return self if key == kernel().key else self._beneath()[key]
+
+    def __contains__(self, key: object) -> bool:
+        return key == kernel().key or key in self._beneath()
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.copy())
+
+    def __len__(self) -> int:
+        return len(self.copy())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def keys(self) -> Any:  # noqa: ANN401 - a dictionary's view
+        """Return the context's keys."""
+        return self.copy().keys()
+
+    def values(self) -> Any:  # noqa: ANN401 - a dictionary's view
+        """Return the context's values."""
+        return self.copy().values()
+
+    def items(self) -> Any:  # noqa: ANN401 - a dictionary's view
+        """Return the context's items."""
+        return self.copy().items()

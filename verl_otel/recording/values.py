@@ -1,0 +1,85 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Turn what users and frameworks hand us into what OpenTelemetry may hold."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from verl_otel.model import AttributeValue
+
+MAX_TEXT: Final = 4096
+"""Characters of a text attribute."""
+MAX_ITEMS: Final = 128
+"""Items of a sequence attribute."""
+
+_PLAIN: Final = frozenset({str, bool, int, float})
+
+
+def clean(value: object) -> AttributeValue:
+    """Return ``value`` as an attribute value. Never raises.
+
+    Numpy scalars and 0-dim tensors become numbers, sequences of one kind become tuples, everything else becomes text.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value[:MAX_TEXT] if isinstance(value, str) else value  # type: ignore[return-value]  # checked by its type
+    if isinstance(value, (list, tuple)):
+        return _clean_sequence(value)
+    number = to_number(value)
+    if number is not None:
+        return number
+    return to_text(value)
+
+
+def _clean_sequence(values: list[Any] | tuple[Any, ...]) -> AttributeValue:
+    items = [clean(item) for item in values[:MAX_ITEMS]]
+    kinds = {type(item) for item in items}
+    if kinds == {int, float}:
+        return tuple(float(item) for item in items)  # type: ignore[arg-type]  # both are numbers
+    if len(kinds) <= 1 and not any(isinstance(item, tuple) for item in items):
+        return tuple(items)  # type: ignore[arg-type,return-value]  # one kind of primitive
+    return tuple(str(item) for item in items)
+
+
+def to_number(value: object) -> int | float | bool | None:
+    """Return a number for anything that is one (numpy scalars and 0-dim tensors too), else None. Never raises.
+
+    A tensor on an accelerator is None: reading it would make the host wait for the device.
+    """
+    if type(value) in (int, float, bool):
+        return value  # type: ignore[return-value]  # checked by its type
+    if value is None or isinstance(value, (str, bytes)) or getattr(value, "is_cpu", True) is False:
+        return None
+    item = getattr(value, "item", None)
+    try:
+        if callable(item):
+            found = item()
+            return found if isinstance(found, (bool, int, float)) else None
+        return float(value)  # type: ignore[arg-type]  # whatever has __float__
+    except Exception:  # noqa: BLE001 - a value of the user's own type may do anything
+        return None
+
+
+def to_text(value: object) -> str:
+    """Return any value as bounded text. Never raises."""
+    try:
+        return str(value)[:MAX_TEXT]
+    except Exception:  # noqa: BLE001 - a value of the user's own type may do anything
+        return f"<{type(value).__name__}>"
+
+
+def error_name(error: BaseException) -> str:
+    """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module)."""
+    kind = type(error)
+    return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def first(mapping: Mapping[str, Any], *names: str) -> Any:  # noqa: ANN401 - whatever the user passed
+    """Return the first present and not-None value under one of several names, else None."""
+    for name in names:
+        value = mapping.get(name)
+        if value is not None:
+            return value
+    return None

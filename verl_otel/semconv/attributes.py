@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Attribute names. Own names start with ``verl.``; the others are OpenTelemetry's semantic conventions.
+
+Sources: semantic-conventions-genai (``gen_ai.*``), semantic-conventions 1.44 (``error.type``, ``service.*``,
+``host.*``, ``process.*``).
+"""
+
+from typing import Final
+
+# -- what identifies a piece of work (spans only: these never become labels) --
+STEP_NUMBER: Final = "verl.step.number"
+EPOCH: Final = "verl.epoch"
+SAMPLE_UID: Final = "verl.sample.uid"
+ROLLOUT_INDEX: Final = "verl.rollout.index"
+TURN_INDEX: Final = "verl.turn.index"
+REPLICA_RANK: Final = "verl.replica.rank"
+
+# -- the trainer --
+TRAINER_MODE: Final = "verl.trainer.mode"
+ALGORITHM: Final = "verl.algorithm"
+PHASE: Final = "verl.phase"
+SLOWEST_TRACE_ID: Final = "verl.slowest.trace_id"
+SLOWEST_UID: Final = "verl.slowest.uid"
+SLOWEST_SECONDS: Final = "verl.slowest.duration"
+SAMPLES: Final = "verl.samples"
+PROMPTS: Final = "verl.prompts"
+LINK_TYPE: Final = "verl.link.type"
+WEIGHT_SYNC_BACKEND: Final = "verl.weight_sync.backend"
+REPLICAS: Final = "verl.replicas"
+BYTES: Final = "verl.bytes"
+
+# -- workers --
+WORKER_GROUP: Final = "verl.worker.group"
+WORKER_METHOD: Final = "verl.worker.method"
+WORKER_CLASS: Final = "verl.worker.class"
+UPDATE_ROLE: Final = "verl.update.role"
+WORKER_NESTED: Final = "verl.worker.nested"
+CALL_BLOCKING: Final = "verl.call.blocking"
+RANK: Final = "verl.rank"
+WORLD_SIZE: Final = "verl.world_size"
+BATCH_SIZE: Final = "verl.batch.size"
+BATCH_TOKENS: Final = "verl.batch.tokens"
+
+# -- rollouts and rewards --
+AGENT: Final = "verl.agent"
+VALIDATE: Final = "verl.validate"
+TURNS: Final = "verl.turns"
+PROMPT_TOKENS: Final = "verl.prompt.tokens"
+RESPONSE_TOKENS: Final = "verl.response.tokens"
+MODEL_VERSION_MIN: Final = "verl.model.version.min"
+MODEL_VERSION_MAX: Final = "verl.model.version.max"
+PREEMPTIONS: Final = "verl.preemptions"
+DATA_SOURCE: Final = "verl.data.source"
+REWARD_FUNCTION: Final = "verl.reward.function"
+REWARD_SCORE: Final = "verl.reward.score"
+REWARD_SCORES: Final = "verl.reward.scores"
+REWARD_BIN: Final = "verl.reward.bin"
+TOKEN_TYPE: Final = "verl.token.type"
+OUTCOME: Final = "verl.outcome"
+SAMPLING_KEEP: Final = "verl.sampling.keep"
+VARIABLE: Final = "verl.variable"
+AGGREGATE: Final = "verl.aggregate"
+
+# -- training scalars that a worker method returns --
+LOSS: Final = "verl.loss"
+GRAD_NORM: Final = "verl.grad_norm"
+
+# -- open spans, in ``open-*.jsonl`` only --
+OPEN_AGE: Final = "verl.open.age"
+OPEN_LAST_CHILD: Final = "verl.open.last_child"
+OPEN_WRITTEN: Final = "verl.open.written"
+
+# -- own health --
+REASON: Final = "reason"
+
+# -- conventions of others --
+ERROR_TYPE: Final = "error.type"
+GEN_AI_OPERATION: Final = "gen_ai.operation.name"
+GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
+GEN_AI_MODEL: Final = "gen_ai.request.model"
+GEN_AI_AGENT: Final = "gen_ai.agent.name"
+GEN_AI_TOOL: Final = "gen_ai.tool.name"
+GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"
+GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+GEN_AI_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+GEN_AI_FINISH_REASONS: Final = "gen_ai.response.finish_reasons"
+EXCEPTION_TYPE: Final = "exception.type"
+EXCEPTION_MESSAGE: Final = "exception.message"
+
+# -- resource --
+SERVICE_NAME: Final = "service.name"
+SERVICE_NAMESPACE: Final = "service.namespace"
+SERVICE_INSTANCE: Final = "service.instance.id"
+RUN_ID: Final = "verl.run.id"
+RUN_ATTEMPT: Final = "verl.run.attempt"
+PROJECT: Final = "verl.project"
+EXPERIMENT: Final = "verl.experiment"
+ROLE: Final = "verl.role"
+VERL_VERSION: Final = "verl.version"
+HOST_NAME: Final = "host.name"
+PROCESS_ID: Final = "process.pid"
+RAY_JOB: Final = "ray.job.id"
+RAY_NODE: Final = "ray.node.id"
+RAY_ACTOR: Final = "ray.actor.id"

@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The session: starts recording, drains it, hands it to exporters, and ends in time. The only importer of both sides."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any, Final
+
+from verl_otel import _guard
+from verl_otel import config as settings
+from verl_otel._version import __version__
+from verl_otel.config import Config
+from verl_otel.exporting.exporter import Exporter, remaining
+from verl_otel.exporting.fold import State
+from verl_otel.model import Batch, Scope, SpanRecord
+from verl_otel.recording import context, ids, recorder, store, wrap
+from verl_otel.recording.sampling import Policy
+from verl_otel.recording.store import Store
+from verl_otel.semconv import SCHEMA_URL
+from verl_otel.session import manifest, observables, resource, targets
+
+SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
+MAX_FOREIGN_SPANS: Final = 10_000
+"""The user's own spans that may wait for a drain."""
+
+
+class Current:
+    """The session of this process."""
+
+    session: Session | None = None
+
+
+class Session:
+    """One process's telemetry, from `start` to `stop`.
+
+    Everything is started lazily: files, ports and ``file_sd`` entries appear with the first record, because half of the
+    processes of a verl run never record anything.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+        self.state = State()
+        self.exporters: list[Exporter] = []
+        self.opened = False
+        self.providers: Any = None
+        self.foreign_spans: list[SpanRecord] = []
+        self._pump_lock = threading.Lock()
+        self._wake = threading.Event()
+        self._flushed = threading.Event()
+        self._flush_wanted = False
+        self._began_run = False
+        self._stopping = False
+        self._observed_at = 0.0
+        self._cpu_seconds = 0.0
+        self._thread: threading.Thread | None = None
+
+    # -- life ---------------------------------------------------------------------------------------------------------
+
+    def start(self, *, lazy: bool) -> None:
+        """Switch recording on and start the drain thread."""
+        context.kernel()
+        Policy.ratio = self.config.sampler_ratio
+        Policy.whole_per_step = self.config.trajectories_per_step if "file" in self.config.exporters else 0
+        Policy.share_above = self.config.trajectory_share
+        Store.capacity = self.config.memory_mib * 1024 * 1024 // (2 * store.SPAN_BYTES)
+        Store.capture_content = self.config.capture_content
+        observables.register(lambda: self.exporters, self._overhead)
+        Store.on = True
+        wrap.switch(on=True)
+        if not lazy:
+            self._open()
+        self._thread = threading.Thread(target=self._run, name="verl-otel-drain", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Switch recording off, send what there is within ``exit_timeout``, and close the exporters."""
+        deadline = time.monotonic() + self.config.exit_timeout
+        Store.on = False
+        wrap.switch(on=False)
+        self._stopping = True
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(remaining(deadline))
+        self._pump(observe=self.opened, wait=remaining(deadline))
+        for exporter in self.exporters:
+            with _guard.swallowed(f"close {exporter.name}"):
+                exporter.close(deadline)
+
+    def flush(self, timeout: float) -> None:
+        """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
+        deadline = time.monotonic() + timeout
+        self._pump(observe=True, wait=timeout)
+        for exporter in self.exporters:
+            with _guard.swallowed(f"flush {exporter.name}"):
+                exporter.flush(deadline)
+
+    def wake(self) -> None:
+        """Have the drain thread work now. Costs a millisecond at most; safe in a signal handler."""
+        self._wake.set()
+
+    def flush_from_signal(self) -> None:
+        """Have the drain thread send everything and wait for it; takes no lock that the interrupted code may hold."""
+        self._flushed.clear()
+        self._flush_wanted = True
+        self._wake.set()
+        self._flushed.wait(self.config.exit_timeout)
+
+    def _overhead(self) -> dict[str, float]:
+        return {"drain": self._cpu_seconds, **{each.name: each.cpu_seconds for each in self.exporters if each.cpu_seconds}}
+
+    def begin_run(self) -> None:
+        """Fix the identity of the run, in the process that starts it: an id, and the attempt if it is a resume."""
+        if self._began_run:
+            return
+        self._began_run = True
+        run_id = resource.find_run_id(self.config)
+        attempt = manifest.begin_attempt(self.config.run_dir / run_id) if "file" in self.config.exporters else self.config.run_attempt
+        self.config = settings.with_run(self.config, run_id, attempt)
+
+    def record_run(self, facts: dict[str, str]) -> None:
+        """Add facts to ``run.json``, if this run writes files."""
+        if "file" in self.config.exporters:
+            manifest.update(self.config.run_dir / resource.find_run_id(self.config), facts)
+
+    def end_run(self) -> None:
+        """Take the run's ``file_sd`` file away, in the process that started it."""
+        if self._began_run:
+            targets.remove_run(self.config)
+
+    def abandon(self) -> None:
+        """Let go of everything without sending: this is a forked child, the parent will send."""
+        for exporter in self.exporters:
+            exporter.abandon()
+
+    # -- draining -----------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._wake.wait(self.config.drain_interval)
+            self._wake.clear()
+            try:
+                self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
+                for exporter in self.exporters:
+                    exporter.tick()
+                if self._flush_wanted:
+                    self._flush_wanted = False
+                    self.flush(self.config.exit_timeout)
+                self._cpu_seconds = time.thread_time()
+            except Exception as error:  # noqa: BLE001 - the thread must live
+                _guard.report("drain", error)
+            self._flushed.set()
+
+    def refresh(self) -> None:
+        """Bring the folded state up to this moment: a scrape asks for it."""
+        self._pump(observe=True, wait=1.0)
+
+    def _pump(self, *, observe: bool, wait: float = -1) -> None:
+        """Drain once and hand the batch to every exporter. One at a time: a later batch must not be overtaken."""
+        if not self._pump_lock.acquire(timeout=wait):
+            return
+        try:
+            batch = recorder.drain(observe=observe and self.opened, wait=wait)
+            if batch is None:
+                return
+            if self.foreign_spans:
+                spans, self.foreign_spans = self.foreign_spans, []
+                batch = batch._replace(spans=batch.spans + tuple(spans))
+            if not self.opened and (batch.spans or batch.points or batch.open_spans):
+                self._open()
+            if self.opened:
+                self._hand_over(batch, observe=observe)
+        finally:
+            self._pump_lock.release()
+
+    def _hand_over(self, batch: Batch, *, observe: bool) -> None:
+        self.state.update(batch.points)
+        for exporter in self.exporters:
+            with _guard.swallowed(f"put {exporter.name}"):
+                exporter.put(batch)
+        if observe:
+            self._observed_at = time.monotonic()
+            reader = self.providers.reader if self.providers is not None else None
+            if reader is not None:
+                with _guard.swallowed("user metrics"):
+                    reader.collect()
+
+    def _open(self) -> None:
+        """Resolve who we are and open the exporters; one that cannot be opened is left out and said."""
+        self.opened = True
+        run_id = resource.find_run_id(self.config)
+        self.config = settings.with_run(self.config, run_id, self.config.run_attempt)
+        mine = self.resource = resource.build(self.config)
+        readers = []
+        for name in self.config.exporters:
+            try:
+                exporter = make_exporter(name, self)
+                exporter.open(mine, SCOPE, self.state)
+            except Exception as error:  # noqa: BLE001 - one exporter must not cost the others
+                _guard.say(f"open {name}", "verl-otel: exporter %s cannot start and is left out: %s", name, error)
+                continue
+            self.exporters.append(exporter)
+            if name == "prometheus":
+                readers.append(_prometheus_reader(exporter))
+        with _guard.swallowed("providers"):
+            from verl_otel.exporting import providers  # noqa: PLC0415 - the SDK, for a process that records
+
+            self.providers = providers.install(mine, ids, on_foreign_span, on_foreign_metrics, tuple(filter(None, readers)))
+
+    def announce(self, port: int | None) -> None:
+        """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, or remove it."""
+        if port is None:
+            targets.remove_target(self.config)
+        else:
+            host = self.config.prometheus_host
+            targets.add_target(self.config, self.resource, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+
+
+def on_foreign_span(record: SpanRecord) -> None:
+    """Take one ended span of the user's own OpenTelemetry, in whatever process of a fork we are."""
+    session = Current.session
+    if session is not None and len(session.foreign_spans) < MAX_FOREIGN_SPANS:
+        session.foreign_spans.append(record)
+
+
+def on_foreign_metrics(message: bytes) -> None:
+    """Take the metrics of the user's own OpenTelemetry, encoded."""
+    session = Current.session
+    for exporter in session.exporters if session is not None else ():
+        exporter.put_metrics(message)
+
+
+def make_exporter(name: str, session: Session) -> Exporter:
+    """Return the exporter of a word in ``VERL_OTEL_EXPORTERS``. The modules are loaded only when they are asked for."""
+    config = session.config
+    if name == "file":
+        from verl_otel.exporting.files import FileExporter  # noqa: PLC0415 - see above
+
+        return FileExporter(config.run_path, config.file_mib << 20, config.file_count, Store.capacity)
+    if name == "otlp":
+        from verl_otel.exporting.otlp import OtlpExporter  # noqa: PLC0415 - see above
+
+        return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file)
+    if name == "prometheus":
+        from verl_otel.exporting.prometheus import PrometheusExporter  # noqa: PLC0415 - see above
+
+        return PrometheusExporter(config.prometheus_host, config.prometheus_port, session.refresh, session.announce)
+    from verl_otel.exporting.console import ConsoleExporter  # noqa: PLC0415 - see above
+
+    return ConsoleExporter()
+
+
+def _prometheus_reader(exporter: Any) -> Any:  # noqa: ANN401 - a reader of the SDK
+    from verl_otel.exporting.prometheus import make_reader  # noqa: PLC0415 - with this exporter only
+
+    with _guard.swallowed("prometheus reader"):
+        return make_reader(exporter.registry)
+    return None

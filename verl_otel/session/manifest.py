@@ -1,0 +1,59 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The run's own record, ``run.json`` in its folder: when it was started, how often, and what it is."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from pathlib import Path
+from typing import Any, Final
+
+from verl_otel import _guard
+from verl_otel._version import __version__
+
+NAME: Final = "run.json"
+_SECRET: Final = re.compile(r"(?i)([\w.+-]*(?:key|token|secret|passw|credential)[\w.-]*)=.*", re.DOTALL)
+
+
+def begin_attempt(folder: Path) -> int:
+    """Record that a run starts and return which attempt it is: 1, or one more than the last with this id."""
+    known = read(folder)
+    attempts = known.get("attempts", [])
+    attempts = attempts if isinstance(attempts, list) else []
+    attempt = len(attempts) + 1
+    attempts.append({"attempt": attempt, "started": time.time(), "command": shown_command(sys.orig_argv), "pid": os.getpid()})
+    _write(folder, {**known, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})
+    return attempt
+
+
+def shown_command(arguments: list[str]) -> list[str]:
+    """Return a command line without the values of what may be a secret."""
+    return [_SECRET.sub(r"\1=***", argument) for argument in arguments]
+
+
+def update(folder: Path, facts: dict[str, Any]) -> None:
+    """Add what is known of the run now: project, experiment, algorithm."""
+    _write(folder, {**read(folder), **facts})
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """Return the record of a run; empty if there is none or it is damaged."""
+    try:
+        found = json.loads((folder / NAME).read_text("utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _write(folder: Path, record: dict[str, Any]) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f"{NAME}.{os.getpid()}.tmp"
+        temporary.write_text(json.dumps(record, indent=1, default=str) + "\n", "utf-8")
+        temporary.replace(folder / NAME)
+    except OSError as error:
+        _guard.say("manifest", "verl-otel: cannot write %s: %s", folder / NAME, error.strerror)

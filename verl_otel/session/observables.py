@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is asked at collection: open work, and the library's own health."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from verl_otel import _guard
+from verl_otel.recording import recorder, series
+from verl_otel.recording.span import clock
+from verl_otel.recording.store import Store
+from verl_otel.semconv import attributes as attr
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.exporter import Exporter
+
+_seen_phases: set[str] = set()
+
+
+def register(exporters: Callable[[], Iterable[Exporter]], overhead: Callable[[], dict[str, float]]) -> None:
+    """Register every observable of the session.
+
+    Args:
+        exporters: Returns the exporters in use.
+        overhead: Returns the CPU seconds of our threads, by kind of work.
+    """
+    recorder.observe("verl.phase.active", _open_phases)
+    recorder.observe("verl.rollout.active", _open_trajectories)
+    recorder.observe("verl.rollout.oldest.age", _oldest_trajectory)
+    recorder.observe("verl.otel.errors", lambda: [(((attr.REASON, place),), n) for place, n in _guard.counts().items()])
+    recorder.observe("verl.otel.spans.dropped", lambda: _dropped("spans", exporters(), sum(Store.dropped.values())))
+    recorder.observe("verl.otel.points.dropped", lambda: _dropped("points", exporters(), series.dropped()))
+    recorder.observe("verl.otel.export.duration", lambda: [((("exporter", each.name),), each.seconds) for each in exporters()])
+    recorder.observe("verl.otel.overhead", lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()])
+
+
+def _open_phases() -> list[recorder.Observation]:
+    open_now: Counter[str] = Counter()
+    for span in list(Store.opened):
+        if span.site.spec.verb == "phase":
+            open_now[str(span.attributes.get(attr.PHASE, ""))] += 1
+    _seen_phases.update(open_now)  # a phase that ended goes to 0 and does not vanish
+    return [(((attr.PHASE, phase),), open_now[phase]) for phase in sorted(_seen_phases)]
+
+
+def _open_trajectories() -> list[recorder.Observation]:
+    trajectories = _trajectories()
+    return [((), len(trajectories))] if trajectories or _had_trajectories() else []
+
+
+def _oldest_trajectory() -> list[recorder.Observation]:
+    trajectories = _trajectories()
+    if not trajectories and not _had_trajectories():
+        return []
+    now = clock()
+    return [((), max((now - start for start in trajectories), default=0.0))]
+
+
+def _trajectories() -> list[float]:
+    return [span.start for span in list(Store.opened) if span.site.spec.verb == "trajectory" and span.start]
+
+
+def _had_trajectories() -> bool:
+    return series.exists("verl.rollout.trajectory.duration")
+
+
+def _dropped(what: str, exporters: Iterable[Exporter], in_memory: int) -> list[recorder.Observation]:
+    found: Counter[str] = Counter({"memory": in_memory} if in_memory else {})
+    for exporter in exporters:
+        for reason, count in exporter.dropped(what).items():
+            found[f"{exporter.name}: {reason.partition(':')[0]}"[:64]] += count
+    return [(((attr.REASON, reason),), count) for reason, count in found.items()]

@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""SIGTERM: send what there is, then do what would have been done without us."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+_previous: Any = None
+_installed = False
+
+
+def install(on_term: Callable[[], None]) -> None:
+    """Chain a handler for SIGTERM, in the main thread only (Python allows it nowhere else).
+
+    The handler calls ``on_term``, which must take no lock that the interrupted code may hold, and then the handler that was
+    there before. Where that was the default, the process ends by the signal, as it would have.
+    """
+    global _previous, _installed  # noqa: PLW0603 - one handler per process
+    if _installed or threading.current_thread() is not threading.main_thread():
+        return
+    previous = signal.getsignal(signal.SIGTERM)
+    if previous is signal.SIG_IGN or previous is None:
+        return
+    _previous, _installed = previous, True
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        on_term()
+        if callable(previous):
+            previous(number, frame)
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    handle.verl_otel = True  # type: ignore[attr-defined]  # so that `uninstall` knows it
+    signal.signal(signal.SIGTERM, handle)
+
+
+def uninstall() -> None:
+    """Put the previous handler back, unless somebody has set another one since."""
+    global _installed  # noqa: PLW0603 - see `install`
+    if _installed and threading.current_thread() is threading.main_thread():
+        if getattr(signal.getsignal(signal.SIGTERM), "verl_otel", False):
+            signal.signal(signal.SIGTERM, _previous)
+        _installed = False
