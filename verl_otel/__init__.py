@@ -64,7 +64,7 @@ def __getattr__(name: str) -> object:
     """Load a public name at its first use, so that importing the package loads no OpenTelemetry module."""
     if name not in __all__:
         raise AttributeError(f"module 'verl_otel' has no attribute {name!r}")
-    from importlib import import_module  # noqa: PLC0415 - at the first use only
+    from importlib import import_module
 
     value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.verbs')}"), name)
     globals()[name] = value

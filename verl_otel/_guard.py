@@ -63,7 +63,7 @@ def swallowed(place: str) -> Iterator[None]:
     """Run our own code so that no ordinary exception of it leaves. Not for the hot path."""
     try:
         yield
-    except Exception as error:  # noqa: BLE001 - the guard's whole purpose
+    except Exception as error:
         report(place, error)
 
 
@@ -75,7 +75,7 @@ def guarded(place: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
         def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
             try:
                 return function(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - the guard's whole purpose
+            except Exception as error:
                 report(place, error)
                 return None
 

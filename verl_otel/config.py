@@ -17,6 +17,7 @@ from verl_otel.errors import ConfigError
 
 EXPORTERS: Final = ("otlp", "prometheus", "file", "console", "none")
 
+MAX_NAME: Final = 128
 _TRUE: Final = ("1", "true", "yes", "on")
 _FALSE: Final = ("", "0", "false", "no", "off")
 
@@ -75,7 +76,12 @@ def _path(text: str) -> Path:
 
 def _name(text: str) -> str:
     word = text.strip()
-    if not word or len(word) > 128 or any(not (char.isalnum() or char in "._-:") for char in word) or word.startswith("."):
+    if (
+        not word
+        or len(word) > MAX_NAME
+        or any(not (char.isalnum() or char in "._-:") for char in word)
+        or word.startswith(".")
+    ):
         raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.'")
     return word
 
@@ -135,35 +141,127 @@ _DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
 SETTINGS: Final = (
     Setting("enabled", "VERL_OTEL_ENABLED", _flag, "0", "The switch. Everything is off without it."),
     Setting(
-        "exporters", "VERL_OTEL_EXPORTERS", _exporters, "file",
+        "exporters",
+        "VERL_OTEL_EXPORTERS",
+        _exporters,
+        "file",
         "Where telemetry goes: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `otlp` instead of `file` when an "
         "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set.",
     ),
     Setting("run_dir", "VERL_OTEL_RUN_DIR", _path, _DEFAULT_DIR, "Folder that holds one folder per run."),
     Setting(
-        "run_id", "VERL_OTEL_RUN_ID", _name, "",
+        "run_id",
+        "VERL_OTEL_RUN_ID",
+        _name,
+        "",
         "Identity of the run, kept over a resume. Made by the driver, from a Ray or Slurm job id and the start time, when absent.",
     ),
-    Setting("run_attempt", "VERL_OTEL_RUN_ATTEMPT", _whole(1, 1_000_000), "1", "How often this run was started; counted by the driver."),
-    Setting("prometheus_host", "VERL_OTEL_PROMETHEUS_HOST", str, "127.0.0.1", "Address that `/metrics` binds to. Loopback unless you say otherwise."),
-    Setting("prometheus_port", "VERL_OTEL_PROMETHEUS_PORT", _whole(0, 65535), "0", "Port of `/metrics`; 0 takes a free one, which a run of several processes needs."),
-    Setting("capture_content", "VERL_OTEL_CAPTURE_CONTENT", _flag, "0", "Keep exception messages. Off, because they may hold prompts or answers."),
-    Setting("drain_interval", "VERL_OTEL_DRAIN_INTERVAL", _number(0.05, 60), "1", "Seconds between two drains: what a killed process can lose."),
-    Setting("metric_interval", "OTEL_METRIC_EXPORT_INTERVAL", _milliseconds, "10000", "Milliseconds between two exports of unchanged series and of what is asked at collection."),
-    Setting("exit_timeout", "VERL_OTEL_EXIT_TIMEOUT", _number(0, 300), "5", "Seconds that the exit of a process may wait for exporters, in all."),
-    Setting("memory_mib", "VERL_OTEL_MEMORY_MIB", _whole(1, 65536), "64", "MiB of telemetry that may wait in one process; then it is dropped and counted."),
-    Setting("trajectories_per_step", "VERL_OTEL_TRAJECTORIES_PER_STEP", _whole(0, 10_000_000), "2000", "Trajectories that each process keeps whole per step when files are written; 0: all."),
-    Setting("trajectory_share", "VERL_OTEL_TRAJECTORY_SHARE", _number(0, 1), "0.05", "Share of the trajectories beyond that number that is kept whole. Of the others the root span is kept."),
-    Setting("sampler", "OTEL_TRACES_SAMPLER", _sampler, "always_on", "Which trajectories are kept: `always_on`, `always_off`, `traceidratio`. Step traces are always kept."),
-    Setting("sampler_ratio", "OTEL_TRACES_SAMPLER_ARG", _number(0, 1), "1", "Share of trajectories that `traceidratio` keeps."),
+    Setting(
+        "run_attempt",
+        "VERL_OTEL_RUN_ATTEMPT",
+        _whole(1, 1_000_000),
+        "1",
+        "How often this run was started; counted by the driver.",
+    ),
+    Setting(
+        "prometheus_host",
+        "VERL_OTEL_PROMETHEUS_HOST",
+        str,
+        "127.0.0.1",
+        "Address that `/metrics` binds to. Loopback unless you say otherwise.",
+    ),
+    Setting(
+        "prometheus_port",
+        "VERL_OTEL_PROMETHEUS_PORT",
+        _whole(0, 65535),
+        "0",
+        "Port of `/metrics`; 0 takes a free one, which a run of several processes needs.",
+    ),
+    Setting(
+        "capture_content",
+        "VERL_OTEL_CAPTURE_CONTENT",
+        _flag,
+        "0",
+        "Keep exception messages. Off, because they may hold prompts or answers.",
+    ),
+    Setting(
+        "drain_interval",
+        "VERL_OTEL_DRAIN_INTERVAL",
+        _number(0.05, 60),
+        "1",
+        "Seconds between two drains: what a killed process can lose.",
+    ),
+    Setting(
+        "metric_interval",
+        "OTEL_METRIC_EXPORT_INTERVAL",
+        _milliseconds,
+        "10000",
+        "Milliseconds between two exports of unchanged series and of what is asked at collection.",
+    ),
+    Setting(
+        "exit_timeout",
+        "VERL_OTEL_EXIT_TIMEOUT",
+        _number(0, 300),
+        "5",
+        "Seconds that the exit of a process may wait for exporters, in all.",
+    ),
+    Setting(
+        "memory_mib",
+        "VERL_OTEL_MEMORY_MIB",
+        _whole(1, 65536),
+        "64",
+        "MiB of telemetry that may wait in one process; then it is dropped and counted.",
+    ),
+    Setting(
+        "trajectories_per_step",
+        "VERL_OTEL_TRAJECTORIES_PER_STEP",
+        _whole(0, 10_000_000),
+        "2000",
+        "Trajectories that each process keeps whole per step when files are written; 0: all.",
+    ),
+    Setting(
+        "trajectory_share",
+        "VERL_OTEL_TRAJECTORY_SHARE",
+        _number(0, 1),
+        "0.05",
+        "Share of the trajectories beyond that number that is kept whole. Of the others the root span is kept.",
+    ),
+    Setting(
+        "sampler",
+        "OTEL_TRACES_SAMPLER",
+        _sampler,
+        "always_on",
+        "Which trajectories are kept: `always_on`, `always_off`, `traceidratio`. Step traces are always kept.",
+    ),
+    Setting(
+        "sampler_ratio",
+        "OTEL_TRACES_SAMPLER_ARG",
+        _number(0, 1),
+        "1",
+        "Share of trajectories that `traceidratio` keeps.",
+    ),
     Setting("file_mib", "VERL_OTEL_FILE_MIB", _whole(1, 1_048_576), "256", "MiB at which a file is rotated."),
     Setting("file_count", "VERL_OTEL_FILE_COUNT", _whole(1, 1000), "4", "Files that are kept of one kind and process."),
-    Setting("ray_carrier", "VERL_OTEL_RAY_CARRIER", _flag, "1", "Carry the trace context over Ray's actor calls. Without it every process has traces of its own."),
-    Setting("token_file", "VERL_OTEL_TOKEN_FILE", _path, "", "File with a bearer token for OTLP; read again at every export, never logged."),
+    Setting(
+        "ray_carrier",
+        "VERL_OTEL_RAY_CARRIER",
+        _flag,
+        "1",
+        "Carry the trace context over Ray's actor calls. Without it every process has traces of its own.",
+    ),
+    Setting(
+        "token_file",
+        "VERL_OTEL_TOKEN_FILE",
+        _path,
+        "",
+        "File with a bearer token for OTLP; read again at every export, never logged.",
+    ),
 )
 
 _OTLP_ENDPOINTS: Final = (
-    "OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT",
+    "OTEL_EXPORTER_OTLP_METRICS_ENDPOINT",
 )
 
 
@@ -205,7 +303,7 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
     return Config(**parsed)
 
 
-def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, object]) -> Any:  # noqa: ANN401 - by field
+def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, object]) -> Any:
     if setting.field in keywords:
         name, given = setting.field, keywords[setting.field]
     else:

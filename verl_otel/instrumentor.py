@@ -26,11 +26,11 @@ class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older version
         """Return what must be installed for this to make sense."""
         return ("verl >= 0.7",)
 
-    def _instrument(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - the base class's signature
+    def _instrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature
         os.environ.setdefault("VERL_OTEL_ENABLED", "1")  # the workers read it
         plugin.load()
 
-    def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ANN401, ARG002 - the base class's signature
+    def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature
         session.shutdown()
         integrations.uninstall()
         plugin.unload()

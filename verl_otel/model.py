@@ -100,7 +100,7 @@ class Instrument(NamedTuple):
 class HistogramValue(NamedTuple):
     """A cumulative histogram. ``counts`` has one entry more than ``bounds``, the last for values above all bounds."""
 
-    count: int
+    samples: int
     total: float
     minimum: float
     maximum: float

@@ -19,22 +19,22 @@ def load(*, early: bool = False) -> None:
     Args:
         early: Whether no actor class can have been exported from this process yet.
     """
-    global _loaded  # noqa: PLW0603 - once per process
+    global _loaded
     if _loaded or not is_enabled():
         return
     _loaded = True
     try:
-        from verl_otel import integrations, session  # noqa: PLC0415 - off must load nothing
+        from verl_otel import integrations, session
 
         session.start_lazily()
         integrations.install(early=early)
-    except Exception as error:  # noqa: BLE001 - a plug-in must not break its host
+    except Exception as error:
         logging.getLogger("verl_otel").warning("verl-otel is off: %s: %s", type(error).__name__, error)
 
 
 def unload() -> None:
     """Forget that the hooks were registered, after they were put back, so that `load` may be called again."""
-    global _loaded  # noqa: PLW0603 - see `load`
+    global _loaded
     _loaded = False
 
 

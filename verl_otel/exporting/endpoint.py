@@ -57,10 +57,7 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     protocol = _one_of("PROTOCOL", read("PROTOCOL", "http/protobuf"), _PROTOCOLS)
     own_url = values.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "").strip()
     base = values.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip() or _default_url(protocol)
-    if protocol == "grpc":
-        url = own_url or base
-    else:
-        url = own_url or f"{base.rstrip('/')}/v1/{signal}"
+    url = own_url or (base if protocol == "grpc" else f"{base.rstrip('/')}/v1/{signal}")
     if protocol != "grpc" and not url.startswith(("http://", "https://")):
         raise ConfigError(f"OTEL_EXPORTER_OTLP_ENDPOINT={base!r}: use http://host:port or https://host:port")
     return Endpoint(

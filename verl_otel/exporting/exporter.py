@@ -63,7 +63,9 @@ class Exporter(ABC):
         _guard.say(
             f"drop {self.name} {reason}",
             "verl-otel: %s exporter: %s; telemetry is being dropped, training goes on (said once; see verl.otel.%s.dropped)",
-            self.name, reason, what,
+            self.name,
+            reason,
+            what,
         )
 
     def dropped(self, what: str) -> dict[str, int]:

@@ -102,7 +102,9 @@ class FileExporter(Exporter):
     def open(self, resource: Resource, scope: Scope, state: State) -> None:
         """Choose the file names; the files appear with their first line."""
         self._resource, self._scope, self._state = resource, scope, state
-        host = "".join(char if char.isalnum() or char in "-." else "_" for char in resource.text(attr.HOST_NAME, "host"))
+        host = "".join(
+            char if char.isalnum() or char in "-." else "_" for char in resource.text(attr.HOST_NAME, "host")
+        )
         who = f"{resource.text(attr.ROLE, 'process')}-{host}-{os.getpid()}"
         self._traces = LineFile(self._folder / f"traces-{who}.jsonl", *self._limits)
         self._metrics = LineFile(self._folder / f"metrics-{who}.jsonl", *self._limits)
@@ -200,19 +202,21 @@ class FileExporter(Exporter):
 
 
 def _line(thing: dict[str, Any]) -> bytes:
-    return json.dumps(thing, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+    return (
+        json.dumps(thing, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
+    )
 
 
 def _user_metrics(message: bytes) -> dict[str, Any]:
     """Return an encoded request as the JSON of the file format (exemplar ids in hexadecimal)."""
-    import base64  # noqa: PLC0415 - only users with instruments of their own come here
+    import base64
 
-    from google.protobuf.json_format import MessageToDict  # noqa: PLC0415 - as above
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (  # noqa: PLC0415 - as above
+    from google.protobuf.json_format import MessageToDict
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
         ExportMetricsServiceRequest,
     )
 
-    def hexadecimal(thing: Any) -> Any:  # noqa: ANN401 - JSON
+    def hexadecimal(thing: Any) -> Any:
         if isinstance(thing, list):
             return [hexadecimal(item) for item in thing]
         if isinstance(thing, dict):

@@ -146,7 +146,7 @@ class OtlpExporter(Exporter):
                 self._send_metrics()
                 self.seconds += time.monotonic() - begin
                 self.cpu_seconds = time.thread_time()
-            except Exception as error:  # noqa: BLE001 - the thread must live
+            except Exception as error:
                 _guard.report("otlp", error)
             if not self._queue or self._deadline is not None:
                 self._idle.set()
@@ -197,21 +197,25 @@ class OtlpExporter(Exporter):
             if answer.retry and not answer.ok:
                 self._complain(answer)
                 return
-            self.drop("points", answer.rejected if answer.ok else len(points), answer.reason or "rejected by the server")
+            self.drop(
+                "points", answer.rejected if answer.ok else len(points), answer.reason or "rejected by the server"
+            )
         self._cursor = version
         self._full_at = now if full else self._full_at
 
     def _complain(self, answer: Answer) -> None:
         _guard.say(
-            "otlp retry", "verl-otel: OTLP: %s; trying again in the background, training is not affected (said once)", answer.reason
+            "otlp retry",
+            "verl-otel: OTLP: %s; trying again in the background, training is not affected (said once)",
+            answer.reason,
         )
 
 
 def _suppress_instrumentation() -> None:
     """Keep instrumented HTTP libraries from tracing our own exports (the keys are private names of the API)."""
-    from opentelemetry import context  # noqa: PLC0415 - on this thread only
+    from opentelemetry import context
 
     for name in ("_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY"):
         key = getattr(context, name, None)
         if key is not None:
-            context.attach(context.set_value(key, True))  # noqa: FBT003 - OpenTelemetry's signature
+            context.attach(context.set_value(key, True))

@@ -21,7 +21,7 @@ Json = dict[str, Any]
 def _double(value: float) -> float | str:
     if math.isfinite(value):
         return value
-    return "NaN" if value != value else ("Infinity" if value > 0 else "-Infinity")
+    return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
 def _value(value: AttributeValue) -> Json:
@@ -58,7 +58,11 @@ def span_object(span: SpanRecord) -> Json:
         made["traceState"] = span.trace_state
     if span.links:
         made["links"] = [
-            {"traceId": f"{link.trace_id:032x}", "spanId": f"{link.span_id:016x}", "attributes": _attributes(link.attributes)}
+            {
+                "traceId": f"{link.trace_id:032x}",
+                "spanId": f"{link.span_id:016x}",
+                "attributes": _attributes(link.attributes),
+            }
             for link in span.links
         ]
     if span.events:
@@ -77,12 +81,12 @@ def _point(point: Point) -> Json:
     value = point.value
     if isinstance(value, HistogramValue):
         made |= {
-            "count": str(value.count),
+            "count": str(value.samples),
             "sum": _double(value.total),
             "bucketCounts": [str(count) for count in value.counts],
             "explicitBounds": list(value.bounds),
         }
-        if value.count:
+        if value.samples:
             made |= {"min": _double(value.minimum), "max": _double(value.maximum)}
     elif isinstance(value, int):
         made["asInt"] = str(value)

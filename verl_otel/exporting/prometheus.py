@@ -50,7 +50,7 @@ class PointCollector(Collector):
         """Return one family per instrument."""
         try:
             self._refresh()
-        except Exception as error:  # noqa: BLE001 - a scrape shows what there is
+        except Exception as error:
             _guard.report("scrape", error)
         yield self._target_info()
         _, points = self._state.read()
@@ -86,14 +86,14 @@ def _samples(name: str, point: Point) -> Iterator[Sample]:
     total = 0
     for index, count in enumerate(value.counts):
         total += count
-        bound = floatToGoString(value.bounds[index]) if index < len(value.bounds) else "+Inf"
+        bound = str(floatToGoString(value.bounds[index])) if index < len(value.bounds) else "+Inf"  # type: ignore[no-untyped-call]  # prometheus_client's own
         found = exemplars.get(index)
         exemplar = None
         if found is not None:
             ids = {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"}
             exemplar = PrometheusExemplar(ids, found.value, found.time_ns / 1e9)
         yield Sample(f"{name}_bucket", {**labels, "le": bound}, float(total), None, exemplar)
-    yield Sample(f"{name}_count", labels, float(value.count))
+    yield Sample(f"{name}_count", labels, float(value.samples))
     yield Sample(f"{name}_sum", labels, value.total)
 
 
@@ -145,23 +145,22 @@ class PrometheusExporter(Exporter):
             if self._announce is not None:
                 self._announce(None)
 
-
     def abandon(self) -> None:
         """Close the inherited socket: the parent goes on serving it."""
         if self._server is not None:
             self._server.socket.close()
 
 
-def make_reader(registry: CollectorRegistry) -> Any:  # noqa: ANN401 - a PrometheusMetricReader
+def make_reader(registry: CollectorRegistry) -> Any:
     """Return a reader that shows a user's ordinary OpenTelemetry instruments in ``registry``.
 
     `opentelemetry-exporter-prometheus` does the work. Kept from it are exponential histograms, which make a whole scrape
     fail, and added is the suffix ``_ratio`` that the Collector gives to gauges of unit ``1``.
     """
-    from opentelemetry.exporter.prometheus import PrometheusMetricReader  # noqa: PLC0415 - only with this exporter
+    from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
     class Reader(PrometheusMetricReader):  # type: ignore[misc]  # the package has no type hints in older versions
-        def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401
+        def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:
             super()._receive_metrics(_presentable(metrics_data), timeout_millis, **kwargs)
 
     parameters = inspect.signature(PrometheusMetricReader.__init__).parameters
@@ -170,7 +169,7 @@ def make_reader(registry: CollectorRegistry) -> Any:  # noqa: ANN401 - a Prometh
         options["scope_info_enabled"] = False
     if "registry" in parameters:
         return Reader(registry=registry, **options)
-    from prometheus_client.core import REGISTRY  # noqa: PLC0415 - older versions know this registry only
+    from prometheus_client.core import REGISTRY
 
     reader = Reader(**options)
     REGISTRY.unregister(reader._collector)
@@ -178,8 +177,8 @@ def make_reader(registry: CollectorRegistry) -> Any:  # noqa: ANN401 - a Prometh
     return reader
 
 
-def _presentable(data: Any) -> Any:  # noqa: ANN401 - MetricsData
-    from opentelemetry.sdk.metrics.export import ExponentialHistogram, Gauge  # noqa: PLC0415 - as above
+def _presentable(data: Any) -> Any:
+    from opentelemetry.sdk.metrics.export import ExponentialHistogram, Gauge
 
     if data is None:
         return None
@@ -190,7 +189,11 @@ def _presentable(data: Any) -> Any:  # noqa: ANN401 - MetricsData
             metrics = []
             for metric in scope.metrics:
                 if isinstance(metric.data, ExponentialHistogram):
-                    _guard.say(f"exponential {metric.name}", "verl-otel: %s is an exponential histogram; /metrics leaves it out", metric.name)
+                    _guard.say(
+                        f"exponential {metric.name}",
+                        "verl-otel: %s is an exponential histogram; /metrics leaves it out",
+                        metric.name,
+                    )
                 elif isinstance(metric.data, Gauge) and metric.unit == "1":
                     metrics.append(replace(metric, name=f"{metric.name}.ratio", unit=""))
                 else:

@@ -8,7 +8,7 @@ A provider that is there already stays: then the user's spans and metrics go whe
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -20,7 +20,9 @@ from opentelemetry.sdk.trace.id_generator import IdGenerator
 from verl_otel.model import EventRecord, LinkRecord, Scope, SpanRecord
 
 if TYPE_CHECKING:
-    from verl_otel.model import Resource
+    from opentelemetry.trace import SpanContext
+
+    from verl_otel.model import Attributes, Resource
 
 
 class Providers:
@@ -38,12 +40,16 @@ def foreign_provider() -> str:
     if isinstance(provider, trace.ProxyTracerProvider):
         return ""
     kind = type(provider)
-    return "" if any(type(each) is _Forward for each in _processors(provider)) else f"{kind.__module__}.{kind.__qualname__}"
+    return (
+        ""
+        if any(type(each) is _Forward for each in _processors(provider))
+        else f"{kind.__module__}.{kind.__qualname__}"
+    )
 
 
 def install(
     resource: Resource,
-    id_generator: Any,  # noqa: ANN401 - a module with make_trace_id and make_span_id
+    id_generator: Any,
     on_span: Callable[[SpanRecord], None],
     on_metrics: Callable[[bytes], None],
     readers: tuple[Any, ...] = (),
@@ -65,7 +71,9 @@ def install(
         trace.set_tracer_provider(made.tracer)
     if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":  # the API does not export the class
         made.reader = PullReader(on_metrics)
-        made.meter = MeterProvider(resource=sdk_resource, metric_readers=[made.reader, *readers], shutdown_on_exit=False)
+        made.meter = MeterProvider(
+            resource=sdk_resource, metric_readers=[made.reader, *readers], shutdown_on_exit=False
+        )
         metrics.set_meter_provider(made.meter)
     return made
 
@@ -77,19 +85,19 @@ class PullReader(MetricReader):
         super().__init__()
         self._on_metrics = on_metrics
 
-    def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+    def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ARG002
         if metrics_data is None or not metrics_data.resource_metrics:
             return
-        from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics  # noqa: PLC0415 - users with instruments only
+        from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
         self._on_metrics(encode_metrics(metrics_data).SerializeToString())
 
-    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ANN401, ARG002
+    def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Do nothing: there is no thread to stop."""
 
 
 class _Ids(IdGenerator):
-    def __init__(self, generator: Any) -> None:  # noqa: ANN401 - see `install`
+    def __init__(self, generator: Any) -> None:
         self._generator = generator
 
     def generate_span_id(self) -> int:
@@ -107,26 +115,45 @@ class _Forward(SpanProcessor):
         self._on_span(_record(span))
 
 
-def _processors(provider: Any) -> tuple[Any, ...]:  # noqa: ANN401 - any provider
+def _processors(provider: Any) -> tuple[Any, ...]:
     return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
 
 
 def _record(span: ReadableSpan) -> SpanRecord:
-    context = span.get_span_context()
+    context = cast("SpanContext", span.get_span_context())  # an ended span has one
     scope = span.instrumentation_scope
     parent = span.parent
     flags = int(context.trace_flags) | (0x200 if parent is not None and parent.is_remote else 0)
     links = tuple(
         LinkRecord(
-            link.context.trace_id, link.context.span_id, dict(link.attributes or {}), link.context.trace_state.to_header(),
+            link.context.trace_id,
+            link.context.span_id,
+            _attributes(link.attributes),
+            link.context.trace_state.to_header(),
             0x200 if link.context.is_remote else 0,
         )
         for link in span.links
     )
-    events = tuple(EventRecord(event.name, event.timestamp, dict(event.attributes or {})) for event in span.events)
+    events = tuple(EventRecord(event.name, event.timestamp, _attributes(event.attributes)) for event in span.events)
     return SpanRecord(
-        context.trace_id, context.span_id, parent.span_id if parent is not None else 0, span.name, span.kind.value + 1,
-        span.start_time or 0, span.end_time or 0, dict(span.attributes or {}), links, events, span.status.status_code.value,
-        span.status.description or "", flags, context.trace_state.to_header(),
+        context.trace_id,
+        context.span_id,
+        parent.span_id if parent is not None else 0,
+        span.name,
+        span.kind.value + 1,
+        span.start_time or 0,
+        span.end_time or 0,
+        _attributes(span.attributes),
+        links,
+        events,
+        span.status.status_code.value,
+        span.status.description or "",
+        flags,
+        context.trace_state.to_header(),
         Scope(scope.name, scope.version or "", scope.schema_url or "") if scope is not None else None,
     )
+
+
+def _attributes(given: Any) -> Attributes:
+    """Return the SDK's attributes, which it has already checked, as plain data."""
+    return dict(given or {})

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gzip
 import zlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from verl_otel._version import __version__
@@ -55,7 +56,7 @@ def connect(endpoint: Endpoint) -> Transport:
 
 class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
-        import requests  # noqa: PLC0415 - 150 ms that only a process that sends must pay
+        import requests
 
         self._errors = requests.exceptions.RequestException
         self._endpoint = endpoint
@@ -74,7 +75,11 @@ class _Http:
             headers = self._endpoint.fresh_headers()
             data = _compress(body, self._endpoint.compression)
             response = self._session.post(
-                self._endpoint.url, data=data, headers=headers, timeout=min(timeout, self._endpoint.timeout), allow_redirects=False
+                self._endpoint.url,
+                data=data,
+                headers=headers,
+                timeout=min(timeout, self._endpoint.timeout),
+                allow_redirects=False,
             )
         except OSError as error:  # RequestException is one, an unreadable token or certificate another
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.url}: {type(error).__name__}")
@@ -82,7 +87,9 @@ class _Http:
             return Answer(ok=True, rejected=_rejected(self._endpoint.signal, response.content))
         retry = response.status_code in _RETRYABLE_HTTP
         wait = _retry_after(response.headers.get("Retry-After", ""))
-        return Answer(ok=False, retry=retry, wait=wait, reason=f"{self._endpoint.url} answers HTTP {response.status_code}")
+        return Answer(
+            ok=False, retry=retry, wait=wait, reason=f"{self._endpoint.url} answers HTTP {response.status_code}"
+        )
 
     def close(self) -> None:
         self._session.close()
@@ -91,7 +98,7 @@ class _Http:
 class _Grpc:
     def __init__(self, endpoint: Endpoint) -> None:
         try:
-            import grpc  # noqa: PLC0415 - an extra
+            import grpc
         except ImportError:
             raise ConfigError("OTEL_EXPORTER_OTLP_PROTOCOL='grpc' needs: pip install 'verl-otel[grpc]'") from None
         self._grpc: Any = grpc
@@ -100,7 +107,9 @@ class _Grpc:
         target = rest.rstrip("/")
         compression = grpc.Compression.Gzip if endpoint.compression == "gzip" else grpc.Compression.NoCompression
         if scheme == "https":
-            credentials = grpc.ssl_channel_credentials(*map(_read_file, (endpoint.certificate, endpoint.client_key, endpoint.client_certificate)))
+            credentials = grpc.ssl_channel_credentials(
+                *map(_read_file, (endpoint.certificate, endpoint.client_key, endpoint.client_certificate))
+            )
             self._channel = grpc.secure_channel(target, credentials, compression=compression)
         else:
             self._channel = grpc.insecure_channel(target, compression=compression)
@@ -132,10 +141,7 @@ def _compress(body: bytes, compression: str) -> bytes:
 
 
 def _read_file(path: str | None) -> bytes | None:
-    if path is None:
-        return None
-    with open(path, "rb") as handle:
-        return handle.read()
+    return None if path is None else Path(path).read_bytes()
 
 
 def _retry_after(text: str) -> float:
@@ -149,13 +155,15 @@ def _rejected(signal: str, body: bytes) -> int:
     """Return the number of items in the answer's ``partial_success``."""
     if not body:
         return 0
-    from google.protobuf.message import DecodeError  # noqa: PLC0415 - servers seldom answer with a body
-    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2  # noqa: PLC0415 - as above
-    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2  # noqa: PLC0415 - as above
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
     try:
         if signal == "traces":
             return int(trace_service_pb2.ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans)
-        return int(metrics_service_pb2.ExportMetricsServiceResponse.FromString(body).partial_success.rejected_data_points)
+        return int(
+            metrics_service_pb2.ExportMetricsServiceResponse.FromString(body).partial_success.rejected_data_points
+        )
     except DecodeError:
         return 0

@@ -32,6 +32,8 @@ CUMULATIVE: Final = 2
 DELTA: Final = 1
 _REMOTE_KNOWN: Final = 0x100
 """Span flag that says that the "is remote" bit is known; the SDK writes these two bits and no others."""
+_MORE: Final = 0x80
+"""Bit of a varint's byte that says that another byte follows."""
 _LOW: Final = (1 << 64) - 1
 _double = struct.Struct("<d").pack
 _fixed64 = struct.Struct("<Q").pack
@@ -41,11 +43,11 @@ _fixed32 = struct.Struct("<I").pack
 
 def varint(number: int) -> bytes:
     """Return an unsigned integer in protobuf's variable-length form."""
-    if number < 0x80:
+    if number < _MORE:
         return bytes((number,))
     out = bytearray()
-    while number > 0x7F:
-        out.append(number & 0x7F | 0x80)
+    while number >= _MORE:
+        out.append(number & 0xFF | _MORE)
         number >>= 7
     out.append(number)
     return bytes(out)
@@ -117,12 +119,12 @@ def _exemplar(exemplar: Exemplar) -> bytes:
 
 def _histogram_point(point: Point, value: HistogramValue) -> bytes:
     out = b"\x11" + _fixed64(point.start_ns) + b"\x19" + _fixed64(point.time_ns)
-    out += b"\x21" + _fixed64(value.count) + b"\x29" + _double(value.total)
+    out += b"\x21" + _fixed64(value.samples) + b"\x29" + _double(value.total)
     out += field(6, b"".join(map(_fixed64, value.counts))) + field(7, b"".join(map(_double, value.bounds)))
     for exemplar in point.exemplars:
         out += field(8, _exemplar(exemplar))
     out += _labels(9, point.labels)
-    if value.count:
+    if value.samples:
         out += b"\x59" + _double(value.minimum) + b"\x61" + _double(value.maximum)
     return out
 
@@ -140,7 +142,12 @@ def _metric(instrument: Instrument, points: Sequence[Point], temporality: int) -
     if instrument.unit:
         out += field(3, instrument.unit.encode())
     data = b"".join(
-        field(1, _histogram_point(point, point.value) if isinstance(point.value, HistogramValue) else _number_point(point, point.value))
+        field(
+            1,
+            _histogram_point(point, point.value)
+            if isinstance(point.value, HistogramValue)
+            else _number_point(point, point.value),
+        )
         for point in points
     )
     tail = b"\x10" + varint(temporality)

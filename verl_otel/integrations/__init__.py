@@ -9,7 +9,7 @@ def install(*, early: bool = False) -> None:
     Args:
         early: Whether no actor class can have been exported from this process yet (a Ray worker's setup hook).
     """
-    from verl_otel.integrations import ray, verl  # noqa: PLC0415 - off must load nothing
+    from verl_otel.integrations import ray, verl
 
     ray.install(early=early)
     verl.install()
@@ -17,7 +17,7 @@ def install(*, early: bool = False) -> None:
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import calls, patch  # noqa: PLC0415 - off must load nothing
+    from verl_otel.integrations import calls, patch
 
     patch.undo_all()
     calls.clear()

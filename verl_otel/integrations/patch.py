@@ -75,7 +75,7 @@ def undo_all() -> None:
     status.clear()
 
 
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:  # noqa: ANN401 - a module, class or instance
+def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Replace ``owner.name`` by ``make(original)``, once.
 
     Raises:
@@ -91,7 +91,7 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:  # noqa:
     _undo.append(Undo(owner, name, original))
 
 
-def assign(owner: Any, name: str, value: Any) -> None:  # noqa: ANN401 - a module's variable
+def assign(owner: Any, name: str, value: Any) -> None:
     """Set ``owner.name``, so that `undo_all` sets it back."""
     _undo.append(Undo(owner, name, getattr(owner, name)))
     setattr(owner, name, value)
@@ -103,12 +103,12 @@ Finish = Callable[[Span, tuple[Any, ...], dict[str, Any], Any], None]
 """``finish(span, args, kwargs, result)`` reads the result of a call that succeeded."""
 
 
-def wrap_method(owner: Any, name: str, begin: Begin, finish: Finish | None = None) -> None:  # noqa: ANN401 - a class
+def wrap_method(owner: Any, name: str, begin: Begin, finish: Finish | None = None) -> None:
     """Open a span around a method, sync or async. A method that the user decorated is left alone: he knows better."""
     replace(owner, name, lambda original: make_wrapper(original, begin, finish))
 
 
-def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> Any:  # noqa: ANN401 - a method
+def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> Any:
     """Return ``original`` with a span around it."""
     if marked(original) is not None:
         return original
@@ -117,7 +117,7 @@ def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> A
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
-        async def async_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+        async def async_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
             span = enter(place, begin, self, args, kwargs)
             try:
                 result = await original(self, *args, **kwargs)
@@ -131,7 +131,7 @@ def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> A
         return async_wrapper
 
     @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
         span = enter(place, begin, self, args, kwargs)
         try:
             result = original(self, *args, **kwargs)
@@ -145,7 +145,7 @@ def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> A
     return wrapper
 
 
-def enter(place: str, begin: Begin, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:  # noqa: ANN401
+def enter(place: str, begin: Begin, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
     """Begin the span of one call; None when off, of no interest, or when our own code fails."""
     if not Store.on:
         return None
@@ -153,19 +153,21 @@ def enter(place: str, begin: Begin, owner: Any, args: tuple[Any, ...], kwargs: d
         span = begin(owner, args, kwargs)
         if span is not None:
             span.__enter__()
-    except Exception as error:  # noqa: BLE001 - a hook must not break the host
+    except Exception as error:
         _guard.report(place, error)
         return None
     return span
 
 
-def read(place: str, finish: Finish | None, span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:  # noqa: ANN401
+def read(
+    place: str, finish: Finish | None, span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+) -> None:
     """Let a hook look at the result of a call."""
     if span is None or finish is None:
         return
     try:
         finish(span.host or span, args, kwargs, result)
-    except Exception as error:  # noqa: BLE001 - a hook must not break the host
+    except Exception as error:
         _guard.report(place, error)
 
 
@@ -175,7 +177,7 @@ def leave(span: Span | None, error: BaseException | None = None) -> None:
         span.close(error)
 
 
-def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:  # noqa: ANN401 - the host's type
+def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:
     """Return an argument that may have been given by position or by name; None if it was not."""
     return kwargs.get(name, args[index] if len(args) > index else None)
 
@@ -188,7 +190,7 @@ def _install(hook: Hook, module: ModuleType) -> None:
     except (AttributeError, KeyError):
         status[key] = "missing"
         _guard.say(key, "verl-otel: %s has no %s; without it: %s", hook.module, hook.symbol, hook.gives)
-    except Exception as error:  # noqa: BLE001 - a hook must not break an import
+    except Exception as error:
         status[key] = f"failed: {type(error).__name__}: {error}"
         _guard.say(key, "verl-otel: hook %s failed: %r; without it: %s", key, error, hook.gives)
 
@@ -199,7 +201,7 @@ class _Finder(importlib.abc.MetaPathFinder):
     def __init__(self) -> None:
         self._busy: set[str] = set()
 
-    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ANN401, ARG002
+    def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
         if fullname not in _waiting or fullname in self._busy:
             return None
         self._busy.add(fullname)
@@ -212,7 +214,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         return spec
 
 
-def _run_after(loader: Any, fullname: str) -> None:  # noqa: ANN401 - any loader
+def _run_after(loader: Any, fullname: str) -> None:
     execute = loader.exec_module
 
     def exec_module(module: ModuleType) -> None:

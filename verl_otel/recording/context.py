@@ -51,8 +51,8 @@ def kernel() -> Kernel:
 
 
 def _load() -> Kernel:
-    global _kernel  # noqa: PLW0603 - resolved once per process
-    from opentelemetry import context, trace  # noqa: PLC0415 - off must not load it
+    global _kernel
+    from opentelemetry import context, trace
 
     made = Kernel()
     made.key = span_key()
@@ -65,7 +65,7 @@ def _load() -> Kernel:
     else:
         made.get, made.set, made.reset = context.get_current, context.attach, context.detach
     _kernel = made
-    from verl_otel.recording.span import Span  # noqa: PLC0415 - the span module needs this one
+    from verl_otel.recording.span import Span
 
     trace.Span.register(Span)
     return made
@@ -73,7 +73,7 @@ def _load() -> Kernel:
 
 def span_key() -> str:
     """Return the key under which OpenTelemetry's contexts hold the span, found without private names."""
-    from opentelemetry import context, trace  # noqa: PLC0415 - off must not load it
+    from opentelemetry import context, trace
 
     return next(iter(trace.set_span_in_context(trace.INVALID_SPAN, context.Context())))
 
@@ -84,11 +84,11 @@ def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
     Example:
         executor.submit(bind_context(work), item)
     """
-    import contextvars  # noqa: PLC0415 - only executors need it
+    import contextvars
 
     captured = contextvars.copy_context()
 
-    def run(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - it runs anything
+    def run(*args: Any, **kwargs: Any) -> Any:
         return captured.run(function, *args, **kwargs)
 
     return run

@@ -15,7 +15,7 @@ from verl_otel.recording.values import MAX_ITEMS, first, to_number
 from verl_otel.semconv import attributes as attr
 
 
-def extract_batch(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:  # noqa: ANN401 - the user's result
+def extract_batch(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     """Batch size, tokens, loss and gradient norm of an update or a rollout.
 
     Reads the first argument that is a batch: a verl ``DataProto`` or ``TensorDict`` (their ``len``), a mapping with a
@@ -31,7 +31,7 @@ def extract_batch(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]: 
     }
 
 
-def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:  # noqa: ANN401 - the user's result
+def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     """Data source and score or scores of a reward function.
 
     Knows a number, a mapping with ``score`` or ``reward_score``, a tuple that begins with the score, and a list or 1-dim
@@ -40,7 +40,7 @@ def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     return {attr.DATA_SOURCE: arguments.get("data_source"), **_scores(result)}
 
 
-def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:  # noqa: ANN401 - the user's result
+def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     """Tokens, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
     usage = _member(result, "usage")
     prompt_ids = arguments.get("prompt_ids")
@@ -54,7 +54,7 @@ def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:  #
     }
 
 
-def extract_trajectory(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:  # noqa: ANN401 - the user's result
+def extract_trajectory(_arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     """Turns, tokens and reward of an agent loop (verl's ``AgentLoopOutput``, or an object or mapping with those names)."""
     fields = _member(result, "extra_fields")
     return {
@@ -67,36 +67,36 @@ def extract_trajectory(arguments: Mapping[str, Any], result: Any) -> dict[str, A
     }
 
 
-def _member(thing: Any, name: str) -> Any:  # noqa: ANN401 - whatever it holds
+def _member(thing: Any, name: str) -> Any:
     if isinstance(thing, Mapping):
         return thing.get(name)
     return getattr(thing, name, None)
 
 
-def _size(thing: Any) -> int | None:  # noqa: ANN401 - whatever may have a length
+def _size(thing: Any) -> int | None:
     if thing is None or isinstance(thing, (str, bytes)):
         return None
     try:
         return len(thing)
-    except Exception:  # noqa: BLE001 - a value of the user's own type may do anything
+    except Exception:
         return None
 
 
-def _tokens(batch: Any) -> int | None:  # noqa: ANN401 - whatever a batch is
+def _tokens(batch: Any) -> int | None:
     counts = _member(_member(batch, "meta_info"), "global_token_num")
     if isinstance(counts, (list, tuple)):
         return int(sum(counts))
     return None
 
 
-def _metrics_of(result: Any) -> Mapping[str, Any]:  # noqa: ANN401 - whatever an update returns
+def _metrics_of(result: Any) -> Mapping[str, Any]:
     for candidate in (_member(_member(result, "meta_info"), "metrics"), _member(result, "metrics"), result):
         if isinstance(candidate, Mapping):
             return candidate
     return {}
 
 
-def _scores(result: Any) -> dict[str, Any]:  # noqa: ANN401 - whatever a reward function returns
+def _scores(result: Any) -> dict[str, Any]:
     if isinstance(result, Mapping):
         return _scores(first(result, "score", "reward_score", "reward", "scores"))
     if isinstance(result, tuple) and result:

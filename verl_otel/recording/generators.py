@@ -14,7 +14,7 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from verl_otel.recording.context import kernel
-from verl_otel.recording.series import record_failure, record_success
+from verl_otel.recording.registry import record_failure, record_success
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.store import Store
 
@@ -63,11 +63,11 @@ class _Body:
                 self.span.close(error)
 
 
-def wrap_generator(function: Callable[..., Generator[Any, Any, Any]], site: Site) -> Any:  # noqa: ANN401 - a function
+def wrap_generator(function: Callable[..., Generator[Any, Any, Any]], site: Site) -> Any:
     """Return a generator function whose generators are spans."""
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - the user's arguments
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         if not Store.on or site.superseded:
             return (yield from function(*args, **kwargs))
         body = _Body(site)
@@ -83,7 +83,7 @@ def wrap_generator(function: Callable[..., Generator[Any, Any, Any]], site: Site
                     with body:
                         generator.close()
                     raise
-                except BaseException as thrown:  # noqa: BLE001 - whatever is thrown belongs to the body
+                except BaseException as thrown:
                     with body:
                         item = generator.throw(thrown)
                 else:
@@ -100,11 +100,11 @@ def wrap_generator(function: Callable[..., Generator[Any, Any, Any]], site: Site
     return wrapper
 
 
-def wrap_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], site: Site) -> Any:  # noqa: ANN401 - a function
+def wrap_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], site: Site) -> Any:
     """Return an async generator function whose generators are spans."""
 
     @functools.wraps(function)
-    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401 - the user's arguments
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         body = _Body(site)
         if Store.on and not site.superseded:
             body.begin()
@@ -117,7 +117,7 @@ def wrap_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], site
                 except GeneratorExit:
                     await _resume(body, generator.aclose())
                     raise
-                except BaseException as thrown:  # noqa: BLE001 - whatever is thrown belongs to the body
+                except BaseException as thrown:
                     item = await _resume(body, generator.athrow(thrown))
                 else:
                     item = await _resume(body, generator.asend(sent))
@@ -131,13 +131,13 @@ def wrap_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], site
     return wrapper
 
 
-def wrap_timed_generator(function: Callable[..., Any], series: Histogram) -> Any:  # noqa: ANN401 - a function
+def wrap_timed_generator(function: Callable[..., Any], series: Histogram) -> Any:
     """Return a generator function that records how long each of its generators lived."""
     if inspect.isasyncgenfunction(function):
         return _wrap_timed_async_generator(function, series)
 
     @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:  # noqa: ANN401 - the user's arguments
+    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
         start = clock()
         try:
             result = yield from function(*args, **kwargs)
@@ -150,9 +150,9 @@ def wrap_timed_generator(function: Callable[..., Any], series: Histogram) -> Any
     return wrapper
 
 
-def _wrap_timed_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], series: Histogram) -> Any:  # noqa: ANN401 - a function
+def _wrap_timed_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], series: Histogram) -> Any:
     @functools.wraps(function)
-    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:  # noqa: ANN401 - the user's arguments
+    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
         start = clock()
         generator = function(*args, **kwargs)
         try:
@@ -163,7 +163,7 @@ def _wrap_timed_async_generator(function: Callable[..., AsyncGenerator[Any, Any]
                 except GeneratorExit:
                     await generator.aclose()
                     raise
-                except BaseException as thrown:  # noqa: BLE001 - whatever is thrown belongs to the body
+                except BaseException as thrown:
                     item = await generator.athrow(thrown)
                 else:
                     item = await generator.asend(sent)
@@ -176,7 +176,7 @@ def _wrap_timed_async_generator(function: Callable[..., AsyncGenerator[Any, Any]
     return wrapper
 
 
-async def _resume(body: _Body, step: Any) -> Any:  # noqa: ANN401 - one awaitable of the generator
+async def _resume(body: _Body, step: Any) -> Any:
     """Run one resumption up to its ``yield``, in the body's context between its awaits too."""
     with body:
         return await step

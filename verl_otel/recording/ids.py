@@ -17,7 +17,7 @@ _bits = random.Random(_generator.getrandbits(256)).getrandbits
 
 
 def _reseed() -> None:
-    global _bits  # noqa: PLW0603 - one generator per process, replaced as a whole
+    global _bits
     _bits = random.Random(int.from_bytes(os.urandom(32), "big")).getrandbits
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel import _guard
 from verl_otel.model import Instrument, Labels
-from verl_otel.recording import series
+from verl_otel.recording import registry, series
 from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import buckets
@@ -53,14 +53,26 @@ class _Labelled:
         self._instrument = Instrument(valid_name(name), self.word, unit, description)
         self._bounds = bounds
 
-    def _find(self, labels: dict[str, Any]) -> series.Series:
+    def _find(self, labels: dict[str, Any]) -> series.Series | None:
         key: Labels = tuple((name, str(value)) for name, value in sorted(labels.items()))
-        return series.find(self.kind, self._instrument, key, self._bounds)
+        found = registry.find(self.kind, self._instrument, key, self._bounds)
+        if type(found) is self.kind:
+            return found
+        name = self._instrument.name
+        _guard.say(
+            f"kind {name}",
+            "verl-otel: %r is a %s already; the %s is not recorded",
+            name,
+            found.instrument.kind,
+            self.word,
+        )
+        return None
 
     def _record(self, value: object, labels: dict[str, Any]) -> None:
         number = to_number(value) if Store.on else None
-        if number is not None:
-            self._find(labels).record(number)
+        found = self._find(labels) if number is not None else None
+        if found is not None and number is not None:
+            found.record(number)
 
 
 class Counter(_Labelled):
@@ -91,9 +103,8 @@ class Gauge(_Labelled):
     def set(self, value: float, **labels: str | int | bool) -> None:
         """Replace the value. Labels must have few values: never a step, an id or free text."""
         number = to_number(value) if Store.on else None
-        if number is not None:
-            found = self._find(labels)
-            assert isinstance(found, series.Gauge)  # noqa: S101 - made so above
+        found = self._find(labels) if number is not None else None
+        if isinstance(found, series.Gauge) and number is not None:
             found.set(number)
 
 
@@ -106,7 +117,7 @@ class Timer:
         self._series = measured
         self._start = 0.0
 
-    def __enter__(self) -> Timer:  # noqa: PYI034 - never subclassed
+    def __enter__(self) -> Timer:
         self._start = time.perf_counter()
         return self
 
@@ -115,13 +126,13 @@ class Timer:
     ) -> None:
         seconds = time.perf_counter() - self._start
         if error is None:
-            series.record_success(self._series, seconds)
+            registry.record_success(self._series, seconds)
         else:
-            series.record_failure(self._series, seconds, error)
+            registry.record_failure(self._series, seconds, error)
 
     def __call__(self, function: F) -> F:
         """Decorate a function."""
-        from verl_otel.recording.wrap import wrap_timed  # noqa: PLC0415 - wrappers need this package
+        from verl_otel.recording.wrap import wrap_timed
 
         return wrap_timed(function, self._series)
 
@@ -129,6 +140,6 @@ class Timer:
 def timer_series(name: str, description: str = "") -> series.Histogram:
     """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
     instrument = Instrument(valid_name(name), "histogram", "s", description)
-    found = series.find(series.Histogram, instrument, (), buckets.TINY)
+    found = registry.find(series.Histogram, instrument, (), buckets.TINY)
     assert isinstance(found, series.Histogram)  # noqa: S101 - made so above
     return found

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from verl_otel.model import Labels
-from verl_otel.recording import series
+from verl_otel.recording import registry
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets
@@ -25,7 +25,7 @@ def measure(span: Span, seconds: float) -> None:
         own.record(seconds)
         span.detail.series = own
     elif spec.duration:
-        histogram = series.histogram(spec.duration, labels_of(span, spec.labels, with_error=True))
+        histogram = registry.histogram(spec.duration, labels_of(span, spec.labels, with_error=True))
         histogram.record(seconds)
         span.detail.series = histogram
     also = _ALSO.get(spec.verb)
@@ -55,25 +55,25 @@ def bin_of(score: float) -> str:
     return "+Inf"
 
 
-def _step(span: Span, seconds: float) -> None:
+def _step(span: Span, _seconds: float) -> None:
     detail = span._detail
     if detail is not None and detail.error:
         return
-    series.counter("verl.training.steps").record(1)
+    registry.counter("verl.training.steps").record(1)
     mine = span.resolve()
-    series.gauge("verl.training.last_step.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+    registry.gauge("verl.training.last_step.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
 
 
 def _phase(span: Span, seconds: float) -> None:
     if span.site.attributes.get(attr.PHASE) == "gen":
-        series.histogram("verl.sample.generation").record(seconds)
+        registry.histogram("verl.sample.generation").record(seconds)
 
 
-def _checkpoint(span: Span, seconds: float) -> None:
+def _checkpoint(span: Span, _seconds: float) -> None:
     detail = span._detail
     if detail is None or not detail.error:
         mine = span.resolve()
-        series.gauge("verl.checkpoint.last.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+        registry.gauge("verl.checkpoint.last.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
 
 
 def _worker(span: Span, seconds: float) -> None:
@@ -81,44 +81,44 @@ def _worker(span: Span, seconds: float) -> None:
     if values.get(attr.WORKER_NESTED):
         return
     labels = ((attr.WORKER_METHOD, str(values.get(attr.WORKER_METHOD, span.name))),)
-    series.counter("verl.worker.calls", labels).record(1)
-    series.counter("verl.worker.call.time", labels).record(seconds)
+    registry.counter("verl.worker.calls", labels).record(1)
+    registry.counter("verl.worker.call.time", labels).record(seconds)
 
 
-def _trajectory(span: Span, seconds: float) -> None:
+def _trajectory(span: Span, _seconds: float) -> None:
     values = span.attributes
     for kind, key in (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS)):
         tokens = to_number(values.get(key))
         if tokens is not None:
             labels = ((attr.TOKEN_TYPE, kind),)
-            series.counter("verl.rollout.tokens", labels).record(tokens)
-            series.histogram("verl.rollout.sequence.length", labels).record(tokens)
+            registry.counter("verl.rollout.tokens", labels).record(tokens)
+            registry.histogram("verl.rollout.sequence.length", labels).record(tokens)
     turns = to_number(values.get(attr.TURNS))
     if turns is not None:
-        series.histogram("verl.rollout.turns").record(turns)
+        registry.histogram("verl.rollout.turns").record(turns)
 
 
-def _llm(span: Span, seconds: float) -> None:
+def _llm(span: Span, _seconds: float) -> None:
     values = span.attributes
     names = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL)
     for kind, key in (("input", attr.GEN_AI_INPUT_TOKENS), ("output", attr.GEN_AI_OUTPUT_TOKENS)):
         tokens = to_number(values.get(key))
         if tokens is not None:
             labels = (*labels_of(span, names), (attr.GEN_AI_TOKEN_TYPE, kind))
-            series.histogram("gen_ai.client.token.usage", labels).record(tokens)
+            registry.histogram("gen_ai.client.token.usage", labels).record(tokens)
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:
-        series.counter("verl.rollout.preemptions").record(preemptions)
+        registry.counter("verl.rollout.preemptions").record(preemptions)
 
 
-def _reward(span: Span, seconds: float) -> None:
+def _reward(span: Span, _seconds: float) -> None:
     source = labels_of(span, (attr.DATA_SOURCE,))
     values = span.attributes
     scores = values.get(attr.REWARD_SCORES) or (values.get(attr.REWARD_SCORE),)
     for score in scores if isinstance(scores, tuple) else (scores,):
         number = to_number(score)
         if number is not None and number == number:
-            series.counter("verl.reward.samples", (*source, (attr.REWARD_BIN, bin_of(number)))).record(1)
+            registry.counter("verl.reward.samples", (*source, (attr.REWARD_BIN, bin_of(number)))).record(1)
 
 
 _ALSO: Final[dict[str, Callable[[Span, float], None]]] = {

@@ -8,13 +8,15 @@ else tries it and goes on.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterable
 from typing import Final
 
 from verl_otel import _guard
 from verl_otel.model import SAMPLED, Batch, Exemplar, Instrument, Labels, OpenSpan, Point, SpanRecord
-from verl_otel.recording import series, store
+from verl_otel.recording import registry, store
+from verl_otel.recording.series import FoldLock
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.store import Store
 from verl_otel.semconv import spans as semconv
@@ -44,13 +46,13 @@ def drain(*, observe: bool = False, wait: float = -1) -> Batch | None:
     Returns:
         The batch, or None when another drainer was at work for all of ``wait``.
     """
-    lock = series.fold_lock()
+    lock = FoldLock.held
     if not lock.acquire(timeout=wait):
         return None
     try:
         now = time.time_ns()
         records = [record for span in store.take() if (record := _end(span)) is not None]
-        points = series.fold_all()
+        points = registry.fold_all()
         scalars = _pending[:]
         del _pending[: len(scalars)]
     finally:
@@ -65,6 +67,14 @@ def add_points(points: Iterable[Point]) -> None:
     """Hand over points that were made as a whole, such as the scalars of one step, for the next drain."""
     if len(_pending) < MAX_PENDING:
         _pending.extend(points)
+
+
+def clear() -> None:
+    """Forget points that wait for a drain. For a forked child and tests."""
+    _pending.clear()
+
+
+os.register_at_fork(after_in_child=clear)
 
 
 def observe(metric: str, callback: Observe) -> None:
@@ -91,12 +101,36 @@ def _record(span: Span, end_ns: int) -> SpanRecord:
     kind = span.site.spec.kind
     if detail is None:
         return SpanRecord(
-            ids.trace_id, ids.span_id, ids.parent_id, span.site.name, kind, start_ns, end_ns, span.attributes, (), (),
-            semconv.STATUS_UNSET, "", ids.flags, ids.state,
+            ids.trace_id,
+            ids.span_id,
+            ids.parent_id,
+            span.site.name,
+            kind,
+            start_ns,
+            end_ns,
+            span.attributes,
+            (),
+            (),
+            semconv.STATUS_UNSET,
+            "",
+            ids.flags,
+            ids.state,
         )
     return SpanRecord(
-        ids.trace_id, ids.span_id, ids.parent_id, span.name, kind, start_ns, end_ns, span.attributes,
-        tuple(detail.links or ()), tuple(detail.events or ()), detail.status, detail.message, ids.flags, ids.state,
+        ids.trace_id,
+        ids.span_id,
+        ids.parent_id,
+        span.name,
+        kind,
+        start_ns,
+        end_ns,
+        span.attributes,
+        tuple(detail.links or ()),
+        tuple(detail.events or ()),
+        detail.status,
+        detail.message,
+        ids.flags,
+        ids.state,
     )
 
 
@@ -119,7 +153,7 @@ def _ask(now: int) -> list[Point]:
         instrument = Instrument(row.name, row.kind, row.unit, row.description)
         try:
             points += [Point(instrument, labels, _started_ns, now, value) for labels, value in callback()]
-        except Exception as error:  # noqa: BLE001 - one failing observable must not cost the others
+        except Exception as error:
             _guard.report(f"observe {name}", error)
     return points
 

@@ -10,7 +10,6 @@ may record while its own thread folds.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -18,33 +17,22 @@ from threading import get_ident
 from typing import Final
 
 from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import error_name
-from verl_otel.semconv.attributes import ERROR_TYPE
-from verl_otel.semconv.metrics import METRICS
-from verl_otel.semconv.spans import OTHER
 
 CHUNK: Final = 1000
 """Values in a buffer at which the caller folds them itself, if nobody folds just then."""
 CEILING: Final = 8 * CHUNK
 """Values in a buffer beyond which a measurement is dropped and counted."""
-MAX_SERIES: Final = 200
-"""Series of one metric in one process; what would be more goes to one series with the label value ``other``."""
-MAX_SCALARS: Final = 1000
-"""Training scalars of one process."""
 EXEMPLAR_SECONDS: Final = 30.0
 """How long an exemplar holds its bucket against smaller values: the slowest of the last half minute is shown."""
 
 
-class _Lock:
-    """The fold lock, replaced as a whole in a forked child (its holder does not exist there)."""
+class FoldLock:
+    """The lock under which buffers are folded. Try it; wait for it only on a thread of our own.
+
+    Replaced as a whole in a forked child: its holder does not exist there.
+    """
 
     held = threading.Lock()
-
-
-def fold_lock() -> threading.Lock:
-    """Return the lock under which buffers are folded. Try it; wait for it only on a thread of our own."""
-    return _Lock.held
 
 
 class Series:
@@ -56,6 +44,11 @@ class Series:
         self.instrument = instrument
         self.labels = labels
         self.buffer: list[float] = []
+        self.reset()
+
+    def reset(self) -> None:
+        """Forget every measurement; wrappers go on holding the series."""
+        self.buffer.clear()
         self.dropped: dict[int, int] = {}
         self.start_ns = time.time_ns()
         self.time_ns = self.start_ns
@@ -73,7 +66,7 @@ class Series:
     def spill(self, value: float) -> None:
         """Take one measurement although the buffer is full: fold it, or let it grow, or drop the value."""
         buffer = self.buffer
-        lock = _Lock.held
+        lock = FoldLock.held
         if lock.acquire(blocking=False):
             try:
                 self.fold()
@@ -103,6 +96,8 @@ class Series:
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[object, ...]:
+        from verl_otel.recording.registry import find  # the registry of the process it arrives in
+
         return find, (type(self), self.instrument, self.labels, getattr(self, "bounds", ()))
 
 
@@ -112,9 +107,13 @@ class Histogram(Series):
     __slots__ = ("bounds", "count", "counts", "exemplars", "maximum", "minimum", "total")
 
     def __init__(self, instrument: Instrument, labels: Labels, bounds: tuple[float, ...]) -> None:
-        super().__init__(instrument, labels)
         self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
+        super().__init__(instrument, labels)
+
+    def reset(self) -> None:
+        """Forget every measurement."""
+        super().reset()
+        self.counts = [0] * (len(self.bounds) + 1)
         self.count = 0
         self.total = 0.0
         self.minimum = float("inf")
@@ -167,8 +166,9 @@ class Counter(Series):
 
     __slots__ = ("total",)
 
-    def __init__(self, instrument: Instrument, labels: Labels) -> None:
-        super().__init__(instrument, labels)
+    def reset(self) -> None:
+        """Forget every measurement."""
+        super().reset()
         self.total: float = 0
 
     def fold(self) -> None:
@@ -192,8 +192,9 @@ class Gauge(Series):
 
     __slots__ = ("value",)
 
-    def __init__(self, instrument: Instrument, labels: Labels) -> None:
-        super().__init__(instrument, labels)
+    def reset(self) -> None:
+        """Forget the value."""
+        super().reset()
         self.value: float | None = None
 
     def set(self, value: float, time_ns: int = 0) -> None:
@@ -207,101 +208,6 @@ class Gauge(Series):
 
     def point(self, time_ns: int) -> Point:  # noqa: ARG002 - a gauge's time is that of its value
         """Return the last value."""
-        return Point(self.instrument, self.labels, self.start_ns, self.time_ns, 0.0 if self.value is None else self.value)
-
-
-class _Registry:
-    """Every series of this process; a dict's ``setdefault`` makes one of two rivals win."""
-
-    series: dict[tuple[str, Labels], Series] = {}
-    sizes: dict[str, int] = {}
-
-
-def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tuple[float, ...] = ()) -> Series:
-    """Return the series of these labels, made at the first call; ``other`` for all labels once there are too many."""
-    key = (instrument.name, labels)
-    found = _Registry.series.get(key)
-    if found is not None:
-        return found
-    if labels and _Registry.sizes.get(instrument.name, 0) >= MAX_SERIES:
-        labels = tuple((name, OTHER) for name, _ in labels)
-        key = (instrument.name, labels)
-        if key in _Registry.series:
-            return _Registry.series[key]
-    made = Histogram(instrument, labels, bounds) if kind is Histogram else kind(instrument, labels)
-    _Registry.sizes[instrument.name] = _Registry.sizes.get(instrument.name, 0) + 1
-    return _Registry.series.setdefault(key, made)
-
-
-_INSTRUMENTS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
-
-
-def histogram(name: str, labels: Labels = ()) -> Histogram:
-    """Return a histogram of the catalogue."""
-    found = _Registry.series.get((name, labels)) or find(Histogram, _INSTRUMENTS[name], labels, METRICS[name].bounds)
-    assert isinstance(found, Histogram)  # noqa: S101 - the catalogue says so
-    return found
-
-
-def counter(name: str, labels: Labels = ()) -> Counter:
-    """Return a counter of the catalogue."""
-    found = _Registry.series.get((name, labels)) or find(Counter, _INSTRUMENTS[name], labels)
-    assert isinstance(found, Counter)  # noqa: S101 - the catalogue says so
-    return found
-
-
-def gauge(name: str, labels: Labels = ()) -> Gauge:
-    """Return a gauge of the catalogue."""
-    found = _Registry.series.get((name, labels)) or find(Gauge, _INSTRUMENTS[name], labels)
-    assert isinstance(found, Gauge)  # noqa: S101 - the catalogue says so
-    return found
-
-
-def record_success(series: Histogram, seconds: float) -> None:
-    """Record a duration, unless recording is off."""
-    if Store.on:
-        series.record(seconds)
-
-
-def record_failure(series: Histogram, seconds: float, error: BaseException) -> None:
-    """Record a duration that ended with an exception, in the series of its ``error.type``."""
-    if Store.on:
-        labels = (*series.labels, (ERROR_TYPE, error_name(error)))
-        find(Histogram, series.instrument, labels, series.bounds).record(seconds)
-
-
-def fold_all() -> list[Point]:
-    """Fold every buffer and return the points that changed since the last time. Call under the fold lock."""
-    now = time.time_ns()
-    points = []
-    for series in list(_Registry.series.values()):
-        series.fold()
-        if series.changed:
-            series.changed = False
-            points.append(series.point(now))
-    return points
-
-
-def exists(name: str) -> bool:
-    """Return whether this process has recorded to a metric."""
-    return _Registry.sizes.get(name, 0) > 0
-
-
-def dropped() -> int:
-    """Return how many measurements full buffers have dropped in this process."""
-    return sum(sum(list(series.dropped.values())) for series in list(_Registry.series.values()))
-
-
-def clear() -> None:
-    """Forget everything that was measured, but keep the series: wrappers hold them. For a forked child and tests."""
-    _Lock.held = threading.Lock()
-    for series in list(_Registry.series.values()):
-        fresh = Histogram(series.instrument, series.labels, series.bounds) if isinstance(series, Histogram) else type(series)(series.instrument, series.labels)
-        series.buffer.clear()
-        for slot in ("count", "counts", "dropped", "exemplars", "maximum", "minimum", "start_ns", "time_ns", "total", "value"):
-            if hasattr(fresh, slot):
-                setattr(series, slot, getattr(fresh, slot))
-        series.changed = False
-
-
-os.register_at_fork(after_in_child=clear)
+        return Point(
+            self.instrument, self.labels, self.start_ns, self.time_ns, 0.0 if self.value is None else self.value
+        )

@@ -26,7 +26,16 @@ class Site:
     """What is recorded at one place, fixed when it is decorated or first used."""
 
     __slots__ = (
-        "adopts", "attributes", "extract", "hook", "name", "needs_parent", "series", "spec", "superseded", "threshold",
+        "adopts",
+        "attributes",
+        "extract",
+        "hook",
+        "name",
+        "needs_parent",
+        "series",
+        "spec",
+        "superseded",
+        "threshold",
     )
 
     def __init__(
@@ -82,11 +91,16 @@ class Site:
 
     def _copy(self, name: str, attributes: Mapping[str, AttributeValue]) -> Site:
         return Site(
-            self.spec.verb, name, attributes=attributes, extract=self.extract, hook=self.hook, adopts=self.adopts,
+            self.spec.verb,
+            name,
+            attributes=attributes,
+            extract=self.extract,
+            hook=self.hook,
+            adopts=self.adopts,
             series=self.series,
         )
 
-    def read(self, span: Span, arguments: Mapping[str, Any], result: Any) -> None:  # noqa: ANN401 - whatever the call had
+    def read(self, span: Span, arguments: Mapping[str, Any], result: Any) -> None:
         """Put what the extractor finds in one call on its span; what the decorator says wins. Never raises."""
         if self.extract is None:
             return
@@ -97,7 +111,7 @@ class Site:
                 if value is None or key in self.attributes or (self.hook and host and key in host.attributes):
                     continue
                 target.set_attribute(key, value)
-        except Exception as error:  # noqa: BLE001 - a user's extractor must not break the user's function
+        except Exception as error:
             message = "verl-otel: the extractor of %s failed and was skipped: %r (said once)"
             _guard.say(f"extract {self.name}", message, self.name, error)
 
@@ -106,7 +120,7 @@ class Site:
         return _rebuild, values
 
 
-def _rebuild(  # noqa: PLR0913 - what `__reduce__` hands over
+def _rebuild(
     verb: str,
     name: str,
     attributes: dict[str, AttributeValue],

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from verl_otel import _guard
-from verl_otel.model import REMOTE, SAMPLED
+from verl_otel.model import REMOTE, SAMPLED, AttributeValue
 from verl_otel.recording import ids
 from verl_otel.recording.context import kernel
 from verl_otel.recording.measures import measure
@@ -25,12 +25,11 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Mapping
     from types import TracebackType
 
     from opentelemetry.trace import SpanContext
 
-    from verl_otel.recording.series import Histogram
     from verl_otel.recording.site import Site
 
 F = TypeVar("F", bound="Callable[..., Any]")
@@ -62,15 +61,14 @@ class Span(Surface):
             span.set_attribute("exit_code", run())
     """
 
-    __slots__ = ("_attributes", "_detail", "ids", "outer", "site", "start", "stop", "token")
+    __slots__ = ("ids", "site", "token")
 
     def __init__(self, site: Site, attributes: dict[str, AttributeValue] | None = None) -> None:
         self.site = site
         self._attributes = attributes
         self._detail: Detail | None = None
         self.ids: Ids | None = None
-        self.outer: Any = None
-        """The context in which it was entered."""
+        self.outer = None
         self.token: Any = None
         self.start = 0.0
         self.stop = 0.0
@@ -109,7 +107,7 @@ class Span(Surface):
 
     def __call__(self, function: F) -> F:
         """Decorate a function: each call is one span. See `verl_otel.recording.wrap.wrap`."""
-        from verl_otel.recording.wrap import wrap  # noqa: PLC0415 - wrappers need this module
+        from verl_otel.recording.wrap import wrap
 
         return wrap(function, self.site.with_attributes(self._attributes).for_function(function))
 
@@ -126,7 +124,7 @@ class Span(Surface):
             self.stop = clock()
             try:
                 self._measure(error)
-            except Exception as failure:  # noqa: BLE001 - telemetry never raises into training
+            except Exception as failure:
                 _guard.report("measure", failure)
         if self.token is not None:
             self._leave()
@@ -160,7 +158,9 @@ class Span(Surface):
     def _join(self, parent: Span) -> bool:
         """Become one with ``parent`` if a hook and a decorator opened the two for the same piece of work."""
         mine, other = self.site, parent.site
-        same = mine.spec is other.spec and (mine.name == other.name if mine.spec.verb == "phase" else mine.hook is not other.hook)
+        same = mine.spec is other.spec and (
+            mine.name == other.name if mine.spec.verb == "phase" else mine.hook is not other.hook
+        )
         if not same or parent.stop or parent.detail.adopter is not None:
             return False
         parent.detail.adopter = self
@@ -209,7 +209,9 @@ class Span(Surface):
         parent = None if root else local_span(self.outer)
         if parent is not None:
             above = parent.resolve()
-            return Ids(above.trace_id, ids.make_span_id(), above.span_id, above.flags & SAMPLED, above.state, above.offset_ns)
+            return Ids(
+                above.trace_id, ids.make_span_id(), above.span_id, above.flags & SAMPLED, above.state, above.offset_ns
+            )
         if not root:
             remote = kernel().span_of(self.outer).get_span_context()
             if remote.is_valid:
@@ -222,17 +224,17 @@ class Span(Surface):
 
     def get_span_context(self) -> SpanContext:
         """Return OpenTelemetry's span context; a span whose id was asked for is always exported."""
-        from opentelemetry.trace import SpanContext, TraceFlags, TraceState  # noqa: PLC0415 - off must not load it
+        from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
         mine = self.resolve()
         state = TraceState.from_header([mine.state]) if mine.state else TraceState()
-        return SpanContext(mine.trace_id, mine.span_id, False, TraceFlags(mine.flags & SAMPLED), state)  # noqa: FBT003
+        return SpanContext(mine.trace_id, mine.span_id, False, TraceFlags(mine.flags & SAMPLED), state)
 
     @property
     def host(self) -> Span | None:
         """The span that this one became one with, if any."""
         detail = self._detail
-        return detail.host if detail is not None else None  # type: ignore[return-value]  # a Surface that is a Span
+        return detail.host if detail is not None else None
 
     @property
     def name(self) -> str:
@@ -253,7 +255,7 @@ class Span(Surface):
             self._measure(None)
 
 
-def local_span(context: Any) -> Span | None:  # noqa: ANN401 - a context, or a span that is one
+def local_span(context: Any) -> Span | None:
     """Return the span of ours that a context holds, or None."""
     if type(context) is Span:
         return context

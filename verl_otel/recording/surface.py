@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from verl_otel.recording.series import Histogram
+    from verl_otel.recording.span import Span
 
 MAX_MESSAGE: Final = 1024
 """Characters of an exception message, where messages are kept at all."""
@@ -31,9 +32,9 @@ class Detail:
     __slots__ = ("adopter", "error", "events", "host", "last_child", "links", "message", "name", "series", "status")
 
     def __init__(self) -> None:
-        self.adopter: Surface | None = None
+        self.adopter: Span | None = None
         """The span directly inside us that became one with us."""
-        self.host: Surface | None = None
+        self.host: Span | None = None
         """The span directly around us that we became one with."""
         self.error = ""
         self.events: list[EventRecord] | None = None
@@ -49,13 +50,17 @@ class Detail:
 class Surface:
     """The methods of a span that others call. `verl_otel.recording.span.Span` adds its life and its identity."""
 
-    __slots__ = ()
+    __slots__ = ("_attributes", "_detail", "outer", "start", "stop")
 
     _attributes: dict[str, AttributeValue] | None
+    """What was said about this one."""
     _detail: Detail | None
     outer: Any
+    """The context in which it was entered."""
     start: float
+    """Monotonic seconds; 0 before it begins."""
     stop: float
+    """Monotonic seconds; 0 while it is open."""
 
     @property
     def detail(self) -> Detail:
@@ -79,7 +84,9 @@ class Surface:
         for key, value in attributes.items():
             self.set_attribute(key, value)
 
-    def add_event(self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None) -> None:
+    def add_event(
+        self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None
+    ) -> None:
         """Add an event. ``timestamp``: nanoseconds since the Unix epoch, now if absent."""
         detail = self.detail
         if detail.events is None:
@@ -114,7 +121,7 @@ class Surface:
         """Whether the span is open."""
         return bool(self.start) and not self.stop
 
-    def set_status(self, status: Any, description: str | None = None) -> None:  # noqa: ANN401 - Status or StatusCode
+    def set_status(self, status: Any, description: str | None = None) -> None:
         """Set the status from an OpenTelemetry ``Status`` or ``StatusCode``."""
         code = getattr(status, "status_code", status)
         self.detail.status = int(getattr(code, "value", code))
@@ -147,7 +154,7 @@ class Surface:
         values[kernel().key] = self
         return values
 
-    def _beneath(self) -> Any:  # noqa: ANN401 - a context, or a span that is one
+    def _beneath(self) -> Any:
         return self.outer if self.outer is not None else {}
 
     def __getitem__(self, key: str) -> object:
@@ -165,14 +172,14 @@ class Surface:
     def __bool__(self) -> bool:
         return True
 
-    def keys(self) -> Any:  # noqa: ANN401 - a dictionary's view
+    def keys(self) -> Any:
         """Return the context's keys."""
         return self.copy().keys()
 
-    def values(self) -> Any:  # noqa: ANN401 - a dictionary's view
+    def values(self) -> Any:
         """Return the context's values."""
         return self.copy().values()
 
-    def items(self) -> Any:  # noqa: ANN401 - a dictionary's view
+    def items(self) -> Any:
         """Return the context's items."""
         return self.copy().items()

@@ -58,7 +58,7 @@ def to_number(value: object) -> int | float | bool | None:
             found = item()
             return found if isinstance(found, (bool, int, float)) else None
         return float(value)  # type: ignore[arg-type]  # whatever has __float__
-    except Exception:  # noqa: BLE001 - a value of the user's own type may do anything
+    except Exception:
         return None
 
 
@@ -66,7 +66,7 @@ def to_text(value: object) -> str:
     """Return any value as bounded text. Never raises."""
     try:
         return str(value)[:MAX_TEXT]
-    except Exception:  # noqa: BLE001 - a value of the user's own type may do anything
+    except Exception:
         return f"<{type(value).__name__}>"
 
 
@@ -76,7 +76,7 @@ def error_name(error: BaseException) -> str:
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
 
 
-def first(mapping: Mapping[str, Any], *names: str) -> Any:  # noqa: ANN401 - whatever the user passed
+def first(mapping: Mapping[str, Any], *names: str) -> Any:
     """Return the first present and not-None value under one of several names, else None."""
     for name in names:
         value = mapping.get(name)

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from verl_otel.recording import instruments
 from verl_otel.recording.extract import extract_batch, extract_llm, extract_reward, extract_trajectory
+from verl_otel.recording.phases import phase_site
 from verl_otel.recording.site import Extract, Site
 from verl_otel.recording.span import Span
 from verl_otel.recording.values import clean
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
-from verl_otel.recording.phases import phase_site
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -86,7 +86,11 @@ def rollout(function: Any = None, *, extract: Extract | None = None) -> Any:
         @verl_otel.rollout
         def generate_sequences(prompts): ...
     """
-    site = _ROLLOUT if extract is None else Site("phase", _ROLLOUT.name, attributes=_ROLLOUT.attributes, extract=extract, adopts=True)
+    site = (
+        _ROLLOUT
+        if extract is None
+        else Site("phase", _ROLLOUT.name, attributes=_ROLLOUT.attributes, extract=extract, adopts=True)
+    )
     return Span(site)(function) if callable(function) else Span(site)
 
 
@@ -161,9 +165,7 @@ def llm(model: F, /) -> F: ...
 def llm(
     model: str | None = None, *, provider: str = "verl", operation: str = "chat", extract: Extract | None = None
 ) -> Span: ...
-def llm(
-    model: Any = None, *, provider: str = "verl", operation: str = "chat", extract: Extract | None = None
-) -> Any:
+def llm(model: Any = None, *, provider: str = "verl", operation: str = "chat", extract: Extract | None = None) -> Any:
     """Record one LLM call, as its caller sees it.
 
     Args:
@@ -252,7 +254,9 @@ def update(role: Any = None, *, extract: Extract | None = None) -> Any:
 @overload
 def span(name: F, /) -> F: ...
 @overload
-def span(name: str | None = None, *, attributes: dict[str, Any] | None = None, extract: Extract | None = None) -> Span: ...
+def span(
+    name: str | None = None, *, attributes: dict[str, Any] | None = None, extract: Extract | None = None
+) -> Span: ...
 def span(name: Any = None, *, attributes: dict[str, Any] | None = None, extract: Extract | None = None) -> Any:
     """Record a span of your own.
 

@@ -13,10 +13,11 @@ import functools
 import inspect
 import time
 import weakref
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from verl_otel.recording import generators
-from verl_otel.recording.series import CHUNK, record_failure
+from verl_otel.recording.registry import record_failure
+from verl_otel.recording.series import CHUNK
 from verl_otel.recording.signatures import make_unique, read_parameters
 from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
@@ -108,11 +109,11 @@ def wrap_timed(function: F, series: Histogram) -> F:
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(wrap_timed(function.__func__, series))  # type: ignore[return-value]  # the same descriptor
     if inspect.isasyncgenfunction(function) or inspect.isgeneratorfunction(function):
-        return generators.wrap_timed_generator(function, series)  # type: ignore[return-value]  # of the same signature
+        return cast("F", generators.wrap_timed_generator(function, series))
     return _generate(_TIMED, function, series, time.perf_counter)  # type: ignore[no-any-return]  # of the same signature
 
 
-def marked(function: Any) -> Site | None:  # noqa: ANN401 - any callable
+def marked(function: Any) -> Site | None:
     """Return the site of the outermost wrapper of ours around a function, or None."""
     for _ in range(32):
         site = getattr(function, "__dict__", {}).get(MARK)
@@ -139,9 +140,7 @@ def switch(*, on: bool) -> None:
         wrapper.__code__ = active if on else passive
 
 
-def _generate(
-    template: str, function: Callable[..., Any], a: object, b: object, *, extracts: bool = False
-) -> Any:  # noqa: ANN401 - a function of that signature
+def _generate(template: str, function: Callable[..., Any], a: object, b: object, *, extracts: bool = False) -> Any:
     """Fill a template for one function; ``a`` and ``b`` are what its two cells hold."""
     is_async = inspect.iscoroutinefunction(function)
     parameters = read_parameters(function)
@@ -160,7 +159,7 @@ def _generate(
     namespace: dict[str, Any] = {"__name__": getattr(function, "__module__", __name__), names["fail"]: record_failure}
     exec(compile(source, f"<verl_otel wrapper of {label}>", "exec"), namespace)  # noqa: S102 - the template above
     active, passive = namespace["make"](function, a, b)
-    wrapper = functools.wraps(function)(active)
+    wrapper: Any = functools.wraps(function)(active)
     wrapper.__defaults__, wrapper.__kwdefaults__ = parameters.defaults, parameters.keyword_defaults
     _codes[wrapper] = (active.__code__, passive.__code__)
     _wrappers.add(wrapper)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import atexit
 import os
+
 from verl_otel import _guard
 from verl_otel import config as settings
 from verl_otel.session import signals
@@ -37,7 +38,7 @@ def init(**keywords: object) -> None:
     Example:
         verl_otel.init(exporters="file,prometheus", run_dir="./runs")
     """
-    config = settings.load(**{"enabled": "1", **keywords})
+    config = settings.load(None, **{"enabled": "1", **keywords})
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true" and config.enabled:
         _begin(config, lazy=False)
 
@@ -53,7 +54,7 @@ def start_lazily() -> None:
 
 
 def _begin(config: settings.Config, *, lazy: bool) -> None:
-    global _registered  # noqa: PLW0603 - once per process
+    global _registered
     if Current.session is not None:
         return
     session = Current.session = Session(config)

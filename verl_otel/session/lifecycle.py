@@ -108,7 +108,10 @@ class Session:
         self._flushed.wait(self.config.exit_timeout)
 
     def _overhead(self) -> dict[str, float]:
-        return {"drain": self._cpu_seconds, **{each.name: each.cpu_seconds for each in self.exporters if each.cpu_seconds}}
+        return {
+            "drain": self._cpu_seconds,
+            **{each.name: each.cpu_seconds for each in self.exporters if each.cpu_seconds},
+        }
 
     def begin_run(self) -> None:
         """Fix the identity of the run, in the process that starts it: an id, and the attempt if it is a resume."""
@@ -116,7 +119,11 @@ class Session:
             return
         self._began_run = True
         run_id = resource.find_run_id(self.config)
-        attempt = manifest.begin_attempt(self.config.run_dir / run_id) if "file" in self.config.exporters else self.config.run_attempt
+        attempt = (
+            manifest.begin_attempt(self.config.run_dir / run_id)
+            if "file" in self.config.exporters
+            else self.config.run_attempt
+        )
         self.config = settings.with_run(self.config, run_id, attempt)
 
     def record_run(self, facts: dict[str, str]) -> None:
@@ -148,7 +155,7 @@ class Session:
                     self._flush_wanted = False
                     self.flush(self.config.exit_timeout)
                 self._cpu_seconds = time.thread_time()
-            except Exception as error:  # noqa: BLE001 - the thread must live
+            except Exception as error:
                 _guard.report("drain", error)
             self._flushed.set()
 
@@ -197,16 +204,18 @@ class Session:
             try:
                 exporter = make_exporter(name, self)
                 exporter.open(mine, SCOPE, self.state)
-            except Exception as error:  # noqa: BLE001 - one exporter must not cost the others
+            except Exception as error:
                 _guard.say(f"open {name}", "verl-otel: exporter %s cannot start and is left out: %s", name, error)
                 continue
             self.exporters.append(exporter)
             if name == "prometheus":
                 readers.append(_prometheus_reader(exporter))
         with _guard.swallowed("providers"):
-            from verl_otel.exporting import providers  # noqa: PLC0415 - the SDK, for a process that records
+            from verl_otel.exporting import providers
 
-            self.providers = providers.install(mine, ids, on_foreign_span, on_foreign_metrics, tuple(filter(None, readers)))
+            self.providers = providers.install(
+                mine, ids, on_foreign_span, on_foreign_metrics, tuple(filter(None, readers))
+            )
 
     def announce(self, port: int | None) -> None:
         """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, or remove it."""
@@ -235,25 +244,27 @@ def make_exporter(name: str, session: Session) -> Exporter:
     """Return the exporter of a word in ``VERL_OTEL_EXPORTERS``. The modules are loaded only when they are asked for."""
     config = session.config
     if name == "file":
-        from verl_otel.exporting.files import FileExporter  # noqa: PLC0415 - see above
+        from verl_otel.exporting.files import FileExporter
 
         return FileExporter(config.run_path, config.file_mib << 20, config.file_count, Store.capacity)
     if name == "otlp":
-        from verl_otel.exporting.otlp import OtlpExporter  # noqa: PLC0415 - see above
+        from verl_otel.exporting.otlp import OtlpExporter
 
         return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file)
     if name == "prometheus":
-        from verl_otel.exporting.prometheus import PrometheusExporter  # noqa: PLC0415 - see above
+        from verl_otel.exporting.prometheus import PrometheusExporter
 
         return PrometheusExporter(config.prometheus_host, config.prometheus_port, session.refresh, session.announce)
-    from verl_otel.exporting.console import ConsoleExporter  # noqa: PLC0415 - see above
+    from verl_otel.exporting.console import ConsoleExporter
 
     return ConsoleExporter()
 
 
-def _prometheus_reader(exporter: Any) -> Any:  # noqa: ANN401 - a reader of the SDK
-    from verl_otel.exporting.prometheus import make_reader  # noqa: PLC0415 - with this exporter only
+def _prometheus_reader(exporter: Any) -> Any:
+    from verl_otel.exporting.prometheus import make_reader
 
-    with _guard.swallowed("prometheus reader"):
+    try:
         return make_reader(exporter.registry)
-    return None
+    except Exception as error:
+        _guard.report("prometheus reader", error)
+        return None

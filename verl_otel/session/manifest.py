@@ -25,7 +25,9 @@ def begin_attempt(folder: Path) -> int:
     attempts = known.get("attempts", [])
     attempts = attempts if isinstance(attempts, list) else []
     attempt = len(attempts) + 1
-    attempts.append({"attempt": attempt, "started": time.time(), "command": shown_command(sys.orig_argv), "pid": os.getpid()})
+    attempts.append(
+        {"attempt": attempt, "started": time.time(), "command": shown_command(sys.orig_argv), "pid": os.getpid()}
+    )
     _write(folder, {**known, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})
     return attempt
 

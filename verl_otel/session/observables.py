@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from verl_otel import _guard
-from verl_otel.recording import recorder, series
+from verl_otel.recording import recorder, registry
 from verl_otel.recording.span import clock
 from verl_otel.recording.store import Store
 from verl_otel.semconv import attributes as attr
@@ -32,9 +32,13 @@ def register(exporters: Callable[[], Iterable[Exporter]], overhead: Callable[[],
     recorder.observe("verl.rollout.oldest.age", _oldest_trajectory)
     recorder.observe("verl.otel.errors", lambda: [(((attr.REASON, place),), n) for place, n in _guard.counts().items()])
     recorder.observe("verl.otel.spans.dropped", lambda: _dropped("spans", exporters(), sum(Store.dropped.values())))
-    recorder.observe("verl.otel.points.dropped", lambda: _dropped("points", exporters(), series.dropped()))
-    recorder.observe("verl.otel.export.duration", lambda: [((("exporter", each.name),), each.seconds) for each in exporters()])
-    recorder.observe("verl.otel.overhead", lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()])
+    recorder.observe("verl.otel.points.dropped", lambda: _dropped("points", exporters(), registry.dropped()))
+    recorder.observe(
+        "verl.otel.export.duration", lambda: [((("exporter", each.name),), each.seconds) for each in exporters()]
+    )
+    recorder.observe(
+        "verl.otel.overhead", lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()]
+    )
 
 
 def _open_phases() -> list[recorder.Observation]:
@@ -64,7 +68,7 @@ def _trajectories() -> list[float]:
 
 
 def _had_trajectories() -> bool:
-    return series.exists("verl.rollout.trajectory.duration")
+    return registry.exists("verl.rollout.trajectory.duration")
 
 
 def _dropped(what: str, exporters: Iterable[Exporter], in_memory: int) -> list[recorder.Observation]:

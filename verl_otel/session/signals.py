@@ -21,7 +21,7 @@ def install(on_term: Callable[[], None]) -> None:
     The handler calls ``on_term``, which must take no lock that the interrupted code may hold, and then the handler that was
     there before. Where that was the default, the process ends by the signal, as it would have.
     """
-    global _previous, _installed  # noqa: PLW0603 - one handler per process
+    global _previous, _installed
     if _installed or threading.current_thread() is not threading.main_thread():
         return
     previous = signal.getsignal(signal.SIGTERM)
@@ -43,7 +43,7 @@ def install(on_term: Callable[[], None]) -> None:
 
 def uninstall() -> None:
     """Put the previous handler back, unless somebody has set another one since."""
-    global _installed  # noqa: PLW0603 - see `install`
+    global _installed
     if _installed and threading.current_thread() is threading.main_thread():
         if getattr(signal.getsignal(signal.SIGTERM), "verl_otel", False):
             signal.signal(signal.SIGTERM, _previous)

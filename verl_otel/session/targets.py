@@ -95,4 +95,6 @@ def _change(path: Path, change: Callable[[Entries], Entries]) -> None:
                 else:
                     path.unlink(missing_ok=True)
         except OSError as error:
-            _guard.say("targets", "verl-otel: cannot write %s: %s; Prometheus will not find this process", path, error.strerror)
+            _guard.say(
+                "targets", "verl-otel: cannot write %s: %s; Prometheus will not find this process", path, error.strerror
+            )

@@ -37,12 +37,12 @@ class _Tracer:
     """Stands in for the tracer of Ray's helper: opens what was asked for, and nothing of Ray's."""
 
     @contextlib.contextmanager
-    def start_as_current_span(self, name: str, *_: Any, **__: Any) -> Iterator[Any]:  # noqa: ANN401 - Ray's call
+    def start_as_current_span(self, name: str, *_args: Any, **_kwargs: Any) -> Iterator[Any]:
         class_name, _, method = name.partition(" ")[0].rpartition(".")
         opener = calls.find_opener(method)
         span = None
         if opener is not None:
-            span = enter("ray call", lambda _o, _a, _k: opener(class_name), None, (), {})
+            span = enter("ray call", lambda *_: opener(class_name), None, (), {})
         try:
             yield kernel().invalid
         except BaseException as error:
@@ -51,8 +51,8 @@ class _Tracer:
         leave(span)
 
 
-def _stand_in() -> Any:  # noqa: ANN401 - has the four names that Ray's proxy has
-    from opentelemetry import context, propagate, trace  # noqa: PLC0415 - off must not load it
+def _stand_in() -> Any:
+    from opentelemetry import context, propagate, trace
 
     tracer = _Tracer()
     shown = SimpleNamespace(SpanKind=trace.SpanKind, get_tracer=lambda *_, **__: tracer)
@@ -69,7 +69,7 @@ def silence_ray(helper: ModuleType) -> None:
         Carrier.state = "Ray was started before verl-otel was loaded, which this version of Ray does not allow"
         return
     assign(helper, "_opentelemetry", _stand_in())
-    assign(helper, "_global_is_tracing_enabled", True)  # noqa: FBT003 - a module's variable
+    assign(helper, "_global_is_tracing_enabled", True)
     assign(helper, "_actor_hydrate_span_args", lambda *_: None)
     assign(helper, "_function_hydrate_span_args", lambda *_: None)
     Carrier.state = "on"
@@ -79,7 +79,7 @@ def patch_actors(actor: ModuleType) -> None:
     """Put the context into actor method calls, and take Ray's own tracing out of every other call."""
     if Carrier.state != "on":
         return
-    from ray import remote_function  # noqa: PLC0415 - imported by ray itself
+    from ray import remote_function
 
     replace(actor.ActorMethod, "_remote", _carry)
     replace(actor.ActorMethod, "_bind", _untraced)
@@ -88,9 +88,9 @@ def patch_actors(actor: ModuleType) -> None:
     assign(remote_function, "_inject_tracing_into_function", lambda function: function)
 
 
-def _untraced(method: Any) -> Any:  # noqa: ANN401 - one of Ray's methods
+def _untraced(method: Any) -> Any:
     """Return a method of Ray without its tracing layer, with its automatic ``ray.init``."""
-    from ray._private.auto_init_hook import wrap_auto_init  # noqa: PLC0415 - in the host
+    from ray._private.auto_init_hook import wrap_auto_init
 
     inner = method
     while hasattr(inner, "__wrapped__"):
@@ -100,14 +100,14 @@ def _untraced(method: Any) -> Any:  # noqa: ANN401 - one of Ray's methods
     return made
 
 
-def _carry(method: Any) -> Any:  # noqa: ANN401 - ActorMethod._remote
+def _carry(method: Any) -> Any:
     inner = _untraced(method)
 
-    def _remote(self: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:  # noqa: ANN401
+    def _remote(self: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
         if Store.on:
             try:
                 kwargs = _with_context(self, kwargs)
-            except Exception as error:  # noqa: BLE001 - the call must go out
+            except Exception as error:
                 _guard.report("ray carrier", error)
         return inner(self, args, kwargs, *rest, **options)
 
@@ -115,18 +115,18 @@ def _carry(method: Any) -> Any:  # noqa: ANN401 - ActorMethod._remote
     return _remote
 
 
-def _with_context(method: Any, kwargs: Any) -> Any:  # noqa: ANN401 - Ray's types
+def _with_context(method: Any, kwargs: Any) -> Any:
     now = kernel()
     if not now.span_of(now.get()).get_span_context().is_valid or not _takes_context(method):
         return kwargs
-    from opentelemetry import propagate  # noqa: PLC0415 - off must not load it
+    from opentelemetry import propagate
 
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
     return {**(kwargs or {}), KEYWORD: carrier}
 
 
-def _takes_context(method: Any) -> bool:  # noqa: ANN401 - Ray's ActorMethod
+def _takes_context(method: Any) -> bool:
     actor = getattr(method, "_actor", None)
     if actor is None and hasattr(method, "_actor_ref"):
         actor = method._actor_ref()  # Ray 2.41 holds it weakly

@@ -39,7 +39,10 @@ def describe_process() -> Mapping[str, AttributeValue]:
     if ray is None or not ray.is_initialized():
         return {attr.ROLE: "driver", "verl.index": 0} if ray is not None else {}
     context = ray.get_runtime_context()
-    found: dict[str, AttributeValue] = {attr.RAY_JOB: str(context.get_job_id()), attr.RAY_NODE: str(context.get_node_id())}
+    found: dict[str, AttributeValue] = {
+        attr.RAY_JOB: str(context.get_job_id()),
+        attr.RAY_NODE: str(context.get_node_id()),
+    }
     actor_id = context.get_actor_id()
     if not actor_id:
         worker = ray._private.worker
@@ -52,7 +55,7 @@ def describe_process() -> Mapping[str, AttributeValue]:
     return found
 
 
-def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict[str, AttributeValue]:  # noqa: ANN401 - any actor
+def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
     """Return role and number of an actor from its object, its name and its environment.
 
     Example:
@@ -66,7 +69,10 @@ def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict
         found[attr.ROLE] = keys[0]
     else:
         found[attr.ROLE] = next((role for pattern, role in _ROLES if pattern.search(class_name)), "actor")
-    if found[attr.ROLE] in ("actor_rollout_ref", "critic", "ref", "actor", "rollout") and environ.get("RANK", "").isdigit():
+    if (
+        found[attr.ROLE] in ("actor_rollout_ref", "critic", "ref", "actor", "rollout")
+        and environ.get("RANK", "").isdigit()
+    ):
         found[attr.RANK] = int(environ["RANK"])
         found[attr.WORLD_SIZE] = int(environ.get("WORLD_SIZE", "1"))
         return found

@@ -34,7 +34,7 @@ def patch_init(ray: ModuleType) -> None:
 
 def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def init(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - ray.init's own
+    def init(*args: Any, **kwargs: Any) -> Any:
         prepared = kwargs
         with _guard.swallowed("ray.init"):
             prepared = _prepare(kwargs)
@@ -44,8 +44,10 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
             if prepared is kwargs or not _is_ours(error):
                 raise
             _guard.say(
-                "ray.init", "verl-otel: Ray refused our runtime_env (%s); started without it: workers load verl-otel only "
-                "when they import verl", str(error).splitlines()[0][:200],
+                "ray.init",
+                "verl-otel: Ray refused our runtime_env (%s); started without it: workers load verl-otel only "
+                "when they import verl",
+                str(error).splitlines()[0][:200],
             )
             with _environment(settings_to_forward()):  # a cluster that starts now inherits it
                 result = original(*args, **kwargs)
@@ -73,7 +75,7 @@ def _is_ours(error: Exception) -> bool:
 
 def _wrap_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def shutdown(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - ray.shutdown's own
+    def shutdown(*args: Any, **kwargs: Any) -> Any:
         _wait_for_workers()
         return original(*args, **kwargs)
 
@@ -90,7 +92,7 @@ def _wait_for_workers() -> None:
 
 
 def _is_driver() -> bool:
-    import ray  # noqa: PLC0415 - in the host
+    import ray
 
     worker = ray._private.worker
     return bool(ray.is_initialized()) and worker.global_worker.mode != worker.WORKER_MODE
@@ -99,7 +101,7 @@ def _is_driver() -> bool:
 def _prepare(kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the arguments of ``ray.init`` with our hook and settings in their ``runtime_env``."""
     runtime_env = dict(kwargs.get("runtime_env") or {})
-    job = _job_runtime_env()
+    job = read_job_runtime_env()
     taken = {**(job.get("env_vars") or {}), **(runtime_env.get("env_vars") or {})}
     mine = {name: value for name, value in settings_to_forward().items() if name not in taken}
     runtime_env["env_vars"] = {**mine, **(runtime_env.get("env_vars") or {})}
@@ -108,7 +110,7 @@ def _prepare(kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "runtime_env": runtime_env}
 
 
-def _job_runtime_env() -> Mapping[str, Any]:
+def read_job_runtime_env() -> Mapping[str, Any]:
     """Return what ``ray job submit`` has put into the job's runtime environment: Ray refuses the same key twice."""
     try:
         found = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env", {})
@@ -120,9 +122,7 @@ def _job_runtime_env() -> Mapping[str, Any]:
 def settings_to_forward() -> dict[str, str]:
     """Return the variables that every process of the run needs, the run's identity among them."""
     found = {
-        name: value
-        for name, value in os.environ.items()
-        if name.startswith(FORWARDED) and not name.endswith(SECRETS)
+        name: value for name, value in os.environ.items() if name.startswith(FORWARDED) and not name.endswith(SECRETS)
     }
     current = session.current()
     if current is not None:
@@ -133,7 +133,7 @@ def settings_to_forward() -> dict[str, str]:
     return found
 
 
-def make_setup_hook(previous: Any) -> Callable[[], None]:  # noqa: ANN401 - a function, a dotted path or None
+def make_setup_hook(previous: Any) -> Callable[[], None]:
     """Return a hook for every worker process that loads us there, after the hook that was set before.
 
     It refers to nothing of this package by name: Ray pickles it by value, and a worker without verl-otel runs it and trains
@@ -144,24 +144,26 @@ def make_setup_hook(previous: Any) -> Callable[[], None]:  # noqa: ANN401 - a fu
         if callable(previous):
             previous()
         elif previous:
-            import importlib  # noqa: PLC0415 - pickled by value
+            import importlib
 
             module, _, name = previous.rpartition(".")
             getattr(importlib.import_module(module), name)()
         try:
-            from verl_otel.plugin import load_worker  # noqa: PLC0415 - may be missing
+            from verl_otel.plugin import load_worker
 
             load_worker()
-        except BaseException as error:  # noqa: BLE001 - a worker without us must train on
-            import os  # noqa: PLC0415 - pickled by value
-            import sys  # noqa: PLC0415 - pickled by value
-            import tempfile  # noqa: PLC0415 - pickled by value
+        except BaseException as error:
+            import os
+            import sys
+            import tempfile
 
-            mark = os.path.join(tempfile.gettempdir(), f"verl-otel-missing-{os.environ.get('VERL_OTEL_RUN_ID', '')}")
+            mark = f"{tempfile.gettempdir()}/verl-otel-missing-{os.environ.get('VERL_OTEL_RUN_ID', '')}"
             try:
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL))
             except OSError:
                 return
-            print(f"verl-otel is not on this node: its processes will be missing ({error!r})", file=sys.stderr)
+            print(  # noqa: T201 - there is no logger of ours in that worker
+                f"verl-otel is not on this node: its processes will be missing ({error!r})", file=sys.stderr
+            )
 
     return verl_otel_worker_setup

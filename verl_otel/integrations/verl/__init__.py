@@ -7,7 +7,17 @@ the hook is reported as missing and the rest goes on.
 """
 
 from verl_otel.integrations.patch import register
-from verl_otel.integrations.verl import agent_loop, lineage, llm, reward, timers, tracking, trainer, weight_sync, workers
+from verl_otel.integrations.verl import (
+    agent_loop,
+    lineage,
+    llm,
+    reward,
+    timers,
+    tracking,
+    trainer,
+    weight_sync,
+    workers,
+)
 
 HOOKS = (
     *timers.HOOKS,

@@ -37,7 +37,7 @@ def find_open(verb: str) -> Span | None:
     return span if span is not None and not span.stop else None
 
 
-def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:  # noqa: ANN401 - see `Begin`
+def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     info = argument(args, kwargs, 1, "trajectory") or {}
     agent = to_text(kwargs.get("agent_name", "agent"))
     step = to_number(info.get("step"))
@@ -57,11 +57,11 @@ def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return Span(_TRAJECTORY, found)
 
 
-def _read_outputs(original: Any) -> Any:  # noqa: ANN401 - a coroutine method
+def _read_outputs(original: Any) -> Any:
     """Wrap ``_compute_score``: both kinds of worker pass every finished output through it, with its reward afterwards."""
 
     @functools.wraps(original)
-    async def compute_score(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    async def compute_score(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = await original(self, *args, **kwargs)
         if Store.on:
             with _guard.swallowed("trajectory"):
@@ -83,7 +83,7 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
             span.set_attribute(key, value)
 
 
-def _begin_turn(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:  # noqa: ANN401 - see `Begin`
+def _begin_turn(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Close the turn before and open the next; it stays open over the tool calls that follow."""
     data = argument(args, kwargs, 0, "agent_data")
     _end_turn()
@@ -96,11 +96,11 @@ def _end_turn(error: BaseException | None = None) -> None:
         span.close(error)
 
 
-def _close_turns(original: Any) -> Any:  # noqa: ANN401 - a coroutine method
+def _close_turns(original: Any) -> Any:
     """Wrap the whole loop: a turn that ends the trajectory has no next one to end it."""
 
     @functools.wraps(original)
-    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             result = await original(self, *args, **kwargs)
         except BaseException as error:
@@ -112,11 +112,11 @@ def _close_turns(original: Any) -> Any:  # noqa: ANN401 - a coroutine method
     return run
 
 
-def _close_turn_after(original: Any) -> Any:  # noqa: ANN401 - a coroutine method
+def _close_turn_after(original: Any) -> Any:
     """Wrap the tool half of a turn: with it the turn is over."""
 
     @functools.wraps(original)
-    async def handle(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    async def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return await original(self, *args, **kwargs)
         finally:
@@ -125,13 +125,13 @@ def _close_turn_after(original: Any) -> Any:  # noqa: ANN401 - a coroutine metho
     return handle
 
 
-def _begin_tool(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:  # noqa: ANN401 - see `Begin`
+def _begin_tool(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     name = to_text(getattr(argument(args, kwargs, 0, "tool_call"), "name", "tool"))
     attributes = {attr.GEN_AI_TOOL: name, attr.GEN_AI_OPERATION: "execute_tool"}
     return Span(Site("tool", SPANS["tool"].name + name, attributes=attributes, hook=True))
 
 
-def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:  # noqa: ANN401 - see `Finish`
+def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     response = result[0] if isinstance(result, tuple) and result else result
     text = getattr(response, "text", None) or ""
     outcome = next((word for begin, word in _ERRORS if text.startswith(begin)), "success")
@@ -142,11 +142,11 @@ def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:  # 
         span.set_attribute(attr.ERROR_TYPE, outcome)
 
 
-def _mark_failure(original: Any) -> Any:  # noqa: ANN401 - a coroutine method
+def _mark_failure(original: Any) -> Any:
     """Wrap a function tool: its exception is turned into text before our span around the call could see it."""
 
     @functools.wraps(original)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return await original(self, *args, **kwargs)
         except BaseException as error:
@@ -188,5 +188,7 @@ HOOKS: Final = (
     Hook(_LOOP, "AgentLoopWorker._compute_score", _patch_score, "no turns, tokens and reward on trajectories"),
     Hook(_TOOLS, "ToolAgentLoop._handle_generating_state", _patch_turns, "no turns"),
     Hook(_TOOLS, "ToolAgentLoop._call_tool", _patch_tools, "no tool calls"),
-    Hook("verl.tools.function_tool", "FunctionTool.call", _patch_function_tool, "no exception types on failed tool calls"),
+    Hook(
+        "verl.tools.function_tool", "FunctionTool.call", _patch_function_tool, "no exception types on failed tool calls"
+    ),
 )

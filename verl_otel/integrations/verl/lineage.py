@@ -17,7 +17,7 @@ from verl_otel import _guard
 from verl_otel.integrations.patch import PATCHED, Hook, argument, replace
 from verl_otel.integrations.verl.agent_loop import find_open
 from verl_otel.model import REMOTE, LinkRecord
-from verl_otel.recording import series
+from verl_otel.recording import registry
 from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.store import Store
@@ -54,9 +54,9 @@ class Origin(NamedTuple):
         return cls(int(trace_id, 16), int(span_id, 16), float(seconds), float(score) if score else None, source)
 
 
-def _wrap_put(original: Any) -> Any:  # noqa: ANN401 - transfer_queue.async_kv_batch_put
+def _wrap_put(original: Any) -> Any:
     @functools.wraps(original)
-    async def async_kv_batch_put(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the function's own types
+    async def async_kv_batch_put(*args: Any, **kwargs: Any) -> Any:
         tags = kwargs.get("tags")
         if Store.on and tags:
             with _guard.swallowed("lineage"):
@@ -80,14 +80,14 @@ def _tag(tags: list[dict[str, Any]]) -> None:
         tag[TAG] = text
 
 
-def watch(buffer: Any) -> None:  # noqa: ANN401 - a ReplayBuffer, verl's own or a user's
+def watch(buffer: Any) -> None:
     """Read the tags of every batch that a replay buffer hands out. On the instance: a user's sampler counts, too."""
     original = buffer.sample
     if getattr(original, PATCHED, False):
         return
 
     @functools.wraps(original)
-    def sample(*args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    def sample(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
         with _guard.swallowed("lineage"):
             batch = result[0] if isinstance(result, tuple) else result
@@ -118,7 +118,7 @@ def consume(tags: list[dict[str, Any]], *, step: int | None, training: bool) -> 
     if not training or not origins or not Store.on:
         return
     for versions in staleness:
-        series.histogram("verl.rollout.staleness").record(max(0, versions))
+        registry.histogram("verl.rollout.staleness").record(max(0, versions))
     _link(list(origins.values()))
     _sum_scores(list(origins.values()))
 
@@ -145,11 +145,16 @@ def _sum_scores(origins: list[Origin]) -> None:
         scores.sort()
         labels = ((attr.DATA_SOURCE, source),) if source else ()
         facts = {
-            "mean": statistics.fmean(scores), "stddev": statistics.pstdev(scores), "min": scores[0], "max": scores[-1],
-            "p10": quantile(scores, 0.1), "p50": quantile(scores, 0.5), "p90": quantile(scores, 0.9),
+            "mean": statistics.fmean(scores),
+            "stddev": statistics.pstdev(scores),
+            "min": scores[0],
+            "max": scores[-1],
+            "p10": quantile(scores, 0.1),
+            "p50": quantile(scores, 0.5),
+            "p90": quantile(scores, 0.9),
         }
         for name, value in facts.items():
-            series.gauge(f"verl.reward.score.{name}", labels).set(value)
+            registry.gauge(f"verl.reward.score.{name}", labels).set(value)
 
 
 def quantile(ordered: list[float], share: float) -> float:
@@ -165,5 +170,7 @@ def _patch(module: ModuleType) -> None:
 
 
 HOOKS: Final = (
-    Hook("transfer_queue", "async_kv_batch_put", _patch, "steps are not linked to the trajectories that they trained on"),
+    Hook(
+        "transfer_queue", "async_kv_batch_put", _patch, "steps are not linked to the trajectories that they trained on"
+    ),
 )

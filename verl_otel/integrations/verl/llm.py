@@ -37,7 +37,7 @@ def _open_server(class_name: str) -> Span | None:
     return Span(_SERVER, {attr.WORKER_CLASS: class_name})
 
 
-def _site(client: Any) -> Site:  # noqa: ANN401 - an LLMServerClient
+def _site(client: Any) -> Site:
     """Return the site of a client; its configuration is read once, since that costs more than the call."""
     found = getattr(client, _CACHED, None)
     if isinstance(found, Site):
@@ -47,19 +47,23 @@ def _site(client: Any) -> Site:  # noqa: ANN401 - an LLMServerClient
         settings = client.config.actor_rollout_ref
         model = to_text(settings.model.path).rstrip("/").rpartition("/")[2]
         provider = to_text(settings.rollout.name)
-    attributes: dict[str, AttributeValue] = {attr.GEN_AI_OPERATION: "chat", attr.GEN_AI_PROVIDER: provider, attr.GEN_AI_MODEL: model}
+    attributes: dict[str, AttributeValue] = {
+        attr.GEN_AI_OPERATION: "chat",
+        attr.GEN_AI_PROVIDER: provider,
+        attr.GEN_AI_MODEL: model,
+    }
     made = Site("llm", f"chat {model}".strip(), attributes=attributes, hook=True)
     with _guard.swallowed("llm config"):
         setattr(client, _CACHED, made)
     return made
 
 
-def _begin(client: Any, _args: Any, kwargs: dict[str, Any]) -> Span:  # noqa: ANN401 - see `Begin`
+def _begin(client: Any, _args: Any, kwargs: dict[str, Any]) -> Span:
     prompt = kwargs.get("prompt_ids")
     return Span(_site(client), {attr.GEN_AI_INPUT_TOKENS: len(prompt)} if prompt is not None else None)
 
 
-def _finish(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> None:  # noqa: ANN401 - see `Finish`
+def _finish(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> None:
     found = extract_llm(kwargs, result)
     preempted = to_number(found.get(attr.PREEMPTIONS))
     if preempted is not None and preempted < 0:
@@ -75,6 +79,4 @@ def _patch(module: ModuleType) -> None:
     wrap_method(module.LLMServerClient, "generate", _begin, _finish)
 
 
-HOOKS: Final = (
-    Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", _patch, "no LLM calls"),
-)
+HOOKS: Final = (Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", _patch, "no LLM calls"),)

@@ -28,12 +28,12 @@ class ContextExecutor(ThreadPoolExecutor):
     verl calls a plain reward function by ``loop.run_in_executor``, which forgets the context.
     """
 
-    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:  # noqa: ANN401 - whatever is submitted
+    def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call; see `ThreadPoolExecutor.submit`."""
         return super().submit(bind_context(function), *args, **kwargs)
 
 
-def _begin(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:  # noqa: ANN401 - see `Begin`
+def _begin(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     data = argument(args, kwargs, 0, "data")
     found: dict[str, AttributeValue] = {}
     sources = data.non_tensor_batch.get("data_source")
@@ -45,7 +45,7 @@ def _begin(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span: 
     return Span(_REWARD, found)
 
 
-def _function_name(worker: Any) -> str:  # noqa: ANN401 - a RewardLoopWorker
+def _function_name(worker: Any) -> str:
     manager = getattr(worker, "reward_manager", None)
     function = getattr(manager, "compute_score", None)
     while isinstance(function, functools.partial):
@@ -53,15 +53,15 @@ def _function_name(worker: Any) -> str:  # noqa: ANN401 - a RewardLoopWorker
     return getattr(function, "__qualname__", "") or type(manager).__name__
 
 
-def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:  # noqa: ANN401 - see `Finish`
+def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     for key, value in extract_reward({}, result).items():
         if value is not None and key not in span.attributes:
             span.set_attribute(key, value)
 
 
-def _carry_context(original: Any) -> Any:  # noqa: ANN401 - RewardLoopWorker.__init__
+def _carry_context(original: Any) -> Any:
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the method's own types
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with _guard.swallowed("reward executor"):
             if getattr(self.loop, "_default_executor", None) is None:  # somebody else's pool is left alone

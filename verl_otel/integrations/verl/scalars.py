@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 from verl_otel import _guard
 from verl_otel.model import Instrument, Labels, Point
 from verl_otel.recording import phases
-from verl_otel.recording.series import MAX_SCALARS, MAX_SERIES
+from verl_otel.recording.registry import MAX_SCALARS, MAX_SERIES
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
@@ -61,7 +61,9 @@ def metric_of(key: str) -> Instrument | None:
     if found is not None:
         return found
     if len(_names) >= MAX_SCALARS:
-        _guard.say("scalars", "verl-otel: more than %d different keys in Tracking.log; the rest is left out", MAX_SCALARS)
+        _guard.say(
+            "scalars", "verl-otel: more than %d different keys in Tracking.log; the rest is left out", MAX_SCALARS
+        )
         return None
     clean = re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")
     candidates = [f"{SCALAR_PREFIX}{clean}", f"{SCALAR_PREFIX}scalar.{clean}"]

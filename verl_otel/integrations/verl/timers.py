@@ -29,7 +29,7 @@ def open_timer(key: str) -> Span | None:
             span = Span(_STEP, Trainer.describe_step())
             Trainer.step = span
         return span.__enter__()
-    except Exception as error:  # noqa: BLE001 - a timer must not break a step
+    except Exception as error:
         _guard.report("timer", error)
         return None
 
@@ -69,7 +69,7 @@ def _around(original: Callable[..., Any]) -> Callable[..., Any]:
     """Wrap the timer of a profiler (NVTX, MSTX), so that the user's ranges stay."""
 
     @contextlib.contextmanager
-    def marked_timer(name: str, timing_raw: dict[str, float], *args: Any, **kwargs: Any) -> Iterator[None]:  # noqa: ANN401
+    def marked_timer(name: str, timing_raw: dict[str, float], *args: Any, **kwargs: Any) -> Iterator[None]:
         span = open_timer(name)
         try:
             with original(name, timing_raw, *args, **kwargs):
@@ -87,12 +87,10 @@ def _around(original: Callable[..., Any]) -> Callable[..., Any]:
 def _patch(module: ModuleType) -> None:
     plain = getattr(module.marked_timer, "__module__", "") == "verl.utils.profiler.performance"
 
-    def plain_timer(*args: Any, **kwargs: Any) -> MarkedTimer:  # noqa: ANN401 - verl's own arguments
+    def plain_timer(*args: Any, **kwargs: Any) -> MarkedTimer:
         return MarkedTimer(*args, **kwargs)
 
     replace(module, "marked_timer", (lambda _: plain_timer) if plain else _around)
 
 
-HOOKS: Final = (
-    Hook("verl.utils.profiler", "marked_timer", _patch, "no steps and phases"),
-)
+HOOKS: Final = (Hook("verl.utils.profiler", "marked_timer", _patch, "no steps and phases"),)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import Hook, argument, replace
 from verl_otel.integrations.verl import scalars
-from verl_otel.recording import series
+from verl_otel.recording import registry
 from verl_otel.recording.recorder import add_points
 from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_number, to_text
@@ -32,9 +32,9 @@ _INFO: Final = {
 """Labels of ``verl.run.info`` and where verl's configuration holds them."""
 
 
-def _wrap_init(original: Any) -> Any:  # noqa: ANN401 - Tracking.__init__
+def _wrap_init(original: Any) -> Any:
     @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: ANN401 - the method's own types
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         if Store.on:
             with _guard.swallowed("run info"):
@@ -45,7 +45,7 @@ def _wrap_init(original: Any) -> Any:  # noqa: ANN401 - Tracking.__init__
     return init
 
 
-def describe_run(project: str, experiment: str, config: Any) -> None:  # noqa: ANN401 - verl's configuration as a dict
+def describe_run(project: str, experiment: str, config: Any) -> None:
     """Say what this run is: as resource, as ``verl.run.info`` and in its folder."""
     labels = {attr.PROJECT: project, attr.EXPERIMENT: experiment}
     for label, path in _INFO.items():
@@ -55,20 +55,22 @@ def describe_run(project: str, experiment: str, config: Any) -> None:  # noqa: A
     version = _verl_version()
     if version:
         labels[attr.VERL_VERSION] = version
-    session.describe({attr.PROJECT: project, attr.EXPERIMENT: experiment, **({attr.VERL_VERSION: version} if version else {})})
-    series.gauge("verl.run.info", tuple(labels.items())).set(1)
-    series.gauge("verl.run.state").set(RUNNING)
+    session.describe(
+        {attr.PROJECT: project, attr.EXPERIMENT: experiment, **({attr.VERL_VERSION: version} if version else {})}
+    )
+    registry.gauge("verl.run.info", tuple(labels.items())).set(1)
+    registry.gauge("verl.run.state").set(RUNNING)
     session.record_run(labels)
 
 
-def _find(config: Any, path: str) -> Any:  # noqa: ANN401 - verl's configuration as a dict
+def _find(config: Any, path: str) -> Any:
     for name in path.split("."):
         config = config.get(name) if isinstance(config, Mapping) else None
     return config
 
 
 def _verl_version() -> str:
-    from importlib.metadata import PackageNotFoundError, version  # noqa: PLC0415 - once per run
+    from importlib.metadata import PackageNotFoundError, version
 
     try:
         return version("verl")
@@ -76,9 +78,9 @@ def _verl_version() -> str:
         return ""
 
 
-def _wrap_log(original: Any) -> Any:  # noqa: ANN401 - Tracking.log
+def _wrap_log(original: Any) -> Any:
     @functools.wraps(original)
-    def log(self: Any, data: Any, step: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    def log(self: Any, data: Any, step: Any, *args: Any, **kwargs: Any) -> Any:
         if Store.on:
             with _guard.swallowed("scalars"):
                 record(data, step)
@@ -87,30 +89,30 @@ def _wrap_log(original: Any) -> Any:  # noqa: ANN401 - Tracking.log
     return log
 
 
-def record(data: Mapping[str, Any], step: Any) -> None:  # noqa: ANN401 - verl's own types
+def record(data: Mapping[str, Any], step: Any) -> None:
     """Record the scalars of one ``Tracking.log`` and have them sent."""
     now = time.time_ns()
     points = scalars.make_points(data, now)
     number = to_number(step)
     if number is not None:
-        series.gauge("verl.training.step").set(number, now)
+        registry.gauge("verl.training.step").set(number, now)
     reward = to_number(data.get("critic/rewards/mean"))
     if reward is not None:
-        series.gauge("verl.average_reward").set(reward, now)
+        registry.gauge("verl.average_reward").set(reward, now)
     add_points(points)
     session.wake()
 
 
-def _wrap_finish(original: Any) -> Any:  # noqa: ANN401 - Tracking.finish
+def _wrap_finish(original: Any) -> Any:
     @functools.wraps(original)
-    def finish(self: Any, exit_code: int = 0) -> Any:  # noqa: ANN401 - the method's own types
+    def finish(self: Any, exit_code: int = 0) -> Any:
         first = not getattr(self, "_finished", False)
         try:
             return original(self, exit_code)
         finally:
             if Store.on and first:
                 with _guard.swallowed("run state"):
-                    series.gauge("verl.run.state").set(FAILED if exit_code else FINISHED)
+                    registry.gauge("verl.run.state").set(FAILED if exit_code else FINISHED)
                     session.flush(FLUSH_SECONDS)
 
     return finish

@@ -52,7 +52,7 @@ class Trainer:
         return found
 
 
-def _remember(trainer: Any) -> None:  # noqa: ANN401 - any of verl's trainers
+def _remember(trainer: Any) -> None:
     with _guard.swallowed("trainer"):
         Trainer.instance = trainer
         config = getattr(trainer, "config", None)
@@ -62,17 +62,17 @@ def _remember(trainer: Any) -> None:  # noqa: ANN401 - any of verl's trainers
             lineage.watch(buffer)
 
 
-def _wrap_fit(original: Any) -> Any:  # noqa: ANN401 - a method
+def _wrap_fit(original: Any) -> Any:
     @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         _remember(self)
         return original(self, *args, **kwargs)
 
     return fit
 
 
-def _at_step(site: Site) -> Any:  # noqa: ANN401 - a Begin
-    def begin(trainer: Any, _args: Any, _kwargs: Any) -> Span:  # noqa: ANN401 - the method's own types
+def _at_step(site: Site) -> Any:
+    def begin(trainer: Any, _args: Any, _kwargs: Any) -> Span:
         if Trainer.instance is None:
             _remember(trainer)
         number = to_number(getattr(trainer, "global_steps", None))
@@ -81,7 +81,7 @@ def _at_step(site: Site) -> Any:  # noqa: ANN401 - a Begin
     return begin
 
 
-def _forget_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ANN401, ARG001 - see `Finish`
+def _forget_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ARG001 - see `Finish`
     """Drop the span of a warm-up that submitted nothing: verl always asks."""
     submitted = to_number(result) or to_number(span.attributes.get(attr.PROMPTS))
     if submitted:
@@ -104,9 +104,9 @@ def _patch_submit(module: ModuleType) -> None:
     replace(module.PPOTrainer, "_submit_batch_to_rollout", _wrap_submit)
 
 
-def _wrap_submit(original: Any) -> Any:  # noqa: ANN401 - a method
+def _wrap_submit(original: Any) -> Any:
     @functools.wraps(original)
-    def submit(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - the method's own types
+    def submit(self: Any, *args: Any, **kwargs: Any) -> Any:
         result = original(self, *args, **kwargs)
         with _guard.swallowed("submit"):
             span = current()
@@ -130,7 +130,9 @@ HOOKS: Final = (
     Hook(_V1, "PPOTrainer.fit", _patch_v1, "no step numbers, submission, validation and checkpoints (v1 trainers)"),
     Hook(_V1, "PPOTrainer._submit_batch_to_rollout", _patch_submit, "no number of submitted prompts"),
     Hook(
-        "verl.trainer.ppo.ray_trainer", "RayPPOTrainer.fit", _patch_legacy,
+        "verl.trainer.ppo.ray_trainer",
+        "RayPPOTrainer.fit",
+        _patch_legacy,
         "no step numbers, validation and checkpoints (legacy trainer)",
     ),
 )

@@ -22,7 +22,7 @@ from verl_otel.semconv import attributes as attr
 _SYNC: Final = Site("weight_sync", hook=True)
 
 
-def _begin(manager: Any, _args: Any, _kwargs: Any) -> Span:  # noqa: ANN401 - see `Begin`
+def _begin(manager: Any, _args: Any, _kwargs: Any) -> Span:
     found: dict[str, AttributeValue] = {attr.WEIGHT_SYNC_BACKEND: to_text(getattr(manager, "backend", ""))}
     replicas = getattr(manager, "replicas", None)
     if replicas is not None:
@@ -30,15 +30,15 @@ def _begin(manager: Any, _args: Any, _kwargs: Any) -> Span:  # noqa: ANN401 - se
     return Span(_SYNC, found)
 
 
-def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:  # noqa: ANN401 - see `Finish`
+def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     if isinstance(result, dict):
         megabytes = to_number(result.get("checkpoint_engine/payload_mbytes"))
         if megabytes is not None:
             span.set_attribute(attr.BYTES, int(megabytes * 2**20))
 
 
-def _rewrap(original: Any) -> Any:  # noqa: ANN401 - a method under @auto_await
-    from verl.utils.ray_utils import auto_await  # noqa: PLC0415 - in the host
+def _rewrap(original: Any) -> Any:
+    from verl.utils.ray_utils import auto_await
 
     inner = getattr(original, "__wrapped__", None)
     if inner is None or not inspect.iscoroutinefunction(inner):

@@ -70,7 +70,7 @@ _prefixed: dict[str, tuple[str, str]] = {}
 _sites: dict[tuple[str, str], Site] = {}
 
 
-def begin_method(worker: Any, name: str) -> Span | None:  # noqa: ANN401 - any worker
+def begin_method(worker: Any, name: str) -> Span | None:
     """Begin the SERVER span of a worker method; None when off, of no interest, or when our own code fails."""
     if not Store.on or name.endswith(NOISE):
         return None
@@ -80,12 +80,12 @@ def begin_method(worker: Any, name: str) -> Span | None:  # noqa: ANN401 - any w
         if rank is not None:
             attributes[attr.RANK] = int(rank)
         return Span(_site("worker", f"{type(worker).__name__}.{name}", name), attributes).__enter__()
-    except Exception as error:  # noqa: BLE001 - a hook must not break a worker
+    except Exception as error:
         _guard.report("worker", error)
         return None
 
 
-def end_method(span: Span | None, args: Any, kwargs: Any, result: Any, error: BaseException | None) -> None:  # noqa: ANN401
+def end_method(span: Span | None, args: Any, kwargs: Any, result: Any, error: BaseException | None) -> None:
     """End the span of a worker method; a batch among its arguments gives size and tokens."""
     if span is None:
         return
@@ -100,7 +100,7 @@ def end_method(span: Span | None, args: Any, kwargs: Any, result: Any, error: Ba
     span.close(error)
 
 
-def begin_call(group: Any, name: str, blocking: Any) -> Span | None:  # noqa: ANN401 - a worker group
+def begin_call(group: Any, name: str, blocking: Any) -> Span | None:
     """Begin the CLIENT span of a worker group's call; None when off or when our own code fails."""
     if not Store.on:
         return None
@@ -114,7 +114,7 @@ def begin_call(group: Any, name: str, blocking: Any) -> Span | None:  # noqa: AN
         if role:
             attributes[attr.WORKER_GROUP] = role
         return Span(_site("call", method, method), attributes).__enter__()
-    except Exception as error:  # noqa: BLE001 - a hook must not break a call
+    except Exception as error:
         _guard.report("worker call", error)
         return None
 
@@ -142,7 +142,7 @@ def _is_nested() -> bool:
     return False
 
 
-def _make(template: str, function: Any, *values: Any) -> Any:  # noqa: ANN401 - what the template makes
+def _make(template: str, function: Any, *values: Any) -> Any:
     is_async = inspect.iscoroutinefunction(function)
     words = {"{async_}": "async " if is_async else "", "{await_}": "await " if is_async else ""}
     source = functools.reduce(lambda text, word: text.replace(word, words[word]), words, template)
@@ -153,10 +153,10 @@ def _make(template: str, function: Any, *values: Any) -> Any:  # noqa: ANN401 - 
 
 def _wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def register(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:  # noqa: ANN401 - verl's own arguments
+    def register(*args: Any, **kwargs: Any) -> Callable[[Any], Any]:
         decorate = original(*args, **kwargs)
 
-        def decorator(function: Any) -> Any:  # noqa: ANN401 - a method
+        def decorator(function: Any) -> Any:
             registered = decorate(function)
             if marked(function) is not None:
                 return registered  # the user decorated it: he knows better
@@ -169,7 +169,7 @@ def _wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_generator(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def func_generator(self: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - verl's own
+    def func_generator(self: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
         inner = original(self, method_name, *args, **kwargs)
         if method_name.endswith(NOISE):
             return inner
@@ -181,9 +181,11 @@ def _wrap_generator(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _wrap_bind(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def bind(cls: Any, key: str, user_defined_cls: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: ANN401 - verl's own
+    def bind(cls: Any, key: str, user_defined_cls: Any, *args: Any, **kwargs: Any) -> Any:
         with _guard.swallowed("worker prefix"):
-            _prefixed.update({f"{key}_{name}": (key, name) for name in dir(user_defined_cls) if not name.startswith("__")})
+            _prefixed.update(
+                {f"{key}_{name}": (key, name) for name in dir(user_defined_cls) if not name.startswith("__")}
+            )
         return original(cls, key, user_defined_cls, *args, **kwargs)
 
     return bind

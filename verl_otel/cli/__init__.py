@@ -1,0 +1,50 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ``verl-otel`` command: one file per subcommand, whose docstring is its help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from verl_otel._version import __version__
+from verl_otel.errors import VerlOtelError
+
+COMMANDS: Final = ("run", "check", "report")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return its exit code: 0 fine, 1 a finding, 2 wrong usage."""
+    from importlib import import_module
+
+    parser = argparse.ArgumentParser(
+        prog="verl-otel",
+        description="OpenTelemetry and Prometheus for verl training.",
+        epilog="Start here: VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...   then: verl-otel report",
+    )
+    parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name in COMMANDS:
+        module = import_module(f"verl_otel.cli.{name}")
+        summary, _, rest = (module.__doc__ or "").partition("\n\n")
+        command = commands.add_parser(
+            name,
+            help=summary,
+            description=summary,
+            epilog=rest.strip(),
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
+        command.set_defaults(entry=module.run)
+    parsed = parser.parse_args(arguments)
+    try:
+        return int(parsed.entry(parsed))
+    except (VerlOtelError, FileNotFoundError) as error:
+        print(f"verl-otel: {error}", file=sys.stderr)
+        return 2
+    except BrokenPipeError:
+        return 0
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,313 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The checks behind ``verl-otel check``: small functions that return findings, in the order in which they are shown."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+from collections.abc import Callable, Iterator
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from typing import Final
+
+from verl_otel import config
+from verl_otel.cli import cluster as cluster_checks
+from verl_otel.cli.cluster import Finding
+from verl_otel.config import Config
+from verl_otel.errors import ConfigError
+
+SUPPORTED_VERL: Final = ((0, 7), (0, 9))
+"""First and last release that the hooks were made for."""
+SUPPORTED_RAY: Final = ((2, 41), (2, 60))
+MIN_FREE_BYTES: Final = 1 << 30
+
+
+def run_all(*, cluster: bool = False) -> list[Finding]:
+    """Run every check."""
+    findings = list(check_settings())
+    if any(finding.state == "fail" for finding in findings):
+        return findings
+    settings = config.load()
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        check_switch,
+        check_plugin,
+        check_verl,
+        check_hooks,
+        check_ray,
+        check_provider,
+        lambda: check_exporters(settings),
+    ]
+    for check in checks:
+        findings += check()
+    if cluster:
+        findings += cluster_checks.ask_nodes()
+    return findings
+
+
+def check_settings() -> Iterator[Finding]:
+    """Whether every setting can be used."""
+    try:
+        settings = config.load()
+    except ConfigError as error:
+        yield Finding("fail", "settings", str(error), "correct the variable; the guide has the table of settings")
+        return
+    exporters = ", ".join(settings.exporters) or "none"
+    yield Finding("ok", "settings", f"exporters {exporters}; run folder below {settings.run_dir}")
+    if settings.token_file is not None and not os.access(settings.token_file, os.R_OK):
+        yield Finding(
+            "fail", "token file", f"{settings.token_file} cannot be read", "create it, readable for the training's user"
+        )
+
+
+def check_switch() -> Iterator[Finding]:
+    """Whether the switch is on in this shell."""
+    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+        yield Finding("note", "switch", "OTEL_SDK_DISABLED=true turns everything off", "unset it to record")
+    elif config.is_enabled():
+        yield Finding("ok", "switch", "VERL_OTEL_ENABLED is on")
+    else:
+        yield Finding(
+            "note",
+            "switch",
+            "VERL_OTEL_ENABLED is not set here",
+            "put VERL_OTEL_ENABLED=1 in front of the training command",
+        )
+
+
+def check_plugin() -> Iterator[Finding]:
+    """Whether verl will find and load the plug-in (verl itself says so at DEBUG only)."""
+    found = [point for point in entry_points(group="verl.plugins") if point.name == "verl_otel"]
+    if not found:
+        yield Finding(
+            "fail",
+            "plug-in",
+            "no entry point verl_otel in group verl.plugins",
+            "pip install verl-otel into the environment that trains",
+        )
+        return
+    yield _load(found[0])
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    if policy != "auto" and "verl_otel" not in policy.split(","):
+        yield Finding(
+            "fail",
+            "plug-in policy",
+            f"VERL_USE_EXTERNAL_PLUGINS={policy!r} keeps verl from loading it",
+            "unset it, or add verl_otel to the list",
+        )
+
+
+def _load(point: EntryPoint) -> Finding:
+    try:
+        point.load()
+    except Exception as error:
+        text = f"found, but it cannot be loaded: {type(error).__name__}: {error}"
+        return Finding(
+            "fail", "plug-in", text, "reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel"
+        )
+    return Finding("ok", "plug-in", "found and loaded")
+
+
+def check_verl() -> Iterator[Finding]:
+    """Whether verl is there, in a version that the hooks were made for."""
+    number = _version("verl")
+    if number is None:
+        yield Finding(
+            "fail",
+            "verl",
+            "not installed in this environment",
+            "run this check where the training runs, or pip install verl",
+        )
+        return
+    text = ".".join(map(str, number))
+    if not SUPPORTED_VERL[0] <= number[:2] <= SUPPORTED_VERL[1]:
+        first, last = (".".join(map(str, each)) for each in SUPPORTED_VERL)
+        yield Finding(
+            "fail",
+            "verl",
+            f"{text} is not supported (supported: {first} to {last})",
+            "what its hooks still find is below; training is never harmed",
+        )
+    elif number[:2] < (0, 9):
+        modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+        if "verl_otel.plugin" in modules:
+            yield Finding("ok", "verl", f"{text}, which loads us by VERL_USE_EXTERNAL_MODULES")
+        else:
+            advice = "set VERL_USE_EXTERNAL_MODULES=verl_otel.plugin (verl-otel must be installed on every node), or use verl-otel run"
+            yield Finding("fail", "verl", f"{text} has no plug-in entry points", advice)
+    else:
+        yield Finding("ok", "verl", text)
+
+
+def check_hooks() -> Iterator[Finding]:
+    """Whether verl still has every function that is patched."""
+    from verl_otel.integrations import symbols, verl
+
+    if symbols.find_root("verl") is None:
+        return
+    missing = 0
+    for hook in verl.HOOKS:
+        root = symbols.find_root(hook.module.partition(".")[0])
+        if root is not None and symbols.has_symbol(root, hook.module, hook.symbol):
+            continue
+        missing += 1
+        where = f"{hook.module} has no {hook.symbol}" if root is not None else f"{hook.module} is not installed"
+        yield Finding(
+            "note",
+            "hook",
+            f"{where}; without it: {hook.gives}",
+            "the rest is recorded; a newer verl-otel may know this version",
+        )
+    yield Finding(
+        "ok" if not missing else "note",
+        "hooks",
+        f"{len(verl.HOOKS) - missing} of {len(verl.HOOKS)} found in verl's source",
+    )
+
+
+def check_ray() -> Iterator[Finding]:
+    """Whether traces can cross Ray's actor calls, and what somebody else has put into its start-up."""
+    from verl_otel.integrations import symbols
+    from verl_otel.integrations.ray import start
+
+    number, root = _version("ray"), symbols.find_root("ray")
+    if number is None or root is None:
+        yield Finding("note", "Ray", "not installed: processes are traced one by one")
+        return
+    text = ".".join(map(str, number))
+    helper = "ray.util.tracing.tracing_helper"
+    if not symbols.has_symbol(root, "ray.actor", "ActorMethod._remote") or not symbols.has_symbol(
+        root, helper, "_is_tracing_enabled"
+    ):
+        yield Finding("note", "Ray carrier", f"Ray {text} has changed: spans of other processes have no parents")
+    elif not symbols.has_symbol(root, helper, "_get_opentelemetry"):
+        yield Finding(
+            "note", "Ray carrier", f"Ray {text}: works if verl is imported before ray.init (verl's own trainers do)"
+        )
+    else:
+        yield Finding(
+            "ok",
+            "Ray carrier",
+            f"Ray {text}: context goes with actor calls; streaming generators and remote functions are left alone",
+        )
+    if not SUPPORTED_RAY[0] <= number[:2] <= SUPPORTED_RAY[1]:
+        first, last = (".".join(map(str, each)) for each in SUPPORTED_RAY)
+        yield Finding("note", "Ray", f"{text} was not tried (tried: {first} to {last})")
+    job = start.read_job_runtime_env()
+    if start.HOOK in job or start.HOOK_VARIABLE in os.environ:
+        yield Finding(
+            "note",
+            "Ray setup hook",
+            "this job was submitted with a worker_process_setup_hook of its own, which stays",
+            "workers load verl-otel when they import verl; those that never do are not recorded",
+        )
+    same = sorted(set(job.get("env_vars") or {}) & set(start.settings_to_forward()))
+    if same:
+        yield Finding("note", "Ray environment", f"this job sets {', '.join(same)} itself; its values stay")
+
+
+def check_provider() -> Iterator[Finding]:
+    """Whether somebody else sets OpenTelemetry's global provider."""
+    from verl_otel.exporting import providers
+
+    foreign = providers.foreign_provider()
+    named = os.environ.get("OTEL_PYTHON_TRACER_PROVIDER", "")
+    if foreign or named:
+        yield Finding(
+            "note",
+            "OpenTelemetry provider",
+            f"{foreign or named} is set first and stays",
+            "its spans go where it sends them; verl-otel's go to the exporters above",
+        )
+    else:
+        yield Finding(
+            "ok", "OpenTelemetry provider", "none is set here: your own spans and metrics will share our exporters"
+        )
+
+
+def check_exporters(settings: Config) -> Iterator[Finding]:
+    """Whether each exporter can do its work."""
+    checks = {"file": _check_files, "otlp": _check_otlp, "prometheus": _check_port}
+    for name in settings.exporters:
+        if name in checks:
+            yield from checks[name](settings)
+    if not settings.exporters:
+        yield Finding("note", "exporters", "none: nothing is written or sent")
+
+
+def _check_files(settings: Config) -> Iterator[Finding]:
+    folder = settings.run_dir
+    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        yield Finding(
+            "fail", "files", f"{folder} cannot be written", "set VERL_OTEL_RUN_DIR to a folder of the training's user"
+        )
+        return
+    free = shutil.disk_usage(existing).free
+    if free < MIN_FREE_BYTES:
+        yield Finding(
+            "fail",
+            "files",
+            f"{folder}: only {free >> 20} MiB free",
+            "make room, or set VERL_OTEL_RUN_DIR to another disk",
+        )
+    else:
+        yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
+
+
+def _check_otlp(settings: Config) -> Iterator[Finding]:
+    from verl_otel.exporting.endpoint import SIGNALS, load_endpoint
+    from verl_otel.exporting.transport import connect
+
+    for signal in SIGNALS:
+        try:
+            endpoint = load_endpoint(signal, settings.token_file)
+            transport = connect(endpoint)
+        except (ConfigError, OSError) as error:
+            yield Finding("fail", f"OTLP {signal}", str(error), "correct the OTEL_EXPORTER_OTLP_* variables")
+            continue
+        answer = transport.send(b"", 5.0)
+        transport.close()
+        if answer.ok:
+            yield Finding("ok", f"OTLP {signal}", f"{endpoint.url} takes requests")
+        else:
+            advice = (
+                "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT"
+                if answer.retry
+                else "check path, token and protocol"
+            )
+            yield Finding("fail", f"OTLP {signal}", answer.reason, advice)
+
+
+def _check_port(settings: Config) -> Iterator[Finding]:
+    host, port = settings.prometheus_host, settings.prometheus_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        yield Finding(
+            "fail",
+            "Prometheus",
+            f"{host}:{port} cannot be bound: {error.strerror}",
+            "set VERL_OTEL_PROMETHEUS_PORT=0 for a free port",
+        )
+        return
+    if port:
+        text = f"{host}:{port} is free, but a run has several processes on a machine"
+        yield Finding(
+            "note", "Prometheus", text, "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets file"
+        )
+    else:
+        yield Finding(
+            "ok", "Prometheus", f"{host}, a free port for each process; targets in {settings.run_dir / 'targets'}"
+        )
+
+
+def _version(package: str) -> tuple[int, ...] | None:
+    try:
+        text = version(package)
+    except PackageNotFoundError:
+        return None
+    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every series of this process: found by name and labels, bounded in number, folded together."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from typing import Final
+
+from verl_otel.model import Instrument, Labels, Point
+from verl_otel.recording.series import Counter, FoldLock, Gauge, Histogram, Series
+from verl_otel.recording.store import Store
+from verl_otel.recording.values import error_name
+from verl_otel.semconv.attributes import ERROR_TYPE
+from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.spans import OTHER
+
+MAX_SERIES: Final = 200
+"""Series of one metric in one process; what would be more goes to one series with the label value ``other``."""
+MAX_SCALARS: Final = 1000
+"""Training scalars of one process."""
+
+
+class _Registry:
+    """Every series of this process; a dict's ``setdefault`` makes one of two rivals win."""
+
+    series: dict[tuple[str, Labels], Series] = {}
+    sizes: dict[str, int] = {}
+
+
+def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tuple[float, ...] = ()) -> Series:
+    """Return the series of these labels, made at the first call; ``other`` for all labels once there are too many."""
+    key = (instrument.name, labels)
+    found = _Registry.series.get(key)
+    if found is not None:
+        return found
+    if labels and _Registry.sizes.get(instrument.name, 0) >= MAX_SERIES:
+        labels = tuple((name, OTHER) for name, _ in labels)
+        key = (instrument.name, labels)
+        if key in _Registry.series:
+            return _Registry.series[key]
+    made = Histogram(instrument, labels, bounds) if kind is Histogram else kind(instrument, labels)
+    _Registry.sizes[instrument.name] = _Registry.sizes.get(instrument.name, 0) + 1
+    return _Registry.series.setdefault(key, made)
+
+
+_INSTRUMENTS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
+
+
+def histogram(name: str, labels: Labels = ()) -> Histogram:
+    """Return a histogram of the catalogue."""
+    found = _Registry.series.get((name, labels)) or find(Histogram, _INSTRUMENTS[name], labels, METRICS[name].bounds)
+    assert isinstance(found, Histogram)  # noqa: S101 - the catalogue says so
+    return found
+
+
+def counter(name: str, labels: Labels = ()) -> Counter:
+    """Return a counter of the catalogue."""
+    found = _Registry.series.get((name, labels)) or find(Counter, _INSTRUMENTS[name], labels)
+    assert isinstance(found, Counter)  # noqa: S101 - the catalogue says so
+    return found
+
+
+def gauge(name: str, labels: Labels = ()) -> Gauge:
+    """Return a gauge of the catalogue."""
+    found = _Registry.series.get((name, labels)) or find(Gauge, _INSTRUMENTS[name], labels)
+    assert isinstance(found, Gauge)  # noqa: S101 - the catalogue says so
+    return found
+
+
+def record_success(series: Histogram, seconds: float) -> None:
+    """Record a duration, unless recording is off."""
+    if Store.on:
+        series.record(seconds)
+
+
+def record_failure(series: Histogram, seconds: float, error: BaseException) -> None:
+    """Record a duration that ended with an exception, in the series of its ``error.type``."""
+    if Store.on:
+        labels = (*series.labels, (ERROR_TYPE, error_name(error)))
+        find(Histogram, series.instrument, labels, series.bounds).record(seconds)
+
+
+def fold_all() -> list[Point]:
+    """Fold every buffer and return the points that changed since the last time. Call under the fold lock."""
+    now = time.time_ns()
+    points = []
+    for series in list(_Registry.series.values()):
+        series.fold()
+        if series.changed:
+            series.changed = False
+            points.append(series.point(now))
+    return points
+
+
+def exists(name: str) -> bool:
+    """Return whether this process has recorded to a metric."""
+    return _Registry.sizes.get(name, 0) > 0
+
+
+def dropped() -> int:
+    """Return how many measurements full buffers have dropped in this process."""
+    return sum(sum(list(series.dropped.values())) for series in list(_Registry.series.values()))
+
+
+def clear() -> None:
+    """Forget everything that was measured, but keep the series: wrappers hold them. For a forked child and tests."""
+    FoldLock.held = threading.Lock()
+    for series in list(_Registry.series.values()):
+        series.reset()
+
+
+os.register_at_fork(after_in_child=clear)
