@@ -1,0 +1,62 @@
+# Two commands for a newcomer: `make demo` and `make test`. `make help` lists the rest.
+# Needs Python 3.11 and make; everything else comes from the package registries.
+
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+UV_VERSION := 0.13.9
+UV := .cache/uv/bin/uv
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+export UV_LINK_MODE ?= hardlink
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-unit test-verl test-pythons lint format lock clean wheel
+
+help: ## Show this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+demo: $(STAMP) ## Train real verl on the CPU with telemetry on, and show where the time went (3 minutes)
+	@$(BIN)/python tests/verl_cpu/demo.py runs
+
+test: lint test-unit test-pythons test-verl ## Run everything that checks the project (25 minutes)
+
+test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
+	$(BIN)/python -m pytest -m "not verl"
+
+test-verl: $(STAMP) ## Run the tests that train real verl (20 minutes)
+	$(BIN)/python -m pytest -m verl
+
+test-pythons: $(STAMP) ## Run the unit tests on the lowest supported versions and on the other Pythons of this machine
+	$(BIN)/python tests/pythons.py --uv $(UV)
+
+lint: $(STAMP) ## Check style, types and imports
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: $(STAMP) ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+wheel: $(STAMP) ## Build the wheel and the source distribution into dist/
+	$(BIN)/python -m build --installer uv --outdir dist
+
+lock: $(UV) ## Resolve the dependencies anew (requirements/*.txt)
+	@for set in all lowest unit; do echo "resolving $$set"; sh requirements/lock.sh $(UV) $$set; done
+
+clean: ## Remove what was built here; the caches of the user stay
+	rm -rf $(VENV) .venv-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+
+$(UV):
+	@echo "[setup] installing uv $(UV_VERSION)"
+	@$(PYTHON) -m venv .cache/uv
+	@.cache/uv/bin/pip install --quiet --disable-pip-version-check uv==$(UV_VERSION)
+
+$(STAMP): $(UV) requirements/all.txt pyproject.toml
+	@echo "[setup] installing verl, torch, ray and the tools (5 GB, once; kept in the user's cache)"
+	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
+	@$(UV) pip sync --python $(BIN)/python --require-hashes requirements/all.txt
+	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	@touch $@

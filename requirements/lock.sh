@@ -1,0 +1,19 @@
+#!/bin/sh
+# Resolve one set of dependencies into requirements/<set>.txt, with hashes and without the names of registries.
+# Usage: lock.sh UV all|unit|lowest
+set -eu
+uv=$1
+set_name=$2
+here=$(dirname "$0")
+common="--quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find-links --no-annotate --universal"
+case $set_name in
+    # what `make test` and `make demo` install: Python 3.11
+    all) $uv pip compile $common --python-version 3.11 --extra grpc --extra instrument \
+        --group dev --group verl pyproject.toml "$here/build.in" -o "$here/all.txt" ;;
+    # the unit tests on other Pythons, newest versions
+    unit) $uv pip compile $common --python-version 3.10 --extra grpc --extra instrument --group dev \
+        pyproject.toml "$here/build.in" -o "$here/unit.txt" ;;
+    # the unit tests on the lowest supported versions
+    lowest) $uv pip compile $common --python-version 3.10 --resolution lowest-direct --extra grpc --extra instrument \
+        --group unit pyproject.toml "$here/build.in" -o "$here/lowest.txt" ;;
+esac

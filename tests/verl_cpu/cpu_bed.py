@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Let the real verl trainer, workers, agent loop and reward loop run on a machine without an accelerator.
+
+Loaded by ``import verl`` in every process (``VERL_USE_EXTERNAL_MODULES=cpu_bed``). Uses verl's own registries: a platform ``cpu``, the FSDP
+engines registered for it, a rollout replica ``cpu``. Three functions are patched that assume an accelerator. It also keeps the bed's
+own log (`cpu_log`) and seeds ``random`` and numpy in every process, as users do.
+"""
+
+import contextlib
+import functools
+import importlib.abc
+import importlib.util
+import os
+import random
+import sys
+import types
+
+import cpu_log
+import numpy as np
+import torch
+
+try:
+    from verl.plugin.platform.platform_base import PlatformBase
+    from verl.plugin.platform.platform_manager import PlatformRegistry
+
+    HAS_PLATFORMS = True
+except ImportError:  # verl before 0.9 has no platforms: its device is "cpu" where there is no CUDA
+    HAS_PLATFORMS = False
+
+random.seed(42)
+np.random.seed(42)  # noqa: NPY002 - the global generator is what users seed
+torch.manual_seed(42)
+
+
+def make_device_module():
+    """Return what verl takes for ``torch.cuda``."""
+    module = types.ModuleType("cpu_bed_device")
+    module.is_available = lambda: False
+    module.device_count = lambda: 1
+    module.current_device = lambda: torch.device("cpu")
+    module.mem_get_info = lambda *_, **__: (1 << 34, 1 << 34)
+    module.get_rng_state = torch.get_rng_state
+    module.get_device_name = lambda *_, **__: "cpu"
+    module.Stream, module.Event = torch.cpu.Stream, getattr(torch.cpu, "Event", object)
+    module.current_stream, module.stream = torch.cpu.current_stream, torch.cpu.stream
+    for name in ("memory_allocated", "memory_reserved", "max_memory_allocated", "max_memory_reserved"):
+        setattr(module, name, lambda *_, **__: 0)
+    for name in (
+        "empty_cache", "synchronize", "set_device", "manual_seed", "manual_seed_all", "reset_peak_memory_stats",
+        "ipc_collect", "set_rng_state",
+    ):  # fmt: skip
+        setattr(module, name, lambda *_, **__: None)
+    return module
+
+
+DEVICE = make_device_module()
+
+if HAS_PLATFORMS:
+
+    @PlatformRegistry.register(platform="cpu")
+    class PlatformCPU(PlatformBase):
+        """A platform whose only device is the CPU."""
+
+        device_name = "cpu"
+        vendor_name = "generic"
+        device_module = DEVICE
+
+        def is_available(self):
+            return True
+
+        def current_device(self):
+            return torch.device("cpu")
+
+        def device_count(self):
+            return 1
+
+        def set_device(self, index):
+            pass
+
+        def synchronize(self, index=None):
+            pass
+
+        def manual_seed(self, seed):
+            torch.manual_seed(seed)
+
+        def manual_seed_all(self, seed):
+            torch.manual_seed(seed)
+
+        def set_allocator_settings(self, settings):
+            pass
+
+        def empty_cache(self):
+            pass
+
+        def get_device_capability(self, index=0):
+            return None, None
+
+        def communication_backend_name(self):
+            return "gloo"
+
+        def visible_devices_envvar(self):
+            return "CUDA_VISIBLE_DEVICES"
+
+        @contextlib.contextmanager
+        def nvtx_range(self, message):
+            yield
+
+        def profiler_start(self):
+            pass
+
+        def profiler_stop(self):
+            pass
+
+        def ray_resource_name(self):
+            return "GPU"  # verl's resource pool knows "GPU" and "NPU" only: Ray is given logical GPUs
+
+        def ray_noset_envvars(self):
+            return []
+
+        def is_ipc_supported(self):
+            return False
+
+        def cudart(self):
+            return None
+
+else:
+    import verl.utils.device as verl_device
+
+    verl_device.get_torch_device = lambda: DEVICE
+    verl_device.get_device_id = lambda: torch.device("cpu")
+    verl_device.get_nccl_backend = lambda: "gloo"
+    verl_device.set_expandable_segments = lambda *_, **__: None
+    verl_device.get_resource_name = lambda: "GPU"
+
+
+class PostImport(importlib.abc.MetaPathFinder):
+    """Runs a function right after a module is imported, so that ``import verl`` stays cheap."""
+
+    def __init__(self, functions):
+        self.functions, self.busy = functions, set()
+
+    def find_spec(self, name, path, target=None):
+        if name not in self.functions or name in self.busy:
+            return None
+        self.busy.add(name)
+        try:
+            spec = importlib.util.find_spec(name)
+        finally:
+            self.busy.discard(name)
+        if spec is None or spec.loader is None:
+            return None
+        execute = spec.loader.exec_module
+
+        def exec_module(module):
+            execute(module)
+            self.functions[name](module)
+
+        spec.loader.exec_module = exec_module
+        return spec
+
+
+def register_engines(module):
+    from verl.workers.engine.base import EngineRegistry
+
+    policy = module.CPUOffloadPolicy
+    module.CPUOffloadPolicy = lambda *_, **__: policy(pin_memory=False)  # pinning needs an accelerator
+    engines = (("language_model", module.FSDPEngineWithLMHead), ("value_model", module.FSDPEngineWithValueHead))
+    for kind, engine in engines:
+        if "cpu" not in EngineRegistry._engines.get(kind, {}).get("fsdp2", {}):
+            EngineRegistry.register(model_type=kind, backend=["fsdp", "fsdp2"], device="cpu")(engine)
+
+
+def register_replica(module):
+    def load():
+        from cpu_rollout import CPUReplica
+
+        return CPUReplica
+
+    module.RolloutReplicaRegistry.register("cpu", load)
+
+
+def register_adapter(module):
+    module._ROLLOUT_REGISTRY[("cpu", "async")] = "cpu_rollout.CPUServerAdapter"
+
+
+def fix_process_group(module):
+    """verl would ask torch for ``cpu:gloo,cpu:gloo``, which torch refuses."""
+    original = module.initialize_global_process_group_ray
+
+    def initialize_global_process_group_ray(timeout_second=None, backend=None):
+        return original(timeout_second=timeout_second, backend=backend or "cpu:gloo")
+
+    module.initialize_global_process_group_ray = initialize_global_process_group_ray
+
+
+def fix_critic_attention(module):
+    """verl's critic asks for flash attention, which needs an accelerator."""
+
+    def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):
+        from transformers import AutoModelForTokenClassification
+
+        return AutoModelForTokenClassification.from_pretrained(
+            local_path, torch_dtype=torch_dtype, config=model_config, attn_implementation="eager"
+        )
+
+    module.load_valuehead_model = load_valuehead_model
+
+
+def log_trajectories(module):
+    original = module.AgentLoopWorker._run_agent_loop
+
+    @functools.wraps(original)
+    async def _run_agent_loop(self, sampling_params, trajectory, **kwargs):
+        fields = {
+            "uid": str(kwargs.get("uid")),
+            "index": int(kwargs.get("session_id", trajectory["rollout_n"])),
+            "step": int(trajectory["step"]),
+            "validate": bool(trajectory["validate"]),
+        }
+        with cpu_log.stamped("trajectory", **fields):
+            return await original(self, sampling_params, trajectory, **kwargs)
+
+    module.AgentLoopWorker._run_agent_loop = _run_agent_loop
+
+
+def log_llm_calls(module):
+    original = module.LLMServerClient.generate
+
+    @functools.wraps(original)
+    async def generate(self, request_id, **kwargs):
+        with cpu_log.stamped("llm", request=str(request_id), prompt_tokens=len(kwargs["prompt_ids"])):
+            return await original(self, request_id, **kwargs)
+
+    module.LLMServerClient.generate = generate
+
+
+def log_rewards(module):
+    original = module.RewardLoopWorker.compute_score
+
+    @functools.wraps(original)
+    async def compute_score(self, data):
+        with cpu_log.stamped("reward"):
+            return await original(self, data)
+
+    module.RewardLoopWorker.compute_score = compute_score
+
+
+HOOKS = {
+    "verl.workers.engine.fsdp.transformer_impl": register_engines,
+    "verl.workers.rollout.replica": register_replica,
+    "verl.workers.rollout.base": register_adapter,
+    "verl.utils.distributed": fix_process_group,
+    "verl.utils.model": fix_critic_attention,
+}
+LOGS = {
+    "verl.experimental.agent_loop.agent_loop": log_trajectories,
+    "verl.workers.rollout.llm_server": log_llm_calls,
+    "verl.experimental.reward_loop.reward_loop": log_rewards,
+}
+sys.meta_path.insert(0, PostImport({**HOOKS, **(LOGS if os.environ.get(cpu_log.FOLDER) else {})}))

@@ -1,0 +1,14 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bed's reward function: plain, as users write it."""
+
+import cpu_log
+
+
+def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
+    """Return 1 when the right number is among the words, and a little for their count."""
+    words = solution_str.split()
+    hit = float(ground_truth in words)
+    score = hit + 0.1 * (len(words) % 3)
+    cpu_log.write("score", data_source=data_source, score=score)
+    return {"score": score, "acc": hit}

@@ -1,0 +1,24 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A replay buffer whose batch order does not depend on which trajectory finished first (verl's own ``custom_sampler``)."""
+
+import transfer_queue
+from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+
+class OrderedReplayBuffer(ReplayBuffer):
+    """Orders a batch by its tokens, and polls ten times as often as verl's, so that steps take a second and not three."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.poll_interval = 0.2
+
+    def sample(self, *args, **kwargs):
+        batch, metrics = super().sample(*args, **kwargs)
+        data = transfer_queue.kv_batch_get(
+            keys=batch.keys, partition_id=batch.partition_id, select_fields=["prompts", "responses"]
+        )
+        prompts, responses = data["prompts"].unbind(), data["responses"].unbind()
+        order = sorted(range(len(batch.keys)), key=lambda i: (prompts[i].tolist(), responses[i].tolist()))
+        batch.reorder(order)
+        return batch, metrics

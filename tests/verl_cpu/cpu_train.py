@@ -1,0 +1,129 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command that trains: real, unmodified ``verl.trainer.main_ppo`` on the CPU bed.
+
+Usage: python cpu_train.py OUT_FOLDER [--mode sync] [--algorithm grpo] [--steps 3] [--tool] [hydra overrides ...]
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from cpu_assets import make_assets
+
+HERE = Path(__file__).resolve().parent
+MODEL_CLASS = "attn_implementation=eager"
+
+
+def cache_folder():
+    """Return the user's cache folder for the bed's model and data."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "verl-otel" / "verl_cpu"
+
+
+def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, overrides=(), python=sys.executable):
+    """Return the training command: three steps of four prompts with two rollouts each, unless told otherwise."""
+    assets = make_assets(cache_folder())
+    model = f"{assets}/model"
+    length = ["data.max_prompt_length=256", "data.max_response_length=160"] if tool else [
+        "data.max_prompt_length=32", "data.max_response_length=8",
+    ]  # fmt: skip
+    agent = [
+        "actor_rollout_ref.rollout.agent.default_agent_loop=tool_agent",
+        "actor_rollout_ref.rollout.multi_turn.enable=True",
+        f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE}/cpu_tools.py",
+    ]
+    sampler = [
+        f"trainer.v1.sampler.custom_sampler.path={HERE}/cpu_sampler.py",
+        "trainer.v1.sampler.custom_sampler.name=OrderedReplayBuffer",
+    ]
+    return [
+        str(python), "-m", "verl.trainer.main_ppo",
+        "trainer.use_v1=true", f"trainer.v1.trainer_mode={mode}", "trainer.device=cpu",
+        f"algorithm.adv_estimator={algorithm}",
+        f"data.train_files={assets}/train.parquet", f"data.val_files={assets}/val.parquet", "data.seed=1",
+        "data.train_batch_size=4", "data.dataloader_num_workers=0", *length,
+        f"actor_rollout_ref.model.path={model}", "actor_rollout_ref.model.use_remove_padding=False",
+        f"+actor_rollout_ref.model.override_config.{MODEL_CLASS}",
+        "actor_rollout_ref.model.enable_gradient_checkpointing=False",
+        "actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.ref.strategy=fsdp2", "critic.strategy=fsdp2",
+        "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
+        "actor_rollout_ref.actor.use_torch_compile=False", "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
+        "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
+        "actor_rollout_ref.actor.fsdp_config.forward_only=False",
+        "+actor_rollout_ref.actor.fsdp_config.mixed_precision.param_dtype=fp32",
+        "+actor_rollout_ref.ref.fsdp_config.mixed_precision.param_dtype=fp32",
+        "actor_rollout_ref.ref.fsdp_config.model_dtype=fp32",
+        "actor_rollout_ref.actor.optim.lr=1e-3", "actor_rollout_ref.actor.use_kl_loss=True",
+        "actor_rollout_ref.actor.calculate_entropy=True",
+        "actor_rollout_ref.rollout.name=cpu", "actor_rollout_ref.rollout.tensor_model_parallel_size=1",
+        "actor_rollout_ref.rollout.n=2", "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
+        "actor_rollout_ref.rollout.agent.num_workers=1", "actor_rollout_ref.rollout.load_format=auto",
+        *(agent if tool else []),
+        f"critic.model.path={model}", "critic.model.use_remove_padding=False",
+        f"+critic.model.override_config.{MODEL_CLASS}", "critic.model.enable_gradient_checkpointing=False",
+        "critic.ppo_micro_batch_size_per_gpu=2", "critic.ppo_mini_batch_size=2", "critic.fsdp.use_torch_compile=False",
+        "+critic.fsdp.mixed_precision.param_dtype=fp32", "critic.optim.lr=1e-3",
+        "reward.num_workers=1", f"reward.custom_reward_function.path={HERE}/cpu_reward.py",
+        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        "trainer.n_gpus_per_node=1", "trainer.nnodes=1", "trainer.logger=[console,file]",
+        "trainer.project_name=bed", f"trainer.experiment_name={Path(out).name}",
+        f"trainer.total_training_steps={steps}", "trainer.total_epochs=1", "trainer.test_freq=2", "trainer.save_freq=-1",
+        "trainer.val_before_train=False", "trainer.resume_mode=disable",
+        *(sampler if mode == "sync" else []),
+        "ray_kwargs.ray_init.num_cpus=16", "+ray_kwargs.ray_init.num_gpus=1", "+ray_kwargs.ray_init.address=local",
+        "++ray_kwargs.ray_init.include_dashboard=False", f"hydra.run.dir={out}/hydra",
+        *overrides,
+    ]  # fmt: skip
+
+
+def make_environment(out, *, tool=False, gen="det", **variables):
+    """Return the environment of a training: what the bed needs, its own log in ``OUT/log``, and more ``variables``."""
+    (Path(out) / "log").mkdir(parents=True, exist_ok=True)
+    environ = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("VERL_", "OTEL_", "RAY_", "CPU_BED_")) and name != "PYTEST_CURRENT_TEST"
+    }
+    environ |= {
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(HERE), os.environ.get("PYTHONPATH", "")])),
+        "VERL_USE_EXTERNAL_MODULES": "cpu_bed",
+        "VERL_PLATFORM": "cpu",
+        "VERL_FILE_LOGGER_PATH": f"{out}/scalars.jsonl",
+        "CPU_BED_LOG": f"{out}/log",
+        "CPU_BED_GEN": gen,
+        "HYDRA_FULL_ERROR": "1",
+        "TOKENIZERS_PARALLELISM": "false",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "RAY_DEDUP_LOGS": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "PYTHONUNBUFFERED": "1",
+    }
+    if tool:
+        environ["CPU_BED_TOOL"] = "1"
+    return environ | {name: str(value) for name, value in variables.items()}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--mode", default="sync")
+    parser.add_argument("--algorithm", default="grpo")
+    parser.add_argument("--steps", type=int, default=3)
+    parser.add_argument("--tool", action="store_true")
+    arguments, overrides = parser.parse_known_args()
+    out = arguments.out.absolute()
+    command = make_command(
+        out, mode=arguments.mode, algorithm=arguments.algorithm, steps=arguments.steps, tool=arguments.tool, overrides=overrides
+    )
+    kept = {name: value for name, value in os.environ.items() if name.startswith(("VERL_OTEL_", "OTEL_", "CPU_BED_"))}
+    return subprocess.call(command, env=make_environment(out, tool=arguments.tool) | kept, cwd=out)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
