@@ -53,7 +53,9 @@ def main():
     arguments = parser.parse_args()
     chosen = {name: each for name, each in ENVIRONMENTS.items() if arguments.only in (None, name)}
     failed = [name for name, each in chosen.items() if run(arguments.uv, name, *each)]
-    print(f"[pythons] failed: {', '.join(failed)}" if failed else f"[pythons] passed on {', '.join(chosen)}", flush=True)
+    print(
+        f"[pythons] failed: {', '.join(failed)}" if failed else f"[pythons] passed on {', '.join(chosen)}", flush=True
+    )
     return int(bool(failed))
 
 

@@ -27,7 +27,9 @@ def make_tokenizer(folder):
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     trained.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    trainer = trainers.BpeTrainer(
+        vocab_size=300, special_tokens=special, initial_alphabet=alphabet, show_progress=False
+    )
     trained.train_from_iterator(corpus, trainer)
     pieces = json.loads(trained.to_str())["model"]
     merges = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ")) for pair in pieces["merges"]]
@@ -60,7 +62,7 @@ def make_model(folder, tokenizer):
 
 def make_data(folder):
     """Write 64 different additions to train on and 8 of them to validate with."""
-    import pandas
+    import pandas as pd
 
     pairs = random.Random(0).sample([(a, b) for a in range(10) for b in range(10)], 64)
     rows = [
@@ -73,8 +75,8 @@ def make_data(folder):
         }
         for index, (a, b) in enumerate(pairs)
     ]
-    pandas.DataFrame(rows).to_parquet(folder / "train.parquet")
-    pandas.DataFrame(rows[:8]).to_parquet(folder / "val.parquet")
+    pd.DataFrame(rows).to_parquet(folder / "train.parquet")
+    pd.DataFrame(rows[:8]).to_parquet(folder / "val.parquet")
 
 
 def make_assets(folder):

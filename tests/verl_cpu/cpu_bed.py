@@ -185,7 +185,7 @@ def register_adapter(module):
 
 
 def fix_process_group(module):
-    """verl would ask torch for ``cpu:gloo,cpu:gloo``, which torch refuses."""
+    """Mend what verl asks torch for: ``cpu:gloo,cpu:gloo``, which torch refuses."""
     original = module.initialize_global_process_group_ray
 
     def initialize_global_process_group_ray(timeout_second=None, backend=None):
@@ -195,7 +195,7 @@ def fix_process_group(module):
 
 
 def fix_critic_attention(module):
-    """verl's critic asks for flash attention, which needs an accelerator."""
+    """Give the critic an attention that needs no accelerator."""
 
     def load_valuehead_model(local_path, torch_dtype, model_config, trust_remote_code):
         from transformers import AutoModelForTokenClassification

@@ -8,6 +8,7 @@ One JSON object a line, appended by every process with a single write. Nothing o
 import contextlib
 import json
 import os
+import pathlib
 import time
 
 FOLDER = "CPU_BED_LOG"
@@ -44,7 +45,7 @@ def stamped(kind, **fields):
 def read(folder, kind):
     """Return the lines of one kind."""
     try:
-        with open(f"{folder}/{kind}.jsonl", encoding="utf-8") as handle:
-            return [json.loads(line) for line in handle]
+        text = pathlib.Path(f"{folder}/{kind}.jsonl").read_text("utf-8")
     except FileNotFoundError:
         return []
+    return [json.loads(line) for line in text.splitlines()]

@@ -66,10 +66,16 @@ class CPUHttpServer:
         mm_processor_kwargs=None, priority=0, **kwargs,
     ):  # fmt: skip
         with cpu_log.stamped("server", request=str(request_id), replica=self.replica_rank):
-            limit = sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.config.response_length
+            limit = (
+                sampling_params.get("max_tokens")
+                or sampling_params.get("max_new_tokens")
+                or self.config.response_length
+            )
             if self.model is None:
                 await asyncio.sleep(0.01)
-                tokens = [random.randrange(self.model_config.hf_config.vocab_size) for _ in range(random.randint(1, limit))]
+                tokens = [
+                    random.randrange(self.model_config.hf_config.vocab_size) for _ in range(random.randint(1, limit))
+                ]
                 logprobs = [-1.0] * len(tokens)
             else:
                 tokens, logprobs = await asyncio.to_thread(self.sample, list(prompt_ids), limit, sampling_params)
@@ -92,7 +98,11 @@ class CPUHttpServer:
         for _ in range(min(limit, LONGEST)):
             logits = self.model(torch.tensor([prompt + tokens])).logits[0, -1].float()
             likely = torch.log_softmax(logits / (temperature or 1.0), -1)
-            token = int(likely.argmax()) if temperature <= 0 else int(torch.multinomial(likely.exp(), 1, generator=generator))
+            token = (
+                int(likely.argmax())
+                if temperature <= 0
+                else int(torch.multinomial(likely.exp(), 1, generator=generator))
+            )
             tokens.append(token)
             logprobs.append(likely[token].item())
             if token == self.tokenizer.eos_token_id:
@@ -140,8 +150,10 @@ class CPUReplica(RolloutReplica):
     async def launch_servers(self):
         name = f"cpu_server_{self.replica_rank}_0"
         options = {"name": name, "num_cpus": 0, "max_concurrency": self.max_concurrency}
-        server = ray.remote(CPUHttpServer).options(**options).remote(
-            config=self.config, model_config=self.model_config, replica_rank=self.replica_rank
+        server = (
+            ray.remote(CPUHttpServer)
+            .options(**options)
+            .remote(config=self.config, model_config=self.model_config, replica_rank=self.replica_rank)
         )
         await server.launch_server.remote()
         self.servers = [server]

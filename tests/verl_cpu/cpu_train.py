@@ -119,7 +119,12 @@ def main():
     arguments, overrides = parser.parse_known_args()
     out = arguments.out.absolute()
     command = make_command(
-        out, mode=arguments.mode, algorithm=arguments.algorithm, steps=arguments.steps, tool=arguments.tool, overrides=overrides
+        out,
+        mode=arguments.mode,
+        algorithm=arguments.algorithm,
+        steps=arguments.steps,
+        tool=arguments.tool,
+        overrides=overrides,
     )
     kept = {name: value for name, value in os.environ.items() if name.startswith(("VERL_OTEL_", "OTEL_", "CPU_BED_"))}
     return subprocess.call(command, env=make_environment(out, tool=arguments.tool) | kept, cwd=out)

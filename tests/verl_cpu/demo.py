@@ -58,7 +58,11 @@ def train(command, environ, out):
                     said = time.monotonic()
             shown = len(lines)
             if time.monotonic() - said > 15:
-                say(f"starting Ray and seven processes, {time.monotonic() - begin:.0f} s so far" if not shown else "still training")
+                say(
+                    f"starting Ray and seven processes, {time.monotonic() - begin:.0f} s so far"
+                    if not shown
+                    else "still training"
+                )
                 said = time.monotonic()
             time.sleep(0.3)
     return process.returncode
