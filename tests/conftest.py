@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of every test, and the check that no test leaves something switched on."""
+
+import os
+import time
+
+import pytest
+from verl_otel import _guard
+from verl_otel.recording import recorder, registry, store
+from verl_otel.recording.store import Store
+from verl_otel.session.lifecycle import Current
+from verl_otel.testing import capture
+
+
+@pytest.fixture(autouse=True)
+def clean_state(monkeypatch):
+    """Start without settings and end with recording off, no session and nothing open."""
+    for name in list(os.environ):
+        if name.startswith(("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_", "TORCHELASTIC_")):
+            monkeypatch.delenv(name)
+    for part in (registry, store, recorder):
+        part.clear()
+    _guard.reset()
+    yield
+    assert Current.session is None, "the test left a session: call verl_otel.shutdown()"
+    assert not Store.on, "the test left recording on"
+    _guard.reset()
+
+
+@pytest.fixture
+def recorded():
+    """Record into memory; what is still open at the end is a mistake of the test."""
+    with capture() as captured:
+        yield captured
+        assert not Store.opened, f"open spans: {[span.name for span in Store.opened]}"
+
+
+@pytest.fixture
+def swallow(monkeypatch):
+    """Let our own failures be swallowed as in the field; under pytest they are raised otherwise."""
+    monkeypatch.setenv("VERL_OTEL_SWALLOW", "1")
+
+
+@pytest.fixture
+def wait_for():
+    """Poll a condition until it holds; fail with its last value after ``seconds``."""
+
+    def wait(condition, seconds=10.0, interval=0.02):
+        deadline = time.monotonic() + seconds
+        while True:
+            value = condition()
+            if value:
+                return value
+            assert time.monotonic() < deadline, f"not within {seconds} s: {condition.__name__} is {value!r}"
+            time.sleep(interval)
+
+    return wait
