@@ -87,6 +87,9 @@ def _worker(span: Span, seconds: float) -> None:
 
 def _trajectory(span: Span, _seconds: float) -> None:
     values = span.attributes
+    if attr.OUTCOME not in values:
+        detail = span._detail
+        span.set_attribute(attr.OUTCOME, "failure" if detail is not None and detail.error else "success")
     for kind, key in (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS)):
         tokens = to_number(values.get(key))
         if tokens is not None:

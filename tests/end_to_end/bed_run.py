@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a training left behind: the telemetry, read as plain JSON, and the bed's and verl's own records of the same run."""
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import psutil
+
+HERE = Path(__file__).resolve().parent
+BED = HERE.parent / "verl_cpu"
+sys.path.insert(0, str(BED))
+
+import cpu_log
+import cpu_train
+
+DEADLINE = 600
+"""Seconds after which a training counts as hung."""
+
+
+class Training:
+    """One run of real verl."""
+
+    def __init__(self, out):
+        self.out = Path(out)
+        self.returncode = None
+        self.seconds = 0.0
+
+    @property
+    def log(self):
+        return (self.out / "training.log").read_text("utf-8", "replace")
+
+    @property
+    def folder(self):
+        """Folder of the telemetry."""
+        return next(path.parent for path in (self.out / "runs").glob("*/run.json"))
+
+    def bed(self, kind):
+        """Lines of the bed's own log."""
+        return cpu_log.read(self.out / "log", kind)
+
+    def scalars(self):
+        """What verl's own file logger wrote: step to scalars."""
+        lines = (self.out / "scalars.jsonl").read_text().splitlines()
+        return {int(line["step"]): line["data"] for line in map(json.loads, lines)}
+
+    def timeline(self):
+        """Ray's own list of executed tasks: name to number."""
+        found = {}
+        for event in json.loads((self.out / "timeline.json").read_text()):
+            if str(event.get("cat", "")).startswith("task::"):
+                found[event["name"]] = found.get(event["name"], 0) + 1
+        return found
+
+    def spans(self, pattern="traces-*.jsonl"):
+        """Every span of the telemetry as an object with plain attributes."""
+        return [
+            span
+            for path in sorted(self.folder.glob(pattern))
+            for line in path.read_text("utf-8").splitlines()
+            for span in parse_traces(json.loads(line))
+        ]
+
+    def points(self):
+        """Every data point of the telemetry: (name, labels, unix ns, value)."""
+        return [
+            point
+            for path in sorted(self.folder.glob("metrics-*.jsonl"))
+            for line in path.read_text("utf-8").splitlines()
+            for point in parse_metrics(json.loads(line))
+        ]
+
+
+def attributes(pairs):
+    return {pair["key"]: value_of(pair["value"]) for pair in pairs}
+
+
+def value_of(value):
+    (kind, found), *_ = value.items()
+    if kind == "intValue":
+        return int(found)
+    if kind == "arrayValue":
+        return [value_of(item) for item in found.get("values", [])]
+    return found
+
+
+def parse_traces(thing):
+    for group in thing["resourceSpans"]:
+        resource = attributes(group["resource"]["attributes"])
+        for scope in group["scopeSpans"]:
+            for span in scope["spans"]:
+                start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+                yield SimpleNamespace(
+                    name=span["name"], trace=span["traceId"], id=span["spanId"], parent=span.get("parentSpanId", ""),
+                    kind=span["kind"], start=start, end=end, seconds=(end - start) / 1e9, resource=resource,
+                    attributes=attributes(span.get("attributes", [])), status=span.get("status", {}).get("code", 0),
+                    links=[(link["traceId"], link["spanId"], attributes(link["attributes"])) for link in span.get("links", [])],
+                    scope=scope["scope"]["name"], pid=resource["process.pid"], role=resource["verl.role"],
+                    sampled=bool(span.get("flags", 1) & 1), state=span.get("traceState", ""),
+                )  # fmt: skip
+
+
+def parse_metrics(thing):
+    for group in thing["resourceMetrics"]:
+        for scope in group["scopeMetrics"]:
+            for metric in scope["metrics"]:
+                data = next(metric[kind] for kind in ("gauge", "sum", "histogram") if kind in metric)
+                for point in data["dataPoints"]:
+                    labels = attributes(point["attributes"])
+                    if "count" in point:
+                        value = int(point["count"])
+                    else:
+                        value = float(point["asDouble"]) if "asDouble" in point else int(point["asInt"])
+                    yield metric["name"], labels, int(point["timeUnixNano"]), value
+
+
+@contextlib.contextmanager
+def start(
+    out, *, command=None, prefix=(), overrides=(), steps=3, tool=False, mode="sync", hide="", broken="", **variables
+):
+    """Start a training and yield (training, process); everything that it started is ended afterwards."""
+    training = Training(out)
+    training.out.mkdir(parents=True, exist_ok=True)
+    environ = cpu_train.make_environment(out, tool=tool, **variables)
+    extra = environ.pop("PYTHONPATH_EXTRA", None)
+    if extra:
+        environ["PYTHONPATH"] = os.pathsep.join([extra, environ["PYTHONPATH"]])
+    if hide or broken:
+        environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "obstacles"), environ["PYTHONPATH"]])
+        environ |= {"CPU_BED_HIDE": hide, "CPU_BED_BREAK": broken}
+    if command is None:
+        command = cpu_train.make_command(out, steps=steps, tool=tool, mode=mode, overrides=overrides)
+    begin = time.monotonic()
+    with (training.out / "training.log").open("wb") as log:
+        process = subprocess.Popen(
+            [*map(str, prefix), *command],
+            env=environ,
+            cwd=out,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            yield training, process
+        finally:
+            end(process)
+            training.seconds = time.monotonic() - begin
+            training.returncode = process.returncode
+
+
+def train(out, **options):
+    """Run a training to its end; fail when it hangs."""
+    with start(out, **options) as (training, process):
+        try:
+            process.wait(DEADLINE)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"the training hangs:\n{training.log[-4000:]}") from None
+    return training
+
+
+def end(process):
+    """End a process and all that it started, by pid."""
+    try:
+        started = psutil.Process(process.pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        started = []
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(15)
+    for each in started:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            each.kill()
+    if process.poll() is None:
+        process.kill()
+    process.wait()
+
+
+def workers(process, title):
+    """Return the pids of the Ray workers below a process whose title holds a text."""
+    found = []
+    for child in psutil.Process(process.pid).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess):
+            if title in " ".join(child.cmdline()):
+                found.append(child.pid)
+    return found

@@ -1,0 +1,91 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The trainings that the end-to-end tests read. Each is run once and shared; a minute or two each."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+import bed_run
+from otlp_sink import Sink
+from scraper import Scraper
+
+COUNTED = ["trainer.val_before_train=True"]
+
+
+@pytest.fixture(scope="session")
+def outs(tmp_path_factory):
+    """Folder for the trainings of this session."""
+    return tmp_path_factory.mktemp("trainings")
+
+
+@pytest.fixture(scope="session")
+def plain_pair(outs):
+    """The training without telemetry, twice."""
+    return [bed_run.train(outs / f"plain-{number}", overrides=COUNTED) for number in (1, 2)]
+
+
+@pytest.fixture(scope="session")
+def full(outs):
+    """The same training with files, OTLP and Prometheus at once; what the sink and the scraper saw is attached."""
+    out = outs / "full"
+    with Sink() as sink, Scraper(out / "runs" / "targets") as scraper:
+        training = bed_run.train(
+            out,
+            overrides=[*COUNTED, f"ray_kwargs.timeline_json_file={out}/timeline.json"],
+            VERL_OTEL_ENABLED=1,
+            VERL_OTEL_RUN_DIR=out / "runs",
+            VERL_OTEL_EXPORTERS="file,otlp,prometheus",
+            OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint,
+            OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
+        )
+    training.sink, training.scraper = sink, scraper
+    return training
+
+
+@pytest.fixture(scope="session")
+def tool_run(outs):
+    """A tool agent, one call of whose tool is planted to be slow, without the nvtx package."""
+    out = outs / "tool"
+    return bed_run.train(
+        out, tool=True, hide="nvtx", VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs", CPU_BED_SLOW_TOOL="3:11"
+    )
+
+
+@pytest.fixture(scope="session")
+def custom_run(outs):
+    """A user's own agent loop, tool and reward function, decorated, under ``opentelemetry-instrument``."""
+    out = outs / "custom"
+    code = Path(__file__).resolve().parent / "user_code.py"
+    loops = out / "loops.yaml"
+    out.mkdir()
+    loops.write_text("- name: mine\n  _target_: user_code.MyLoop\n")
+    overrides = [
+        "trainer.total_training_steps=1", "trainer.test_freq=-1",
+        "actor_rollout_ref.rollout.agent.default_agent_loop=mine",
+        f"actor_rollout_ref.rollout.agent.agent_loop_config_path={loops}",
+        f"reward.custom_reward_function.path={code}",
+    ]  # fmt: skip
+    instrument = Path(sys.executable).with_name("opentelemetry-instrument")
+    return bed_run.train(
+        out,
+        prefix=[instrument, "--traces_exporter", "console", "--metrics_exporter", "none", "--logs_exporter", "none"],
+        overrides=overrides,
+        gen="random",
+        PYTHONPATH_EXTRA=code.parent,
+        OTEL_BSP_SCHEDULE_DELAY=200,
+        VERL_OTEL_RUN_DIR=out / "runs",
+    )
+
+
+@pytest.fixture(scope="session")
+def lacking_run(outs):
+    """A cluster on whose workers verl-otel is not installed."""
+    out = outs / "lacking"
+    return bed_run.train(
+        out, hide="verl_otel@worker", gen="random", overrides=["trainer.total_training_steps=1", "trainer.test_freq=-1"],
+        VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs",
+    )  # fmt: skip

@@ -1,0 +1,298 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A real GRPO training, counted against what the bed, verl and Ray recorded by themselves."""
+
+import math
+import re
+from collections import Counter, defaultdict
+
+import pytest
+
+pytestmark = pytest.mark.verl
+
+STEPS, PROMPTS, ROLLOUTS, VALIDATION = 3, 4, 2, 8
+VALIDATIONS = 3  # before training, after the second step, after the last
+TRAINED = STEPS * PROMPTS * ROLLOUTS
+
+
+@pytest.fixture(scope="module")
+def spans(full):
+    return full.spans()
+
+
+@pytest.fixture(scope="module")
+def by_name(spans):
+    found = defaultdict(list)
+    for span in spans:
+        found[span.name].append(span)
+    return found
+
+
+@pytest.fixture(scope="module")
+def by_id(spans):
+    return {span.id: span for span in spans}
+
+
+def close(ours, theirs):
+    """Within 2 % or 5 ms."""
+    return abs(ours - theirs) <= max(0.005, 0.02 * theirs)
+
+
+def chats(by_name):
+    return [span for name, group in by_name.items() if name.startswith("chat ") for span in group]
+
+
+def test_training_succeeds(full):
+    """The training ends well and the telemetry says nothing in its log but what it must."""
+    assert full.returncode == 0, full.log[-3000:]
+    assert "verl-otel:" not in full.log
+
+
+def test_one_root_per_step(full, by_name):
+    """There is one step span per step that verl logged, numbered as verl numbers them."""
+    steps = by_name["verl.step"]
+    assert sorted(span.attributes["verl.step.number"] for span in steps) == [1, 2, 3]
+    assert all(not span.parent and span.state == "verl=s" for span in steps)
+    assert [span.attributes["verl.step.number"] for span in by_name["verl.validation"]] == [0, 2, 3]
+
+
+def test_every_trajectory_is_there_and_linked(full, by_name, by_id):
+    """Trajectories are those that the bed saw, each a root linked to the step or validation that submitted it."""
+    ours = by_name["verl.trajectory"]
+    theirs = full.bed("trajectory")
+    assert len(ours) == len(theirs) == TRAINED + VALIDATIONS * VALIDATION
+    key = lambda uid, index: (uid, index)  # noqa: E731 - a key, twice
+    assert {key(span.attributes["verl.sample.uid"], span.attributes["verl.rollout.index"]) for span in ours} == {
+        key(each["uid"], each["index"]) for each in theirs
+    }
+    roots = {span.trace: span for span in (*by_name["verl.step"], *by_name["verl.validation"])}
+    for span in ours:
+        assert not span.parent
+        ((trace, target, link),) = span.links
+        assert link == {"verl.link.type": "submitted_by"}
+        assert target in by_id
+        submitter = roots[trace]
+        assert submitter.name == ("verl.validation" if span.attributes["verl.validate"] else "verl.step")
+        assert submitter.attributes["verl.step.number"] == span.attributes["verl.step.number"]
+
+
+def test_llm_calls_equal_what_the_server_counted(full, by_name):
+    """There is one client and one server span for each request that the server served, in two processes."""
+    served = full.bed("server")
+    assert len(chats(by_name)) == len(by_name["verl.generate"]) == len(served) == full.timeline()["generate"]
+    assert {span.pid for span in by_name["verl.generate"]} == {each["pid"] for each in served}
+
+
+def test_rewards_equal_the_calls_of_the_reward_function(full, by_name):
+    """There is one reward span for each call of the reward function, with its score."""
+    scores = full.bed("score")
+    assert len(by_name["verl.reward"]) == len(scores) == full.timeline()["compute_score"]
+    assert sorted(span.attributes["verl.reward.score"] for span in by_name["verl.reward"]) == sorted(
+        each["score"] for each in scores
+    )
+    assert {span.attributes["verl.reward.function"] for span in by_name["verl.reward"]} == {"compute_score"}
+
+
+def test_worker_spans_equal_rays_own_timeline(full, spans):
+    """Outermost worker spans are the worker calls that Ray's timeline lists; every group call has its workers below."""
+    outermost = Counter(
+        span.attributes["verl.worker.method"]
+        for span in spans
+        if span.name.startswith("verl.worker ") and not span.attributes["verl.worker.nested"]
+    )
+    calls = Counter(
+        {
+            name.removeprefix("actor_rollout_ref_"): count
+            for name, count in full.timeline().items()
+            if name.startswith("actor_rollout_ref_") and "_query_" not in name
+        }
+    )
+    assert outermost == calls
+    groups = Counter(
+        span.attributes["verl.worker.method"] for span in spans if span.name.startswith("verl.call ") and span.kind == 3
+    )
+    assert groups == calls  # one rank
+
+
+def test_no_orphans_no_duplicates_none_of_rays(spans, by_id):
+    """Every parent and every link target is there, no id occurs twice although every process is seeded alike."""
+    assert len(by_id) == len(spans)
+    orphans = [span.name for span in spans if span.parent and by_id.get(span.parent, span).trace != span.trace]
+    orphans += [span.name for span in spans if span.parent and span.parent not in by_id]
+    assert not orphans
+    assert all(target in by_id for span in spans for _, target, _ in span.links)
+    assert not [span.name for span in spans if "ray.remote" in span.name or span.scope != "verl_otel"]
+
+
+def test_every_trajectory_is_a_tree_over_three_processes(by_name, by_id):
+    """Below a trajectory lie its LLM call, the server's side of it in another process, its reward in a third."""
+    children = defaultdict(list)
+    for span in by_id.values():
+        children[span.parent].append(span)
+    for root in by_name["verl.trajectory"]:
+        (chat,) = [span for span in children[root.id] if span.name.startswith("chat ")]
+        (generate,) = [span for span in children[chat.id] if span.name == "verl.generate"]
+        (reward,) = [span for span in children[root.id] if span.name == "verl.reward"]
+        assert len({root.pid, generate.pid, reward.pid}) == 3
+        assert {chat.trace, generate.trace, reward.trace} == {root.trace}
+        assert root.state == "verl=t"
+        assert root.attributes["verl.outcome"] == "success"
+
+
+def test_steps_are_linked_to_what_they_trained_on(by_name):
+    """Each trained trajectory is consumed once, by the step after whose submission it ran."""
+    steps = {span.trace: span.attributes["verl.step.number"] for span in by_name["verl.step"]}
+    trajectories = {span.trace: span for span in by_name["verl.trajectory"]}
+    consumed = [(steps[span.trace], trace) for span in by_name["verl.consume"] for trace, _, _ in span.links]
+    assert len(consumed) == len({trace for _, trace in consumed}) == TRAINED
+    for number, trace in consumed:
+        assert trajectories[trace].attributes["verl.step.number"] == number
+        assert not trajectories[trace].attributes["verl.validate"]
+    slowest = {span.attributes["verl.slowest.trace_id"] for span in by_name["verl.step"]}
+    assert slowest <= {trace for _, trace in consumed}
+
+
+def test_trajectory_durations_equal_the_beds_own_stamps(full, by_name):
+    """Each trajectory lasted as long as the bed measured."""
+    theirs = {(each["uid"], each["index"]): each["seconds"] for each in full.bed("trajectory")}
+    wrong = [
+        (span.seconds, theirs[key])
+        for span in by_name["verl.trajectory"]
+        if not close(
+            span.seconds, theirs[key := (span.attributes["verl.sample.uid"], span.attributes["verl.rollout.index"])]
+        )
+    ]
+    assert not wrong
+
+
+@pytest.mark.parametrize(("kind", "name"), [("llm", "chat"), ("server", "verl.generate"), ("reward", "verl.reward")])
+def test_durations_equal_the_beds_own_stamps(full, spans, kind, name):
+    """LLM calls, on both sides, and rewards lasted as long as the bed measured, one by one in the order of length."""
+    ours = sorted(span.seconds for span in spans if span.name.partition(" ")[0] == name)
+    theirs = sorted(each["seconds"] for each in full.bed(kind))
+    assert len(ours) == len(theirs)
+    assert not [(a, b) for a, b in zip(ours, theirs, strict=True) if not close(a, b)]
+
+
+def test_phases_equal_verls_own_timings(full, by_name, by_id):
+    """Each phase of each step, and the step itself, lasted as long as verl's timing_s says."""
+    steps = {span.trace: span for span in by_name["verl.step"]}
+    ours = defaultdict(float)
+    for span in by_id.values():
+        if span.trace in steps and span.name.startswith("verl.phase.") and span.name != "verl.phase.submit":
+            ours[steps[span.trace].attributes["verl.step.number"], span.attributes["verl.phase"]] += span.seconds
+    for span in steps.values():
+        ours[span.attributes["verl.step.number"], "step"] = span.seconds
+    theirs = {
+        (step, key.removeprefix("timing_s/")): value
+        for step, data in full.scalars().items()
+        for key, value in data.items()
+        if key.startswith("timing_s/") and key != "timing_s/testing"
+    }
+    assert ours.keys() == theirs.keys()
+    assert not {key: (ours[key], theirs[key]) for key in ours if not close(ours[key], theirs[key])}
+
+
+def metric_name(key):
+    """The name that the contract gives to a scalar, made anew here."""
+    return "verl." + re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")
+
+
+def plain_scalars(data):
+    """The scalars of one step that become gauges of their own: all but validation results and phases."""
+    phases = {"step", "gen", "old_log_prob", "ref", "adv", "update_actor", "update_weights", "testing"}
+    return {
+        metric_name(key): value
+        for key, value in data.items()
+        if not re.match(r"val-(core|aux)/.*@", key)
+        and not (key.startswith("timing_s/") and key.removeprefix("timing_s/") in phases)
+    }
+
+
+def same(a, b):
+    return a == b or (math.isnan(a) and math.isnan(b))
+
+
+def test_scalars_in_the_files_equal_verls_own_logger(full):
+    """Every scalar of every step stands in the files, unchanged, all of a step under one time stamp."""
+    points = full.points()
+    times = {value: at for name, _, at, value in points if name == "verl.training.step"}
+    by_time = defaultdict(dict)
+    for name, labels, at, value in points:
+        if not labels:
+            by_time[at][name] = value
+    for step, data in full.scalars().items():
+        ours = by_time[times[step]]
+        wrong = {
+            name: (ours.get(name), value)
+            for name, value in plain_scalars(data).items()
+            if name not in ours or not same(ours[name], value)
+        }
+        assert not wrong
+
+
+def test_validation_results_carry_labels(full):
+    """A validation result is one metric, with data source, variable and aggregate as labels."""
+    ours = {
+        (labels["verl.data.source"], labels["verl.variable"], labels["verl.aggregate"]): value
+        for name, labels, _, value in full.points()
+        if name == "verl.validation.score"
+    }
+    last = full.scalars()[STEPS]
+    theirs = {
+        tuple(re.fullmatch(r"val-(?:core|aux)/(.+?)/([^/]+)/([^/]+@[^/]+)", key).groups()): value
+        for key, value in last.items()
+        if re.match(r"val-(core|aux)/.*@", key)
+    }
+    assert theirs
+    assert ours == theirs
+
+
+def test_scalars_on_metrics_pages_equal_verls_own_logger(full):
+    """What Prometheus scraped while a step was the last one equals what verl logged for that step."""
+    logged = full.scalars()
+    seen = {step: page for step, page in full.scraper.steps.items() if step in logged}
+    assert seen, "no scrape saw a step"
+    for step, page in seen.items():
+        for key, value in plain_scalars(logged[step]).items():
+            name = "_".join(re.findall(r"[A-Za-z0-9:]+", key))
+            assert same(page[name], value), (step, name)
+
+
+def test_every_recording_process_was_a_target(full, spans):
+    """Each process that recorded metrics registered itself, pages parsed strictly, and the file is gone at the end."""
+    scraper = full.scraper
+    assert not scraper.failures
+    roles = {labels["verl_role"] for labels in scraper.targets.values()}
+    assert roles == {"trainer", "actor_rollout_ref", "agent_loop", "reward", "llm_server"}
+    run_id = full.folder.name
+    for instance, labels in scraper.targets.items():
+        assert labels["job"] == "verl"
+        assert labels["verl_run_id"] == run_id
+        assert instance.startswith(f"{run_id}/")
+    assert not list((full.out / "runs" / "targets").glob("*.json"))
+
+
+def test_otlp_received_what_the_files_hold(full, spans):
+    """The OTLP sink got every span of the files exactly once, and the same last values."""
+    received = Counter(full.sink.span_ids())
+    assert received == Counter(span.id for span in spans)
+    numbers = full.sink.numbers()
+    finals = {
+        name: value for (name, labels, instance), value in numbers.items() if not labels and "trainer" in instance
+    }
+    last = full.scalars()[STEPS]
+    assert all(same(finals[name], value) for name, value in plain_scalars(last).items())
+    assert finals["verl.training.steps"] == STEPS
+    assert finals["verl.run.state"] == 2
+
+
+def test_reward_statistics_are_those_of_the_consumed_samples(full, by_name):
+    """Mean, extremes and spread of the last step's scores follow from the scores of the samples it trained on."""
+    consumed = [trace for span in by_name["verl.consume"] for trace, _, _ in span.links]
+    scores = {span.trace: span.attributes["verl.reward.score"] for span in by_name["verl.trajectory"]}
+    last = [scores[trace] for trace in consumed[-PROMPTS * ROLLOUTS :]]
+    ours = {name: value for name, labels, _, value in full.points() if name.startswith("verl.reward.score.")}
+    assert ours["verl.reward.score.mean"] == pytest.approx(sum(last) / len(last))
+    assert (ours["verl.reward.score.min"], ours["verl.reward.score.max"]) == (min(last), max(last))
+    assert ours["verl.reward.score.mean"] == pytest.approx(full.scalars()[STEPS]["critic/score/mean"])

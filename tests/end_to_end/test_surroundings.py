@@ -1,0 +1,139 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Tools, custom code and hostile surroundings, each in a real training."""
+
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import bed_run
+import pytest
+
+pytestmark = pytest.mark.verl
+
+
+def report(folder):
+    """What ``verl-otel report`` prints."""
+    command = [Path(sys.executable).with_name("verl-otel"), "report", folder]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def below(spans):
+    found = defaultdict(list)
+    for span in spans:
+        found[span.parent].append(span)
+    return found
+
+
+def test_tool_spans_equal_the_calls_that_the_tool_counted(tool_run):
+    """Each call of the tool is a span in a turn of a trajectory, with the duration that the tool measured."""
+    assert tool_run.returncode == 0, tool_run.log[-3000:]
+    spans = tool_run.spans()
+    by_id = {span.id: span for span in spans}
+    tools = [span for span in spans if span.name == "execute_tool add"]
+    counted = tool_run.bed("tool")
+    assert len(tools) == len(counted)
+    assert all(
+        by_id[span.parent].name == "verl.turn" and span.attributes["verl.outcome"] == "success" for span in tools
+    )
+    pairs = zip(sorted(span.seconds for span in tools), sorted(each["seconds"] for each in counted), strict=True)
+    assert not [(ours, theirs) for ours, theirs in pairs if abs(ours - theirs) > max(0.01, 0.02 * theirs)]
+
+
+def test_turns_hold_their_llm_calls(tool_run):
+    """A trajectory with one tool call has two turns: ask and tool, answer."""
+    spans = tool_run.spans()
+    children = below(spans)
+    for root in (span for span in spans if span.name == "verl.trajectory"):
+        turns = sorted((span for span in children[root.id] if span.name == "verl.turn"), key=lambda span: span.start)
+        kinds = [
+            [span.name.partition(" ")[0] for span in sorted(children[turn.id], key=lambda s: s.start)] for turn in turns
+        ]
+        assert kinds == [["chat", "execute_tool"], ["chat"]]
+        assert [turn.attributes["verl.turn.index"] for turn in turns] == [0, 1]
+        assert not [span for span in children[root.id] if span.name.startswith("chat")]
+
+
+def test_plain_timers_work_without_nvtx(tool_run):
+    """Without nvtx verl's plain timer is replaced, and verl's own timings are as before."""
+    steps = [span for span in tool_run.spans() if span.name == "verl.step"]
+    logged = {step: data["timing_s/step"] for step, data in tool_run.scalars().items()}
+    assert len(steps) == len(logged) == 3
+    for span in steps:
+        assert abs(span.seconds - logged[span.attributes["verl.step.number"]]) < max(0.005, 0.02 * span.seconds)
+
+
+def test_the_slow_tool_is_named_in_the_first_lines(tool_run):
+    """The report begins with the step that waited, the trajectory, the tool and the turn."""
+    head = report(tool_run.folder).split("\n\n")[1]
+    assert "Step 2" in head
+    assert "tool add (turn 0)" in head
+
+
+def test_a_users_own_loop_tool_and_reward_have_their_spans_once(custom_run):
+    """Hooked and decorated is one span, with the decorator's words; the user's own OpenTelemetry spans join the trace."""
+    assert custom_run.returncode == 0, custom_run.log[-3000:]
+    spans = custom_run.spans()
+    children, count = below(spans), Counter(span.name for span in spans)
+    trajectories = [span for span in spans if span.name == "verl.trajectory"]
+    assert len(trajectories) == len(custom_run.bed("trajectory")) == 8
+    assert count["execute_tool adder"] == len(custom_run.bed("tool")) == 8
+    assert count["verl.reward"] == len(custom_run.bed("score")) == 8
+    assert count["verl.generate"] == len(custom_run.bed("server")) == 16
+    assert {span.attributes["verl.data.source"] for span in spans if span.name == "verl.reward"} == {"mine"}
+    assert {span.attributes["verl.reward.score"] for span in spans if span.name == "verl.reward"} == {0.25}
+    for root in trajectories:
+        assert root.attributes["gen_ai.agent.name"] == "mine"
+        turns = [span for span in children[root.id] if span.name == "verl.turn"]
+        assert Counter(span.name.partition(" ")[0] for turn in turns for span in children[turn.id]) == {
+            "chat": 2, "execute_tool": 1,
+        }  # fmt: skip
+    known = {span.id for span in spans}
+    assert not [span.name for span in spans if span.parent and span.parent not in known]
+
+
+def test_a_foreign_provider_keeps_its_own_spans(custom_run):
+    """The provider that ``opentelemetry-instrument`` set stays: the user's spans go to its console, below our trace."""
+    assert '"name": "user work"' in custom_run.log
+    assert '"name": "verl.step"' not in custom_run.log
+    tools = {f"0x{span.id}" for span in custom_run.spans() if span.name == "execute_tool adder"}
+    assert any(f'"parent_id": "{tool}"' in custom_run.log for tool in tools)
+
+
+def test_training_goes_on_where_workers_lack_verl_otel(lacking_run):
+    """Workers without the package train on; one line in the log says what is missing."""
+    assert lacking_run.returncode == 0, lacking_run.log[-3000:]
+    assert lacking_run.log.count("verl-otel is not on this node") == 1
+    assert lacking_run.scalars()[1]["critic/score/mean"] is not None
+
+
+def test_a_killed_agent_loop_is_found_by_the_report(outs, wait_for):
+    """After SIGKILL of the agent loop worker, on which verl waits without a word, the report says who died and who waits."""
+    out = outs / "killed"
+    options = {"tool": True, "VERL_OTEL_ENABLED": 1, "VERL_OTEL_RUN_DIR": out / "runs", "CPU_BED_SLOW_TOOL": "300:3"}
+    with bed_run.start(out, **options) as (training, process):
+
+        def hanging_tool():
+            assert process.poll() is None, training.log[-3000:]
+            open_files = list((out / "runs").glob("*/open-agent_loop-*.jsonl"))
+            return [path for path in open_files if "execute_tool add" in path.read_text()]
+
+        (path,) = wait_for(hanging_tool, 300, 0.5)
+        pid = int(path.stem.rpartition("-")[2])
+        bed_run.psutil.Process(pid).kill()
+
+        def verdict():
+            text = report(training.folder)
+            return text if "DEAD" in text else None
+
+        text = wait_for(verdict, 60, 1.0)
+        assert process.poll() is None, "verl noticed by itself: the test proves nothing"
+    head = text.split("\n\n")[1]
+    assert f"pid {pid}" in head
+    assert "open trajectories" in head
+    unfinished = text[text.index("Unfinished work") :]
+    assert "verl.trajectory" in unfinished
+    assert "execute_tool add" in unfinished
+    assert "verl.phase.gen" in unfinished
+    assert "trainer" in unfinished

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fixtures of the exporting tests: servers that stand for a Collector, and exporters that are closed at the end."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+
+from exporting_records import RESOURCE, SCOPE
+from exporting_sinks import HttpSink
+
+from verl_otel.exporting.fold import State
+from verl_otel.exporting.otlp import OtlpExporter
+
+
+@pytest.fixture(autouse=True)
+def no_proxy(monkeypatch):
+    """Reach the loopback directly, whatever the machine's settings are."""
+    for name in list(os.environ):
+        if name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "netrc"):
+            monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def sink():
+    """A sink for OTLP over HTTP on a free port."""
+    with HttpSink() as made:
+        yield made
+
+
+@pytest.fixture
+def otlp(monkeypatch):
+    """Open an `OtlpExporter` that sends to a URL; it is stopped when the test ends."""
+    made = []
+
+    def start(url, **keywords):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
+        exporter, state = OtlpExporter(**keywords), State()
+        exporter.open(RESOURCE, SCOPE, state)
+        made.append(exporter)
+        return exporter, state
+
+    yield start
+    for exporter in made:
+        exporter.close(time.monotonic() + 0.2)
+    for exporter in made:
+        exporter._thread.join(20)
+        assert not exporter._thread.is_alive(), "the thread of an exporter did not end"
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """Return a function from a name to the files (certificate, key) of a self-signed certificate for the loopback."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl, which makes the test's certificates, is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def make(name):
+        certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+        if not certificate.exists():
+            command = (
+                f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
+            )
+            extra = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", certificate]
+            subprocess.run([*command.split(), *extra], check=True, capture_output=True)
+        return str(certificate), str(key)
+
+    return make

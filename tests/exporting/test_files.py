@@ -1,0 +1,224 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The file exporter: what it writes, and what happens when it cannot."""
+
+import logging
+import os
+import resource
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from exporting_files import attributes, read_lines, span_ids, spans, values
+from exporting_records import RESOURCE, SCOPE, make_batch, make_histogram, make_open, make_point
+
+from verl_otel.exporting.files import FileExporter
+from verl_otel.exporting.fold import State
+from verl_otel.model import Batch
+from verl_otel.semconv import attributes as attr
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Open a file exporter in a folder of the test; it is closed when the test ends."""
+    made = []
+
+    def make(*limits, folder=tmp_path / "run", **keywords):
+        exporter, state = FileExporter(folder, *limits, **keywords), State()
+        exporter.open(RESOURCE, SCOPE, state)
+        made.append(exporter)
+        return exporter, state, folder
+
+    yield make
+    for exporter in made:
+        exporter._traces.close()
+        exporter._metrics.close()
+
+
+@contextmanager
+def file_size_limit(size):
+    """Have the system refuse to let any file grow beyond a size: writes are cut there, as on a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_everything_is_written_once(start):
+    """Spans, points and open spans stand in three files that name role, host and process; each span once."""
+    exporter, state, folder = start()
+    state.update([make_point("verl.a", value=2.0), make_point("verl.h", "histogram", make_histogram(0.5))])
+    exporter.put(make_batch(1, 2, open_spans=(make_open(9),)))
+    exporter.tick()
+    exporter.put(make_batch(3, open_spans=(make_open(9),)))
+    exporter.tick()
+    names = sorted(path.name for path in folder.iterdir())
+    assert names == [f"{kind}-trainer-node-1-{os.getpid()}.jsonl" for kind in ("metrics", "open", "traces")]
+    assert span_ids(folder) == [1, 2, 3]
+    assert span_ids(folder, "open") == [9]
+    assert values(folder) == [("verl.a", 2.0)]
+
+
+def test_points_are_written_when_they_change(start):
+    """A series has a line whenever it changed, and none when it did not."""
+    exporter, state, folder = start()
+    for value in (1.0, 2.0):
+        state.update([make_point(value=value)])
+        exporter.put(Batch(0))
+        exporter.tick()
+        exporter.tick()
+    (path,) = folder.glob("metrics-*")
+    assert values(folder) == [("verl.test", 1.0), ("verl.test", 2.0)]
+    assert len(path.read_bytes().splitlines()) == 2
+
+
+def test_many_spans_are_many_lines(start):
+    """A thousand spans are split over lines that a reader can take one by one, none lost."""
+    exporter, _, folder = start()
+    exporter.put(make_batch(*range(1, 1001)))
+    exporter.tick()
+    assert span_ids(folder) == list(range(1, 1001))
+    (path,) = folder.glob("traces-*")
+    assert len(path.read_bytes().splitlines()) == 4
+
+
+def test_the_open_file_is_never_seen_half_written(start):
+    """Somebody who reads the open-span file all the time sees one whole state after another."""
+    exporter, _, folder = start()
+    seen, done, problems = set(), threading.Event(), []
+
+    def watch():
+        while not done.is_set():
+            for path in folder.glob("open-*.jsonl"):
+                try:
+                    found = span_ids(folder, "open")
+                    seen.update(found)
+                    if len(found) != 50:
+                        problems.append(f"{path.name}: {len(found)} spans")
+                except (ValueError, OSError) as error:
+                    problems.append(repr(error))
+
+    exporter.put(Batch(0, open_spans=tuple(make_open(number) for number in range(1, 51))))
+    exporter.tick()
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    for round_ in range(150):
+        exporter.put(Batch(0, open_spans=tuple(make_open(100 * round_ + number) for number in range(1, 51))))
+        exporter.tick()
+    done.set()
+    watcher.join()
+    assert not problems
+    assert len(seen) > 50
+
+
+def test_the_open_file_goes_when_nothing_is_open(start):
+    """The open-span file is there while something is open, and gone after it ended or the process ended in order."""
+    exporter, _, folder = start()
+    exporter.put(Batch(0, open_spans=(make_open(1),)))
+    exporter.tick()
+    (span,) = spans(folder, "open")
+    found = attributes(span)
+    assert (span["endTimeUnixNano"], found[attr.OPEN_AGE], found[attr.OPEN_LAST_CHILD]) == (
+        "0",
+        "2.0",
+        "verl.phase.gen",
+    )
+    assert abs(int(found[attr.OPEN_WRITTEN]) - time.time_ns()) < 60e9
+    exporter.put(Batch(0))
+    exporter.close(time.monotonic() + 5)
+    assert not list(folder.glob("open-*"))
+
+
+def test_a_full_disk_costs_telemetry_only(start, caplog):
+    """On a full disk spans are dropped and counted with one line in the log; when there is room again they are written."""
+    exporter, _, folder = start()
+    exporter.put(make_batch(1))
+    exporter.tick()
+    (path,) = folder.glob("traces-*")
+    with file_size_limit(path.stat().st_size + 100):
+        for number in (2, 3):
+            exporter.put(make_batch(number))
+            exporter.tick()
+    exporter.put(make_batch(4))
+    exporter.tick()
+    assert sum(exporter.dropped("spans").values()) == 2
+    assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
+    assert span_ids(folder) == [1, 4]
+    assert read_lines(folder, "traces")[1] == 1
+
+
+def test_a_folder_that_cannot_be_made_costs_telemetry_only(start, tmp_path, caplog):
+    """Where the folder cannot be made spans are dropped and counted with one line; when it can be, writing begins."""
+    obstacle = tmp_path / "run"
+    obstacle.write_text("a file in the way")
+    exporter, state, folder = start()
+    state.update([make_point()])
+    for number in (1, 2):
+        exporter.put(make_batch(number, open_spans=(make_open(9),)))
+        exporter.tick()
+    assert sum(exporter.dropped("spans").values()) == 2
+    assert len(caplog.records) == 1
+    assert str(folder) in caplog.text
+    obstacle.unlink()
+    exporter.put(make_batch(3, open_spans=(make_open(9),)))
+    exporter.tick()
+    assert (span_ids(folder), span_ids(folder, "open")) == ([3], [9])
+    assert values(folder) == [("verl.test", 1.0)]
+
+
+def test_the_queue_is_bounded_and_put_does_not_wait(start):
+    """More spans than may wait are dropped and counted; `put` does no input or output."""
+    exporter, _, folder = start(capacity=100)
+    for begin in range(1, 1001, 50):
+        exporter.put(make_batch(*range(begin, begin + 50)))
+    assert not folder.exists()
+    assert exporter.dropped("spans") == {"file queue full": 900}
+    exporter.tick()
+    assert span_ids(folder) == list(range(1, 101))
+
+
+def test_closing_writes_what_waits(start):
+    """Closing writes what waits; so does a flush."""
+    exporter, _, folder = start()
+    exporter.put(make_batch(1))
+    exporter.flush(time.monotonic() + 5)
+    assert span_ids(folder) == [1]
+    exporter.put(make_batch(2))
+    exporter.close(time.monotonic() + 5)
+    assert span_ids(folder) == [1, 2]
+
+
+WRITER = """
+import os, sys, pathlib
+from verl_otel.exporting.files import FileExporter
+from verl_otel.exporting.fold import State
+from verl_otel.model import Batch, Resource, Scope, SpanRecord
+exporter = FileExporter(pathlib.Path(sys.argv[1]))
+exporter.open(Resource({"verl.role": "trainer", "host.name": "node"}), Scope("verl_otel"), State())
+span = SpanRecord(1, os.getpid(), 0, "n", 1, 1, 2, {}, (), (), 0, "", 1, "")
+for _ in range(50):
+    exporter.put(Batch(0, (span,)))
+    exporter.tick()
+sys.stdin.read()
+"""
+
+
+def test_two_processes_never_share_a_file(tmp_path):
+    """Processes of one role on one host write files of their own."""
+    command = [sys.executable, "-c", WRITER, tmp_path]
+    workers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
+    try:
+        for worker in workers:
+            worker.communicate(timeout=60)
+    finally:
+        for worker in workers:
+            worker.kill()
+    assert {worker.returncode for worker in workers} == {0}
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == sorted(f"traces-trainer-node-{worker.pid}.jsonl" for worker in workers)
+    assert sorted(span_ids(tmp_path)) == sorted(worker.pid for worker in workers for _ in range(50))

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The folded state: the latest point of every series, read by several readers that do not disturb each other."""
+
+import sys
+import threading
+
+import pytest
+from exporting_records import make_point, steady
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_otel.exporting.fold import State
+
+NAMES = ("verl.a", "verl.b")
+LABELS = ((), (("x", "1"),), (("x", "2"),))
+updates = st.lists(st.tuples(st.sampled_from(NAMES), st.sampled_from(LABELS), st.integers(0, 99)), max_size=4).map(
+    tuple
+)
+actions = st.lists(st.one_of(updates, st.integers(0, 2)), max_size=40)
+
+
+class Reader:
+    """What one reader knows: the latest point of every series that it was shown."""
+
+    def __init__(self, state):
+        self.state, self.cursor, self.known = state, 0, {}
+
+    def read(self):
+        self.cursor, points = self.state.read(self.cursor)
+        self.known.update({(point.instrument.name, point.labels): point.value for point in points})
+        return points
+
+
+@steady
+@given(actions)
+def test_every_reader_ends_with_the_latest_points(script):
+    """Whatever is updated and read in whatever order, each reader knows the latest point of every series in the end."""
+    state, latest = State(), {}
+    readers = [Reader(state) for _ in range(3)]
+    for action in script:
+        if isinstance(action, int):
+            readers[action].read()
+            assert readers[action].known == latest
+        else:
+            state.update([make_point(name, value=value, labels=labels) for name, labels, value in action])
+            latest.update({(name, labels): value for name, labels, value in action})
+    for reader in readers:
+        reader.read()
+        assert reader.known == latest
+
+
+@steady
+@given(actions)
+def test_a_reader_is_shown_only_what_changed(script):
+    """A reader is shown the series that were updated since it read last, each once, and nothing else."""
+    state, reader, changed = State(), None, set()
+    reader = Reader(state)
+    for action in script:
+        if isinstance(action, int):
+            shown = [(point.instrument.name, point.labels) for point in reader.read()]
+            assert sorted(shown) == sorted(changed)
+            changed.clear()
+        else:
+            state.update([make_point(name, value=value, labels=labels) for name, labels, value in action])
+            changed |= {(name, labels) for name, labels, _ in action}
+
+
+def test_one_reader_takes_nothing_from_another():
+    """What one reader has read is still new to another one, and a reader may begin again from nothing."""
+    state = State()
+    state.update([make_point()])
+    first, _ = state.read()
+    assert [len(state.read(cursor)[1]) for cursor in (first, 0, first, 0)] == [0, 1, 0, 1]
+
+
+def test_an_empty_state_has_nothing():
+    """Before the first point there is nothing to read, and a reader that read then misses nothing later."""
+    state = State()
+    cursor, points = state.read()
+    assert not points
+    state.update([make_point()])
+    assert len(state.read(cursor)[1]) == 1
+
+
+@pytest.fixture
+def fast_switching():
+    """Have threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+def test_nothing_is_missed_under_concurrent_updates(fast_switching):
+    """With four writers and three readers at work, every reader sees each series only grow, and ends with its last value."""
+    state, last, done = State(), 400, threading.Event()
+    problems = []
+
+    def write(writer):
+        for value in range(1, last + 1):
+            state.update([make_point(f"verl.{writer}.{series}", value=value) for series in range(3)])
+
+    def read(reader):
+        ended = False
+        while not ended:
+            ended = done.is_set()
+            before = dict(reader.known)
+            reader.read()
+            problems.extend(key for key, value in before.items() if reader.known[key] < value)
+
+    readers = [Reader(state) for _ in range(3)]
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=read, args=(reader,)) for reader in readers]
+    for thread in writers + threads:
+        thread.start()
+    for thread in writers:
+        thread.join()
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert not problems
+    for reader in readers:
+        assert len(reader.known) == 12
+        assert set(reader.known.values()) == {last}

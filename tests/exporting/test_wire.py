@@ -1,0 +1,275 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The bytes we write parse to the messages that the SDK's own encoder makes."""
+
+import math
+
+import pytest
+from exporting_records import (
+    NOW,
+    RESOURCE,
+    SCOPE,
+    any_integers,
+    make_histogram,
+    make_point,
+    make_span,
+    metrics,
+    plain,
+    plain_mapping,
+    resources,
+    spans,
+    steady,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.resources import Resource as SdkResource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from verl_otel.exporting import wire
+from verl_otel.model import REMOTE, EventRecord, Exemplar, HistogramValue, LinkRecord, Scope
+
+try:
+    from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
+except ImportError:  # the oldest SDKs that we support know no exemplars
+    SdkExemplar = None
+
+
+def assert_same(ours, theirs):
+    """Compare two messages; NaN equals NaN."""
+    assert str(ours) == str(theirs)
+    assert ours.SerializeToString(deterministic=True) == theirs.SerializeToString(deterministic=True)
+
+
+def parse_spans(body):
+    message = ExportTraceServiceRequest.FromString(body)
+    return [
+        span for group in message.resource_spans for scope in group.scope_spans for span in scope.spans
+    ], message.resource_spans[0]
+
+
+def parse_points(body):
+    metric = ExportMetricsServiceRequest.FromString(body).resource_metrics[0].scope_metrics[0].metrics[0]
+    return metric, list(getattr(metric, metric.WhichOneof("data")).data_points)
+
+
+def context(trace_id, span_id, state="", remote=False):
+    pairs = [tuple(pair.split("=")) for pair in state.split(",") if pair]
+    return SpanContext(trace_id, span_id, remote, TraceFlags(1), TraceState(pairs))
+
+
+def sdk_scope(scope):
+    return InstrumentationScope(scope.name, scope.version, scope.schema_url)
+
+
+def sdk_span(span, resource):
+    """Return the SDK's span that says what ``span`` says."""
+    remote = bool(span.flags & REMOTE)
+    return ReadableSpan(
+        plain(span.name),
+        context(span.trace_id, span.span_id, span.trace_state),
+        context(span.trace_id, span.parent_id, remote=remote) if span.parent_id else None,
+        resource,
+        plain_mapping(span.attributes),
+        [Event(plain(each.name), plain_mapping(each.attributes), each.time_ns) for each in span.events],
+        [
+            Link(
+                context(each.trace_id, each.span_id, each.trace_state, bool(each.flags)), plain_mapping(each.attributes)
+            )
+            for each in span.links
+        ],
+        SpanKind(span.kind - 1),
+        status=Status(StatusCode(span.status), plain(span.message) if span.message else None),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=sdk_scope(span.scope or SCOPE),
+    )
+
+
+@steady
+@given(resources, st.lists(spans(event_names=st.text(max_size=8)), min_size=1, max_size=4))
+def test_spans_equal_the_sdks(resource, records):
+    """Any spans, of several scopes, parse to the request that the SDK makes of the same spans."""
+    ours = ExportTraceServiceRequest.FromString(wire.encode_traces(resource, SCOPE, records))
+    made = SdkResource(plain_mapping(resource.attributes))
+    theirs = encode_spans([sdk_span(record, made) for record in records])
+    by_scope = {}
+    for record in records:
+        by_scope.setdefault(record.scope or SCOPE, []).append(record)
+    for group, (scope, mine) in zip(theirs.resource_spans[0].scope_spans, by_scope.items(), strict=True):
+        group.schema_url = scope.schema_url  # old SDKs leave it out
+        for span, record in zip(group.spans, mine, strict=True):
+            if not span.status.ByteSize():
+                span.ClearField("status")  # an empty message and none mean the same
+            for link, given_link in zip(span.links, record.links, strict=True):
+                link.trace_state = given_link.trace_state  # the SDK leaves it out
+    assert_same(ours, theirs)
+
+
+def sdk_metric(instrument, points):
+    """Return the SDK's metric that says what the points say."""
+    made, cumulative = [], sdk.AggregationTemporality.CUMULATIVE
+    for point in points:
+        labels, value = plain_mapping(dict(point.labels)), point.value
+        if isinstance(value, HistogramValue):
+            numbers = (value.samples, value.total, list(value.counts), list(value.bounds), value.minimum, value.maximum)
+            found = [SdkExemplar({}, each.value, each.time_ns, each.span_id, each.trace_id) for each in point.exemplars]
+            extra = [found] if SdkExemplar else []
+            made.append(sdk.HistogramDataPoint(labels, point.start_ns, point.time_ns, *numbers, *extra))
+        else:
+            made.append(sdk.NumberDataPoint(labels, point.start_ns, point.time_ns, value))
+    kinds = {
+        "gauge": lambda: sdk.Gauge(made),
+        "histogram": lambda: sdk.Histogram(made, cumulative),
+        "counter": lambda: sdk.Sum(made, cumulative, is_monotonic=True),
+        "updown": lambda: sdk.Sum(made, cumulative, is_monotonic=False),
+    }
+    return sdk.Metric(instrument.name, instrument.description, instrument.unit, kinds[instrument.kind]())
+
+
+@steady
+@given(resources, metrics())
+def test_metrics_equal_the_sdks(resource, points):
+    """Histograms with exemplars, counters, gauges and up-down counters parse to what the SDK makes of the same points."""
+    if SdkExemplar is None:
+        points = [point._replace(exemplars=()) for point in points]
+    ours = ExportMetricsServiceRequest.FromString(wire.encode_metrics(resource, SCOPE, points))
+    groups = {}
+    for point in points:
+        groups.setdefault(point.instrument, []).append(point)
+    made = [sdk_metric(instrument, group) for instrument, group in groups.items()]
+    scope = sdk.ScopeMetrics(sdk_scope(SCOPE), made, "")
+    resource_metrics = sdk.ResourceMetrics(SdkResource(plain_mapping(resource.attributes)), [scope], "")
+    theirs = encode_metrics(sdk.MetricsData([resource_metrics]))
+    theirs.resource_metrics[0].scope_metrics[0].schema_url = SCOPE.schema_url  # old SDKs leave it out
+    assert_same(ours, theirs)
+
+
+def test_spans_stand_under_their_scope():
+    """Spans of another scope stand under that scope with its version and schema, ours under ours."""
+    theirs = Scope("user", "9", "urn:user")
+    _, group = parse_spans(
+        wire.encode_traces(RESOURCE, SCOPE, [make_span(1), make_span(2, scope=theirs), make_span(3)])
+    )
+    found = [(each.scope.name, each.scope.version, each.schema_url, len(each.spans)) for each in group.scope_spans]
+    assert found == [("verl_otel", "1.2.3", "urn:test:1", 2), ("user", "9", "urn:user", 1)]
+
+
+def test_an_empty_histogram_has_no_minimum():
+    """A histogram without measurements has no minimum and no maximum: infinity is no measurement."""
+    _, (point,) = parse_points(
+        wire.encode_metrics(RESOURCE, SCOPE, [make_point(kind="histogram", value=make_histogram())])
+    )
+    assert (point.count, point.HasField("min"), point.HasField("max")) == (0, False, False)
+
+
+def test_a_delta_is_said():
+    """With delta temporality a counter and a histogram say so, an up-down counter stays cumulative."""
+    points = [make_point("c", "counter"), make_point("h", "histogram", make_histogram(1.0)), make_point("u", "updown")]
+    message = ExportMetricsServiceRequest.FromString(wire.encode_metrics(RESOURCE, SCOPE, points, wire.DELTA))
+    counter, histogram, updown = message.resource_metrics[0].scope_metrics[0].metrics
+    found = (counter.sum, histogram.histogram, updown.sum)
+    assert [each.aggregation_temporality for each in found] == [wire.DELTA, wire.DELTA, wire.CUMULATIVE]
+
+
+@pytest.mark.parametrize("value", [True, 1 << 63, 1 << 64, -(1 << 64), math.nan, -math.inf])
+def test_any_number_of_a_gauge_arrives(value):
+    """A truth value is 0 or 1, an integer of more than 64 bits a float, NaN and infinity what they are."""
+    _, (point,) = parse_points(wire.encode_metrics(RESOURCE, SCOPE, [make_point(value=value)]))
+    found = getattr(point, point.WhichOneof("value"))
+    assert found == value or (math.isnan(found) and math.isnan(value))
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a gauge set to an integer above 1e308 makes every later metrics request fail"
+)
+def test_an_integer_that_no_float_holds_does_not_stop_the_others():
+    """A gauge whose value is beyond any float does not keep the other points from being sent."""
+    points = [make_point("a", value=10**400), make_point("b", value=1.0)]
+    assert b"\x0a\x01b" in wire.encode_metrics(RESOURCE, SCOPE, points)
+
+
+@steady
+@given(any_integers.filter(lambda value: value >= 0))
+def test_varint_can_be_read_back(number):
+    """A varint holds seven bits a byte, the lowest first, and only its last byte has no mark."""
+    body = wire.varint(number)
+    assert sum((byte & 0x7F) << 7 * index for index, byte in enumerate(body)) == number
+    assert [byte >> 7 for byte in body] == [1] * (len(body) - 1) + [0]
+
+
+def test_everything_of_a_span_arrives():
+    """A span with every field is read back with exactly these values."""
+    link = LinkRecord(5, 6, {"verl.link.type": "consumed"}, "verl=t", REMOTE)
+    event = EventRecord("exception", NOW + 5, {"exception.type": "ValueError"})
+    span = make_span(
+        2, parent_id=9, attributes={"list": ("a", "b")}, links=(link,), events=(event,), status=2, message="no",
+        flags=1 | REMOTE, trace_state="verl=s",
+    )  # fmt: skip
+    ((found,), _) = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [span]))
+    assert (int.from_bytes(found.parent_span_id, "big"), found.trace_state, found.flags) == (9, "verl=s", 0x300)
+    assert (found.status.code, found.status.message) == (2, "no")
+    assert [value.string_value for value in found.attributes[0].value.array_value.values] == ["a", "b"]
+    assert (found.links[0].trace_state, found.links[0].flags) == ("verl=t", 0x300)
+    assert (found.events[0].name, found.events[0].time_unix_nano) == ("exception", NOW + 5)
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a lone surrogate in an event's name raises, and the whole batch is lost")
+def test_a_broken_event_name_does_not_raise():
+    """A lone surrogate in an event's name becomes a question mark, as it does in a span's name."""
+    span = make_span(events=(EventRecord("\ud800", NOW, {}),))
+    ((found,), _) = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [span]))
+    assert found.events[0].name == "?"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a lone surrogate in the name of a user's tracer raises, and the whole batch is lost"
+)
+def test_a_broken_scope_name_does_not_raise():
+    """A lone surrogate in the name of a user's tracer becomes a question mark."""
+    _, group = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [make_span(scope=Scope("\ud800"))]))
+    assert group.scope_spans[0].scope.name == "?"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a lone surrogate in a description or unit makes every metrics request fail"
+)
+@pytest.mark.parametrize("field", ["unit", "description"])
+def test_a_broken_description_does_not_raise(field):
+    """A lone surrogate in the description or unit that a user gave to an instrument becomes a question mark."""
+    metric, _ = parse_points(wire.encode_metrics(RESOURCE, SCOPE, [make_point(**{field: "\ud800"})]))
+    assert getattr(metric, field) == "?"
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: None, which the SDK keeps as a value, raises, and the whole batch is lost")
+@pytest.mark.parametrize("value", [None, ("a", None)])
+def test_a_users_none_does_not_raise(value):
+    """A user's span with None in its attributes is sent, the other attributes and spans of the batch with it."""
+    batch = [make_span(1, attributes={"bad": value, "good": 1}), make_span(2)]
+    found, _ = parse_spans(wire.encode_traces(RESOURCE, SCOPE, batch))
+    assert len(found) == 2
+    assert any(pair.key == "good" for pair in found[0].attributes)
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: bytes arrive as a list of numbers and a mapping as the list of its keys")
+@pytest.mark.parametrize(("value", "kind"), [(b"raw", "bytes_value"), ({"a": 1}, "kvlist_value")])
+def test_a_users_bytes_and_mappings_arrive(value, kind):
+    """Bytes and mappings, which newer SDKs allow in attributes, arrive as what they are."""
+    ((found,), _) = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [make_span(attributes={"key": value})]))
+    assert found.attributes[0].value.WhichOneof("value") == kind
+
+
+def test_exemplars_lead_to_their_trace():
+    """An exemplar carries value, time and both ids, in the histogram's point."""
+    exemplar = Exemplar(0.5, NOW, 0xABC, 0xDEF)
+    point = make_point(kind="histogram", value=make_histogram(0.5), exemplars=[exemplar])
+    _, (found,) = parse_points(wire.encode_metrics(RESOURCE, SCOPE, [point]))
+    (only,) = found.exemplars
+    ids = (int.from_bytes(only.trace_id, "big"), int.from_bytes(only.span_id, "big"))
+    assert (only.as_double, only.time_unix_nano, *ids) == (0.5, NOW, 0xABC, 0xDEF)

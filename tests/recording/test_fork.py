@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+import json
+
+import pytest
+
+BEGIN = """
+    import json, os, signal, sys, threading, warnings
+    warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is what is tested
+    import verl_otel
+    from verl_otel.model import HistogramValue
+    from verl_otel.recording import context, ids, recorder, span, wrap
+    from verl_otel.recording.series import FoldLock
+    from verl_otel.recording.store import Store
+
+    def switch_on():
+        context.kernel()
+        Store.on = True
+        wrap.switch(on=True)
+
+    def drained():
+        batch = recorder.drain(wait=10)
+        values = {p.instrument.name: p.value.samples if isinstance(p.value, HistogramValue) else p.value
+                  for p in batch.points}
+        spans = [[s.name, s.trace_id, s.span_id, s.parent_id] for s in batch.spans]
+        return {"values": values, "spans": spans, "open": [o.span.name for o in batch.open_spans]}
+
+    def in_child(work):
+        '''Fork; return what `work` returned in the child, or the signal that ended it.'''
+        sys.stdout.flush()
+        reader, writer = os.pipe()
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            try:
+                os.write(writer, json.dumps(work()).encode())
+            finally:
+                os._exit(0)
+        os.close(writer)
+        with os.fdopen(reader, "rb") as pipe:
+            said = pipe.read()
+        os.waitpid(child, 0)
+        return json.loads(said or b'"killed"')
+"""
+
+
+@pytest.fixture
+def forking(run_python):
+    """Run a script that forks and return what it printed as JSON."""
+    return lambda script: json.loads(run_python(BEGIN + script))
+
+
+def test_children_have_ids_of_their_own(forking):
+    """Forked children and their parent never make the same ids."""
+    made = forking("""
+    ids.make_trace_id()
+    make = lambda: [str(ids.make_trace_id()), str(ids.make_span_id())]
+    print(json.dumps([*in_child(make), *in_child(make), *make()]))
+    """)
+    assert len(set(made)) == 6
+
+
+def test_a_child_doubles_nothing(forking):
+    """A child reports neither the totals nor the ended or open spans that its parent has recorded before the fork."""
+    child, parent = forking("""
+    switch_on()
+    done = verl_otel.counter("done")
+    timed = verl_otel.timed("timed")(lambda: None)
+    for _ in range(500):
+        done.add(1), timed()
+    with verl_otel.tool("before"):
+        pass
+    with verl_otel.step(1):
+        inside = in_child(drained)
+    print(json.dumps([inside, drained()]))
+    """)
+    assert child == {"values": {}, "spans": [], "open": []}
+    assert parent["values"]["done"] == parent["values"]["timed"] == 500
+    assert [span[0] for span in parent["spans"]] == ["execute_tool before", "verl.step"]
+
+
+def test_a_child_goes_on_recording(forking):
+    """Functions decorated before the fork record in the child, in series that begin there."""
+    child, parent = forking("""
+    switch_on()
+    timed = verl_otel.timed("timed")(lambda: None)
+    traced = verl_otel.tool("traced")(lambda: None)
+    timed(), traced()
+
+    def work():
+        timed(), traced(), traced()
+        return drained()
+
+    print(json.dumps([in_child(work), drained()]))
+    """)
+    assert child["values"] == {"timed": 1, "verl.tool.call.duration": 2}
+    assert parent["values"] == {"timed": 1, "verl.tool.call.duration": 1}
+    assert len(child["spans"]) == 2
+    assert not {span[2] for span in child["spans"]} & {span[2] for span in parent["spans"]}
+
+
+def test_a_fork_while_another_thread_folds_does_not_stop_the_child(forking):
+    """A child can drain although the fold lock was held in its parent when it was born."""
+    child = forking("""
+    switch_on()
+    done = verl_otel.counter("done")
+    with FoldLock.held:
+        child = in_child(lambda: [done.add(1), drained()][1])
+    print(json.dumps(child))
+    """)
+    assert child["values"] == {"done": 1}
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: ids are made lazily, so parent and child make different ones for one span")
+def test_spans_of_a_child_lie_below_the_span_around_the_fork(forking):
+    """A span opened in a child belongs to the trace of the step in which the child was born."""
+    child, parent = forking("""
+    switch_on()
+
+    def work():
+        with verl_otel.tool("in child"):
+            pass
+        return drained()
+
+    with verl_otel.step(1):
+        child = in_child(work)
+    print(json.dumps([child, drained()]))
+    """)
+    (_, trace_id, _, parent_id), (_, step_trace, step_span, _) = child["spans"][0], parent["spans"][0]
+    assert (trace_id, parent_id) == (step_trace, step_span)
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a child that leaves an inherited block reports its parent's span and metrics")
+def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
+    """Leaving, in a child, a block that its parent had entered records nothing: the parent will."""
+    child = forking("""
+    switch_on()
+
+    def work():
+        step.__exit__(SystemExit, SystemExit(), None)
+        return drained()
+
+    with verl_otel.step(1) as step:
+        child = in_child(work)
+    print(json.dumps(child))
+    """)
+    assert child == {"values": {}, "spans": [], "open": []}
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: the lock of the ids is not replaced in a child, which then waits for ever")
+def test_a_fork_while_another_thread_makes_ids_does_not_stop_the_child(forking):
+    """A child can make ids although another thread of its parent was making some when it was born."""
+    child = forking("""
+    switch_on()
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with span._ids_lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def work():
+        signal.setitimer(signal.ITIMER_REAL, 2)
+        with verl_otel.tool("in child") as made:
+            return made.get_span_context().is_valid
+
+    child = in_child(work)
+    done.set()
+    thread.join()
+    print(json.dumps(child))
+    """)
+    assert child is True

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from verl_otel.recording import ids
+
+SEEDED = """
+    import random
+    random.seed(42)
+    from verl_otel.recording import ids
+    random.seed(42)
+    print(ids.make_trace_id(), ids.make_span_id(), ids.draw())
+"""
+
+
+def test_two_processes_with_one_seed_have_different_ids(run_python):
+    """Two processes that seed `random` with the same number make different trace ids, span ids and draws."""
+    first, second = run_python(SEEDED).split(), run_python(SEEDED).split()
+    assert not set(first) & set(second)
+
+
+def test_the_users_seed_does_not_reach_the_ids():
+    """Seeding `random` again does not repeat the ids."""
+    random.seed(7)
+    first = ids.make_trace_id(), ids.make_span_id()
+    random.seed(7)
+    assert (ids.make_trace_id(), ids.make_span_id()) != first
+
+
+def test_ids_do_not_use_up_the_users_random_numbers():
+    """A seeded run draws the same numbers with and without ids in between."""
+    random.seed(7)
+    expected = [random.random() for _ in range(3)]
+    random.seed(7)
+    drawn = []
+    for _ in range(3):
+        ids.make_trace_id(), ids.make_span_id(), ids.draw()
+        drawn.append(random.random())
+    assert drawn == expected
+
+
+@pytest.mark.parametrize("make", [ids.make_trace_id, ids.make_span_id])
+def test_an_id_is_never_zero(monkeypatch, make):
+    """An id is not 0 even when the generator says 0: OpenTelemetry takes that for no id."""
+    monkeypatch.setattr(ids, "_bits", lambda _: 0)
+    assert make() == 1
+
+
+def test_ids_fill_their_width_and_do_not_repeat():
+    """Trace ids use 128 bits, span ids 64, and 10,000 of them are distinct."""
+    traces = {ids.make_trace_id() for _ in range(10_000)}
+    spans = {ids.make_span_id() for _ in range(10_000)}
+    assert len(traces) == len(spans) == 10_000
+    assert 1 << 120 < max(traces) < 1 << 128
+    assert 1 << 60 < max(spans) < 1 << 64
+
+
+@given(st.integers(0, (1 << 53) - 1))
+@settings(deadline=None, max_examples=50, database=None)
+def test_a_draw_is_at_least_zero_and_below_one(bits):
+    """A draw lies in [0, 1), whatever the generator says."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ids, "_bits", lambda _: bits)
+        assert 0 <= ids.draw() < 1
+
+
+def test_draws_are_uniform():
+    """A tenth of the draws is below 0.1."""
+    share = sum(ids.draw() < 0.1 for _ in range(20_000)) / 20_000
+    assert 0.08 < share < 0.12

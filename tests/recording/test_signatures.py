@@ -1,0 +1,181 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A decorated function has the parameters of the plain one, in every respect that a caller can see."""
+
+import inspect
+
+import pytest
+import verl_otel
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from verl_otel.recording.signatures import make_unique, read_parameters
+from verl_otel.testing import capture
+
+MUTABLE = []
+
+
+def plain(a, b=2): ...
+def positional(a, b=MUTABLE, /): ...
+def mixed(a, /, b, *, c, d=MUTABLE): ...
+def only_keywords(*, a, b=1): ...
+def starred(a, *rest, b=1, **options): ...
+def everything(a, /, b: int, *rest: str, c: float = 1.5, d, **options: bytes) -> list[int]: ...
+def nothing(): ...
+def own_names(_f, _a, _b, _span, _result, _error, _fail, __f): ...
+def template_names(make, active, passive, f, a, b, span, result, error, fail): ...
+def words(self, cls, args, kwargs, name, type, print): ...
+
+
+FUNCTIONS = [
+    plain,
+    positional,
+    mixed,
+    only_keywords,
+    starred,
+    everything,
+    nothing,
+    own_names,
+    template_names,
+    words,
+    lambda x, *y: (x, y),
+]
+VERBS = [
+    pytest.param(lambda: verl_otel.tool("t", extract=lambda *_: None), id="with extractor"),
+    pytest.param(lambda: verl_otel.span("s"), id="without extractor"),
+    pytest.param(lambda: verl_otel.timed("t"), id="timed"),
+]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
+def test_the_signature_is_the_same(verb, function):
+    """Signature, defaults (the very objects), annotations and names are those of the plain function."""
+    decorated = verb()(function)
+    assert inspect.signature(decorated) == inspect.signature(function)
+    bare = inspect.signature(decorated, follow_wrapped=False)
+    assert list(bare.parameters) == list(inspect.signature(function).parameters)
+    assert [each.kind for each in bare.parameters.values()] == [
+        each.kind for each in inspect.signature(function).parameters.values()
+    ]
+    assert decorated.__defaults__ is function.__defaults__
+    assert decorated.__kwdefaults__ == function.__kwdefaults__
+    assert decorated.__annotations__ == function.__annotations__
+    assert (decorated.__name__, decorated.__qualname__, decorated.__module__, decorated.__doc__) == (
+        function.__name__,
+        function.__qualname__,
+        function.__module__,
+        function.__doc__,
+    )
+    assert decorated.__wrapped__ is function
+
+
+def test_a_mutable_default_is_the_same_object(recorded):
+    """A mutable default is shared with the plain function, as between its calls."""
+
+    @verl_otel.span("s")
+    def collect(item, into=[], *, also={}):  # noqa: B006 - this is what is tested
+        into.append(item)
+        also[item] = True
+        return into, also
+
+    collect(1)
+    first, also = collect(2)
+    assert first == [1, 2]
+    assert set(also) == {1, 2}
+    assert collect.__wrapped__(3)[0] is first
+
+
+NAMES = ["_f", "_a", "_b", "_span", "_result", "_error", "_fail", "__f", "make", "active", "passive", "self", "args"]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@given(names=st.lists(st.sampled_from([*NAMES, "x", "y"]), min_size=1, max_size=6, unique=True), data=st.data())
+@settings(deadline=None, max_examples=60, database=None)
+def test_any_function_gets_what_its_caller_gave(verb, names, data):
+    """Whatever the kinds and names of parameters, the function gets the same arguments, decorated or not, on or off."""
+    kinds = sorted(data.draw(st.lists(st.integers(0, 3), min_size=len(names), max_size=len(names))))
+    parameters = [
+        inspect.Parameter(name, (0, 1, 1, 3)[kind], default=[name] if kind >= 2 else inspect.Parameter.empty)
+        for name, kind in zip(names, kinds)
+    ]
+    defaults = {each.name: each.default for each in parameters if each.default is not inspect.Parameter.empty}
+    signature = str(inspect.Signature([each.replace(default=each.empty) for each in parameters]))
+    for name in defaults:
+        signature = signature.replace(f"{name},", f"{name}=D['{name}'],").replace(f"{name})", f"{name}=D['{name}'])")
+    space = {"D": defaults}
+    try:
+        exec(f"def function{signature}: return [{', '.join(names)}]", space)
+    except SyntaxError:
+        return  # a name that is the end of another one was replaced twice
+    function = space["function"]
+    given_by_position = [object() for each in parameters if each.kind <= 1]
+    given_by_name = {each.name: object() for each in parameters if each.kind == 3 and data.draw(st.booleans())}
+    expected = function(*given_by_position, **given_by_name)
+    decorated = verb()(function)
+    assert decorated(*given_by_position, **given_by_name) == expected
+    with capture():
+        assert decorated(*given_by_position, **given_by_name) == expected
+        by_name = [each.name for each in parameters if each.kind == 1]
+        if all(each.kind != 0 for each in parameters):
+            assert decorated(**dict(zip(by_name, given_by_position)), **given_by_name) == expected
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_wrong_call_names_the_users_function(recorded, verb):
+    """A call with wrong arguments raises a TypeError that names the user's function, and records nothing."""
+
+    @verb()
+    def needs(one, two):
+        return one, two
+
+    with pytest.raises(TypeError, match=r"needs\(\) missing 1 required positional argument: 'two'"):
+        needs(1)
+    with pytest.raises(TypeError, match=r"needs\(\) got an unexpected keyword argument 'three'"):
+        needs(1, 2, three=3)
+    assert recorded.points == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("len", marks=pytest.mark.xfail(strict=True, reason="BUG: the template calls `len` by its name")),
+        pytest.param(
+            "BaseException", marks=pytest.mark.xfail(strict=True, reason="BUG: the template names `BaseException`")
+        ),
+    ],
+)
+def test_a_parameter_may_be_called_like_a_builtin(recorded, name):
+    """A timed function may have a parameter with the name of a builtin function or class."""
+    space = {}
+    exec(f"def function({name}):\n    if {name} < 0: raise ValueError\n    return {name}", space)
+    decorated = verl_otel.timed("t")(space["function"])
+    assert decorated(3) == 3
+    with pytest.raises(ValueError):
+        decorated(-1)
+
+
+def test_a_signature_that_somebody_set_is_kept_and_not_believed(recorded):
+    """A `__signature__` that names parameters which the code does not take is shown, and calls work as before."""
+
+    def real(*args, **kwargs):
+        return args, kwargs
+
+    real.__signature__ = inspect.Signature([inspect.Parameter("shown", inspect.Parameter.POSITIONAL_OR_KEYWORD)])
+    decorated = verl_otel.span("s")(real)
+    assert str(inspect.signature(decorated)) == "(shown)"
+    assert decorated(1, 2, three=3) == ((1, 2), {"three": 3})
+
+
+def test_what_is_no_plain_function_takes_anything():
+    """Builtins and objects with `__call__` are declared as taking any arguments."""
+    assert read_parameters(len).declared == "*args, **kwargs"
+    assert read_parameters("text".upper).passed == "*args, **kwargs"
+
+
+@given(st.lists(st.from_regex(r"_{0,4}[ab]", fullmatch=True), max_size=8).map(tuple), st.sampled_from(["a", "b"]))
+@settings(deadline=None, max_examples=60, database=None)
+def test_a_unique_name_is_taken_by_nobody(taken, name):
+    """A name that the wrapper uses is none of the parameters', and ends with what it was asked for."""
+    made = make_unique(name, taken)
+    assert made not in taken
+    assert made.lstrip("_") == name

@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whole processes with telemetry, and a reader of what they left that shares no code with the library."""
+
+import json
+import os
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import verl_otel
+from verl_otel.session import resource
+
+
+class Files:
+    """What stands in the files of one run: every line must be whole, every id once."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def paths(self, kind):
+        return sorted(self.folder.glob(f"{kind}-*.jsonl"))
+
+    def _groups(self, kind, outer, inner):
+        for path in self.paths(kind):
+            for line in path.read_text("utf-8").splitlines():
+                for group in json.loads(line)[outer]:
+                    who = read_attributes(group["resource"]["attributes"])
+                    for scope in group[inner]:
+                        yield path, who, scope
+
+    def spans(self, kind="traces"):
+        """Every span, with its attributes, the resource and the file it stands in."""
+        return [
+            SimpleNamespace(
+                name=each["name"],
+                id=each["spanId"],
+                trace=each["traceId"],
+                parent=each.get("parentSpanId", ""),
+                attributes=read_attributes(each["attributes"]),
+                scope=scope["scope"]["name"],
+                resource=who,
+                path=path,
+            )
+            for path, who, scope in self._groups(kind, "resourceSpans", "scopeSpans")
+            for each in scope["spans"]
+        ]
+
+    def names(self, kind="traces"):
+        return [span.name for span in self.spans(kind)]
+
+    def points(self, metric):
+        """Every point of a metric, in the order in which it was written."""
+        found = []
+        for path, who, scope in self._groups("metrics", "resourceMetrics", "scopeMetrics"):
+            for each in scope["metrics"]:
+                if each["name"] == metric:
+                    data = each.get("gauge") or each.get("sum") or each["histogram"]
+                    for point in data["dataPoints"]:
+                        labels = read_attributes(point.get("attributes", []))
+                        value = point.get("count", point.get("asInt", point.get("asDouble")))
+                        found.append(
+                            SimpleNamespace(
+                                labels=labels,
+                                value=float(value),
+                                time=int(point["timeUnixNano"]),
+                                resource=who,
+                                path=path,
+                            )
+                        )
+        return found
+
+    def last(self, metric, **labels):
+        """The latest value of a metric, summed over its series and the processes; a histogram's count."""
+        latest = {}
+        for point in self.points(metric):
+            if labels.items() <= {key.replace(".", "_"): value for key, value in point.labels.items()}.items():
+                key = (point.path, str(sorted(point.labels.items())))
+                if key not in latest or point.time >= latest[key].time:
+                    latest[key] = point
+        return sum(point.value for point in latest.values())
+
+
+def read_attributes(pairs):
+    """Attributes as a dictionary; numbers as numbers."""
+    made = {}
+    for pair in pairs:
+        (kind, value), *_ = pair["value"].items()
+        made[pair["key"]] = int(value) if kind == "intValue" else value
+    return made
+
+
+@pytest.fixture
+def files():
+    """Read a run's folder."""
+    return Files
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start telemetry in this process, into files, and stop it at the end; returns the run's files."""
+
+    def begin(**keywords):
+        settings = {"exporters": "file", "run_dir": tmp_path / "runs", "run_id": "r1", "drain_interval": 0.05}
+        settings |= keywords
+        verl_otel.init(**settings)
+        return Files(tmp_path / settings["run_dir"] / settings["run_id"])
+
+    yield begin
+    verl_otel.shutdown()
+    resource.clear()
+
+
+@pytest.fixture
+def environ(tmp_path):
+    """The environment of a process with telemetry: files in ``tmp_path / "runs" / "r1"``, nothing of pytest's."""
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    return {
+        **inherited,
+        "VERL_OTEL_ENABLED": "1",
+        "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"),
+        "VERL_OTEL_RUN_ID": "r1",
+        "VERL_OTEL_DRAIN_INTERVAL": "0.05",
+        "PYTHONUNBUFFERED": "1",
+    }
+
+
+@pytest.fixture
+def spawn(tmp_path, environ):
+    """Start a Python script with telemetry's environment; it is killed at the end if it still runs."""
+    started = []
+
+    def begin(code, **variables):
+        script = tmp_path / f"script{len(started)}.py"
+        script.write_text(code)
+        process = subprocess.Popen(
+            [sys.executable, script],
+            env={**environ, **variables},
+            cwd=tmp_path,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield begin
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def run(spawn):
+    """Run a Python script with telemetry's environment to its end."""
+
+    def finish(code, **variables):
+        process = spawn(code, **variables)
+        out, err = process.communicate(timeout=60)
+        return SimpleNamespace(code=process.returncode, out=out, err=err)
+
+    return finish
