@@ -4,6 +4,7 @@
 
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -21,10 +22,10 @@ from verl_otel.exporting.otlp import OtlpExporter
 
 
 @pytest.fixture(autouse=True)
-def no_proxy(monkeypatch):
-    """Reach the loopback directly, whatever the machine's settings are."""
+def plain_network(monkeypatch):
+    """Talk to the loopback directly, whatever proxies, passwords and certificates the machine has set."""
     for name in list(os.environ):
-        if name.lower() in ("http_proxy", "https_proxy", "all_proxy", "no_proxy", "netrc"):
+        if name.lower().endswith(("_proxy", "netrc", "ca_bundle")):
             monkeypatch.delenv(name)
 
 
@@ -33,6 +34,14 @@ def sink():
     """A sink for OTLP over HTTP on a free port."""
     with HttpSink() as made:
         yield made
+
+
+@pytest.fixture
+def dead_url():
+    """A URL on which nobody listens."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))  # bound and not listening: it stays free and refuses
+        yield f"http://127.0.0.1:{taken.getsockname()[1]}"
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Servers that stand for a Collector: they keep what they were sent and answer as they were told."""
+"""Servers that stand for a Collector: they keep what they were sent and answer as they were told; and what talks to them."""
 
 import gzip
 import threading
@@ -9,6 +9,7 @@ import urllib.request
 import zlib
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
@@ -20,6 +21,9 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+
+from verl_otel.exporting.endpoint import load_endpoint
+from verl_otel.exporting.transport import connect
 
 DECODERS = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
 REQUESTS = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}
@@ -171,6 +175,23 @@ class GrpcSink(Kept):
         response = ExportTraceServiceResponse() if signal == "traces" else ExportMetricsServiceResponse()
         setattr(response.partial_success, f"rejected_{field}", self.rejected)
         return response.SerializeToString()
+
+
+@contextmanager
+def transport(url, signal="traces", token_file=None, **variables):
+    """Connect to a URL; further variables are given without their common prefix."""
+    environ = {f"OTEL_EXPORTER_OTLP_{key}": value for key, value in variables.items()}
+    made = connect(load_endpoint(signal, token_file, {"OTEL_EXPORTER_OTLP_ENDPOINT": url, **environ}))
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+def send(url, signal="traces", body=b"a request", timeout=20.0, **variables):
+    """Send one request and return its answer."""
+    with transport(url, signal, **variables) as made:
+        return made.send(body, timeout)
 
 
 def scrape(url, accept="text/plain"):

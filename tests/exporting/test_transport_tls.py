@@ -8,23 +8,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from exporting_sinks import GrpcSink, HttpSink
+from exporting_sinks import GrpcSink, HttpSink, transport
 
 from verl_otel.errors import ConfigError
-from verl_otel.exporting.endpoint import load_endpoint
-from verl_otel.exporting.transport import connect
 
 BODY = b"\x0a\x00" * 500
-
-
-@contextmanager
-def transport(url, signal="traces", token_file=None, **variables):
-    environ = {f"OTEL_EXPORTER_OTLP_{key}": value for key, value in variables.items()}
-    made = connect(load_endpoint(signal, token_file, {"OTEL_EXPORTER_OTLP_ENDPOINT": url, **environ}))
-    try:
-        yield made
-    finally:
-        made.close()
+EXHAUSTED = pytest.mark.xfail(strict=True, reason="BUG: RESOURCE_EXHAUSTED is retried without the server asking for it")
 
 
 @contextmanager
@@ -57,6 +46,15 @@ def test_https_with_an_unknown_certificate(certificates):
             assert (answer.ok, answer.retry) == (False, True)
             assert "SSLError" in answer.reason
         assert not sink.requests
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: REQUESTS_CA_BUNDLE replaces the certificate that was configured")
+def test_https_where_requests_has_a_bundle_set(certificates, monkeypatch):
+    """The configured certificate counts even where REQUESTS_CA_BUNDLE is set, as it is on many clusters."""
+    certificate, key = certificates("server")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certificates("other")[0])
+    with https_sink(certificate, key) as sink, transport(sink.url, CERTIFICATE=certificate) as made:
+        assert made.send(BODY, 10).ok
 
 
 def test_https_with_a_clients_certificate(certificates):
@@ -104,7 +102,7 @@ def test_grpc_without_metadata_and_scheme(grpc_sink):
     ("code", "retry"),
     [
         ("UNAVAILABLE", True),
-        ("RESOURCE_EXHAUSTED", True),
+        pytest.param("RESOURCE_EXHAUSTED", False, marks=EXHAUSTED),
         ("ABORTED", True),
         ("INVALID_ARGUMENT", False),
         ("UNAUTHENTICATED", False),
@@ -121,6 +119,14 @@ def test_what_a_grpc_failure_means(grpc, grpc_sink, code, retry):
         assert made.send(BODY, 10).ok
 
 
+@EXHAUSTED
+def test_a_request_that_is_too_large_is_not_tried_again(grpc_sink):
+    """A request above the server's limit, 4 MiB by default, is dropped: tried again, it would block all later ones for ever."""
+    with transport(grpc_sink.url, PROTOCOL="grpc") as made:
+        answer = made.send(b"\x00" * (5 << 20), 10)
+    assert (answer.ok, answer.retry) == (False, False)
+
+
 @pytest.mark.parametrize("signal", ["traces", "metrics"])
 def test_a_partial_success_over_grpc_is_counted(grpc_sink, signal):
     """Items that the server refused although it took the request are in the answer."""
@@ -129,10 +135,10 @@ def test_a_partial_success_over_grpc_is_counted(grpc_sink, signal):
         assert made.send(BODY, 10)[::4] == (True, 4)
 
 
-def test_grpc_that_nobody_listens_to(grpc):
+def test_grpc_that_nobody_listens_to(grpc, dead_url):
     """Where nobody listens a request fails in time and may be tried again."""
     begin = time.monotonic()
-    with transport("http://127.0.0.1:1", PROTOCOL="grpc") as made:
+    with transport(dead_url, PROTOCOL="grpc") as made:
         answer = made.send(BODY, 1.0)
     assert (answer.ok, answer.retry) == (False, True)
     assert time.monotonic() - begin < 10

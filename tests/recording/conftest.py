@@ -11,12 +11,13 @@ from pathlib import Path
 
 import opentelemetry.context
 import pytest
-import verl_otel
 from opentelemetry import trace
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-from verl_otel.recording import context
+
+import verl_otel
+from verl_otel.recording import context, registry
 from verl_otel.recording.sampling import Policy
 from verl_otel.recording.span import Span
 from verl_otel.recording.store import Store
@@ -60,6 +61,13 @@ def kernel_path(request, monkeypatch):
 def both_paths(kernel_path, recorded):
     """Record in memory, once for each way to reach the current context."""
     return recorded
+
+
+@pytest.fixture
+def no_series(monkeypatch):
+    """Start as a process that has no series yet, and forget those of the test: they live as long as a process."""
+    monkeypatch.setattr(registry._Registry, "series", {})
+    monkeypatch.setattr(registry._Registry, "sizes", {})
 
 
 @pytest.fixture

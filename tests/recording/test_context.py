@@ -7,8 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import opentelemetry.context
 import pytest
-import verl_otel
 from opentelemetry import baggage, trace
+
+import verl_otel
 from verl_otel.recording.context import bind_context, kernel, span_key
 from verl_otel.recording.span import current
 
@@ -133,7 +134,9 @@ def test_an_unbound_function_in_a_thread_knows_no_step(recorded):
     assert recorded.span("execute_tool python").parent_id == 0
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: one captured context is entered by every call, and cannot be entered twice")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: one captured context is entered by every call, and cannot be entered twice"
+)
 def test_a_bound_function_may_be_called_while_it_runs():
     """One bound function can be called again while it runs: by itself, or in another thread."""
     variable = contextvars.ContextVar("variable", default="outside")

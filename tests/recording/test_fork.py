@@ -130,7 +130,9 @@ def test_spans_of_a_child_lie_below_the_span_around_the_fork(forking):
     assert (trace_id, parent_id) == (step_trace, step_span)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a child that leaves an inherited block reports its parent's span and metrics")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a child that leaves an inherited block reports its parent's span and metrics"
+)
 def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
     """Leaving, in a child, a block that its parent had entered records nothing: the parent will."""
     child = forking("""

@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Generator functions: what a decorated one does is what the plain one does, and its span is current inside it only."""
 
+import contextlib
 import gc
 import inspect
 import threading
 
 import opentelemetry.context
 import pytest
-import verl_otel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import baggage, trace
+
+import verl_otel
 from verl_otel.recording.span import current
 from verl_otel.recording.store import Store
 from verl_otel.testing import capture
@@ -166,7 +168,7 @@ def test_interleaved_generators_do_not_mix(recorded):
             with verl_otel.span(f"child of {key}"):
                 yield key
 
-    assert list(zip(produce("a"), produce("b"))) == [("a", "b")] * 3
+    assert list(zip(produce("a"), produce("b"), strict=True)) == [("a", "b")] * 3
     gc.collect()
     spans = recorded.spans
     parents = {span.name: {other.parent_id for other in spans if other.name == span.name} for span in spans}
@@ -285,10 +287,8 @@ def test_a_later_exception_of_the_body_has_no_false_cause(recorded):
 
     @verl_otel.span("g")
     def produce():
-        try:
+        with contextlib.suppress(ValueError):
             yield 1
-        except ValueError:
-            pass
         raise KeyError("later")
 
     generator = produce()

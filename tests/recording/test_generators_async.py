@@ -6,10 +6,11 @@ import asyncio
 import gc
 
 import pytest
-import verl_otel
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
+
+import verl_otel
 from verl_otel.recording.span import current
 from verl_otel.recording.store import Store
 from verl_otel.testing import capture

@@ -7,6 +7,7 @@ from bisect import bisect_left
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from verl_otel.model import Exemplar, HistogramValue, Instrument
 from verl_otel.recording import recorder, registry, series
 from verl_otel.recording.series import CEILING, CHUNK, Counter, FoldLock, Gauge, Histogram
@@ -200,7 +201,9 @@ def test_a_point_says_when_its_series_began():
     assert (first.time_ns, second.time_ns) == (10, 20)
 
 
-@pytest.mark.parametrize(("find", "name"), [(registry.histogram, "verl.step.duration"), (registry.counter, "verl.training.steps")])
+@pytest.mark.parametrize(
+    ("find", "name"), [(registry.histogram, "verl.step.duration"), (registry.counter, "verl.training.steps")]
+)
 def test_a_pickled_series_is_that_of_the_process_it_arrives_in(find, name):
     """Unpickled, a series is the one of the same name and labels, not a copy of it."""
     measured = find(name)

@@ -7,6 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+
 import verl_otel
 from verl_otel.model import HistogramValue
 from verl_otel.recording import recorder, registry, wrap

@@ -5,8 +5,9 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-import verl_otel
 from opentelemetry import trace
+
+import verl_otel
 from verl_otel.recording import recorder, span
 from verl_otel.recording.span import Span, current
 from verl_otel.recording.store import Store
@@ -233,7 +234,9 @@ def test_10_000_ended_spans_are_freed_by_the_drain(recorded, alive_spans):
     assert alive_spans() - before <= 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: an ended span holds the context around it, so a chain of tasks is never freed")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: an ended span holds the context around it, so a chain of tasks is never freed"
+)
 def test_a_chain_of_callbacks_does_not_hold_all_its_spans(recorded, alive_spans):
     """A traced callback that schedules its own next call, as heartbeats do, holds no more than its latest spans."""
 
@@ -256,7 +259,9 @@ def test_a_chain_of_callbacks_does_not_hold_all_its_spans(recorded, alive_spans)
     assert asyncio.run(main()) < 300
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: ids are made by recursion, one level for each span around; the batch is lost")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: ids are made by recursion, one level for each span around; the batch is lost"
+)
 def test_deep_nesting_does_not_stop_the_drain(recorded):
     """2,000 spans inside one another are drained."""
     blocks = [verl_otel.span("level") for _ in range(2000)]

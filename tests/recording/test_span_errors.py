@@ -8,21 +8,22 @@ import concurrent.futures
 import traceback
 
 import pytest
+
 import verl_otel
-from verl_otel.recording.span import Span
+from verl_otel.recording.span import current
 from verl_otel.recording.store import Store
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_UNSET
 
 
 class Outer:
-    class Failure(Exception):
+    class FailureError(Exception):
         """Has a qualified name with a dot in it."""
 
 
 MESSAGE = "the secret answer is 42"
 ERRORS = [
     ValueError(MESSAGE),
-    Outer.Failure(MESSAGE),
+    Outer.FailureError(MESSAGE),
     KeyboardInterrupt(MESSAGE),
     SystemExit(MESSAGE),
     StopAsyncIteration(MESSAGE),
@@ -173,9 +174,8 @@ def test_an_exception_that_is_caught_inside_is_no_error(recorded):
 
 def test_an_exception_marks_every_span_that_it_leaves(recorded):
     """Each span that an exception passes on its way is marked, and none around the place where it is caught."""
-    with verl_otel.step(1):
-        with pytest.raises(ValueError), verl_otel.phase("gen"), verl_otel.turn():
-            explode(ValueError())
+    with verl_otel.step(1), pytest.raises(ValueError), verl_otel.phase("gen"), verl_otel.turn():
+        explode(ValueError())
     status = {span.name: span.status for span in recorded.spans}
     assert status == {"verl.turn": STATUS_ERROR, "verl.phase.gen": STATUS_ERROR, "verl.step": STATUS_UNSET}
 
@@ -225,12 +225,12 @@ def test_an_exception_without_text_still_ends_its_span(swallow, recorded):
     """With content capture on, an exception whose text cannot be made passes unchanged, and its span is recorded."""
     Store.capture_content = True
 
-    class Unprintable(Exception):
+    class UnprintableError(Exception):
         def __str__(self):
             raise RuntimeError("no text")
 
-    with pytest.raises(Unprintable), verl_otel.tool("python"):
-        explode(Unprintable())
+    with pytest.raises(UnprintableError), verl_otel.tool("python"):
+        explode(UnprintableError())
     opened = len(Store.opened)
     Store.opened.clear()
     assert opened == 0
@@ -256,12 +256,17 @@ def test_a_failure_of_ours_does_not_leave_the_span_open(swallow, recorded, monke
     assert len(recorded.spans) == 1
 
 
-def test_the_exception_of_a_block_is_recorded_once(recorded):
-    """A span with an exception that the user recorded himself has that event and ours."""
-    with pytest.raises(ValueError), verl_otel.tool("python") as span:
-        span.record_exception(KeyError(), {"key": "value"}, escaped=True)
+def test_an_exception_that_the_user_recorded_is_kept(recorded):
+    """A span with an exception that the user recorded himself has that event, with its attributes, and ours."""
+    block = verl_otel.tool("python")
+
+    @block
+    def work():
+        current().record_exception(KeyError(), {"key": "value"}, escaped=True)
         explode(ValueError())
-    assert isinstance(span, Span)
+
+    with pytest.raises(ValueError):
+        work()
     first, second = recorded.spans[0].events
     assert first.attributes == {"exception.type": "KeyError", "key": "value", "exception.escaped": True}
     assert second.attributes == {"exception.type": "ValueError"}

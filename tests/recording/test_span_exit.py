@@ -8,8 +8,9 @@ import threading
 
 import opentelemetry.context
 import pytest
-import verl_otel
 from opentelemetry import baggage, trace
+
+import verl_otel
 from verl_otel.recording import recorder
 
 
@@ -62,7 +63,9 @@ def test_a_wrong_order_leaves_no_span_current(recorded, is_outside):
     assert is_outside()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: leaving a misplaced block again gives a wrong token to the context variable")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: leaving a misplaced block again gives a wrong token to the context variable"
+)
 def test_leaving_a_misplaced_block_again_does_not_raise(recorded):
     """A block that was left in the wrong order may be left again without an error."""
     first, second = enter("first"), enter("second")
@@ -105,7 +108,9 @@ def test_10_000_overlapping_blocks_do_not_raise(recorded):
     assert recorded.span("next").parent_id == 0
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: an ended span holds the context around it, and with it all spans before it")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: an ended span holds the context around it, and with it all spans before it"
+)
 def test_10_000_overlapping_blocks_are_not_held(recorded, alive_spans):
     """Of blocks each of which begins before the one before it ends, those that were drained are not held."""
     leave = overlap(10_000)
@@ -115,7 +120,9 @@ def test_10_000_overlapping_blocks_are_not_held(recorded, alive_spans):
     assert held < 300
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a context attached inside and never detached keeps the ended span as parent")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a context attached inside and never detached keeps the ended span as parent"
+)
 def test_a_context_that_was_never_detached_does_not_make_later_spans_children(recorded, alive_spans):
     """Attaching baggage inside a block and forgetting to detach it neither nests later spans nor holds old ones."""
     for number in range(1000):

@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 import opentelemetry.context
 import pytest
-import verl_otel
 from opentelemetry import baggage, propagate, trace
 from opentelemetry.baggage.propagation import W3CBaggagePropagator
 from opentelemetry.propagators.composite import CompositePropagator
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+import verl_otel
 from verl_otel.model import REMOTE, SAMPLED
 from verl_otel.recording.sampling import Policy
 

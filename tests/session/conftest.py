@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole processes with telemetry, and a reader of what they left that shares no code with the library."""
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -128,7 +130,7 @@ def environ(tmp_path):
 
 @pytest.fixture
 def spawn(tmp_path, environ):
-    """Start a Python script with telemetry's environment; it is killed at the end if it still runs."""
+    """Start a Python script with telemetry's environment; it and its children are killed at the end if they still run."""
     started = []
 
     def begin(code, **variables):
@@ -142,24 +144,28 @@ def spawn(tmp_path, environ):
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            start_new_session=True,
         )
         started.append(process)
         return process
 
     yield begin
     for process in started:
-        if process.poll() is None:
-            process.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
         process.communicate()
 
 
 @pytest.fixture
 def run(spawn):
-    """Run a Python script with telemetry's environment to its end."""
+    """Run a Python script with telemetry's environment to its end; one that hangs fails the test."""
 
-    def finish(code, **variables):
+    def finish(code, *, timeout=60, **variables):
         process = spawn(code, **variables)
-        out, err = process.communicate(timeout=60)
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except subprocess.TimeoutExpired:
+            pytest.fail(f"the process hangs: not ended within {timeout} s")
         return SimpleNamespace(code=process.returncode, out=out, err=err)
 
     return finish

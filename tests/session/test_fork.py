@@ -73,28 +73,40 @@ def test_what_waits_for_the_drain_belongs_to_the_parent(run, written):
     assert len(per_process(written.points("verl.training.steps"))) == 1
 
 
-def test_a_span_that_is_open_at_the_fork_is_written_once(run, written):
-    """A step around a fork ends in both processes and is the parent's alone; the child's work hangs below it."""
+@pytest.mark.xfail(strict=True, reason="BUG: ids that nobody has asked for before the fork are made in both processes")
+def test_work_in_the_child_hangs_below_what_was_open_at_the_fork(run, written):
+    """A span of the child has the parent's open step as its parent, in the same trace."""
     work = """
-with verl_otel.step(1) as step:
-    child = os.fork()
-    if not child:
+with verl_otel.step(1):
+    if not os.fork():
         with verl_otel.span("in the child"):
             pass
         session.flush()
         os._exit(0)
-    os.waitpid(child, 0)
+    os.wait()
 """
     assert run(script(work)).code == 0
     (step,) = [span for span in written.spans() if span.name == "verl.step"]
     (below,) = [span for span in written.spans() if span.name == "in the child"]
-    assert (below.trace, below.parent) == (step.trace, step.id)
     assert below.resource["process.pid"] != step.resource["process.pid"]
+    assert (below.trace, below.parent) == (step.trace, step.id)
 
 
-def test_a_grandchild_records_too(run, written):
-    """A fork of a fork has totals of its own."""
+@pytest.mark.xfail(strict=True, reason="BUG: a span that is open at a fork ends, and is counted, in both processes")
+def test_a_span_that_is_open_at_the_fork_is_the_parents_alone(run, written):
+    """A step around a fork is written and counted once, although both processes leave it."""
     work = """
+with verl_otel.step(1):
+    child = os.fork()
+if child:
+    os.waitpid(child, 0)
+"""
+    assert run(script(work)).code == 0
+    assert written.names() == ["verl.step"]
+    assert written.last("verl.training.steps") == 1
+
+
+GRANDCHILD = """
 record(1)
 if not os.fork():
     record(2)
@@ -105,8 +117,25 @@ if not os.fork():
     sys.exit(0)
 os.wait()
 """
-    assert run(script(work)).code == 0
+
+
+def test_a_grandchild_records_too(run, written):
+    """A fork of a fork has totals of its own."""
+    before = "import concurrent.futures.thread"  # see the next test
+    assert run(script(GRANDCHILD, before=before)).code == 0
     assert sorted(per_process(written.points("verl.training.steps")).values()) == [1, 2, 3]
+
+
+LATE_POOL = "record(1)\nsession.flush()\nimport concurrent.futures.thread\nif not os.fork():\n    os._exit(0)\nos.wait()"
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: our TracerProvider is made before the thread pool's fork hooks, and hangs every child"
+)
+@pytest.mark.parametrize("work", [LATE_POOL, GRANDCHILD], ids=["pool loaded later", "grandchild"])
+def test_a_child_does_not_hang_in_the_fork(run, work):
+    """A fork returns in the child, also where thread pools are first used after telemetry began."""
+    assert run(script(work), timeout=6).code == 0
 
 
 def test_the_parent_goes_on_serving_metrics(run):
@@ -151,11 +180,18 @@ def test_a_child_that_records_nothing_leaves_nothing(run, written):
     assert written.last("verl.training.steps") == 3
 
 
-def test_a_fork_after_shutdown_stays_off(run, tmp_path):
+def test_a_fork_after_shutdown_stays_off(run, written):
     """A child of a process whose telemetry was stopped records nothing."""
-    work = "verl_otel.shutdown()\nif not os.fork():\n    record(5)\n    sys.exit(session.current() is not None)\nsys.exit(os.wait()[1])"
+    work = """
+record(2)
+verl_otel.shutdown()
+if not os.fork():
+    record(5)
+    sys.exit(session.current() is not None)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
     assert run(script(work)).code == 0
-    assert not (tmp_path / "runs").exists()
+    assert list(per_process(written.points("verl.training.steps")).values()) == [2]
 
 
 @pytest.mark.xfail(strict=True, reason="BUG: multiprocessing ends a child without atexit, so its last drain is lost")

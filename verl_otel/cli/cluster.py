@@ -37,7 +37,7 @@ def ask_nodes() -> Iterator[Finding]:
             "fail",
             "cluster",
             f"no running Ray cluster: {str(error).splitlines()[0]}",
-            "start it, or leave --cluster away",
+            "start it, or say where it is (RAY_ADDRESS, and RAY_AUTH_MODE as the cluster has it)",
         )
         return
     try:

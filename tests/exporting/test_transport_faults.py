@@ -1,0 +1,136 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What may go wrong with a request: redirects, dripping servers, strange settings, secrets in the wrong place."""
+
+import logging
+import socket
+import threading
+import time
+from email.utils import formatdate
+
+import pytest
+from exporting_sinks import send, transport
+
+SECRET = "s3cr3t-t0k3n"
+BODY = b"a request"
+RAISES = pytest.mark.xfail(strict=True, reason="BUG: raises what is no OSError, and the exporter then never pauses")
+
+
+@pytest.mark.parametrize("status", [301, 302, 307, 308])
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a redirect, as a login page answers, counts as delivered: data is lost silently"
+)
+def test_a_redirect_is_no_success(sink, status):
+    """A redirect is not followed, and it is not success: nothing was taken."""
+    sink.answers["traces"] = (status, {"Location": f"{sink.url}/login"}, b"")
+    assert not send(sink.url).ok
+    assert [request.path for request in sink.requests] == ["/v1/traces"]
+
+
+def test_a_redirect_is_not_followed(sink):
+    """A redirect is not followed: headers with secrets go to no other place."""
+    sink.answers["traces"] = (307, {"Location": f"{sink.url}/elsewhere"}, b"")
+    send(sink.url, HEADERS=f"api-key={SECRET}")
+    assert [request.path for request in sink.requests] == ["/v1/traces"]
+
+
+@pytest.mark.xfail(
+    strict=True, reason="BUG: the timeout starts anew with every byte, so a dripping server holds the thread"
+)
+def test_a_dripping_server_is_given_up():
+    """A server that sends its answer byte by byte is given up, too, when the time is over."""
+    stop = threading.Event()
+
+    def drip(server):
+        connection, _ = server.accept()
+        with connection:
+            connection.recv(100_000)
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000\r\n\r\n")
+            while not stop.wait(0.05):
+                try:
+                    connection.sendall(b"x")
+                except OSError:
+                    return
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        dripping = threading.Thread(target=drip, args=(server,))
+        dripping.start()
+        timer = threading.Timer(3, stop.set)
+        timer.start()
+        begin = time.monotonic()
+        send(f"http://127.0.0.1:{server.getsockname()[1]}", body=b"x", TIMEOUT="0.3")
+        seconds = time.monotonic() - begin
+        timer.cancel()
+        stop.set()
+        dripping.join()
+    assert seconds < 2.5
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HEADERS": "a=x%0Ay"},
+        {"ENDPOINT": "http://127.0.0.1:99999"},
+        {"CERTIFICATE": "/does/not/exist", "ENDPOINT": "https://127.0.0.1:1"},
+        pytest.param({"HEADERS": "a=%E2%82%AC"}, marks=RAISES),
+        pytest.param({"ENDPOINT": "http://a..b:4318"}, marks=RAISES),
+    ],
+)
+def test_a_strange_setting_never_raises(sink, variables):
+    """A header or host that cannot go over the wire is a failed request like any other, and raises nothing."""
+    assert not send(sink.url, **variables).ok
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a token file that is no UTF-8 raises out of send")
+def test_a_token_that_is_no_text_never_raises(sink, tmp_path):
+    """A token file that is no text is a failed request like any other."""
+    token = tmp_path / "token"
+    token.write_bytes(b"\xff\xfe")
+    with transport(sink.url, token_file=token) as made:
+        assert not made.send(BODY, 5).ok
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a ~/.netrc replaces the configured token by a user's password")
+def test_a_netrc_does_not_replace_the_token(sink, tmp_path, monkeypatch):
+    """The configured authorization is sent, even when a .netrc has a password for the host."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login user password other\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    send(sink.url, HEADERS="authorization=Bearer%20mine")
+    assert sink.requests[0].headers["authorization"] == "Bearer mine"
+
+
+def test_secrets_are_not_in_reasons_or_logs(sink, tmp_path, caplog):
+    """Whatever goes wrong, neither headers nor token are in a reason or in any log line."""
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    caplog.set_level(logging.DEBUG)
+    sink.answers["traces"] = [(401, {}, b""), (503, {}, b"")]
+    with transport(sink.url, token_file=token, HEADERS=f"api-key={SECRET},bad=x%0A{SECRET}") as made:
+        reasons = [made.send(BODY, 5).reason for _ in range(3)]
+    assert all(reasons)
+    assert SECRET not in caplog.text + "".join(reasons)
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a password in the URL gets into the log and into a label of a metric")
+def test_a_password_in_the_url_is_not_in_reasons(sink):
+    """The reason of a failure, which is logged and becomes a label, does not hold the URL's password."""
+    sink.answers["traces"] = (401, {}, b"")
+    answer = send(sink.url.replace("://", f"://user:{SECRET}@"))
+    assert not answer.ok
+    assert SECRET not in answer.reason
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: Retry-After: nan stops the exporter for ever")
+def test_a_retry_after_that_is_no_number_counts_as_absent(sink):
+    """A Retry-After of nan counts as none."""
+    sink.answers["traces"] = (503, {"Retry-After": "nan"}, b"")
+    assert send(sink.url).wait == 0.0
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a Retry-After with a date, the other form that HTTP knows, is ignored")
+def test_a_retry_after_with_a_date_is_understood(sink):
+    """A Retry-After may be a date."""
+    sink.answers["traces"] = (503, {"Retry-After": formatdate(time.time() + 60, usegmt=True)}, b"")
+    assert 30 < send(sink.url).wait <= 60

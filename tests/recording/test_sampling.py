@@ -1,0 +1,132 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
+
+import verl_otel
+from verl_otel.model import SAMPLED
+from verl_otel.recording.sampling import Policy
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
+from verl_otel.testing import capture
+
+
+_steps = itertools.count(1_000_000)
+
+
+@pytest.fixture
+def step():
+    """Return the number of a step that no test has used: the policy counts by step."""
+    return next(_steps)
+
+
+def trajectories(number, step=None):
+    for index in range(number):
+        with verl_otel.trajectory(f"uid-{index}", index, step=step), verl_otel.turn(0):
+            pass
+
+
+def sampled(captured):
+    """Return how many trajectories were kept whole."""
+    return sum(span.flags & SAMPLED for span in captured.spans if span.name == "verl.trajectory")
+
+
+@pytest.mark.parametrize(("ratio", "low", "high"), [(0.0, 0, 0), (1.0, 2000, 2000), (0.5, 880, 1120), (0.1, 140, 260)])
+def test_the_ratio_decides_how_many_are_kept_whole(recorded, ratio, low, high):
+    """The share of trajectories that are kept whole is the ratio; the root of every one is recorded anyhow."""
+    Policy.ratio = ratio
+    trajectories(2000)
+    spans = recorded.spans
+    roots = [span for span in spans if span.name == "verl.trajectory"]
+    assert len(roots) == 2000
+    assert low <= sampled(recorded) <= high
+    kept = {span.trace_id for span in roots if span.flags & SAMPLED}
+    assert {span.trace_id for span in spans if span.name == "verl.turn"} == kept
+    assert recorded.value("verl.rollout.trajectory.duration") == recorded.value("verl.rollout.turn.duration") == 2000
+
+
+@given(st.floats(0, 1), st.integers(0, (1 << 128) - 1))
+@settings(deadline=None, max_examples=200, database=None)
+def test_the_decision_is_that_of_opentelemetrys_sampler(ratio, trace_id):
+    """For any ratio and trace id the decision is that of `TraceIdRatioBased`, so that all processes agree."""
+    expected = TraceIdRatioBased(ratio).should_sample(None, trace_id, "verl.trajectory").decision.is_sampled()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Policy, "ratio", ratio)
+        assert bool(Policy.decide(Span(Site("trajectory")), trace_id)) is expected
+
+
+def test_an_unsampled_trajectory_takes_everything_below_with_it(recorded):
+    """Below a trajectory that is not kept nothing is kept, at any depth; the metrics are complete."""
+    Policy.ratio = 0.0
+    with verl_otel.trajectory("uid"), verl_otel.turn(0), verl_otel.llm("qwen"), verl_otel.tool("python"):
+        pass
+    (root,) = recorded.spans
+    assert (root.name, root.flags, root.parent_id) == ("verl.trajectory", 0, 0)
+    for metric in ("verl.rollout.turn.duration", "gen_ai.client.operation.duration", "verl.tool.call.duration"):
+        assert recorded.value(metric) == 1
+    assert all(point.exemplars == () for point in recorded.points)
+
+
+def test_step_traces_are_always_kept(recorded):
+    """Steps, validations and what is in them are kept whatever the ratio for trajectories."""
+    Policy.ratio = 0.0
+    with verl_otel.step(1), verl_otel.phase("gen"):
+        pass
+    with Span(Site("validation", hook=True)):
+        pass
+    with verl_otel.tool("alone"):
+        pass
+    assert len(recorded.spans) == 4
+    assert all(span.flags & SAMPLED for span in recorded.spans)
+
+
+def test_a_number_per_step_is_kept_whole(recorded, step):
+    """Of each step a fixed number of trajectories is kept whole, and none above it if the share is 0."""
+    Policy.whole_per_step, Policy.share_above = 10, 0.0
+    for number in range(3):
+        trajectories(50, step + number * 1_000_000)
+    assert sampled(recorded) == 30
+
+
+def test_above_the_number_a_share_is_kept_whole(recorded, step):
+    """Above the number that is kept in any case a share of the trajectories is kept whole."""
+    Policy.whole_per_step, Policy.share_above = 100, 0.25
+    trajectories(2100, step)
+    assert 100 + 400 <= sampled(recorded) <= 100 + 600
+
+
+def test_the_ratio_holds_below_the_number_too(recorded, step):
+    """What the ratio leaves out is not kept by the number per step."""
+    Policy.ratio, Policy.whole_per_step = 0.0, 10
+    trajectories(5, step)
+    assert sampled(recorded) == 0
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: the count begins anew whenever the step changes, back and forth too")
+def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
+    """With trajectories of two steps in turn, as in asynchronous training, the number holds for each step."""
+    Policy.whole_per_step, Policy.share_above = 5, 0.0
+    for _ in range(50):
+        trajectories(1, step)
+        trajectories(1, step + 1_000_000)
+    assert sampled(recorded) == 10
+
+
+@given(st.lists(st.sampled_from(["tool", "turn", "llm", "span", "reward"]), min_size=1, max_size=5), st.booleans())
+@settings(deadline=None, max_examples=50, database=None)
+def test_a_trace_is_kept_whole_or_not_at_all(verbs, keep):
+    """Every span below a root has the decision and the trace of the root, however deep it lies."""
+    with capture() as captured, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Policy, "ratio", float(keep))
+        blocks = [verl_otel.trajectory("uid"), *(Span(Site(verb, f"{verb} {n}")) for n, verb in enumerate(verbs))]
+        for block in blocks:
+            block.__enter__()
+        for block in reversed(blocks):
+            block.__exit__(None, None, None)
+        assert len(captured.spans) == (len(blocks) if keep else 1)
+        assert len({span.trace_id for span in captured.spans}) == 1
+        assert {span.flags & SAMPLED for span in captured.spans} == {int(keep)}

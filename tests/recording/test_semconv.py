@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The contract as data: rules that hold for every row of the catalogue."""
+
+import itertools
+import re
+
+import pytest
+
+from verl_otel import semconv
+from verl_otel.semconv import attributes, buckets
+from verl_otel.semconv.metrics import _ROWS, METRICS
+from verl_otel.semconv.spans import CLIENT, INTERNAL, SERVER, SPANS
+
+ATTRIBUTES = {name: value for name, value in vars(attributes).items() if name.isupper()}
+FAMILIES = {name: value for name, value in vars(buckets).items() if name.isupper()}
+PER_RANK = {"verl.worker.calls", "verl.worker.call.time"}
+EVERY_ROW = pytest.mark.parametrize("row", _ROWS, ids=lambda row: row.name)
+
+
+def test_no_name_is_there_twice():
+    """Names of metrics, verbs and attributes are unique."""
+    assert len(METRICS) == len(_ROWS)
+    assert len(set(ATTRIBUTES.values())) == len(ATTRIBUTES)
+    assert len(SPANS) == len({row.verb for row in SPANS.values()})
+
+
+@EVERY_ROW
+def test_a_name_follows_the_rules(row):
+    """A metric's name is lower case with dots, of our prefix or a convention's, and has neither unit nor `total` in it."""
+    assert re.fullmatch(r"(verl|gen_ai)(\.[a-z][a-z0-9_]*)+", row.name)
+    assert not row.name.endswith(("_total", ".total", ".seconds", "_seconds", "_bytes", ".count"))
+
+
+@EVERY_ROW
+def test_a_row_is_complete(row):
+    """Each row has a known kind, a sentence that says what it is, and labels of the catalogue."""
+    assert row.kind in {"histogram", "counter", "updown", "gauge"}
+    assert re.fullmatch(r"[A-Z0-9].*\.", row.description)
+    assert re.fullmatch(r"|s|By|1|\{[a-z]+\}", row.unit)
+    known = set(ATTRIBUTES.values()) | {"exporter", "verl.model", "verl.engine", "verl.nodes", "verl.gpus"}
+    assert set(row.labels) <= known
+    assert len(set(row.labels)) == len(row.labels)
+
+
+@EVERY_ROW
+def test_no_label_identifies_one_piece_of_work(row):
+    """No label is a step, a sample, an index or anything else with ever new values."""
+    free = {
+        attributes.STEP_NUMBER,
+        attributes.SAMPLE_UID,
+        attributes.ROLLOUT_INDEX,
+        attributes.TURN_INDEX,
+        attributes.SLOWEST_UID,
+        attributes.SLOWEST_TRACE_ID,
+        attributes.EXCEPTION_MESSAGE,
+        attributes.RANK,
+    }
+    assert not free & set(row.labels)
+
+
+@EVERY_ROW
+def test_only_histograms_have_bounds(row):
+    """A histogram has bounds and a unit, and its series are whole ones: bounds and three more each."""
+    assert bool(row.bounds) is (row.kind == "histogram")
+    if row.kind == "histogram":
+        assert row.unit
+        assert all(number % (len(row.bounds) + 3) == 0 for number in row.series)
+
+
+@EVERY_ROW
+def test_a_duration_is_in_seconds_and_reaches_an_hour(row):
+    """A histogram of durations is in seconds and has a bucket that ends at one hour."""
+    if row.kind == "histogram" and row.unit == "s":
+        assert row.bounds[-1] == 3600
+
+
+@EVERY_ROW
+def test_nothing_per_rank_has_buckets(row):
+    """What every rank records is a counter, not a histogram."""
+    if row.name in PER_RANK:
+        assert row.kind == "counter"
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_bounds_rise(family):
+    """The bounds of each family rise, and are not many."""
+    bounds = FAMILIES[family]
+    assert all(low < high for low, high in itertools.pairwise(bounds))
+    assert len(bounds) <= 15
+
+
+def test_sample_generation_has_the_bounds_of_the_older_guides():
+    """The generation of samples keeps the bounds that older panels ask for."""
+    assert {0.1, 0.5, 1, 2, 5, 10} <= set(METRICS["verl.sample.generation"].bounds)
+
+
+@pytest.mark.parametrize(("index", "gpus"), [(0, 1), (1, 8), (2, 64)])
+def test_the_number_of_series_is_bounded(index, gpus):
+    """A run has at most 2,000 series of its own and 40 for each GPU."""
+    assert sum(row.series[index] for row in _ROWS) <= 2000 + 40 * gpus
+    assert all(row.series[0] <= row.series[1] <= row.series[2] for row in _ROWS)
+
+
+@pytest.mark.parametrize("verb", SPANS)
+def test_the_metric_of_a_verb_is_in_the_catalogue(verb):
+    """The histogram of a verb is in the catalogue, in seconds, and has the labels that the verb gives it."""
+    row = SPANS[verb]
+    assert row.kind in {INTERNAL, SERVER, CLIENT}
+    if row.duration:
+        metric = METRICS[row.duration]
+        assert (metric.kind, metric.unit) == ("histogram", "s")
+        assert set(metric.labels) - {attributes.ERROR_TYPE} == set(row.labels)
+
+
+def test_the_roots_are_those_of_the_contract():
+    """Steps, validations, warm-ups and trajectories begin traces, and say in the trace state which kind they are."""
+    roots = {verb: row.state for verb, row in SPANS.items() if row.root}
+    assert roots == {"step": "verl=s", "validation": "verl=s", "warmup": "verl=s", "trajectory": "verl=t"}
+
+
+def test_the_catalogue_has_a_version():
+    """The catalogue's version is a URL without a server."""
+    assert re.fullmatch(r"urn:verl-otel:schema:\d+", semconv.SCHEMA_URL)
