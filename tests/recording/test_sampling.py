@@ -14,7 +14,6 @@ from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
 from verl_otel.testing import capture
 
-
 _steps = itertools.count(1_000_000)
 
 

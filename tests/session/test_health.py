@@ -61,11 +61,11 @@ def test_our_cost_is_measured(start, wait_for):
     files = start(exporters="file,otlp", drain_interval=0.05)
     begin = time.monotonic()
     record(2000)
-    wait_for(lambda: session.flush() or files.last("verl.otel.overhead", verl_reason="drain"))
+    wait_for(lambda: session.flush() or files.last("verl.otel.overhead", reason="drain"))
     wait_for(lambda: session.flush() or files.last("verl.otel.export.duration", exporter="file"))
     verl_otel.shutdown()
     elapsed = time.monotonic() - begin
-    drain = values(files, "verl.otel.overhead", **{"verl.reason": "drain"})
+    drain = values(files, "verl.otel.overhead", **{"reason": "drain"})
     assert drain == sorted(drain)
     assert 0 < drain[-1] < elapsed
 
@@ -77,7 +77,7 @@ def test_our_own_failures_are_counted_by_place(start, swallow):
     record(1)
     verl_otel.shutdown()
     assert files.names() == ["verl.step"]
-    assert files.last("verl.otel.errors", verl_reason="resource") == 1
+    assert files.last("verl.otel.errors", reason="resource") == 1
 
 
 def test_a_full_memory_drops_and_counts(start):
@@ -87,7 +87,7 @@ def test_a_full_memory_drops_and_counts(start):
     verl_otel.shutdown()
     kept = len(files.names())
     assert 100 < kept < 3000
-    assert files.last("verl.otel.spans.dropped", verl_reason="memory") == 3000 - kept
+    assert files.last("verl.otel.spans.dropped", reason="memory") == 3000 - kept
     assert files.last("verl.training.steps") == 3000
 
 
@@ -114,12 +114,28 @@ def test_an_unwritable_folder_costs_telemetry_only(start, tmp_path, caplog):
     session.flush()
     text = scrape()
     dropped = [line for line in text.splitlines() if line.startswith("verl_otel_spans_dropped_total{")]
-    assert dropped == [f'verl_otel_spans_dropped_total{{verl_reason="file: cannot write {tmp_path}/file/runs/r1"}} 2000.0']
+    assert len(dropped) == 1
+    assert dropped[0].startswith('verl_otel_spans_dropped_total{reason="file: cannot write')
+    assert dropped[0].endswith("} 2000.0")
     assert "verl_training_steps_total 2000.0" in text
     verl_otel.shutdown()
-    lines = [each.getMessage() for each in caplog.records if "cannot write" in each.getMessage()]
-    assert [line for line in lines if "spans" in line and "targets" not in line.partition("cannot write")[2]]
-    assert len(lines) == len(set(lines))
+    lines = [each.getMessage() for each in caplog.records if "telemetry is being dropped" in each.getMessage()]
+    assert len(lines) == 1
+    assert f"cannot write {tmp_path}/file/runs/r1: Not a directory" in lines[0]
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: the drain thread works for no exporter behind one that raises")
+def test_an_exporter_that_raises_keeps_no_other_from_working(start, swallow, monkeypatch, capsys, wait_for):
+    """While one exporter raises whatever it likes, the others go on sending."""
+
+    def fail(_self):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("verl_otel.exporting.files.FileExporter.tick", fail)
+    start(exporters="file,console", drain_interval=0.05)
+    record(1)
+    shown = []
+    wait_for(lambda: shown.append(capsys.readouterr().err) or "verl.step" in "".join(shown), seconds=2)
 
 
 FULL = """
@@ -134,6 +150,7 @@ for number in range(2000):
         pass
     if number % 100 == 0:
         session.flush()
+session.flush()
 print(time.monotonic() - begin)
 import urllib.request
 port = session.current().exporters[1].port
@@ -149,11 +166,32 @@ def test_a_full_disk_costs_telemetry_only(run, tmp_path):
     seconds, dropped = map(float, result.out.split())
     assert seconds < 10
     (traces,) = (tmp_path / "runs" / "r1").glob("traces-*")
-    *whole, torn = traces.read_bytes().split(b"\n")
+    *whole, _ = traces.read_bytes().split(b"\n")
     written = sum(line.count(b'"spanId"') for line in whole)
     assert written + dropped == 2000
     assert dropped > 0
     assert len(result.err.splitlines()) <= 3, result.err
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a reader without a provider is asked at every scrape, and OpenTelemetry warns")
+def test_scrapes_beside_a_provider_of_the_user_say_nothing(run):
+    """Where the user has a meter provider of his own, scraping ours writes nothing into the training's log."""
+    code = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+metrics.set_meter_provider(MeterProvider())
+import urllib.request
+import verl_otel
+from verl_otel import session
+verl_otel.init(exporters="prometheus")
+with verl_otel.step(1):
+    pass
+address = f"http://127.0.0.1:{session.current().exporters[0].port}/metrics"
+assert b"verl_training_steps_total 1.0" in urllib.request.urlopen(address).read()
+"""
+    result = run(code)
+    assert result.code == 0, result.err
+    assert not result.err
 
 
 def test_a_disk_that_has_room_again_goes_on(start, monkeypatch):

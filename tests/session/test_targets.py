@@ -1,0 +1,217 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ``file_sd`` file of a run: complete under many writers, never half written, gone at the end."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+
+import pytest
+from verl_otel import config
+from verl_otel.session import resource, targets
+
+LABELS = {"job", "instance", "verl_role", "verl_run_id"}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    """The settings of run r1."""
+    return config.load({}, run_dir=tmp_path, run_id="r1")
+
+
+@pytest.fixture
+def mine(settings):
+    """The resource of this process."""
+    resource.clear()
+    resource.describe({"verl.role": "trainer", "verl.index": 0})
+    yield resource.build(settings)
+    resource.clear()
+
+
+def foreign(pid, host=None, address="127.0.0.1:1"):
+    """The entry of another process."""
+    labels = {"job": "verl", "instance": f"r1/x-{pid}", "verl_role": "x", "verl_run_id": "r1"}
+    host = host or socket.gethostname()
+    return {
+        "targets": [address],
+        "labels": {**labels, "__meta_verl_otel_pid": str(pid), "__meta_verl_otel_host": host},
+    }
+
+
+def dead_pid():
+    """The id of a process that has just ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def addresses(settings):
+    return [entry["targets"][0] for entry in targets.read_targets(targets.targets_path(settings))]
+
+
+def test_an_entry_has_the_labels_of_the_contract(settings, mine):
+    """The file lists this process with the labels that every path of telemetry shares; the rest is meta data."""
+    targets.add_target(settings, mine, "127.0.0.1:9000")
+    (entry,) = json.loads((settings.run_dir / "targets" / "r1.json").read_text())
+    assert entry["targets"] == ["127.0.0.1:9000"]
+    assert {key for key in entry["labels"] if not key.startswith("__meta_")} == LABELS
+    assert entry["labels"]["job"] == "verl"
+    assert entry["labels"]["instance"] == "r1/trainer-0"
+    assert entry["labels"]["verl_role"] == "trainer"
+    assert entry["labels"]["verl_run_id"] == "r1"
+
+
+def test_the_job_is_the_name_that_the_user_gives(settings, monkeypatch):
+    """OTEL_SERVICE_NAME is the job label, as it is on the Collector's path."""
+    monkeypatch.setenv("OTEL_SERVICE_NAME", "training")
+    targets.add_target(settings, resource.build(settings), "127.0.0.1:9000")
+    (entry,) = targets.read_targets(targets.targets_path(settings))
+    assert entry["labels"]["job"] == "training"
+
+
+def test_a_process_has_one_entry_and_the_last_takes_the_file_away(settings, mine):
+    """Adding again replaces; removing leaves no file, and may be done twice."""
+    targets.add_target(settings, mine, "127.0.0.1:1")
+    targets.add_target(settings, mine, "127.0.0.1:2")
+    assert addresses(settings) == ["127.0.0.1:2"]
+    targets.remove_target(settings)
+    targets.remove_target(settings)
+    assert not targets.targets_path(settings).exists()
+    assert not [path for path in (settings.run_dir / "targets").glob("*") if path.suffix in (".json", ".tmp")]
+
+
+def test_the_dead_are_dropped_and_the_others_stay(settings, mine):
+    """Whoever writes drops the entries of processes that died on this machine; those of other machines stay."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    others = [foreign(dead_pid(), address="a:1"), foreign(1, address="b:1"), foreign(999999, "elsewhere", "c:1")]
+    path.write_text(json.dumps(others))
+    targets.add_target(settings, mine, "d:1")
+    assert addresses(settings) == ["b:1", "c:1", "d:1"]
+    targets.remove_target(settings)
+    assert addresses(settings) == ["b:1", "c:1"]
+
+
+def test_the_end_of_a_run_takes_everything_away(settings, mine):
+    """When the run has ended its file goes, whoever is in it; other runs keep theirs."""
+    other = config.load({}, run_dir=settings.run_dir, run_id="r2")
+    targets.add_target(other, mine, "e:1")
+    path = targets.targets_path(settings)
+    path.write_text(json.dumps([foreign(1), foreign(5, "elsewhere")]))
+    targets.remove_run(settings)
+    assert not path.exists()
+    assert addresses(other) == ["e:1"]
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"a": 1}', "[", "null", "\x00\xff"])
+def test_a_damaged_file_is_written_anew(settings, mine, text):
+    """A file that is no list of targets reads as empty, and the next writer mends it."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_bytes(text.encode("latin-1"))
+    assert targets.read_targets(path) == []
+    targets.add_target(settings, mine, "f:1")
+    assert addresses(settings) == ["f:1"]
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: one entry that is not ours keeps every process out of the file")
+@pytest.mark.parametrize(
+    "entry",
+    [
+        7,
+        {"labels": None},
+        {"targets": ["g:1"], "labels": {"__meta_verl_otel_pid": "x", "__meta_verl_otel_host": socket.gethostname()}},
+    ],
+)
+def test_a_damaged_entry_keeps_nobody_out(settings, mine, swallow, entry):
+    """An entry that cannot be understood does not keep this process out of the file."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([entry]))
+    targets.add_target(settings, mine, "h:1")
+    assert "h:1" in path.read_text()
+
+
+def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path, mine, caplog):
+    """Where the file cannot be written one line is logged and the process goes on."""
+    (tmp_path / "file").write_text("")
+    broken = config.load({}, run_dir=tmp_path / "file", run_id="r1")
+    targets.add_target(broken, mine, "i:1")
+    targets.remove_target(broken)
+    assert [each.getMessage().partition(";")[2].strip() for each in caplog.records] == [
+        "Prometheus will not find this process"
+    ]
+
+
+CHILD = """
+import sys
+from pathlib import Path
+from verl_otel import config
+from verl_otel.session import resource, targets
+settings = config.load({}, run_dir=Path(sys.argv[1]), run_id="r1")
+mine = resource.build(settings)
+print("ready", flush=True)
+for line in sys.stdin:
+    if line == "add\\n":
+        for number in range(20):
+            targets.add_target(settings, mine, f"{sys.argv[2]}:{number}")
+            if number < 19:
+                targets.remove_target(settings)
+    else:
+        targets.remove_target(settings)
+    print("done", flush=True)
+"""
+
+
+def test_many_processes_at_once_lose_and_tear_nothing(settings, tmp_path):
+    """16 processes that add and remove at the same time are all in the file at the end, and every state is whole."""
+    script = tmp_path / "child.py"
+    script.write_text(CHILD)
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+    children = [
+        subprocess.Popen(
+            [sys.executable, script, tmp_path, f"host-{index}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=clean,
+        )
+        for index in range(16)
+    ]
+    stop, torn = threading.Event(), []
+
+    def watch():
+        path = targets.targets_path(settings)
+        while not stop.is_set():
+            try:
+                text = path.read_text()
+            except FileNotFoundError:
+                continue
+            try:
+                torn.extend(entry for entry in json.loads(text) if entry["labels"].keys() < LABELS)
+            except ValueError:
+                torn.append(text)
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        for word in ("ready", "add", "remove"):
+            for child in children:
+                if word != "ready":
+                    child.stdin.write(f"{word}\n")
+                    child.stdin.flush()
+            answers = [child.stdout.readline() for child in children]
+            assert answers == ["ready\n" if word == "ready" else "done\n"] * 16
+            expected = [f"host-{index}:19" for index in range(16)] if word == "add" else []
+            assert sorted(addresses(settings)) == sorted(expected)
+    finally:
+        stop.set()
+        watcher.join()
+        for child in children:
+            child.kill()
+            child.communicate()
+    assert not torn
+    assert not targets.targets_path(settings).exists()
