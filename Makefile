@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-unit test-verl test-pythons lint format lock clean wheel
+.PHONY: help demo test docs test-pythons test-unit test-verl test-pythons lint format lock clean wheel
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -42,6 +42,9 @@ format: $(STAMP) ## Format the code
 
 wheel: $(STAMP) ## Build the wheel and the source distribution into dist/
 	$(BIN)/python -m build --installer uv --outdir dist
+
+docs: $(STAMP) ## Write the pages of the guide that are made from the code
+	$(BIN)/python docs/generate.py
 
 lock: $(UV) ## Resolve the dependencies anew (requirements/*.txt)
 	@for set in all lowest unit; do echo "resolving $$set"; sh requirements/lock.sh $(UV) $$set; done

@@ -6,6 +6,7 @@ import os
 import time
 
 import pytest
+
 from verl_otel import _guard
 from verl_otel.recording import recorder, registry, store
 from verl_otel.recording.store import Store

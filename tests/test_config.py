@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from verl_otel import config
 from verl_otel.config import SETTINGS, Config
 from verl_otel.errors import ConfigError, VerlOtelError

@@ -131,7 +131,7 @@ def _consistent(span):
 
 exemplars = st.builds(Exemplar, st.floats(allow_nan=False, allow_infinity=False), times, trace_ids, span_ids)
 labels = st.lists(st.tuples(texts, texts), max_size=3, unique_by=lambda pair: plain(pair[0])).map(tuple)
-resources = attributes(keys=texts.filter(bool)).map(Resource)
+resources = attributes(integers64, texts.filter(bool)).map(Resource)
 
 
 @st.composite

@@ -57,7 +57,7 @@ def read(line, message):
 
 def assert_same(ours, theirs):
     """Compare two messages as text: there are many NaN of different bits, and JSON has one word for them."""
-    assert str(ours) == str(theirs)
+    assert str(ours).replace("-nan", "nan") == str(theirs).replace("-nan", "nan")
 
 
 def read_spans(resource, records):
@@ -76,17 +76,10 @@ def read_metrics(resource, points):
 
 
 plain_spans = spans(integers64, event_names=st.text(max_size=8), link_flags=(0,), link_states=st.just(""))
-plain_resources = resources.filter(lambda resource: all(abs(each) < 1 << 63 for each in integers_of(resource)))
-
-
-def integers_of(resource):
-    values = resource.attributes.values()
-    flat = (item for value in values for item in (value if isinstance(value, tuple) else (value,)))
-    return [item for item in flat if isinstance(item, int)]
 
 
 @steady
-@given(plain_resources, st.lists(plain_spans, min_size=1, max_size=4))
+@given(resources, st.lists(plain_spans, min_size=1, max_size=4))
 def test_a_line_of_spans_equals_the_request(resource, records):
     """A line with any spans is JSON and parses to the message that goes over the wire."""
     assert_same(*without_links(*read_spans(resource, records)))
@@ -102,7 +95,7 @@ def without_links(ours, theirs):
 
 
 @steady
-@given(plain_resources, metrics())
+@given(resources, metrics())
 def test_a_line_of_metrics_equals_the_request(resource, points):
     """A line with any points is JSON and parses to the message that goes over the wire."""
     ours, theirs = read_metrics(resource, points)

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's ordinary OpenTelemetry instruments in `/metrics`."""
 
+import inspect
 import logging
 import threading
 
 import pytest
 from exporting_records import RESOURCE, make_point
+from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
 from prometheus_client import REGISTRY, CollectorRegistry
@@ -17,6 +19,8 @@ from verl_otel.exporting.fold import State
 from verl_otel.exporting.names import metric_name
 from verl_otel.exporting.prometheus import PointCollector, make_reader
 from verl_otel.model import Instrument
+
+OLD = "registry" not in inspect.signature(PrometheusMetricReader.__init__).parameters
 
 
 @pytest.fixture
@@ -30,8 +34,7 @@ def meter(registry):
     """A user's meter whose instruments are shown in the registry; names with `exp` become exponential histograms."""
     view = View(instrument_name="exp*", aggregation=ExponentialBucketHistogramAggregation())
     provider = MeterProvider([make_reader(registry)], views=[view], shutdown_on_exit=False)
-    yield provider.get_meter("user.library", "1.2", "urn:user")
-    provider.shutdown()
+    return provider.get_meter("user.library", "1.2", "urn:user")
 
 
 def scraped(registry):
@@ -52,6 +55,18 @@ def test_a_users_instruments_are_shown_without_scope(registry, meter):
     assert found["queue_length", ()] == -3.0
     assert found["latency_seconds_count", ()] == 1.0
     assert not [key for key in found if "scope" in str(key)]
+
+
+@pytest.mark.xfail(
+    OLD, strict=True, reason="BUG: with old exporters the reader leaves a registry that it is not in: KeyError"
+)
+def test_a_user_may_shut_his_provider_down(registry):
+    """A user who shuts the provider down gets no error, and his instruments are gone from the scrape."""
+    provider = MeterProvider([make_reader(registry)], shutdown_on_exit=False)
+    provider.get_meter("user").create_counter("hits").add(1)
+    assert ("hits_total", ()) in scraped(registry)
+    provider.shutdown()
+    assert scraped(registry) == {}
 
 
 def test_the_target_is_not_told_twice(registry, meter):

@@ -5,6 +5,8 @@
 import ssl
 import time
 from contextlib import contextmanager
+from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from exporting_sinks import GrpcSink, HttpSink, transport
 from verl_otel.errors import ConfigError
 
 BODY = b"\x0a\x00" * 500
+OLD_GRPC = find_spec("grpc") is not None and tuple(map(int, version("grpcio").split(".")[:2])) < (1, 64)
 EXHAUSTED = pytest.mark.xfail(strict=True, reason="BUG: RESOURCE_EXHAUSTED is retried without the server asking for it")
 
 
@@ -155,6 +158,7 @@ def test_grpc_sends_the_token_of_the_moment(grpc_sink, tmp_path):
     assert [request.headers["authorization"] for request in grpc_sink.requests] == ["Bearer mine"]
 
 
+@pytest.mark.xfail(OLD_GRPC, strict=True, reason="BUG: raises; the header's value, a secret perhaps, gets into the log")
 @pytest.mark.parametrize("headers", ["a=%E2%82%AC", "a=x%0Ay", "a%20b=x"])
 def test_a_strange_header_over_grpc_never_raises(grpc_sink, headers):
     """A header that cannot go over the wire is a failed request like any other, and raises nothing."""
@@ -174,7 +178,7 @@ def test_grpc_over_tls(grpc, certificates):
     assert len(sink.requests) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the path of a gRPC endpoint becomes part of the host name")
+@pytest.mark.xfail(not OLD_GRPC, strict=True, reason="BUG: the path of a gRPC endpoint becomes part of the host name")
 def test_a_path_in_a_grpc_endpoint_is_left_out(grpc_sink):
     """A gRPC endpoint that was copied with a path is reached: the path means nothing there."""
     with transport(f"{grpc_sink.url}/v1/traces", PROTOCOL="grpc") as made:

@@ -10,8 +10,11 @@ import pytest
 
 import verl_otel
 from verl_otel.model import HistogramValue
-from verl_otel.recording import recorder, registry, wrap
+from verl_otel.recording import recorder, registry, store, wrap
 from verl_otel.recording.series import CEILING, FoldLock
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
+from verl_otel.recording.store import Store
 
 WRITERS, EACH, DRAINERS = 8, 100_000, 4
 
@@ -99,6 +102,23 @@ def test_every_span_is_drained_once(recorded, nervous):
         list(pool.map(work, range(WRITERS)))
     keys = [span.attributes["key"] for batch in drainers.batches for span in batch.spans]
     assert len(keys) == len(set(keys)) == WRITERS * 500
+
+
+def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, nervous):
+    """Spans that end while a drain empties the list of ended ones are in it or in the next one."""
+    ended = [Span(Site("span", "s")) for _ in range(20_000)]
+    taken = []
+
+    def end(_):
+        for span in ended:
+            store.keep(span)
+
+    with ThreadPoolExecutor(4) as pool:
+        ending = [pool.submit(end, number) for number in range(4)]
+        while not all(each.done() for each in ending):
+            taken.extend(store.take())
+    taken.extend(store.take())
+    assert len(taken) + sum(Store.dropped.values()) == 4 * len(ended)
 
 
 def test_the_bound_on_memory_holds_for_many_writers(recorded, nervous):

@@ -11,6 +11,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+
 import verl_otel
 from verl_otel.session import resource
 

@@ -8,8 +8,9 @@ import threading
 import urllib.request
 
 import pytest
-import verl_otel
 from prometheus_client.parser import text_string_to_metric_families
+
+import verl_otel
 from verl_otel import session
 from verl_otel.exporting import files as file_exporter
 
@@ -88,7 +89,9 @@ def test_totals_are_exact_with_scrapers_and_flushers_under_writers(start):
     assert all(values == sorted(values) for values in seen.values()), "a counter went down between two scrapes"
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: two threads may be in the file exporter at once: flush and the drain thread")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: two threads may be in the file exporter at once: flush and the drain thread"
+)
 def test_two_flushes_at_once_write_no_line_twice(start, monkeypatch):
     """While one thread writes to a slow disk, another one's flush waits for it, or leaves its lines to it."""
     files = start(drain_interval=60)

@@ -8,6 +8,7 @@ import time
 import urllib.request
 
 import pytest
+
 import verl_otel
 from verl_otel import session
 
@@ -65,7 +66,7 @@ def test_our_cost_is_measured(start, wait_for):
     wait_for(lambda: session.flush() or files.last("verl.otel.export.duration", exporter="file"))
     verl_otel.shutdown()
     elapsed = time.monotonic() - begin
-    drain = values(files, "verl.otel.overhead", **{"reason": "drain"})
+    drain = values(files, "verl.otel.overhead", reason="drain")
     assert drain == sorted(drain)
     assert 0 < drain[-1] < elapsed
 
@@ -173,7 +174,9 @@ def test_a_full_disk_costs_telemetry_only(run, tmp_path):
     assert len(result.err.splitlines()) <= 3, result.err
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a reader without a provider is asked at every scrape, and OpenTelemetry warns")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: a reader without a provider is asked at every scrape, and OpenTelemetry warns"
+)
 def test_scrapes_beside_a_provider_of_the_user_say_nothing(run):
     """Where the user has a meter provider of his own, scraping ours writes nothing into the training's log."""
     code = """

@@ -7,6 +7,7 @@ import os
 import urllib.request
 
 import pytest
+
 import verl_otel
 from verl_otel import session
 from verl_otel.recording.store import Store

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+
 import verl_otel
 from verl_otel import session
 from verl_otel.session import manifest

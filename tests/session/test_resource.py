@@ -9,6 +9,7 @@ import socket
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from verl_otel import config
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import resource

@@ -211,6 +211,6 @@ signal.raise_signal(signal.SIGTERM)
 """
     process = spawn(script(settings="drain_interval=60, exit_timeout=1", work=work))
     try:
-        assert process.wait(5) == -signal.SIGTERM
+        assert process.wait(4) == -signal.SIGTERM
     except subprocess.TimeoutExpired:
         pytest.fail("the process hangs in its signal handler")

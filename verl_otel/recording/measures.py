@@ -12,6 +12,7 @@ from verl_otel.recording import registry
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets
+from verl_otel.semconv.metrics import METRICS
 
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
@@ -25,7 +26,7 @@ def measure(span: Span, seconds: float) -> None:
         own.record(seconds)
         span.detail.series = own
     elif spec.duration:
-        histogram = registry.histogram(spec.duration, labels_of(span, spec.labels, with_error=True))
+        histogram = registry.histogram(spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR))
         histogram.record(seconds)
         span.detail.series = histogram
     also = _ALSO.get(spec.verb)
@@ -123,6 +124,9 @@ def _reward(span: Span, _seconds: float) -> None:
         if number is not None and number == number:
             registry.counter("verl.reward.samples", (*source, (attr.REWARD_BIN, bin_of(number)))).record(1)
 
+
+_WITH_ERROR: Final = frozenset(row.name for row in METRICS.values() if attr.ERROR_TYPE in row.labels)
+"""Histograms whose failures have series of their own."""
 
 _ALSO: Final[dict[str, Callable[[Span, float], None]]] = {
     "step": _step,

@@ -4,6 +4,7 @@
 
 import sys
 
+from verl_otel import session
 from verl_otel.integrations.patch import Hook, register
 from verl_otel.integrations.ray import carrier, identity, start
 
@@ -23,4 +24,6 @@ def install(*, early: bool = False) -> None:
     ray = sys.modules.get("ray")
     carrier.Carrier.early = early or ray is None or not getattr(ray, "is_initialized", bool)()
     identity.install()
-    register(HOOKS)
+    current = session.current()
+    carries = current is None or current.config.ray_carrier
+    register(HOOKS if carries else HOOKS[:1])

@@ -1,0 +1,148 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is missing or unfinished, in words: ranks, servers, nodes, orphans, the dead and those still at work."""
+
+import pytest
+from verl_otel.analysis import gaps
+from verl_otel.analysis.load import read_run
+from verl_otel.semconv.spans import CLIENT, SERVER
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning")
+
+
+def find(story):
+    """The gaps of a story."""
+    return gaps.find(read_run([story.write()]))
+
+
+def call(trainer, root, world, **more):
+    """A call of a worker group."""
+    return trainer.span("verl.call update_actor", 1, 2, root, kind=CLIENT, verl__world_size=world, **more)
+
+
+def test_a_whole_run_has_no_gaps(stories, tmp_path):
+    """A run of which every process wrote its files misses nothing."""
+    story = stories.training(tmp_path / "r1")
+    assert find(story) == ((), (), 0)
+
+
+def test_ranks_without_files_are_counted(stories, story):
+    """Calls that fewer ranks answered than there are, or none, are named by their group, with how often."""
+    trainer, worker = story.process(), story.process("actor_rollout_ref")
+    root = stories.step(trainer, 1, 0, 10)
+    for _ in range(2):
+        some = call(trainer, root, 4, verl__worker__group="actor")
+        for _ in range(3):
+            worker.span("verl.worker A.update_actor", 1, 2, some, kind=SERVER)
+    call(trainer, root, 8, verl__worker__group="critic")
+    whole = call(trainer, root, 1)
+    worker.span("verl.worker A.update_actor", 1, 2, whole, kind=SERVER)
+    assert find(story).missing == (
+        "actor: only 3 of 4 ranks wrote files for 2 calls",
+        "critic: none of 8 ranks wrote files for 1 calls",
+    )
+
+
+def test_a_rank_that_is_still_at_work_is_not_missing(stories, story):
+    """A worker's span that is still open counts as its rank's answer."""
+    trainer, worker = story.process(), story.process("actor_rollout_ref")
+    root = stories.step(trainer, 1, 0, 10)
+    made = call(trainer, root, 1)
+    worker.still_open("verl.worker A.update_actor", 1, 9, made)
+    assert find(story).missing == ()
+
+
+def test_llm_calls_without_their_server_are_counted(stories, story):
+    """Calls of which no server wrote its side are counted; those of trajectories that were not kept whole are not."""
+    agent, server = story.process("agent_loop"), story.process("llm_server")
+    stories.trajectory(agent, 0, 3, calls=[("llm", "m", 0, 1)], server=server)
+    stories.trajectory(agent, 0, 3, calls=[("llm", "m", 0, 1), ("llm", "m", 1, 2)])
+    facts = {"gen_ai__operation__name": "chat"}
+    agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, flags=0, **facts)
+    assert find(story).missing == ("LLM servers: 2 of 3 calls have no server side",)
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: every LLM call is expected to have a server of verl's")
+def test_llm_calls_to_others_need_no_server(stories, story):
+    """A user's calls of somebody else's service have no server side that could be missing."""
+    agent = story.process("agent_loop")
+    facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "openai"}
+    agent.span("chat gpt", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **facts)
+    assert find(story).missing == ()
+
+
+@pytest.mark.parametrize(
+    ("hosts", "nodes", "missing"),
+    [
+        (("a",), "2", ("nodes: files of 1 of 2; give the folders of the others, too",)),
+        (("a", "b"), "2", ()),
+        (("a", "b"), "many", ()),
+        (("a", "b"), None, ()),
+    ],
+)
+def test_nodes_without_files_are_counted(stories, story, hosts, nodes, missing):
+    """Fewer nodes than the run says it has are said, with what to do."""
+    for host in hosts:
+        stories.step(story.process(host=host, ray__node__id=host), 1, 0, 1)
+    story.manifest(**({} if nodes is None else {"verl__nodes": nodes}))
+    assert find(story).missing == missing
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: where no process says its node, all nodes count as missing")
+def test_nodes_are_not_missing_where_nobody_names_them(stories, story):
+    """A run outside of Ray, whose processes have no node ids, is not said to miss its one node."""
+    stories.step(story.process(), 1, 0, 1)
+    story.manifest(verl__nodes="1")
+    assert find(story).missing == ()
+
+
+def test_orphans_are_counted(stories, story):
+    """Spans whose parent is neither ended nor open are orphans; children of an open span are not."""
+    trainer = story.process()
+    opened = trainer.still_open("verl.step", 0, 9)
+    trainer.span("verl.phase.gen", 1, 2, opened)
+    lost = stories.step(trainer, 1, 0, 10)
+    trainer.span("verl.phase.adv", 1, 2, lost)
+    trainer.span("verl.phase.adv", 1, 2, lost)
+    trainer.spans.remove(lost)
+    run = read_run([story.write()])
+    assert [span.name for span in gaps.orphans(run)] == ["verl.phase.adv"] * 2
+    assert gaps.find(run).orphans == 2
+
+
+def test_the_dead_are_told_from_those_at_work(stories, story):
+    """A process with open work that fell silent while others went on is dead; one that wrote just now is not."""
+    trainer, dead, alive = story.process(), story.process("agent_loop"), story.process("agent_loop", 1)
+    stories.step(trainer, 1, 0, 100)
+    dead.still_open("verl.trajectory", 50, 60, state=stories.TRAJECTORY, last_child="chat m")
+    dead.still_open("verl.trajectory", 40, 60, state=stories.TRAJECTORY)
+    alive.still_open("verl.trajectory", 90, 99, state=stories.TRAJECTORY)
+    first, second = find(story).unfinished
+    assert (first.process.instance, first.dead, first.silent) == ("agent_loop-0", True, 40.0)
+    assert [(work.age, work.last_child) for work in first.work] == [(20.0, ""), (10.0, "chat m")]
+    assert (second.process.instance, second.dead, second.silent) == ("agent_loop-1", False, 1.0)
+
+
+@pytest.mark.parametrize(("silent", "dead"), [(4.9, False), (5.1, True)])
+def test_five_seconds_of_silence_are_enough(stories, story, silent, dead):
+    """A process rewrites its open work every second; five seconds without are the end of it."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    stories.step(trainer, 1, 0, 100)
+    agent.still_open("verl.trajectory", 90, 100 - silent, state=stories.TRAJECTORY)
+    assert find(story).unfinished[0].dead is dead
+
+
+def test_one_process_alone_is_not_dead(story):
+    """Without anybody else to be silent against, open work is just open."""
+    story.process().still_open("verl.step", 0, 500)
+    (only,) = find(story).unfinished
+    assert (only.dead, only.silent) == (False, 0.0)
+
+
+def test_a_worker_that_wrote_anything_else_is_alive(stories, story):
+    """A scalar is a sign of life, too."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    stories.step(trainer, 1, 0, 100)
+    agent.still_open("verl.trajectory", 50, 60, state=stories.TRAJECTORY)
+    agent.scalar("x", 99, 1)
+    assert find(story).unfinished[0].dead is False

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The command, called in this process and as a process of its own, and runs for it to read."""
+
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from verl_otel import cli
+
+_PATH = Path(__file__).parents[1] / "analysis" / "stories.py"
+_SPEC = importlib.util.spec_from_file_location("verl_otel_test_stories", _PATH)
+_STORIES = importlib.util.module_from_spec(_SPEC)
+_SPEC.loader.exec_module(_STORIES)
+
+
+@pytest.fixture(scope="session")
+def stories():
+    """The module that tells runs."""
+    return _STORIES
+
+
+@pytest.fixture
+def runs(tmp_path, monkeypatch):
+    """The folder of all runs, as the environment names it."""
+    folder = tmp_path / "runs"
+    monkeypatch.setenv("VERL_OTEL_RUN_DIR", str(folder))
+    return folder
+
+
+@pytest.fixture
+def call(capsys):
+    """Call the command in this process; returns its exit code and what it wrote."""
+
+    def run(*arguments):
+        try:
+            code = cli.main([str(each) for each in arguments])
+        except SystemExit as end:
+            code = end.code
+        written = capsys.readouterr()
+        return SimpleNamespace(code=code, out=written.out, err=written.err)
+
+    return run
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Call the command as a process of its own, as a user does; a clean environment with these variables."""
+
+    def run(*arguments, cwd=None, **variables):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
+        done = subprocess.run(
+            [sys.executable, "-m", "verl_otel.cli", *map(str, arguments)],
+            env={**inherited, "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), **variables},
+            cwd=cwd or tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
+
+    return run

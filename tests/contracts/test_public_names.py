@@ -1,0 +1,33 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The public face: these names and no others, loaded at their first use."""
+
+import pytest
+
+import verl_otel
+
+pytestmark = pytest.mark.gate
+
+NAMES = {
+    "ConfigError", "VerlOtelError", "counter", "gauge", "histogram", "init", "llm", "phase", "reward", "rollout",
+    "shutdown", "span", "step", "timed", "tool", "trajectory", "turn", "update",
+}  # fmt: skip
+
+
+def test_the_public_names_are_these():
+    """Eighteen names and the version. A new one is a promise: it needs a reason and this line."""
+    assert set(verl_otel.__all__) == NAMES | {"__version__"}
+    assert len(NAMES) == 18
+    assert dir(verl_otel) == sorted(verl_otel.__all__)
+
+
+def test_every_public_name_is_there_and_documented():
+    """Each name can be had and says what it is."""
+    for name in NAMES:
+        assert getattr(verl_otel, name).__doc__, name
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    """A misspelt name fails as it does in any module."""
+    with pytest.raises(AttributeError, match="no attribute 'stepp'"):
+        verl_otel.stepp  # noqa: B018 - the access is the test

@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The sources: licence lines, sizes, floors, nothing that names a machine."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gate
+
+TOP = Path(__file__).resolve().parents[2]
+WALL = 400
+
+
+def tracked(pattern="*"):
+    found = subprocess.run(["git", "ls-files", "-z", pattern], cwd=TOP, capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip("this is no git checkout")
+    return [TOP / name for name in found.stdout.split("\0") if name and (TOP / name).is_file()]
+
+
+def test_every_python_file_names_its_licence():
+    """Two SPDX lines on top of each file."""
+    for path in tracked("*.py"):
+        assert path.read_text("utf-8").startswith(
+            "# SPDX-FileCopyrightText: The verl-otel authors\n# SPDX-License-Identifier: Apache-2.0\n"
+        ), path
+
+
+def test_no_file_is_over_the_wall():
+    """A file of more than 400 lines owns what is not its own."""
+    long = {str(path): count for path in tracked("*.py") if (count := len(path.read_text("utf-8").splitlines())) > WALL}
+    assert not long
+
+
+def test_packages_hold_names_only():
+    """An ``__init__`` says what a package is and no more, unless it is the package's front door."""
+    doors = {"verl_otel/__init__.py", "verl_otel/session/__init__.py", "verl_otel/cli/__init__.py"}
+    for path in tracked("verl_otel/**/__init__.py"):
+        if str(path.relative_to(TOP)) not in doors:
+            assert len(path.read_text("utf-8").splitlines()) <= 60, path
+
+
+def test_nothing_names_a_machine():
+    """No file holds a path of one machine."""
+    words = re.compile(r"(/(work|farm|home)/[a-z]+/main|/root/|/tmp/bash_jobs|\.\./shared)")
+    for path in tracked():
+        if (
+            path.suffix in (".py", ".md", ".txt", ".toml", ".yaml", ".yml", ".sh", "")
+            and path.name != Path(__file__).name
+        ):
+            found = words.search(path.read_text("utf-8", "replace"))
+            assert found is None, f"{path}: {found}"
+
+
+def test_imports_go_down_only():
+    """The floors hold; the linter's own words say which import breaks them."""
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-3000:]
+
+
+def test_a_forbidden_import_is_found(tmp_path):
+    """The fence stands: an exporter that imports the recorder turns it red."""
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(TOP / "verl_otel", copy / "verl_otel")
+    shutil.copy(TOP / "pyproject.toml", copy)
+    target = copy / "verl_otel" / "exporting" / "fold.py"
+    target.write_text(target.read_text() + "\nfrom verl_otel.recording import store  # noqa\n")
+    command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
+    done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "verl_otel.exporting.fold -> verl_otel.recording" in done.stdout

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The wheel, as a user gets it: built, installed into an empty environment, run."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.gate
+
+TOP = Path(__file__).resolve().parents[2]
+SCRIPT = """
+import verl_otel
+verl_otel.init(exporters="file", run_dir="runs", run_id="r")
+with verl_otel.step(1), verl_otel.phase("gen"):
+    pass
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel, built from a copy of the sources."""
+    copy = tmp_path_factory.mktemp("sources") / "project"
+    copy.mkdir()
+    shutil.copytree(TOP / "verl_otel", copy / "verl_otel", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(TOP / name, copy)
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", copy / "dist", copy]
+    subprocess.run(command, check=True, capture_output=True)
+    return next((copy / "dist").glob("*.whl"))
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel):
+    """No test, no document and no cache is installed beside the package."""
+    names = zipfile.ZipFile(wheel).namelist()
+    assert {name.partition("/")[0] for name in names} == {"verl_otel", wheel.name.split("-py3")[0] + ".dist-info"}
+    assert "verl_otel/py.typed" in names
+    assert not [name for name in names if "__pycache__" in name]
+
+
+def test_it_works_in_an_empty_environment(wheel, tmp_path):
+    """Installed with its dependencies and nothing else it records, reports and checks; verl, Ray and torch are not needed."""
+    uv = TOP / ".cache" / "uv" / "bin" / "uv"
+    if not uv.exists():
+        pytest.skip("uv is not here: run by make")
+    environment = tmp_path / "empty"
+    subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, environment], check=True)
+    lock = TOP / "requirements" / "unit.txt"
+    install = [uv, "pip", "install", "--quiet", "--python", environment / "bin" / "python", "--constraint", lock, wheel]
+    subprocess.run(install, check=True)
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VERL_", "PYTEST"))}
+
+    def run(*command, code=0):
+        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout
+
+    run(environment / "bin" / "python", "-W", "error", "-c", SCRIPT)
+    assert "1 steps" in run(environment / "bin" / "verl-otel", "report", "runs/r")
+    assert "FAIL verl: not installed in this environment" in run(environment / "bin" / "verl-otel", "check", code=1)
+    assert "verl_otel" in run(environment / "bin" / "python", "-c", "import verl_otel; print(verl_otel.__name__)")

@@ -1,0 +1,134 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Endpoints and disks that do not work cost telemetry and one log line, never a step."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+
+import pytest
+
+LOOP = Path(__file__).with_name("training_loop.py")
+SPANS = (
+    20 * (1 + 16 * 3) + 20
+)  # a step, its gen phase, 16 trajectories of 3 spans; the second phase lies outside a step
+EXIT_TIMEOUT = 2.0
+
+
+def train(tmp_path, **variables):
+    """Run the loop in a process of its own; return its result and its log."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "OTEL_", "PYTEST"))}
+    environ |= {"VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), "VERL_OTEL_EXIT_TIMEOUT": str(EXIT_TIMEOUT)}
+    environ |= {"VERL_OTEL_DRAIN_INTERVAL": "0.2", **{name: str(value) for name, value in variables.items()}}
+    done = subprocess.run([sys.executable, LOOP], env=environ, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if line.startswith("RESULT ")]
+    return json.loads(line.removeprefix("RESULT ")), done.stderr
+
+
+@pytest.fixture(scope="module")
+def null_spread(tmp_path_factory):
+    """The longest loop of four without telemetry, and how far they spread."""
+    folder = tmp_path_factory.mktemp("null")
+    loops = [train(folder, VERL_OTEL_ENABLED=0)[0]["loop"] for _ in range(4)]
+    return max(loops), max(loops) - min(loops)
+
+
+@pytest.fixture
+def serve():
+    """Return a function that starts a server which answers as it is told."""
+    servers, ended = [], threading.Event()
+
+    def start(answer):
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                self.rfile.read(int(self.headers["Content-Length"]))
+                answer(self, ended)
+
+            def log_message(self, *args):
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        servers.append(server)
+        return f"http://127.0.0.1:{server.server_port}"
+
+    yield start
+    ended.set()
+    for server in servers:
+        server.shutdown()
+        server.server_close()
+
+
+def refuse(handler, _ended):
+    handler.send_response(503)
+    handler.send_header("Retry-After", "30")
+    handler.end_headers()
+
+
+def slow(handler, ended):
+    ended.wait(1.0)
+    handler.send_response(200)
+    handler.end_headers()
+
+
+def hang(_handler, ended):
+    ended.wait(60)
+
+
+@pytest.fixture
+def dead():
+    """An address at which nobody listens."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def assert_unslowed(result, null_spread):
+    longest, spread = null_spread
+    assert result["loop"] <= longest + 2 * spread + 0.2 * longest
+    assert result["closing"] <= EXIT_TIMEOUT + 2.0
+
+
+@pytest.mark.parametrize("behaviour", [refuse, slow, hang], ids=lambda function: function.__name__)
+def test_a_bad_endpoint_does_not_slow_training(behaviour, serve, tmp_path, null_spread):
+    """A refusing, slow or hanging endpoint: twenty steps take as long as without, the exit ends in time."""
+    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=serve(behaviour))
+    assert_unslowed(result, null_spread)
+    if behaviour is not slow:
+        assert result["dropped"] > 0
+        assert log.count("telemetry is being dropped") == 1
+    assert log.count("trying again in the background") == (behaviour is refuse)
+
+
+def test_a_dead_endpoint_does_not_slow_training(dead, tmp_path, null_spread):
+    """Nobody listens: twenty steps take as long as without, every span is counted as dropped, two lines are logged."""
+    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=dead)
+    assert_unslowed(result, null_spread)
+    assert result["dropped"] == SPANS
+    assert [line.partition(":")[0] for line in log.splitlines()] == ["verl-otel", "verl-otel"]
+
+
+def test_an_unwritable_folder_does_not_slow_training(tmp_path, null_spread):
+    """A run folder that cannot be made: one line, every span counted."""
+    (tmp_path / "file").touch()
+    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=tmp_path / "file" / "runs")
+    assert_unslowed(result, null_spread)
+    assert result["dropped"] == SPANS
+    assert log.count("cannot write") == 1
+
+
+def test_a_full_disk_does_not_slow_training(tmp_path, null_spread):
+    """No room on the device: one line, every span counted (``/dev/full`` fails every write as a full disk does)."""
+    folder = tmp_path / "runs" / "r"
+    folder.mkdir(parents=True)
+    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_ID="r", VERL_OTEL_TEST_FULL_DISK=1)
+    assert_unslowed(result, null_spread)
+    assert result["dropped"] == SPANS
+    assert log.count("No space left on device") == 1
