@@ -93,6 +93,7 @@ def capture() -> Iterator[Capture]:
         RuntimeError: Telemetry is already on in this process.
     """
     from verl_otel.recording import context, recorder, registry, store, wrap
+    from verl_otel.recording.sampling import Policy
     from verl_otel.recording.store import Store
 
     if Store.on:
@@ -100,6 +101,8 @@ def capture() -> Iterator[Capture]:
     for part in (registry, store, recorder):
         part.clear()
     context.kernel()
+    before = (Policy.ratio, Policy.whole_per_step, Store.capture_content)
+    Policy.ratio, Policy.whole_per_step, Store.capture_content = 1.0, 0, False
     Store.on = True
     wrap.switch(on=True)
     captured = Capture()
@@ -109,6 +112,7 @@ def capture() -> Iterator[Capture]:
     finally:
         Store.on = False
         wrap.switch(on=False)
+        Policy.ratio, Policy.whole_per_step, Store.capture_content = before
         for part in (registry, store, recorder):
             part.clear()
 

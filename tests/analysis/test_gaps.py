@@ -3,6 +3,7 @@
 """What is missing or unfinished, in words: ranks, servers, nodes, orphans, the dead and those still at work."""
 
 import pytest
+
 from verl_otel.analysis import gaps
 from verl_otel.analysis.load import read_run
 from verl_otel.semconv.spans import CLIENT, SERVER

@@ -3,6 +3,7 @@
 """Which trajectory held a step: only where it did, with what it spent its time on, the worst first."""
 
 import pytest
+
 from verl_otel.analysis import tail, timeline
 from verl_otel.analysis.load import read_run
 
@@ -38,7 +39,10 @@ def test_the_slow_one_is_named_with_what_it_did(judged):
 
 def test_the_worst_step_comes_first(judged):
     """Verdicts are in the order of what the wait may have cost."""
-    steps = [(start, start + 10, [(start, start + 1, {}), (start, start + lag, {})]) for start, lag in ((0, 5), (10, 9), (20, 7))]
+    steps = [
+        (start, start + 10, [(start, start + 1, {}), (start, start + lag, {})])
+        for start, lag in ((0, 5), (10, 9), (20, 7))
+    ]
     assert [(verdict.step.number, verdict.lead) for verdict in judged(*steps)] == [(2, 8.0), (3, 6.0), (1, 4.0)]
 
 

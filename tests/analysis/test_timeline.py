@@ -5,6 +5,7 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from verl_otel.analysis import timeline
 from verl_otel.analysis.load import read_run
 from verl_otel.analysis.timeline import covered
@@ -127,7 +128,13 @@ def test_a_trajectory_and_its_parts(stories, story):
     root = stories.trajectory(agent, 0, 12, uid="prompt-1", index=3, step=4, calls=calls, reward=(9, 10), **facts)
     built = build(story).trajectories[root.trace_id]
     assert (built.uid, built.rollout_index, built.step, built.score) == ("prompt-1", 3, 4, 0.5)
-    assert (built.seconds, built.validate, built.failed, built.whole, built.label) == (12.0, True, False, True, "prompt-1/3")
+    assert (built.seconds, built.validate, built.failed, built.whole, built.label) == (
+        12.0,
+        True,
+        False,
+        True,
+        "prompt-1/3",
+    )
     parts = {part.kind: part for part in built.parts}
     assert {kind: (part.name, part.seconds, part.calls, part.turn) for kind, part in parts.items()} == {
         "llm": ("qwen", 4.0, 2, 2),
@@ -156,7 +163,9 @@ def test_parts_of_other_processes_belong_to_the_trajectory(stories, story):
     assert parts == {"llm": (3.0, 1), "reward": (2.0, 1), "wait": (5.0, 0)}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: parts are found by the beginning of the trace state, which others may extend")
+@pytest.mark.xfail(
+    strict=True, reason="BUG: parts are found by the beginning of the trace state, which others may extend"
+)
 def test_a_trace_state_of_somebody_else_does_not_hide_parts(stories, story):
     """Another tracer may put its own entry in front of ours; its children are still parts of the trajectory."""
     agent, reward = story.process("agent_loop"), story.process("reward")

@@ -10,12 +10,21 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from verl_otel import cli
 
-_PATH = Path(__file__).parents[1] / "analysis" / "stories.py"
-_SPEC = importlib.util.spec_from_file_location("verl_otel_test_stories", _PATH)
-_STORIES = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(_STORIES)
+from verl_otel import cli
+from verl_otel.integrations import verl
+
+
+def _load(path):
+    """Load a module of helpers by its path: test folders are no packages."""
+    spec = importlib.util.spec_from_file_location(f"verl_otel_test_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+_STORIES = _load(Path(__file__).parents[1] / "analysis" / "stories.py")
+_HOSTS = _load(Path(__file__).with_name("hosts.py"))
 
 
 @pytest.fixture(scope="session")
@@ -54,7 +63,7 @@ def shell(tmp_path):
     def run(*arguments, cwd=None, **variables):
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
         done = subprocess.run(
-            [sys.executable, "-m", "verl_otel.cli", *map(str, arguments)],
+            [Path(sys.executable).with_name("verl-otel"), *map(str, arguments)],
             env={**inherited, "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), **variables},
             cwd=cwd or tmp_path,
             capture_output=True,
@@ -65,3 +74,26 @@ def shell(tmp_path):
         return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
 
     return run
+
+
+@pytest.fixture
+def story(tmp_path):
+    """An empty story, to be written into a folder of this test."""
+    return _STORIES.Story(tmp_path / "runs" / "r1")
+
+
+@pytest.fixture
+def make_site(tmp_path):
+    """Make stand-ins for verl and Ray, complete for every hook, in these versions."""
+
+    def make(**versions):
+        folder = tmp_path / f"site{len(list(tmp_path.glob('site*')))}"
+        return _HOSTS.good(folder, verl.HOOKS, **versions)
+
+    return make
+
+
+@pytest.fixture
+def good_site(make_site):
+    """Stand-ins for verl and Ray in which nothing is wrong."""
+    return make_site()

@@ -82,12 +82,12 @@ def test_one_file_keeps_the_newest_line(tmp_path):
 def test_a_file_that_exists_is_continued(tmp_path):
     """A file that is there already, for example after a second start, grows, and its size counts for rotation."""
     path = tmp_path / "f.jsonl"
-    for number in range(3):
+    for number in range(4):
         file = LineFile(path, 25, 3)
         file.write(b"%09d\n" % number)
         file.close()
-    assert kept_lines(path) == [b"%09d\n" % number for number in range(3)]
-    assert not path.exists()
+    assert kept_lines(path) == [b"%09d\n" % number for number in range(4)]
+    assert [part.stat().st_size for part in parts_of(path)] == [30, 10]
 
 
 def test_the_folder_appears_with_the_first_line(tmp_path):

@@ -83,6 +83,24 @@ def test_an_empty_state_has_nothing():
     assert len(state.read(cursor)[1]) == 1
 
 
+def test_a_read_in_the_middle_of_an_update_misses_nothing():
+    """Who reads while an update is under way is shown all of it, then or with the next read."""
+    state = State()
+    reader = Reader(state)
+
+    def points():
+        yield make_point("verl.a", value=1)
+        interrupting.start()
+        interrupting.join(0.3)  # what it can do meanwhile, it does
+        yield make_point("verl.b", value=2)
+
+    interrupting = threading.Thread(target=reader.read)
+    state.update(points())
+    interrupting.join()
+    reader.read()
+    assert {name: value for (name, _), value in reader.known.items()} == {"verl.a": 1, "verl.b": 2}
+
+
 @pytest.fixture
 def fast_switching():
     """Have threads take turns as often as the interpreter can."""

@@ -204,6 +204,19 @@ def test_varint_can_be_read_back(number):
     assert [byte >> 7 for byte in body] == [1] * (len(body) - 1) + [0]
 
 
+def test_broken_text_becomes_question_marks():
+    """A lone surrogate in a name, a key, a value or a message becomes a question mark, and the rest stays."""
+    span = make_span(
+        name="a\ud800b", attributes={"\udcff": "\udfff", "list": ("\udcff", "ü")}, status=2, message="\ud800"
+    )
+    ((found,), _) = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [span]))
+    broken, several = found.attributes
+    assert (found.name, found.status.message, broken.key, broken.value.string_value) == ("a?b", "?", "?", "?")
+    assert [each.string_value for each in several.value.array_value.values] == ["?", "ü"]
+    _, (point,) = parse_points(wire.encode_metrics(RESOURCE, SCOPE, [make_point(labels=[("\udcff", "\ud800")])]))
+    assert (point.attributes[0].key, point.attributes[0].value.string_value) == ("?", "?")
+
+
 def test_everything_of_a_span_arrives():
     """A span with every field is read back with exactly these values."""
     link = LinkRecord(5, 6, {"verl.link.type": "consumed"}, "verl=t", REMOTE)

@@ -86,7 +86,6 @@ def test_an_exit_in_a_copied_context_restores_it(recorded):
 
 
 @pytest.mark.parametrize("kernel_path", ["public"], indirect=True)
-@pytest.mark.xfail(strict=True, reason="BUG: OpenTelemetry's detach logs the failure and keeps it to itself")
 def test_an_exit_in_a_copied_context_restores_it_by_the_public_path(kernel_path, recorded, caplog):
     """By the public path, too, a block left in a copied context is not current there, and nothing is logged."""
     block = verl_otel.tool("python")
@@ -134,9 +133,6 @@ def test_an_unbound_function_in_a_thread_knows_no_step(recorded):
     assert recorded.span("execute_tool python").parent_id == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: one captured context is entered by every call, and cannot be entered twice"
-)
 def test_a_bound_function_may_be_called_while_it_runs():
     """One bound function can be called again while it runs: by itself, or in another thread."""
     variable = contextvars.ContextVar("variable", default="outside")

@@ -111,7 +111,6 @@ def test_a_fork_while_another_thread_folds_does_not_stop_the_child(forking):
     assert child["values"] == {"done": 1}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: ids are made lazily, so parent and child make different ones for one span")
 def test_spans_of_a_child_lie_below_the_span_around_the_fork(forking):
     """A span opened in a child belongs to the trace of the step in which the child was born."""
     child, parent = forking("""
@@ -130,9 +129,6 @@ def test_spans_of_a_child_lie_below_the_span_around_the_fork(forking):
     assert (trace_id, parent_id) == (step_trace, step_span)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a child that leaves an inherited block reports its parent's span and metrics"
-)
 def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
     """Leaving, in a child, a block that its parent had entered records nothing: the parent will."""
     child = forking("""
@@ -149,7 +145,6 @@ def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
     assert child == {"values": {}, "spans": [], "open": []}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the lock of the ids is not replaced in a child, which then waits for ever")
 def test_a_fork_while_another_thread_makes_ids_does_not_stop_the_child(forking):
     """A child can make ids although another thread of its parent was making some when it was born."""
     child = forking("""

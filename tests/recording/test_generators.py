@@ -262,7 +262,6 @@ def test_off_a_generator_is_only_passed_through(verb):
     assert not Store.opened
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: throw(GeneratorExit) is taken for close()")
 def test_a_generator_may_survive_a_thrown_generator_exit(recorded):
     """A body that answers a thrown GeneratorExit with another item goes on, decorated or not."""
 
@@ -281,7 +280,6 @@ def test_a_generator_may_survive_a_thrown_generator_exit(recorded):
         generator.close()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a thrown exception is forwarded while it is being handled in the wrapper")
 def test_a_later_exception_of_the_body_has_no_false_cause(recorded):
     """An exception that the body raises after it has handled a thrown one does not name that one as its context."""
 
@@ -298,7 +296,6 @@ def test_a_later_exception_of_the_body_has_no_false_cause(recorded):
     assert caught.value.__context__ is None
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the span is opened before the function is called, and then never closed")
 def test_wrong_arguments_leave_nothing_open(recorded):
     """A generator function that is called with wrong arguments raises, and leaves no open span behind."""
 
@@ -313,7 +310,6 @@ def test_wrong_arguments_leave_nothing_open(recorded):
     assert opened == 0
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the wrapper takes any arguments, so that a wrong call is noticed late")
 def test_wrong_arguments_are_refused_at_the_call(recorded):
     """A generator function that is called with wrong arguments raises at the call, as the plain one does."""
 
@@ -325,7 +321,6 @@ def test_wrong_arguments_are_refused_at_the_call(recorded):
         produce()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the extractor of a generator gets `args` and `kwargs`")
 def test_the_extractor_of_a_generator_gets_its_arguments_by_name(recorded):
     """An extractor gets the arguments of a generator function by the names of its parameters."""
     seen = []

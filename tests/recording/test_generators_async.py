@@ -167,7 +167,7 @@ async def test_a_generator_may_be_closed_by_another_task(recorded):
     assert recorded.span("closer").parent_id == recorded.span("g").parent_id == 0
 
 
-async def test_a_half_consumed_generator_is_closed_by_the_loop(recorded, wait_for):
+async def test_a_half_consumed_generator_is_closed_by_the_loop(recorded):
     """An async generator that is collected half consumed is closed by the event loop, and its span ends."""
     closed = []
 
@@ -273,14 +273,8 @@ def test_the_end_of_a_loop_closes_a_plain_generator_silently():
 @pytest.mark.parametrize(
     "verb",
     [
-        pytest.param(
-            verl_otel.span("g"),
-            marks=pytest.mark.xfail(strict=True, reason="BUG: the loop closes the inner generator as well"),
-        ),
-        pytest.param(
-            verl_otel.timed("g"),
-            marks=pytest.mark.xfail(strict=True, reason="BUG: the loop closes the inner generator as well"),
-        ),
+        pytest.param(verl_otel.span("g")),
+        pytest.param(verl_otel.timed("g")),
     ],
 )
 def test_the_end_of_a_loop_closes_a_decorated_generator_silently(recorded, verb):
@@ -289,7 +283,6 @@ def test_the_end_of_a_loop_closes_a_decorated_generator_silently(recorded, verb)
     assert all(span.status == 0 for span in recorded.spans)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: athrow(GeneratorExit) is taken for aclose()")
 async def test_a_generator_may_survive_a_thrown_generator_exit(recorded):
     """A body that answers a thrown GeneratorExit with another item goes on, decorated or not."""
 
@@ -308,7 +301,6 @@ async def test_a_generator_may_survive_a_thrown_generator_exit(recorded):
         await generator.aclose()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the span is opened before the function is called, and then never closed")
 async def test_wrong_arguments_leave_nothing_open(recorded):
     """An async generator function that is called with wrong arguments raises, and leaves no open span behind."""
 

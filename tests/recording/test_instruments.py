@@ -130,7 +130,6 @@ def test_one_name_is_one_kind(recorded, fresh, caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: only the series of the very same labels is looked at")
 def test_one_name_is_one_kind_for_all_labels(recorded, fresh):
     """An instrument with the name of another kind records nothing under other labels, either."""
     verl_otel.counter(fresh).add(2)
@@ -138,7 +137,6 @@ def test_one_name_is_one_kind_for_all_labels(recorded, fresh):
     assert {point.instrument.kind for point in recorded.points} == {"counter"}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: an assertion stops the user's program")
 def test_a_timer_with_the_name_of_a_counter_does_not_raise(recorded, fresh):
     """A timer with the name of another kind of instrument is passed through and records nothing."""
     verl_otel.counter(fresh).add(2)
@@ -151,7 +149,6 @@ def test_a_timer_with_the_name_of_a_counter_does_not_raise(recorded, fresh):
     assert recorded.value(fresh) == 2
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the text of a label is made without care")
 def test_a_label_without_text_does_not_raise(recorded, fresh):
     """A label value whose text cannot be made costs the user no exception."""
 
@@ -194,7 +191,6 @@ def test_a_timer_may_be_used_again(recorded, fresh, ticking):
     assert seconds(recorded, fresh) == {(): 3.0}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a timer has one beginning, which the inner block overwrites")
 def test_a_timer_may_be_used_inside_itself(recorded, fresh, ticking):
     """A timer that is used inside its own block, in recursion or by several tasks, times each block by itself."""
     timer = verl_otel.timed(fresh)

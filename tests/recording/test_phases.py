@@ -70,7 +70,6 @@ def test_ten_thousand_keys_hold_no_memory(no_series, recorded):
     assert len(phases._sites) <= 2 * MAX_PHASES
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a key that both a hook and the user have opened counts twice")
 def test_a_key_of_hook_and_user_counts_once(no_series, recorded):
     """64 keys are kept also where the trainer's hooks and the user open phases of the same keys."""
     with verl_otel.step(1):

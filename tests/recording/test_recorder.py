@@ -162,9 +162,6 @@ def test_an_observable_that_fails_spoils_nothing(swallow, recorded, observed):
     assert _guard.counts() == {"observe verl.rollout.active": 1}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: one span that cannot be turned into a record takes the whole batch with it"
-)
 def test_one_bad_span_does_not_take_the_others_with_it(swallow, recorded):
     """A span that cannot be recorded, because its parent is a broken object, costs no other span and no metric."""
 

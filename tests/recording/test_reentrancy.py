@@ -22,7 +22,9 @@ BEGIN = """
         batch = recorder.drain(wait=wait)
         for point in batch.points if batch else ():
             value = point.value
-            totals[point.instrument.name] = value.samples if isinstance(value, HistogramValue) else value
+            found = value.samples if isinstance(value, HistogramValue) else value
+            # A handler that drained in between has put a newer total there.
+            totals[point.instrument.name] = max(found, totals.get(point.instrument.name, 0))
         for span in batch.spans if batch else ():
             spans[span.name] = spans.get(span.name, 0) + 1
 

@@ -105,7 +105,6 @@ def test_the_ratio_holds_below_the_number_too(recorded, step):
     assert sampled(recorded) == 0
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the count begins anew whenever the step changes, back and forth too")
 def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
     """With trajectories of two steps in turn, as in asynchronous training, the number holds for each step."""
     Policy.whole_per_step, Policy.share_above = 5, 0.0

@@ -147,10 +147,8 @@ def test_a_wrong_call_names_the_users_function(recorded, verb):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param("len", marks=pytest.mark.xfail(strict=True, reason="BUG: the template calls `len` by its name")),
-        pytest.param(
-            "BaseException", marks=pytest.mark.xfail(strict=True, reason="BUG: the template names `BaseException`")
-        ),
+        pytest.param("len"),
+        pytest.param("BaseException"),
     ],
 )
 def test_a_parameter_may_be_called_like_a_builtin(recorded, name):

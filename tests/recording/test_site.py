@@ -169,7 +169,6 @@ def test_an_error_that_the_hooks_code_swallows_is_on_the_span(recorded):
     assert recorded.value("verl.tool.call.duration", error_type="ValueError") == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: both the inner and the outer one write down the exception")
 @ORDERS
 def test_an_exception_is_written_down_once(recorded, order):
     """An exception that leaves hook and decorator is one event of their one span."""
@@ -181,7 +180,6 @@ def test_an_exception_is_written_down_once(recorded, order):
     assert len(span.events) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: an exception inside marks the user's span even if the user handles it")
 def test_an_error_that_the_users_function_handles_is_no_error(recorded):
     """An exception of hooked code that the user's decorated function handles is no failure of that function."""
 

@@ -133,9 +133,9 @@ def test_every_exception_passes_unchanged(recorded, is_outside, form, error):
             assert [event.name for event in span.events] == ["exception"]
             assert span.events[0].attributes["exception.type"] == name
     assert MESSAGE not in repr(spans)
-    timed = {point.labels for point in recorded.points if point.instrument.name == "own.timed"}
-    assert timed == {(("error.type", name),)}
     if not cancelled:
+        timed = {point.labels for point in recorded.points if point.instrument.name == "own.timed"}
+        assert timed == {(("error.type", name),)}
         assert recorded.value("verl.phase.duration", verl_phase="adv", error_type=name) == 1
 
 
@@ -188,7 +188,6 @@ def test_a_failed_step_is_no_completed_step(recorded):
     assert "verl.training.steps" not in {point.instrument.name for point in recorded.points}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a cancelled step has no error and passes for a completed one")
 def test_a_cancelled_step_is_no_completed_step(recorded):
     """A step that was cancelled is not counted as completed."""
     with pytest.raises(asyncio.CancelledError), verl_otel.step(1):
@@ -196,7 +195,6 @@ def test_a_cancelled_step_is_no_completed_step(recorded):
     assert "verl.training.steps" not in {point.instrument.name for point in recorded.points}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: whatever is called ...CancelledError passes for a cancellation")
 def test_an_error_of_the_user_that_is_called_cancelled_is_an_error(recorded):
     """An exception class of the user whose name ends with CancelledError is an error like any other."""
 
@@ -208,7 +206,6 @@ def test_an_error_of_the_user_that_is_called_cancelled_is_an_error(recorded):
     assert recorded.spans[0].status == STATUS_ERROR
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a subclass of CancelledError with another name passes for an error")
 def test_a_subclass_of_cancelled_is_a_cancellation(recorded):
     """An exception that is a CancelledError by inheritance is a cancellation, whatever its name."""
 
@@ -220,7 +217,6 @@ def test_a_subclass_of_cancelled_is_a_cancellation(recorded):
     assert recorded.spans[0].status == STATUS_UNSET
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a failure while marking the span skips its end: it stays open and is lost")
 def test_an_exception_without_text_still_ends_its_span(swallow, recorded):
     """With content capture on, an exception whose text cannot be made passes unchanged, and its span is recorded."""
     Store.capture_content = True
@@ -245,7 +241,6 @@ def test_a_failure_of_ours_does_not_replace_the_users_exception(swallow, recorde
     Store.opened.clear()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a failure of our own measuring skips the end of the span")
 def test_a_failure_of_ours_does_not_leave_the_span_open(swallow, recorded, monkeypatch):
     """When our own measuring fails, the span still ends and is recorded."""
     monkeypatch.setattr("verl_otel.recording.span.measure", lambda *_: explode(RuntimeError("ours")))

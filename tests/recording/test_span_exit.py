@@ -54,7 +54,6 @@ def test_what_comes_after_a_wrong_order_in_a_step_is_a_child_of_the_step(recorde
     assert recorded.span("next").parent_id == recorded.span("verl.step").span_id
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the ended span stays OpenTelemetry's current one, for good")
 def test_a_wrong_order_leaves_no_span_current(recorded, is_outside):
     """After all blocks were left, in whatever order, OpenTelemetry sees no current span."""
     first, second = enter("first"), enter("second")
@@ -63,9 +62,6 @@ def test_a_wrong_order_leaves_no_span_current(recorded, is_outside):
     assert is_outside()
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: leaving a misplaced block again gives a wrong token to the context variable"
-)
 def test_leaving_a_misplaced_block_again_does_not_raise(recorded):
     """A block that was left in the wrong order may be left again without an error."""
     first, second = enter("first"), enter("second")
@@ -108,9 +104,6 @@ def test_10_000_overlapping_blocks_do_not_raise(recorded):
     assert recorded.span("next").parent_id == 0
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: an ended span holds the context around it, and with it all spans before it"
-)
 def test_10_000_overlapping_blocks_are_not_held(recorded, alive_spans):
     """Of blocks each of which begins before the one before it ends, those that were drained are not held."""
     leave = overlap(10_000)
@@ -120,9 +113,6 @@ def test_10_000_overlapping_blocks_are_not_held(recorded, alive_spans):
     assert held < 300
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a context attached inside and never detached keeps the ended span as parent"
-)
 def test_a_context_that_was_never_detached_does_not_make_later_spans_children(recorded, alive_spans):
     """Attaching baggage inside a block and forgetting to detach it neither nests later spans nor holds old ones."""
     for number in range(1000):
@@ -149,7 +139,6 @@ def test_a_block_may_be_held_across_task_switches(recorded):
     assert {span.parent_id for span in recorded.spans} == {0}
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the task that entered the block keeps the ended span as current")
 def test_a_block_left_in_another_task_is_not_current_in_its_own(recorded):
     """A block entered in one task and left in a task that this one started: what comes next in the first is no child."""
 

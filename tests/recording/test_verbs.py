@@ -183,7 +183,6 @@ def test_a_verb_without_arguments(recorded, verb, brackets):
     found(recorded, Row(None, "", 0, metric, labels, {}))
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: bare, the verb says neither what it does nor whether it validates")
 def test_a_bare_trajectory_has_the_labels_of_any_trajectory(recorded):
     """`@trajectory` without brackets has the same attributes and labels as with them."""
     verl_otel.trajectory(lambda: 1)()

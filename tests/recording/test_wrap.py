@@ -89,7 +89,6 @@ def test_methods_of_every_kind(recorded, verb):
 
 
 @pytest.mark.parametrize("bare", [verl_otel.tool, verl_otel.span, verl_otel.turn, verl_otel.step, verl_otel.timed])
-@pytest.mark.xfail(strict=True, reason="BUG: a classmethod object is not callable and is taken for the verb's argument")
 def test_a_bare_verb_over_classmethod(recorded, bare):
     """A verb without brackets may stand over `@classmethod`."""
 
@@ -145,9 +144,7 @@ def test_any_callable_may_be_decorated(recorded, verb, function):
     [
         verl_otel.tool,
         verl_otel.span,
-        pytest.param(
-            verl_otel.timed, marks=pytest.mark.xfail(strict=True, reason="BUG: bare `timed` asks for a __qualname__")
-        ),
+        pytest.param(verl_otel.timed),
     ],
 )
 def test_a_bare_verb_takes_any_callable(recorded, bare, function):
@@ -170,9 +167,6 @@ def test_an_async_callable_is_measured_until_it_is_awaited(recorded):
     assert len(recorded.spans) == 1
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: an object with an async __call__ is taken for a sync function: its span is empty"
-)
 def test_the_span_of_an_async_callable_object_lasts_until_it_is_done(recorded):
     """An object whose `__call__` is a coroutine function has a span that lasts until the result is there."""
 
@@ -184,7 +178,6 @@ def test_the_span_of_an_async_callable_object_lasts_until_it_is_done(recorded):
     assert asyncio.run(verl_otel.tool("t")(Tool())()) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a generator-based coroutine becomes a plain generator")
 def test_a_generator_based_coroutine_may_be_awaited(recorded):
     """A function marked with `types.coroutine` can be awaited after decorating it."""
 

@@ -97,12 +97,7 @@ EXPECTED_NAMES = ["chat qwen", "execute_tool python", "produce", "verl.worker Wo
     "switch",
     [
         "on",
-        pytest.param(
-            "off",
-            marks=pytest.mark.xfail(
-                strict=True, reason="BUG: what was pickled while off arrives as a pass-through and never records"
-            ),
-        ),
+        pytest.param("off"),
     ],
 )
 def test_functions_by_value_record_where_they_arrive(run_python, tmp_path, switch):
@@ -115,9 +110,6 @@ def test_functions_by_value_record_where_they_arrive(run_python, tmp_path, switc
     assert (found["done"], found["size"], found["timed"], found["calls"]) == (3, 1, 1, 1)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: what was pickled while on arrives switched on, and nothing switches it off"
-)
 def test_functions_by_value_are_off_where_recording_is_off(run_python, tmp_path):
     """A function pickled by value adds nothing in a process where recording is off: its extractor is not called."""
     file = tmp_path / "function.pickle"
@@ -185,7 +177,6 @@ def test_a_site_arrives_as_it_was(hook):
     )
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a pickled site forgets that a decorator took over")
 def test_a_site_that_was_taken_over_arrives_so(recorded):
     """The hook's site of a function that a user has decorated stays silent in other processes, too."""
     sent = Site("worker", "verl.worker x", hook=True)

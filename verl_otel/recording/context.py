@@ -63,7 +63,10 @@ def _load() -> Kernel:
     if isinstance(variable, ContextVar):
         made.get, made.set, made.reset = variable.get, variable.set, variable.reset
     else:
-        made.get, made.set, made.reset = context.get_current, context.attach, context.detach
+        # Not `context.detach`: it logs a failure and keeps it to itself.
+        runtime = getattr(context, "_RUNTIME_CONTEXT", None)
+        made.get, made.set = context.get_current, context.attach
+        made.reset = runtime.detach if runtime is not None else context.detach
     _kernel = made
     from verl_otel.recording.span import Span
 
@@ -89,6 +92,6 @@ def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
     captured = contextvars.copy_context()
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return captured.run(function, *args, **kwargs)
+        return captured.copy().run(function, *args, **kwargs)  # one context cannot be entered twice at a time
 
     return run

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verl_otel.recording.values import MAX_ITEMS, first, to_number
+from verl_otel.recording.values import first, to_number
 from verl_otel.semconv import attributes as attr
 
 
@@ -45,7 +45,9 @@ def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     usage = _member(result, "usage")
     prompt_ids = arguments.get("prompt_ids")
     token_ids = _member(result, "token_ids")
-    reason = _member(result, "stop_reason") or _member(result, "finish_reason")
+    choices = _member(result, "choices")
+    answer = choices[0] if isinstance(choices, (list, tuple)) and choices else result
+    reason = _member(answer, "stop_reason") or _member(answer, "finish_reason")
     return {
         attr.GEN_AI_INPUT_TOKENS: _member(usage, "prompt_tokens") if prompt_ids is None else _size(prompt_ids),
         attr.GEN_AI_OUTPUT_TOKENS: _member(usage, "completion_tokens") if token_ids is None else _size(token_ids),
@@ -107,6 +109,6 @@ def _scores(result: Any) -> dict[str, Any]:
     if getattr(result, "is_cpu", True) and getattr(result, "ndim", 1) == 1 and hasattr(result, "tolist"):
         result = result.tolist()
     if isinstance(result, list):
-        numbers = [float(item) for item in map(to_number, result[:MAX_ITEMS]) if item is not None]
+        numbers = [float(item) for item in map(to_number, result) if item is not None]
         return {attr.REWARD_SCORES: tuple(numbers)} if numbers else {}
     return {}

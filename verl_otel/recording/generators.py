@@ -9,32 +9,29 @@ that what the body sets is kept from one resumption to the next and never seen o
 
 from __future__ import annotations
 
-import functools
-import inspect
-from typing import TYPE_CHECKING, Any
+import contextlib
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
 
 from verl_otel.recording.context import kernel
 from verl_otel.recording.registry import record_failure, record_success
+from verl_otel.recording.series import Histogram
+from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.store import Store
-
-if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Generator
-
-    from verl_otel.recording.series import Histogram
-    from verl_otel.recording.site import Site
 
 
 class _Body:
     """The span of one generator, entered for every resumption and left at every ``yield``."""
 
-    __slots__ = ("_inner", "_outer", "_token", "span")
+    __slots__ = ("_arguments", "_inner", "_outer", "span")
 
-    def __init__(self, site: Site) -> None:
+    def __init__(self, site: Site, arguments: Mapping[str, Any]) -> None:
         self.span = Span(site)
+        self._arguments = arguments
         self._inner: Any = None
         self._outer: Any = None
-        self._token: Any = None
 
     def begin(self) -> None:
         """Open the span; it is left at once and entered by each resumption."""
@@ -56,6 +53,11 @@ class _Body:
             self._inner = now.get()
             now.set(self._outer)
 
+    def succeed(self, result: object) -> None:
+        """Read what the generator returned and close the span."""
+        self.span.site.read(self.span, self._arguments, result)
+        self.end(None)
+
     def end(self, error: BaseException | None) -> None:
         """Close the span, whoever resumes the generator for the last time."""
         if self._inner is not None:
@@ -63,120 +65,112 @@ class _Body:
                 self.span.close(error)
 
 
-def wrap_generator(function: Callable[..., Generator[Any, Any, Any]], site: Site) -> Any:
-    """Return a generator function whose generators are spans."""
+class _Clock:
+    """What `_Body` is for a span, for a histogram: how long the generator lived."""
 
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        if not Store.on or site.superseded:
-            return (yield from function(*args, **kwargs))
-        body = _Body(site)
-        body.begin()
-        generator = function(*args, **kwargs)
+    __slots__ = ("_series", "_start")
+
+    def __init__(self, series: Histogram) -> None:
+        self._series = series
+        self._start = clock()
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def succeed(self, _result: object) -> None:
+        record_success(self._series, clock() - self._start)
+
+    def end(self, error: BaseException) -> None:
+        record_failure(self._series, clock() - self._start, error)
+
+
+def _begin(to: Site | Histogram, arguments: Mapping[str, Any]) -> _Body | _Clock | None:
+    """Return what records the life of one generator; None if nothing does."""
+    if not Store.on:
+        return None
+    if isinstance(to, Histogram):
+        return _Clock(to)
+    if to.superseded:
+        return None
+    body = _Body(to, arguments)
+    body.begin()
+    return body
+
+
+class Driver:
+    """Runs a generator step by step and records its life. The wrapper yields what each step gave."""
+
+    __slots__ = ("_arguments", "_begun", "_body", "_generator", "_to", "item", "sent", "thrown")
+
+    def __init__(self, to: Site | Histogram, generator: Any, arguments: Mapping[str, Any]) -> None:
+        self._to = to
+        self._generator = generator
+        self._arguments = arguments
+        self._body: _Body | _Clock | None = None
+        self._begun = False
+        self.item: Any = None
+        """What the last step gave; in the end, what the generator returned."""
+        self.sent: Any = None
+        self.thrown: BaseException | None = None
+
+    def resume(self) -> bool:
+        """Run one step; return whether it gave an item."""
+        sent, thrown, self.sent, self.thrown = self.sent, self.thrown, None, None
+        if not self._begun:
+            self._begun = True
+            self._body = _begin(self._to, self._arguments)
+        body = self._body
         try:
-            with body:
-                item = next(generator)
-            while True:
-                try:
-                    sent = yield item
-                except GeneratorExit:
-                    with body:
-                        generator.close()
-                    raise
-                except BaseException as thrown:
-                    with body:
-                        item = generator.throw(thrown)
-                else:
-                    with body:
-                        item = generator.send(sent)
+            with body or _NOTHING:
+                self.item = self._generator.send(sent) if thrown is None else self._generator.throw(thrown)
         except StopIteration as stop:
-            site.read(body.span, {"args": args, "kwargs": kwargs}, stop.value)
-            body.end(None)
-            return stop.value
+            self.item = stop.value
+            if body is not None:
+                body.succeed(stop.value)
+            return False
         except BaseException as error:
-            body.end(error)
+            if body is not None:
+                body.end(error)
             raise
+        return True
 
-    return wrapper
 
+class AsyncDriver(Driver):
+    """Runs an async generator step by step and records its life."""
 
-def wrap_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], site: Site) -> Any:
-    """Return an async generator function whose generators are spans."""
+    __slots__ = ()
 
-    @functools.wraps(function)
-    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        body = _Body(site)
-        if Store.on and not site.superseded:
-            body.begin()
-        generator = function(*args, **kwargs)
+    async def resume(self) -> bool:  # type: ignore[override]  # the same for async generators
+        """Run one step; return whether it gave an item."""
+        sent, thrown, self.sent, self.thrown = self.sent, self.thrown, None, None
+        if not self._begun:
+            self._begun = True
+            self._body = _begin(self._to, self._arguments)
+            # The event loop must not know the inner generator: it would close it beside the outer one.
+            hooks = sys.get_asyncgen_hooks()
+            sys.set_asyncgen_hooks(None, None)
+            try:
+                step = self._generator.asend(None)
+            finally:
+                sys.set_asyncgen_hooks(*hooks)
+        else:
+            step = self._generator.asend(sent) if thrown is None else self._generator.athrow(thrown)
+        body = self._body
         try:
-            item = await _resume(body, generator.__anext__())
-            while True:
-                try:
-                    sent = yield item
-                except GeneratorExit:
-                    await _resume(body, generator.aclose())
-                    raise
-                except BaseException as thrown:
-                    item = await _resume(body, generator.athrow(thrown))
-                else:
-                    item = await _resume(body, generator.asend(sent))
+            with body or _NOTHING:
+                self.item = await step
         except StopAsyncIteration:
-            site.read(body.span, {"args": args, "kwargs": kwargs}, None)
-            body.end(None)
+            if body is not None:
+                body.succeed(None)
+            return False
         except BaseException as error:
-            body.end(error)
+            if body is not None:
+                body.end(error)
             raise
-
-    return wrapper
-
-
-def wrap_timed_generator(function: Callable[..., Any], series: Histogram) -> Any:
-    """Return a generator function that records how long each of its generators lived."""
-    if inspect.isasyncgenfunction(function):
-        return _wrap_timed_async_generator(function, series)
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
-        start = clock()
-        try:
-            result = yield from function(*args, **kwargs)
-        except BaseException as error:
-            record_failure(series, clock() - start, error)
-            raise
-        record_success(series, clock() - start)
-        return result
-
-    return wrapper
+        return True
 
 
-def _wrap_timed_async_generator(function: Callable[..., AsyncGenerator[Any, Any]], series: Histogram) -> Any:
-    @functools.wraps(function)
-    async def wrapper(*args: Any, **kwargs: Any) -> AsyncGenerator[Any, Any]:
-        start = clock()
-        generator = function(*args, **kwargs)
-        try:
-            item = await generator.__anext__()
-            while True:
-                try:
-                    sent = yield item
-                except GeneratorExit:
-                    await generator.aclose()
-                    raise
-                except BaseException as thrown:
-                    item = await generator.athrow(thrown)
-                else:
-                    item = await generator.asend(sent)
-        except StopAsyncIteration:
-            record_success(series, clock() - start)
-        except BaseException as error:
-            record_failure(series, clock() - start, error)
-            raise
-
-    return wrapper
-
-
-async def _resume(body: _Body, step: Any) -> Any:
-    """Run one resumption up to its ``yield``, in the body's context between its awaits too."""
-    with body:
-        return await step
+_NOTHING: Final = contextlib.nullcontext()

@@ -13,7 +13,7 @@ from verl_otel import _guard
 from verl_otel.model import Instrument, Labels
 from verl_otel.recording import registry, series
 from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_number
+from verl_otel.recording.values import to_number, to_text
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metrics import METRICS
 
@@ -43,6 +43,21 @@ def valid_bounds(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
     return tuple(sorted({float(bound) for bound in bounds if math.isfinite(bound)})) or buckets.TINY
 
 
+def _is_kind(instrument: Instrument, kind: type[series.Series]) -> bool:
+    """Return whether a name is free for a kind of instrument; say once that it is not."""
+    taken = registry.kind_of(instrument.name)
+    if taken in (None, kind):
+        return True
+    _guard.say(
+        f"kind {instrument.name}",
+        "verl-otel: %r is a %s already; the %s is not recorded",
+        instrument.name,
+        taken.__name__.lower() if taken else "",
+        instrument.kind,
+    )
+    return False
+
+
 class _Labelled:
     """A family of series of one name, found by their labels."""
 
@@ -54,19 +69,10 @@ class _Labelled:
         self._bounds = bounds
 
     def _find(self, labels: dict[str, Any]) -> series.Series | None:
-        key: Labels = tuple((name, str(value)) for name, value in sorted(labels.items()))
-        found = registry.find(self.kind, self._instrument, key, self._bounds)
-        if type(found) is self.kind:
-            return found
-        name = self._instrument.name
-        _guard.say(
-            f"kind {name}",
-            "verl-otel: %r is a %s already; the %s is not recorded",
-            name,
-            found.instrument.kind,
-            self.word,
-        )
-        return None
+        if not _is_kind(self._instrument, self.kind):
+            return None
+        key: Labels = tuple((name, to_text(value)) for name, value in sorted(labels.items()))
+        return registry.find(self.kind, self._instrument, key, self._bounds)
 
     def _record(self, value: object, labels: dict[str, Any]) -> None:
         number = to_number(value) if Store.on else None
@@ -111,20 +117,20 @@ class Gauge(_Labelled):
 class Timer:
     """Times a block or every call of a function. Made by `verl_otel.timed`."""
 
-    __slots__ = ("_series", "_start")
+    __slots__ = ("_series", "_starts")
 
     def __init__(self, measured: series.Histogram) -> None:
         self._series = measured
-        self._start = 0.0
+        self._starts: list[float] = []
 
     def __enter__(self) -> Timer:
-        self._start = time.perf_counter()
+        self._starts.append(time.perf_counter())
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.perf_counter() - self._start
+        seconds = time.perf_counter() - self._starts.pop()
         if error is None:
             registry.record_success(self._series, seconds)
         else:
@@ -140,6 +146,8 @@ class Timer:
 def timer_series(name: str, description: str = "") -> series.Histogram:
     """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
     instrument = Instrument(valid_name(name), "histogram", "s", description)
+    if not _is_kind(instrument, series.Histogram):
+        return series.Histogram(instrument, (), buckets.TINY)  # of nobody's: it is never drained
     found = registry.find(series.Histogram, instrument, (), buckets.TINY)
     assert isinstance(found, series.Histogram)  # noqa: S101 - made so above
     return found

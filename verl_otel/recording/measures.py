@@ -26,7 +26,9 @@ def measure(span: Span, seconds: float) -> None:
         own.record(seconds)
         span.detail.series = own
     elif spec.duration:
-        histogram = registry.histogram(spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR))
+        histogram = registry.histogram(
+            spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR)
+        )
         histogram.record(seconds)
         span.detail.series = histogram
     also = _ALSO.get(spec.verb)
@@ -57,12 +59,17 @@ def bin_of(score: float) -> str:
 
 
 def _step(span: Span, _seconds: float) -> None:
-    detail = span._detail
-    if detail is not None and detail.error:
+    if _was_stopped(span):
         return
     registry.counter("verl.training.steps").record(1)
     mine = span.resolve()
     registry.gauge("verl.training.last_step.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+
+
+def _was_stopped(span: Span) -> bool:
+    """Return whether the work failed or was cancelled."""
+    detail = span._detail
+    return bool(detail is not None and detail.error) or span.attributes.get(attr.OUTCOME) == "cancelled"
 
 
 def _phase(span: Span, seconds: float) -> None:
@@ -71,8 +78,7 @@ def _phase(span: Span, seconds: float) -> None:
 
 
 def _checkpoint(span: Span, _seconds: float) -> None:
-    detail = span._detail
-    if detail is None or not detail.error:
+    if not _was_stopped(span):
         mine = span.resolve()
         registry.gauge("verl.checkpoint.last.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
 
@@ -118,7 +124,12 @@ def _llm(span: Span, _seconds: float) -> None:
 def _reward(span: Span, _seconds: float) -> None:
     source = labels_of(span, (attr.DATA_SOURCE,))
     values = span.attributes
-    scores = values.get(attr.REWARD_SCORES) or (values.get(attr.REWARD_SCORE),)
+    detail = span._detail
+    scores = (
+        (detail.scores if detail is not None else ())
+        or values.get(attr.REWARD_SCORES)
+        or (values.get(attr.REWARD_SCORE),)
+    )
     for score in scores if isinstance(scores, tuple) else (scores,):
         number = to_number(score)
         if number is not None and number == number:

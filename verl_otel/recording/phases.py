@@ -28,10 +28,11 @@ def phase_site(key: str, *, hook: bool = False) -> Site:
     if found is not None:
         return found
     valid = key if _KEY.fullmatch(key) else re.sub(r"[^a-z0-9_./]", "_", key.lower())[:64] or OTHER
-    if len(_sites) >= MAX_PHASES:
+    known = {site.attributes[attr.PHASE] for site in _sites.values()}
+    if valid not in known and len(known) >= MAX_PHASES:
         valid = OTHER
     site = Site("phase", SPANS["phase"].name + valid, attributes={attr.PHASE: valid}, hook=hook)
-    if len(_sites) < 2 * MAX_PHASES:
+    if len(_sites) < 2 * MAX_PHASES and valid != OTHER:
         _sites[(key, hook)] = site
     return site
 

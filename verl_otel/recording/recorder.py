@@ -17,7 +17,7 @@ from verl_otel import _guard
 from verl_otel.model import SAMPLED, Batch, Exemplar, Instrument, Labels, OpenSpan, Point, SpanRecord
 from verl_otel.recording import registry, store
 from verl_otel.recording.series import FoldLock
-from verl_otel.recording.span import Span, clock
+from verl_otel.recording.span import Span, clock, shorten
 from verl_otel.recording.store import Store
 from verl_otel.semconv import spans as semconv
 from verl_otel.semconv.metrics import METRICS
@@ -25,6 +25,8 @@ from verl_otel.semconv.metrics import METRICS
 OPEN_AFTER: Final = 1.0
 """Seconds after which an open span is written down; younger ones end before the next drain as a rule."""
 
+MAX_OPEN: Final = 500
+"""Open spans that a drain hands out, the oldest: enough to say what hangs, little enough to be written every second."""
 MAX_PENDING: Final = 20_000
 """Points that may wait for a drain; reached only when nothing drains."""
 
@@ -51,7 +53,12 @@ def drain(*, observe: bool = False, wait: float = -1) -> Batch | None:
         return None
     try:
         now = time.time_ns()
-        records = [record for span in store.take() if (record := _end(span)) is not None]
+        records = []
+        for span in store.take():
+            with _guard.swallowed("record"):
+                record = _end(span)
+                if record is not None:
+                    records.append(record)
         points = registry.fold_all()
         scalars = _pending[:]
         del _pending[: len(scalars)]
@@ -65,8 +72,11 @@ def drain(*, observe: bool = False, wait: float = -1) -> Batch | None:
 
 def add_points(points: Iterable[Point]) -> None:
     """Hand over points that were made as a whole, such as the scalars of one step, for the next drain."""
-    if len(_pending) < MAX_PENDING:
-        _pending.extend(points)
+    made = list(points)
+    room = max(0, MAX_PENDING - len(_pending))
+    _pending.extend(made[:room])
+    if len(made) > room:
+        Store.dropped_points += len(made) - room
 
 
 def clear() -> None:
@@ -90,6 +100,7 @@ def _end(span: Span) -> SpanRecord | None:
     if detail is not None and detail.series is not None and sampled:
         exemplar = Exemplar(span.stop - span.start, int(span.stop * 1e9) + ids.offset_ns, ids.trace_id, ids.span_id)
         detail.series.offer(exemplar)
+    shorten(span)
     if not sampled and span.site.spec.verb != "trajectory":
         return None
     return _record(span, int(span.stop * 1e9) + ids.offset_ns)
@@ -135,11 +146,14 @@ def _record(span: Span, end_ns: int) -> SpanRecord:
 
 
 def _open_spans() -> list[OpenSpan]:
+    """Return the oldest open spans: the table is in the order of opening, so the first young one ends the search."""
     now = clock()
-    found = []
+    found: list[OpenSpan] = []
     for span in list(Store.opened):
         age = now - span.start
-        if span.start and age >= OPEN_AFTER and not span.stop:
+        if len(found) >= MAX_OPEN or age < OPEN_AFTER:
+            break
+        if not span.stop:
             detail = span._detail
             last_child = detail.last_child if detail is not None else ""
             found.append(OpenSpan(_record(span, 0), age, last_child, span.site.spec.verb))

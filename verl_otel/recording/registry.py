@@ -19,6 +19,8 @@ from verl_otel.semconv.spans import OTHER
 
 MAX_SERIES: Final = 200
 """Series of one metric in one process; what would be more goes to one series with the label value ``other``."""
+OVERFLOW: Final[Labels] = (("otel.metric.overflow", "true"),)
+"""The labels of what has too many names of labels, too; OpenTelemetry's own."""
 MAX_SCALARS: Final = 1000
 """Training scalars of one process."""
 
@@ -28,6 +30,7 @@ class _Registry:
 
     series: dict[tuple[str, Labels], Series] = {}
     sizes: dict[str, int] = {}
+    kinds: dict[str, type[Series]] = {}
 
 
 def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tuple[float, ...] = ()) -> Series:
@@ -36,12 +39,18 @@ def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tup
     found = _Registry.series.get(key)
     if found is not None:
         return found
-    if labels and _Registry.sizes.get(instrument.name, 0) >= MAX_SERIES:
+    size = _Registry.sizes.get(instrument.name, 0)
+    if labels and size >= MAX_SERIES:
         labels = tuple((name, OTHER) for name, _ in labels)
         key = (instrument.name, labels)
+        if key not in _Registry.series and size >= 2 * MAX_SERIES - 1:  # ever new names of labels
+            key = (instrument.name, OVERFLOW)
         if key in _Registry.series:
             return _Registry.series[key]
+    labels = key[1]
     made = Histogram(instrument, labels, bounds) if kind is Histogram else kind(instrument, labels)
+    if _Registry.kinds.setdefault(instrument.name, kind) is not kind:
+        return made  # one name is one kind: this one is never handed out
     _Registry.sizes[instrument.name] = _Registry.sizes.get(instrument.name, 0) + 1
     return _Registry.series.setdefault(key, made)
 
@@ -78,7 +87,9 @@ def record_success(series: Histogram, seconds: float) -> None:
 
 def record_failure(series: Histogram, seconds: float, error: BaseException) -> None:
     """Record a duration that ended with an exception, in the series of its ``error.type``."""
-    if Store.on:
+    if Store.on and isinstance(error, GeneratorExit):  # its consumer has had enough: nothing failed
+        series.record(seconds)
+    elif Store.on:
         labels = (*series.labels, (ERROR_TYPE, error_name(error)))
         find(Histogram, series.instrument, labels, series.bounds).record(seconds)
 
@@ -93,6 +104,11 @@ def fold_all() -> list[Point]:
             series.changed = False
             points.append(series.point(now))
     return points
+
+
+def kind_of(name: str) -> type[Series] | None:
+    """Return the kind of a metric that has series in this process."""
+    return _Registry.kinds.get(name)
 
 
 def exists(name: str) -> bool:

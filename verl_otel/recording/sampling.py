@@ -16,6 +16,7 @@ from verl_otel.recording import ids
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
 
+MAX_STEPS: Final = 16
 _RANDOM_BITS: Final = (1 << 64) - 1
 
 
@@ -28,8 +29,8 @@ class Policy:
     """Trajectories of a step, in this process, that are kept whole in any case; 0: no limit."""
     share_above = 0.05
     """Share that is kept whole beyond that number."""
-    _step: object = None
-    _count = 0
+    _counts: dict[object, int] = {}
+    """Trajectories by step, of the last few steps: those of several steps may take turns."""
 
     @classmethod
     def decide(cls, span: Span, trace_id: int) -> int:
@@ -41,7 +42,7 @@ class Policy:
         if not cls.whole_per_step:
             return SAMPLED
         step = span.attributes.get("verl.step.number")
-        if step != cls._step:
-            cls._step, cls._count = step, 0
-        cls._count += 1
-        return SAMPLED if cls._count <= cls.whole_per_step or ids.draw() < cls.share_above else 0
+        count = cls._counts[step] = cls._counts.get(step, 0) + 1
+        while len(cls._counts) > MAX_STEPS:
+            cls._counts.pop(next(iter(cls._counts)), None)
+        return SAMPLED if count <= cls.whole_per_step or ids.draw() < cls.share_above else 0

@@ -10,6 +10,7 @@ may record while its own thread folds.
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 from bisect import bisect_left, bisect_right
@@ -128,6 +129,9 @@ class Histogram(Series):
 
     def _fold_chunk(self, chunk: list[float]) -> None:
         total = sum(chunk)
+        if isinstance(total, int) and abs(total) > sys.float_info.max:
+            chunk = [value for value in chunk if abs(value) <= sys.float_info.max / CHUNK]
+            total = sum(chunk)
         if total != total:  # NaN is the one float unequal to itself
             chunk = [value for value in chunk if value == value]
             total = sum(chunk)

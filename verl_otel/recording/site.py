@@ -28,6 +28,7 @@ class Site:
     __slots__ = (
         "adopts",
         "attributes",
+        "defaults",
         "extract",
         "hook",
         "name",
@@ -35,7 +36,6 @@ class Site:
         "series",
         "spec",
         "superseded",
-        "threshold",
     )
 
     def __init__(
@@ -48,6 +48,7 @@ class Site:
         hook: bool = False,
         adopts: bool | None = None,
         series: Histogram | None = None,
+        defaults: frozenset[str] = frozenset(),
     ) -> None:
         self.spec: SpanSpec = SPANS[verb]
         self.name = name or self.spec.name
@@ -59,12 +60,12 @@ class Site:
         """Whether it becomes one with a span of the same verb directly around it."""
         self.needs_parent = verb == "phase" and not self.adopts
         """Whether it is only measured when nothing is open around it."""
+        self.defaults = defaults
+        """Attributes that nobody said: a span that this one becomes one with keeps its own."""
         self.series = series
         """Where its durations go instead of to the histogram of its verb."""
         self.superseded = False
         """Set when a decorator took over the function that a hook had wrapped."""
-        self.threshold = 0.0
-        """Seconds below which an ended leaf span is not kept; the drain moves it."""
 
     def with_attributes(self, attributes: Mapping[str, AttributeValue] | None) -> Site:
         """Return this site with more static attributes; itself if there are none."""
@@ -98,11 +99,12 @@ class Site:
             hook=self.hook,
             adopts=self.adopts,
             series=self.series,
+            defaults=self.defaults,
         )
 
     def read(self, span: Span, arguments: Mapping[str, Any], result: Any) -> None:
         """Put what the extractor finds in one call on its span; what the decorator says wins. Never raises."""
-        if self.extract is None:
+        if self.extract is None or not (span.start or span.host):
             return
         try:
             host = span.host
@@ -111,13 +113,15 @@ class Site:
                 if value is None or key in self.attributes or (self.hook and host and key in host.attributes):
                     continue
                 target.set_attribute(key, value)
+                if key == attr.REWARD_SCORES and isinstance(value, tuple):
+                    target.detail.scores = value  # type: ignore[assignment]  # numbers, of whatever kind
         except Exception as error:
             message = "verl-otel: the extractor of %s failed and was skipped: %r (said once)"
             _guard.say(f"extract {self.name}", message, self.name, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
         values = (self.spec.verb, self.name, dict(self.attributes), self.extract, self.hook, self.adopts, self.series)
-        return _rebuild, values
+        return _rebuild, (*values, self.superseded)
 
 
 def _rebuild(
@@ -128,5 +132,8 @@ def _rebuild(
     hook: bool,  # noqa: FBT001 - as above
     adopts: bool,  # noqa: FBT001 - as above
     series: Histogram | None,
+    superseded: bool = False,  # noqa: FBT001, FBT002 - as above
 ) -> Site:
-    return Site(verb, name, attributes=attributes, extract=extract, hook=hook, adopts=adopts, series=series)
+    site = Site(verb, name, attributes=attributes, extract=extract, hook=hook, adopts=adopts, series=series)
+    site.superseded = superseded
+    return site

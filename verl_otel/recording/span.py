@@ -8,6 +8,7 @@ answers ``get`` and ``copy`` the way OpenTelemetry's own does, so entering a spa
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -19,8 +20,9 @@ from verl_otel.recording.context import kernel
 from verl_otel.recording.measures import measure
 from verl_otel.recording.sampling import Policy
 from verl_otel.recording.store import Store, keep, wall_offset_ns
+from verl_otel.recording.surface import LEAKED as _LEAKED
 from verl_otel.recording.surface import MAX_MESSAGE, Detail, Surface
-from verl_otel.recording.values import error_name
+from verl_otel.recording.values import error_name, is_cancellation, to_text
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
@@ -35,7 +37,8 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any]")
 
 clock = time.perf_counter
-_LEAKED: Final = object()
+MAX_TRACKED: Final = 100_000
+"""Open spans in the table; more are recorded when they end, but not seen while they are open."""
 _ids_lock = threading.RLock()  # re-entrant: a signal handler may ask for ids while its own thread makes some
 
 
@@ -61,7 +64,7 @@ class Span(Surface):
             span.set_attribute("exit_code", run())
     """
 
-    __slots__ = ("ids", "site", "token")
+    __slots__ = ("ids", "site")
 
     def __init__(self, site: Site, attributes: dict[str, AttributeValue] | None = None) -> None:
         self.site = site
@@ -78,11 +81,15 @@ class Span(Surface):
     def __enter__(self) -> Span:
         """Begin, and become the current span. Returns the span to write to: itself, or the one it became one with."""
         if not Store.on or self.start:
+            if self.stop:
+                _guard.say(
+                    f"again {self.name}",
+                    "verl-otel: %r was entered twice; call the verb again for each block",
+                    self.name,
+                )
             return self
         now = kernel()
-        outer = now.get()
-        while type(outer) is Span and outer.token is _LEAKED:
-            outer = outer.outer
+        outer = _without_leaked(now.get())
         parent = local_span(outer)
         if parent is not None:
             if self.site.adopts and self._join(parent):
@@ -95,8 +102,9 @@ class Span(Surface):
         if self.site.spec.root:
             self._link_submitter(now.span_of(outer).get_span_context())
         self.token = now.set(self)
-        Store.opened[self] = None
         self.start = clock()
+        if len(Store.opened) < MAX_TRACKED:
+            Store.opened[self] = None
         return self
 
     def __exit__(
@@ -115,19 +123,19 @@ class Span(Surface):
         """End with or without an error. Never raises."""
         detail = self._detail
         if detail is not None and detail.host is not None:
-            if error is not None:
-                detail.host.fail(error)  # the hook around it may swallow the exception: say it where it shows
+            if error is not None and not self.site.hook:
+                with _guard.swallowed("measure"):
+                    detail.host.fail(error)  # the hook around it may swallow the exception: say it where it shows
             return
         if not self.start:
             return
-        if not self.stop:
-            self.stop = clock()
-            try:
+        try:
+            if not self.stop:
+                self.stop = clock()
                 self._measure(error)
-            except Exception as failure:
-                _guard.report("measure", failure)
-        if self.token is not None:
-            self._leave()
+        finally:
+            if self.token is not None:
+                self._leave()
 
     def discard(self) -> None:
         """Make it as if the span had never been opened; call before it ends."""
@@ -135,25 +143,35 @@ class Span(Surface):
         self.stop = clock()
 
     def _measure(self, error: BaseException | None) -> None:
-        if error is not None:
-            self.fail(error)
-        measure(self, self.stop - self.start)
-        if self.token is not None:
-            Store.opened.pop(self, None)
-            keep(self)
+        try:
+            if error is not None and not self._was_told(error):
+                self.fail(error)
+            measure(self, self.stop - self.start)
+        except Exception as failure:
+            _guard.report("measure", failure)
+        finally:
+            if self.token is not None:
+                Store.opened.pop(self, None)
+                keep(self)
+
+    def _was_told(self, error: BaseException) -> bool:
+        """Return whether the span that became one with us has said this already."""
+        detail = self._detail
+        return detail is not None and detail.adopter is not None and detail.error == error_name(error)
 
     def _leave(self) -> None:
         """Give the context back, if it is still ours to give (an async generator may be closed by another task)."""
         now = kernel()
         token, self.token = self.token, None
-        if now.get() is not self:
-            Store.misplaced += 1
+        if token is _LEAKED or now.get() is not self:
+            Store.misplaced += token is not _LEAKED
             self.token = _LEAKED
             return
         try:
             now.reset(token)
-        except ValueError:  # entered in another task or thread, whose context was copied to here
+        except ValueError:  # entered in another task or thread, whose context was copied to here and still holds us
             now.set(self.outer)
+            self.token = _LEAKED
 
     def _join(self, parent: Span) -> bool:
         """Become one with ``parent`` if a hook and a decorator opened the two for the same piece of work."""
@@ -165,10 +183,11 @@ class Span(Surface):
             return False
         parent.detail.adopter = self
         self.detail.host = parent
-        said = {**mine.attributes, **(self._attributes or {})}
+        said = {key: value for key, value in mine.attributes.items() if key not in mine.defaults}
+        said.update(self._attributes or {})
         if mine.hook:
             said = {key: value for key, value in said.items() if key not in parent.attributes}
-        elif mine.name != other.name:
+        elif mine.spec.verb == "tool" or attr.GEN_AI_MODEL in said:
             parent.detail.name = self.name
         parent.set_attributes(said)
         return True
@@ -180,7 +199,7 @@ class Span(Surface):
     def fail(self, error: BaseException) -> None:
         """Say that the work failed, or that it was cancelled."""
         name = error_name(error)
-        if isinstance(error, GeneratorExit) or name.endswith("CancelledError"):
+        if is_cancellation(error):
             self.set_attribute(attr.OUTCOME, "cancelled")
             return
         detail = self.detail
@@ -189,26 +208,34 @@ class Span(Surface):
         self.set_attribute(attr.ERROR_TYPE, name)
         self.record_exception(error)
         if Store.capture_content:
-            detail.message = str(error)[:MAX_MESSAGE]
+            detail.message = to_text(error)[:MAX_MESSAGE]
 
     # -- identity -----------------------------------------------------------------------------------------------------
 
     def resolve(self) -> Ids:
         """Return the ids; made at the first call, which also decides whether a new trace is kept."""
-        made = self.ids
-        if made is None:
-            made = self._make_ids()
-            with _ids_lock:
-                if self.ids is None:
-                    self.ids = made
-                made = self.ids
-        return made
+        if self.ids is None:
+            waiting: list[Span] = []  # a loop and no recursion: spans may lie in one another deeper than the stack is
+            span: Span | None = self
+            while span is not None and span.ids is None:
+                waiting.append(span)
+                span = span._parent()
+            for span in reversed(waiting):
+                made = span._make_ids()
+                with _ids_lock:
+                    if span.ids is None:
+                        span.ids = made
+        assert self.ids is not None  # noqa: S101 - made above
+        return self.ids
+
+    def _parent(self) -> Span | None:
+        return None if self.site.spec.root or self.outer is None else local_span(self.outer)
 
     def _make_ids(self) -> Ids:
         root = self.site.spec.root or self.outer is None
-        parent = None if root else local_span(self.outer)
+        parent = self._parent()
         if parent is not None:
-            above = parent.resolve()
+            above = parent.ids or parent.resolve()
             return Ids(
                 above.trace_id, ids.make_span_id(), above.span_id, above.flags & SAMPLED, above.state, above.offset_ns
             )
@@ -224,8 +251,12 @@ class Span(Surface):
 
     def get_span_context(self) -> SpanContext:
         """Return OpenTelemetry's span context; a span whose id was asked for is always exported."""
-        from opentelemetry.trace import SpanContext, TraceFlags, TraceState
+        from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, TraceState
 
+        if self.host is not None:
+            return self.host.get_span_context()
+        if self.outer is None:  # off, or only measured: nothing will be exported under an id
+            return INVALID_SPAN_CONTEXT
         mine = self.resolve()
         state = TraceState.from_header([mine.state]) if mine.state else TraceState()
         return SpanContext(mine.trace_id, mine.span_id, False, TraceFlags(mine.flags & SAMPLED), state)
@@ -265,4 +296,40 @@ def local_span(context: Any) -> Span | None:
 
 def current() -> Span | None:
     """Return the current span if it is one of ours."""
-    return local_span(kernel().get()) if Store.on else None
+    return local_span(_without_leaked(kernel().get())) if Store.on else None
+
+
+def _without_leaked(context: Any) -> Any:
+    """Return a context without spans that were left where they were not current: they have ended."""
+    while type(context) is Span and context.token is _LEAKED:
+        context = context.outer
+    if type(context) is not Span and context:
+        held = context.get(kernel().key)
+        if type(held) is Span and held.token is _LEAKED:
+            from opentelemetry.trace import set_span_in_context
+
+            return set_span_in_context(kernel().span_of(_without_leaked(held.outer)), context)
+    return context
+
+
+def shorten(span: Span) -> None:
+    """Let go of the ended spans around an ended one, whose ids are made: a chain of tasks would hold them all."""
+    outer = span.outer
+    while type(outer) is Span and outer.stop:
+        outer = outer.outer
+    span.outer = outer
+
+
+def _before_fork() -> None:
+    """Make the ids of what is open: parent and child would make different ones."""
+    for span in list(Store.opened):
+        with _guard.swallowed("fork"):
+            span.resolve()
+
+
+def _after_fork_in_child() -> None:
+    global _ids_lock
+    _ids_lock = threading.RLock()
+
+
+os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)

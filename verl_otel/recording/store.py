@@ -31,10 +31,10 @@ class Store:
     """Structural spans that have begun and not ended (a dict, for its atomic insert and pop and its order)."""
     dropped: dict[int, int] = {}
     """Dropped spans by thread."""
+    dropped_points = 0
+    """Ready points that found no room to wait; added on the thread that logs."""
     misplaced = 0
     """Spans that ended where they were not current, for example in an async generator closed by another task."""
-    anchor_ns = 0
-    """Wall clock minus monotonic clock, refreshed by every drain; spans without a root of ours use it."""
 
 
 def keep(span: Span) -> None:
@@ -62,9 +62,11 @@ def wall_offset_ns() -> int:
 def clear() -> None:
     """Forget every span. For a forked child, whose parent will report them, and for tests."""
     Store.finished.clear()
+    for span in list(Store.opened):
+        span.stop = span.start or 1.0  # whoever leaves it only gives the context back: its parent process reports it
     Store.opened.clear()
     Store.dropped.clear()
-    Store.misplaced = 0
+    Store.misplaced = Store.dropped_points = 0
 
 
 os.register_at_fork(after_in_child=clear)

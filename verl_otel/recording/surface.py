@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from verl_otel.model import REMOTE, AttributeValue, EventRecord, LinkRecord
 from verl_otel.recording.context import kernel
 from verl_otel.recording.store import Store
-from verl_otel.recording.values import clean, error_name
+from verl_otel.recording.values import clean, error_name, to_text
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from verl_otel.recording.series import Histogram
     from verl_otel.recording.span import Span
 
+LEAKED: Final = object()
+"""The token of a span that was left where it was not current: it has ended, and whoever holds it looks through it."""
+
+MAX_ATTRIBUTES: Final = 128
+MAX_EVENTS: Final = 128
+"""Attributes and events of one span, as OpenTelemetry has it; what comes later is dropped."""
+
 MAX_MESSAGE: Final = 1024
 """Characters of an exception message, where messages are kept at all."""
 
@@ -29,7 +36,19 @@ MAX_MESSAGE: Final = 1024
 class Detail:
     """What most spans never have."""
 
-    __slots__ = ("adopter", "error", "events", "host", "last_child", "links", "message", "name", "series", "status")
+    __slots__ = (
+        "adopter",
+        "error",
+        "events",
+        "host",
+        "last_child",
+        "links",
+        "message",
+        "name",
+        "scores",
+        "series",
+        "status",
+    )
 
     def __init__(self) -> None:
         self.adopter: Span | None = None
@@ -42,6 +61,8 @@ class Detail:
         self.last_child = ""
         self.message = ""
         self.name = ""
+        self.scores: tuple[float, ...] = ()
+        """Every score of a batch; its attribute holds the first ones only."""
         self.series: Histogram | None = None
         """Where the duration went, for its exemplar."""
         self.status = semconv.STATUS_UNSET
@@ -50,7 +71,7 @@ class Detail:
 class Surface:
     """The methods of a span that others call. `verl_otel.recording.span.Span` adds its life and its identity."""
 
-    __slots__ = ("_attributes", "_detail", "outer", "start", "stop")
+    __slots__ = ("_attributes", "_detail", "outer", "start", "stop", "token")
 
     _attributes: dict[str, AttributeValue] | None
     """What was said about this one."""
@@ -61,6 +82,8 @@ class Surface:
     """Monotonic seconds; 0 before it begins."""
     stop: float
     """Monotonic seconds; 0 while it is open."""
+    token: Any
+    """What gives the context back; None while we are not current."""
 
     @property
     def detail(self) -> Detail:
@@ -77,7 +100,10 @@ class Surface:
         own = self._attributes
         if own is None:
             own = self._attributes = {}
-        own[key] = clean(value)
+        if type(key) is not str:
+            key = to_text(key)
+        if len(own) < MAX_ATTRIBUTES or key in own:
+            own[key] = clean(value)
 
     def set_attributes(self, attributes: Mapping[str, object]) -> None:
         """Set several attributes."""
@@ -91,8 +117,9 @@ class Surface:
         detail = self.detail
         if detail.events is None:
             detail.events = []
-        values = {key: clean(value) for key, value in (attributes or {}).items()}
-        detail.events.append(EventRecord(name, timestamp or time.time_ns(), values))
+        if len(detail.events) < MAX_EVENTS:
+            values = {to_text(key): clean(value) for key, value in (attributes or {}).items()}
+            detail.events.append(EventRecord(to_text(name), int(timestamp or time.time_ns()), values))
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, object] | None = None) -> None:
         """Link to another span. Links beyond 128 are dropped, as OpenTelemetry does."""
@@ -115,7 +142,7 @@ class Surface:
 
     def update_name(self, name: str) -> None:
         """Rename the span."""
-        self.detail.name = name
+        self.detail.name = to_text(name)
 
     def is_recording(self) -> bool:
         """Whether the span is open."""
@@ -125,7 +152,9 @@ class Surface:
         """Set the status from an OpenTelemetry ``Status`` or ``StatusCode``."""
         code = getattr(status, "status_code", status)
         self.detail.status = int(getattr(code, "value", code))
-        self.detail.message = (getattr(status, "description", None) or description or "")[:MAX_MESSAGE]
+        text = getattr(status, "description", None) or description
+        if Store.capture_content and text:  # OpenTelemetry's own helpers put the exception's message here
+            self.detail.message = to_text(text)[:MAX_MESSAGE]
 
     def record_exception(
         self,
@@ -139,29 +168,44 @@ class Surface:
         if escaped:
             values["exception.escaped"] = True
         if Store.capture_content:
-            values[attr.EXCEPTION_MESSAGE] = str(exception)[:MAX_MESSAGE]
+            values[attr.EXCEPTION_MESSAGE] = to_text(exception)[:MAX_MESSAGE]
         self.add_event("exception", values, timestamp)
 
     # -- what OpenTelemetry's context can do --------------------------------------------------------------------------
 
     def get(self, key: str, default: object = None) -> object:
         """Return a value of the context that this span is: itself, or what was there when it was entered."""
-        return self if key == kernel().key else self._beneath().get(key, default)
+        if key == kernel().key and self.token is not LEAKED:
+            return self
+        return self._beneath(key).get(key, default)
 
     def copy(self) -> dict[str, object]:
         """Return the context as a dictionary that its taker may change."""
+        key = kernel().key
         values = dict(self._beneath().copy())
-        values[kernel().key] = self
+        held = self.get(key)
+        if held is None:
+            values.pop(key, None)
+        else:
+            values[key] = held
         return values
 
-    def _beneath(self) -> Any:
-        return self.outer if self.outer is not None else {}
+    def _beneath(self, key: str = "") -> Any:
+        """Return what lies beneath all spans of ours, in a loop; for the span's own key, the next one that is open."""
+        context = self.outer
+        wanted = key and key == kernel().key
+        while isinstance(context, Surface) and not (wanted and context.token is not LEAKED):
+            context = context.outer
+        return context if context is not None else {}
 
     def __getitem__(self, key: str) -> object:
-        return self if key == kernel().key else self._beneath()[key]
+        found = self.get(key, LEAKED)
+        if found is LEAKED:
+            raise KeyError(key)
+        return found
 
     def __contains__(self, key: object) -> bool:
-        return key == kernel().key or key in self._beneath()
+        return self.get(str(key), LEAKED) is not LEAKED
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.copy())

@@ -25,22 +25,28 @@ def clean(value: object) -> AttributeValue:
     kind = type(value)
     if kind in _PLAIN:
         return value[:MAX_TEXT] if isinstance(value, str) else value  # type: ignore[return-value]  # checked by its type
-    if isinstance(value, (list, tuple)):
-        return _clean_sequence(value)
-    number = to_number(value)
-    if number is not None:
-        return number
-    return to_text(value)
+    try:
+        if isinstance(value, (list, tuple)):
+            return _clean_sequence(value)
+        number = to_number(value)
+    except Exception:  # a proxy of what is gone or not there yet fails at everything, even at its class
+        return to_text(value)
+    return to_text(value) if number is None else number
 
 
 def _clean_sequence(values: list[Any] | tuple[Any, ...]) -> AttributeValue:
-    items = [clean(item) for item in values[:MAX_ITEMS]]
+    items = [to_text(_flat(item)) if isinstance(item, (list, tuple)) else clean(item) for item in values[:MAX_ITEMS]]
     kinds = {type(item) for item in items}
     if kinds == {int, float}:
         return tuple(float(item) for item in items)  # type: ignore[arg-type]  # both are numbers
-    if len(kinds) <= 1 and not any(isinstance(item, tuple) for item in items):
+    if len(kinds) <= 1:
         return tuple(items)  # type: ignore[arg-type,return-value]  # one kind of primitive
-    return tuple(str(item) for item in items)
+    return tuple(to_text(item) for item in items)
+
+
+def _flat(values: list[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return a sequence inside a sequence with what is in it as text: nothing is followed deeper."""
+    return tuple(item if type(item) in _PLAIN else to_text(item) for item in values[:MAX_ITEMS])
 
 
 def to_number(value: object) -> int | float | bool | None:
@@ -50,10 +56,10 @@ def to_number(value: object) -> int | float | bool | None:
     """
     if type(value) in (int, float, bool):
         return value  # type: ignore[return-value]  # checked by its type
-    if value is None or isinstance(value, (str, bytes)) or getattr(value, "is_cpu", True) is False:
-        return None
-    item = getattr(value, "item", None)
     try:
+        if value is None or isinstance(value, (str, bytes)) or getattr(value, "is_cpu", True) is False:
+            return None
+        item = getattr(value, "item", None)
         if callable(item):
             found = item()
             return found if isinstance(found, (bool, int, float)) else None
@@ -74,6 +80,14 @@ def error_name(error: BaseException) -> str:
     """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module)."""
     kind = type(error)
     return kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception only says that work was cancelled. Known by name: asyncio may never be loaded."""
+    return isinstance(error, GeneratorExit) or any(
+        kind.__name__ == "CancelledError" and kind.__module__.startswith(("asyncio.", "concurrent.futures."))
+        for kind in type(error).__mro__
+    )
 
 
 def first(mapping: Mapping[str, Any], *names: str) -> Any:

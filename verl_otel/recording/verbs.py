@@ -30,6 +30,14 @@ def _span(site: Site, attributes: dict[str, Any]) -> Span:
     return Span(site, {key: clean(value) for key, value in attributes.items() if value is not None} or None)
 
 
+def _qualified(function: Any) -> str:
+    return str(getattr(function, "__qualname__", "") or type(function).__qualname__)
+
+
+def _is_function(thing: object) -> bool:
+    return callable(thing) or isinstance(thing, classmethod)
+
+
 _STEP = Site("step")
 _ROLLOUT = Site("phase", "verl.phase.gen", attributes={attr.PHASE: "gen"}, extract=extract_batch, adopts=True)
 _TRAJECTORY = Site("trajectory", extract=extract_trajectory)
@@ -51,7 +59,7 @@ def step(number: Any = None) -> Any:
             with verl_otel.step(number):
                 train_one_step()
     """
-    if callable(number):
+    if _is_function(number):
         return Span(_STEP)(number)
     return _span(_STEP, {attr.STEP_NUMBER: number})
 
@@ -91,7 +99,7 @@ def rollout(function: Any = None, *, extract: Extract | None = None) -> Any:
         if extract is None
         else Site("phase", _ROLLOUT.name, attributes=_ROLLOUT.attributes, extract=extract, adopts=True)
     )
-    return Span(site)(function) if callable(function) else Span(site)
+    return Span(site)(function) if _is_function(function) else Span(site)
 
 
 @overload
@@ -132,8 +140,9 @@ def trajectory(
                     answer = await generate(prompt)
     """
     site = _TRAJECTORY if extract is None else Site("trajectory", extract=extract)
-    if callable(uid):
-        return Span(site)(uid)
+    decorated = uid if _is_function(uid) else None
+    if decorated is not None:
+        uid = None
     values = {
         attr.GEN_AI_OPERATION: "invoke_agent",
         attr.SAMPLE_UID: None if uid is None else str(uid),
@@ -143,7 +152,8 @@ def trajectory(
         attr.GEN_AI_AGENT: agent,
         attr.VALIDATE: validate,
     }
-    return _span(site, values)
+    made = _span(site, values)
+    return made if decorated is None else made(decorated)
 
 
 @overload
@@ -156,7 +166,7 @@ def turn(index: Any = None) -> Any:
     Args:
         index: Number of the turn, from 0.
     """
-    return Span(_TURN)(index) if callable(index) else _span(_TURN, {attr.TURN_INDEX: index})
+    return Span(_TURN)(index) if _is_function(index) else _span(_TURN, {attr.TURN_INDEX: index})
 
 
 @overload
@@ -182,8 +192,15 @@ def llm(model: Any = None, *, provider: str = "verl", operation: str = "chat", e
     attributes = {attr.GEN_AI_OPERATION: operation, attr.GEN_AI_PROVIDER: provider}
     if name:
         attributes[attr.GEN_AI_MODEL] = name
-    site = Site("llm", f"{operation} {name}".strip(), attributes=attributes, extract=extract or extract_llm)
-    return Span(site)(model) if callable(model) else Span(site)
+    given = {attr.GEN_AI_OPERATION: operation != "chat", attr.GEN_AI_PROVIDER: provider != "verl"}
+    site = Site(
+        "llm",
+        f"{operation} {name}".strip(),
+        attributes=attributes,
+        extract=extract or extract_llm,
+        defaults=frozenset(key for key, said in given.items() if not said),
+    )
+    return Span(site)(model) if _is_function(model) else Span(site)
 
 
 @overload
@@ -205,7 +222,7 @@ def tool(name: Any = None, *, extract: Extract | None = None) -> Any:
         attributes = {attr.GEN_AI_TOOL: name, attr.GEN_AI_OPERATION: "execute_tool"}
         return Span(Site("tool", SPANS["tool"].name + name, attributes=attributes, extract=extract))
     site = Site("tool", attributes={attr.GEN_AI_OPERATION: "execute_tool"}, extract=extract)
-    return Span(site)(name) if callable(name) else Span(site)
+    return Span(site)(name) if _is_function(name) else Span(site)
 
 
 @overload
@@ -225,7 +242,7 @@ def reward(source: Any = None, *, extract: Extract | None = None) -> Any:
     """
     attributes = {attr.DATA_SOURCE: source} if isinstance(source, str) else {}
     site = Site("reward", attributes=attributes, extract=extract or extract_reward)
-    return Span(site)(source) if callable(source) else Span(site)
+    return Span(site)(source) if _is_function(source) else Span(site)
 
 
 @overload
@@ -248,7 +265,7 @@ def update(role: Any = None, *, extract: Extract | None = None) -> Any:
     name = role if isinstance(role, str) else ""
     attributes = {attr.WORKER_METHOD: name, attr.UPDATE_ROLE: name} if name else {}
     site = Site("worker", SPANS["worker"].name + name, attributes=attributes, extract=extract or extract_batch)
-    return Span(site)(role) if callable(role) else Span(site)
+    return Span(site)(role) if _is_function(role) else Span(site)
 
 
 @overload
@@ -271,7 +288,7 @@ def span(name: Any = None, *, attributes: dict[str, Any] | None = None, extract:
     """
     values = {key: clean(value) for key, value in (attributes or {}).items()}
     site = Site("span", name if isinstance(name, str) else "", attributes=values, extract=extract)
-    return Span(site)(name) if callable(name) else Span(site)
+    return Span(site)(name) if _is_function(name) else Span(site)
 
 
 @overload
@@ -289,8 +306,8 @@ def timed(name: Any, *, description: str = "") -> Any:
         @verl_otel.timed("tokenizer.encode")
         def encode(text: str) -> list[int]: ...
     """
-    if callable(name):
-        return instruments.Timer(instruments.timer_series(name.__qualname__.replace(".<locals>", "")))(name)
+    if _is_function(name):
+        return instruments.Timer(instruments.timer_series(_qualified(name).replace(".<locals>", "")))(name)
     return instruments.Timer(instruments.timer_series(name, description))
 
 

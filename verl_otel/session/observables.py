@@ -30,15 +30,24 @@ def register(exporters: Callable[[], Iterable[Exporter]], overhead: Callable[[],
     recorder.observe("verl.phase.active", _open_phases)
     recorder.observe("verl.rollout.active", _open_trajectories)
     recorder.observe("verl.rollout.oldest.age", _oldest_trajectory)
-    recorder.observe("verl.otel.errors", lambda: [(((attr.REASON, place),), n) for place, n in _guard.counts().items()])
+    recorder.observe("verl.otel.errors", _errors)
     recorder.observe("verl.otel.spans.dropped", lambda: _dropped("spans", exporters(), sum(Store.dropped.values())))
-    recorder.observe("verl.otel.points.dropped", lambda: _dropped("points", exporters(), registry.dropped()))
+    recorder.observe(
+        "verl.otel.points.dropped", lambda: _dropped("points", exporters(), registry.dropped() + Store.dropped_points)
+    )
     recorder.observe(
         "verl.otel.export.duration", lambda: [((("exporter", each.name),), each.seconds) for each in exporters()]
     )
     recorder.observe(
         "verl.otel.overhead", lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()]
     )
+
+
+def _errors() -> list[recorder.Observation]:
+    found = _guard.counts()
+    if Store.misplaced:
+        found["exit where it was not current"] = Store.misplaced
+    return [(((attr.REASON, place),), count) for place, count in found.items()]
 
 
 def _open_phases() -> list[recorder.Observation]:

@@ -22,7 +22,7 @@ from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span, current, local_span
 from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_number
-from verl_otel.recording.wrap import marked
+from verl_otel.recording.wrap import HOOKED, marked
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
@@ -30,8 +30,10 @@ NOISE: Final = ("_query_dispatch_info", "_query_collect_info", "_set_dispatch_in
 """Bookkeeping calls, matched at the end of their names."""
 
 _METHOD: Final = """
-def make(function, name):
+def make(function, name, state):
     {async_}def method(self, *args, **kwargs):
+        if state["superseded"]:
+            return {await_}function(self, *args, **kwargs)
         try:
             from verl_otel.integrations.verl.workers import begin_method, end_method
         except ImportError:
@@ -160,7 +162,10 @@ def _wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
             registered = decorate(function)
             if marked(function) is not None:
                 return registered  # the user decorated it: he knows better
-            return functools.wraps(registered)(_make(_METHOD, registered, function.__name__))
+            state = {"superseded": False}
+            wrapper = functools.wraps(registered)(_make(_METHOD, registered, function.__name__, state))
+            setattr(wrapper, HOOKED, state)
+            return wrapper
 
         return decorator
 

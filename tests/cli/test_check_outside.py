@@ -1,0 +1,255 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel check`` and the world around: collectors, Ray's job, other people's OpenTelemetry, what is not installed."""
+
+import contextlib
+import importlib.metadata
+import json
+import socket
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+
+from verl_otel.cli import checks
+from verl_otel.integrations import symbols
+
+SET_PROVIDER = """
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+trace.set_tracer_provider(TracerProvider(shutdown_on_exit=False))
+"""
+
+
+@pytest.fixture
+def check(shell, good_site):
+    """Check the stand-in environment, with these variables."""
+
+    def run(*arguments, **variables):
+        return shell("check", *arguments, PYTHONPATH=str(good_site.folder), **variables)
+
+    return run
+
+
+@contextlib.contextmanager
+def collector(status):
+    """A Collector that gives every request the same answer; yields its address and what it was asked."""
+    asked = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            asked.append((self.path, self.headers.get("Authorization")))
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}", asked
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+def lines(result, mark):
+    return [line[5:] for line in result.out.splitlines() if line.startswith(mark)]
+
+
+def test_a_collector_that_answers(check, tmp_path):
+    """A Collector that takes both signals is fine, and is shown the token."""
+    token = tmp_path / "token"
+    token.write_text("s3cret\n")
+    with collector(200) as (address, asked):
+        result = check(OTEL_EXPORTER_OTLP_ENDPOINT=address, VERL_OTEL_TOKEN_FILE=str(token))
+    assert result.code == 0, result.out
+    assert f"OTLP traces: {address}/v1/traces takes requests" in lines(result, "ok")
+    assert f"OTLP metrics: {address}/v1/metrics takes requests" in lines(result, "ok")
+    assert asked == [("/v1/traces", "Bearer s3cret"), ("/v1/metrics", "Bearer s3cret")]
+    assert "s3cret" not in result.out + result.err
+
+
+def test_a_collector_that_is_not_there(check):
+    """An endpoint where nobody listens is named, for each signal, with what to do."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = f"http://127.0.0.1:{listener.getsockname()[1]}"
+    result = check(OTEL_EXPORTER_OTLP_ENDPOINT=address)
+    assert result.code == 1
+    assert lines(result, "FAIL") == [
+        f"OTLP traces: cannot reach {address}/v1/traces: ConnectionError",
+        f"OTLP metrics: cannot reach {address}/v1/metrics: ConnectionError",
+    ]
+    assert result.out.count("-> start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT") == 2
+
+
+@pytest.mark.parametrize(
+    ("status", "advice"),
+    [
+        (401, "check path, token and protocol"),
+        (404, "check path, token and protocol"),
+        (503, "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT"),
+    ],
+)
+def test_a_collector_that_refuses(check, status, advice):
+    """A Collector that refuses is named with its answer; the advice fits it."""
+    with collector(status) as (address, _):
+        result = check(OTEL_EXPORTER_OTLP_ENDPOINT=address)
+    assert result.code == 1
+    assert f"OTLP traces: {address}/v1/traces answers HTTP {status}" in lines(result, "FAIL")
+    assert result.out.count(f"-> {advice}") == 2
+
+
+def test_a_collector_of_one_signal(check):
+    """Signals are checked apart: one endpoint may be fine while the other is not."""
+    with collector(200) as (address, _), collector(401) as (other, _):
+        result = check(OTEL_EXPORTER_OTLP_TRACES_ENDPOINT=address, OTEL_EXPORTER_OTLP_METRICS_ENDPOINT=other)
+    assert result.code == 1
+    assert f"OTLP traces: {address} takes requests" in lines(result, "ok")
+    assert lines(result, "FAIL") == [f"OTLP metrics: {other} answers HTTP 401"]
+
+
+@pytest.mark.parametrize(
+    ("variables", "text"),
+    [
+        (
+            {"OTEL_EXPORTER_OTLP_PROTOCOL": "http/json"},
+            "OTEL_EXPORTER_OTLP_PROTOCOL='http/json': use one of http/protobuf, grpc",
+        ),
+        (
+            {"OTEL_EXPORTER_OTLP_ENDPOINT": "collector:4318"},
+            "OTEL_EXPORTER_OTLP_ENDPOINT='collector:4318': use http://host:port",
+        ),
+        ({"OTEL_EXPORTER_OTLP_TIMEOUT": "never"}, "OTEL_EXPORTER_OTLP_TIMEOUT='never': use seconds"),
+        (
+            {"OTEL_EXPORTER_OTLP_COMPRESSION": "zip"},
+            "OTEL_EXPORTER_OTLP_COMPRESSION='zip': use one of none, gzip, deflate",
+        ),
+    ],
+)
+def test_wrong_otlp_settings(check, variables, text):
+    """OpenTelemetry's own variables are checked like ours."""
+    result = check(VERL_OTEL_EXPORTERS="otlp", **variables)
+    assert result.code == 1
+    found = lines(result, "FAIL")
+    assert [line.partition(": ")[0] for line in found] == ["OTLP traces", "OTLP metrics"]
+    assert all(line.partition(": ")[2].startswith(text) for line in found)
+
+
+def test_grpc_that_is_not_installed(check, good_site):
+    """GRPC without its package says what to install."""
+    good_site.write("grpc", "raise ImportError('no grpc here')\n")
+    result = check(VERL_OTEL_EXPORTERS="otlp", OTEL_EXPORTER_OTLP_PROTOCOL="grpc")
+    assert result.code == 1
+    text = "OTEL_EXPORTER_OTLP_PROTOCOL='grpc' needs: pip install 'verl-otel[grpc]'"
+    assert lines(result, "FAIL") == [f"OTLP traces: {text}", f"OTLP metrics: {text}"]
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: a token file that is no text ends the check with a traceback")
+def test_a_token_file_that_is_no_text(check, tmp_path):
+    """A token file with other bytes than text is a failure with a line of its own."""
+    (tmp_path / "token").write_bytes(b"\xff\xfe\x00")
+    with collector(200) as (address, _):
+        result = check(OTEL_EXPORTER_OTLP_ENDPOINT=address, VERL_OTEL_TOKEN_FILE=str(tmp_path / "token"))
+    assert result.code == 1
+    assert lines(result, "FAIL")
+    assert "Traceback" not in result.err
+
+
+def test_a_job_with_a_hook_and_variables_of_its_own(check):
+    """What ``ray job submit`` has set stays, and the check says what follows from it."""
+    job = {"runtime_env": {"worker_process_setup_hook": "mine.setup", "env_vars": {"OTEL_SERVICE_NAME": "x", "A": "b"}}}
+    result = check(RAY_JOB_CONFIG_JSON_ENV_VAR=json.dumps(job), OTEL_SERVICE_NAME="y")
+    assert result.code == 0, result.out
+    notes = lines(result, "note")
+    assert "Ray setup hook: this job was submitted with a worker_process_setup_hook of its own, which stays" in notes
+    assert "Ray environment: this job sets OTEL_SERVICE_NAME itself; its values stay" in notes
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        '{"runtime_env": null}',
+        pytest.param("[]", marks=pytest.mark.xfail(strict=True, reason="BUG: AttributeError")),
+    ],
+)
+def test_a_job_that_says_nothing_we_know(check, text):
+    """A job configuration that cannot be read is as good as none."""
+    result = check(RAY_JOB_CONFIG_JSON_ENV_VAR=text)
+    assert result.code == 0, result.err
+    assert not [line for line in lines(result, "note") if line.startswith("Ray setup hook")]
+
+
+def test_somebody_elses_provider(check, good_site):
+    """A tracer provider that is set first, or named in the environment, is said and stays."""
+    text = "OpenTelemetry provider: opentelemetry.sdk.trace.TracerProvider is set first and stays"
+    named = check(OTEL_PYTHON_TRACER_PROVIDER="sdk_tracer_provider")
+    good_site.write("sitecustomize", SET_PROVIDER)
+    for result in (named, check()):
+        assert result.code == 0
+        assert text in lines(result, "note")
+
+
+@pytest.mark.parametrize(
+    ("version", "symbol", "text"),
+    [
+        ("2.41.0", "_get_opentelemetry", "Ray carrier: Ray 2.41.0: works if verl is imported before ray.init"),
+        (
+            "2.60.0",
+            "_is_tracing_enabled",
+            "Ray carrier: Ray 2.60.0 has changed: spans of other processes have no parents",
+        ),
+    ],
+)
+def test_another_ray(shell, make_site, version, symbol, text):
+    """A Ray of which the carrier knows less is said."""
+    site = make_site(ray=version).lose("ray.util.tracing.tracing_helper", symbol)
+    result = shell("check", PYTHONPATH=str(site.folder))
+    assert result.code == 0, result.out
+    assert any(line.startswith(text) for line in lines(result, "note"))
+
+
+def test_a_ray_that_was_never_tried(shell, make_site):
+    """A Ray outside the range that was tried is noted."""
+    result = shell("check", PYTHONPATH=str(make_site(ray="3.0.0").folder))
+    assert "Ray: 3.0.0 was not tried (tried: 2.41 to 2.60)" in lines(result, "note")
+
+
+def test_an_environment_without_verl_and_ray(call, runs, monkeypatch):
+    """Where neither is installed verl is a failure with advice, and Ray a note."""
+
+    def find(package):
+        raise importlib.metadata.PackageNotFoundError(package)
+
+    monkeypatch.setattr(checks, "version", find)
+    monkeypatch.setattr(symbols, "find_root", lambda _: None)
+    result = call("check")
+    assert result.code == 1
+    assert lines(result, "FAIL") == ["verl: not installed in this environment"]
+    assert "-> run this check where the training runs, or pip install verl" in result.out
+    assert "Ray: not installed: processes are traced one by one" in lines(result, "note")
+    assert not runs.exists()
+
+
+def test_a_cluster_that_cannot_be_asked(call, runs, monkeypatch):
+    """--cluster without Ray is a failure with advice."""
+    monkeypatch.setitem(sys.modules, "ray", None)
+    result = call("check", "--cluster")
+    assert result.code == 1
+    assert "cluster: Ray is not installed here" in lines(result, "FAIL")
+
+
+def test_a_disk_that_is_full(call, runs, monkeypatch):
+    """Less than one GiB of room is a failure with the room that is left."""
+    usage = checks.shutil.disk_usage("/")._replace(free=5 << 20)
+    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
+    result = call("check")
+    assert result.code == 1
+    assert f"files: {runs}: only 5 MiB free" in lines(result, "FAIL")

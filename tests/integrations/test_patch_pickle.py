@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Patched classes travel to other processes as Ray sends them: by reference and by value."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("cloudpickle")
+
+SEND = """
+import asyncio, sys
+import cloudpickle
+import verl_otel
+from verl_otel.integrations import patch
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
+
+SITE = Site("span", "hooked")
+
+{definition}
+
+def begin(self, args, kwargs):
+    return Span(SITE, {{"arguments": len(args)}})
+
+def finish(span, args, kwargs, result):
+    span.set_attribute("result", result)
+
+owner = {owner}
+patch.wrap_method(owner, "method", begin, finish)
+patch.wrap_method(owner, "later", begin)
+patch.replace(owner, "static", lambda original: lambda a: original(a) + 1)
+made = owner(10)
+cloudpickle.dump((owner, made, made.method), open("sent", "wb"))
+"""
+CLASS = """
+class Worker:
+    def __init__(self, base):
+        self.base = base
+
+    def method(self, a):
+        return self.base + a
+
+    async def later(self, a):
+        return self.base - a
+
+    @staticmethod
+    def static(a):
+        return a
+
+    def again(self):
+        return super().__repr__() and self.method(5)
+"""
+RECEIVE = """
+import asyncio, pickle
+import verl_otel
+{before}
+verl_otel.init(exporters="none")
+from verl_otel.recording import recorder
+owner, made, bound = pickle.load(open("sent", "rb"))
+results = [owner(1).method(2), made.method(3), bound(4), made.again(), asyncio.run(made.later(1)), owner.static(7)]
+spans = [dict(span.attributes) for span in recorder.drain().spans]
+print(results, len(spans), [span["result"] for span in spans if "result" in span])
+"""
+
+
+@pytest.fixture
+def processes(tmp_path):
+    """Run scripts one after the other in the same folder; returns what the last one printed."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
+    environ["PYTHONPATH"] = str(tmp_path)
+
+    def run(*scripts):
+        for script in scripts:
+            done = subprocess.run(
+                [sys.executable, "-c", script],
+                cwd=tmp_path,
+                env={**environ, "VERL_OTEL_DRAIN_INTERVAL": "60"},
+                capture_output=True,
+                text=True,
+                timeout=60,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    return run
+
+
+def test_by_value(processes):
+    """A class of the user's script keeps its hooks in the process that it is sent to, for old and new objects."""
+    sent = SEND.format(definition=CLASS, owner="Worker")
+    received = RECEIVE.format(before="")
+    assert processes(sent, received) == "[3, 13, 14, 15, 9, 8] 5 [3, 13, 14, 15]"
+
+
+def test_by_reference(processes, tmp_path):
+    """A class of an importable module arrives as that process has it: without hooks where none are installed."""
+    (tmp_path / "their_host.py").write_text(CLASS)
+    sent = SEND.format(definition="import their_host", owner="their_host.Worker")
+    received = RECEIVE.format(before="")
+    assert processes(sent, received) == "[3, 13, 14, 15, 9, 7] 0 []"
+
+
+def test_by_reference_into_a_process_with_hooks(processes, tmp_path):
+    """A class of an importable module has the hooks of the process that it arrives in, once."""
+    (tmp_path / "their_host.py").write_text(CLASS)
+    sent = SEND.format(definition="import their_host", owner="their_host.Worker")
+    hooks = SEND.format(definition="import their_host", owner="their_host.Worker").partition("made = ")[0]
+    received = RECEIVE.format(before=hooks)
+    assert processes(sent, received) == "[3, 13, 14, 15, 9, 8] 5 [3, 13, 14, 15]"

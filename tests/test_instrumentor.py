@@ -1,0 +1,142 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""OpenTelemetry's way to instrument verl: on, off and on again, and by ``opentelemetry-instrument``."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("opentelemetry.instrumentation.instrumentor")
+
+TRACKING = """
+class Tracking:
+    def __init__(self, project_name, experiment_name, default_backend="console", config=None): ...
+    def log(self, data, step, backend=None): return "logged"
+    def finish(self, exit_code=0): ...
+"""
+SCRIPT = """
+import os, sys, threading
+from verl_otel import session
+from verl_otel.integrations import patch
+from verl_otel.instrumentor import VerlInstrumentor
+finders = list(sys.meta_path)
+def state():
+    import verl.utils.tracking
+    plain = verl.utils.tracking.Tracking.log.__code__.co_filename == verl.utils.tracking.__file__
+    return session.current() is not None, not plain, sys.meta_path != finders, threading.active_count()
+instrumentor = VerlInstrumentor()
+"""
+ON, OFF = "(True, True, True, 2)", "(False, False, False, 1)"
+
+
+@pytest.fixture
+def process(tmp_path):
+    """Run a script beside a small stand-in for verl; returns what it printed."""
+    package = tmp_path / "site" / "verl" / "utils"
+    package.mkdir(parents=True)
+    for folder in (package, package.parent):
+        (folder / "__init__.py").write_text("")
+    (package / "tracking.py").write_text(TRACKING)
+    info = tmp_path / "site" / "verl-0.9.1.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.9.1\n")
+
+    def run(code, *command, **variables):
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
+        script = tmp_path / "script.py"
+        script.write_text(code)
+        done = subprocess.run(
+            [*command, sys.executable, script],
+            env={
+                **inherited,
+                "PYTHONPATH": str(tmp_path / "site"),
+                "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"),
+                "VERL_OTEL_RUN_ID": "r1",
+                **variables,
+            },
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.splitlines()
+
+    return run
+
+
+def test_instrument_and_uninstrument_are_reversible(process):
+    """Instrumenting patches verl and starts a session; uninstrumenting puts everything back; both can be repeated."""
+    code = """
+instrumentor.uninstrument()
+for _ in range(2):
+    instrumentor.instrument()
+    print(state())
+    instrumentor.instrument()
+    instrumentor.uninstrument()
+    print(state())
+"""
+    assert process(SCRIPT + code) == [ON, OFF] * 2
+
+
+def test_verl_may_have_been_imported_before(process):
+    """A verl that is there already is patched at once, and put back."""
+    code = "import verl.utils.tracking\ninstrumentor.instrument()\nprint(state())\ninstrumentor.uninstrument()\nprint(state())"
+    assert process(SCRIPT + code) == [ON, OFF]
+
+
+def test_records_are_written_by_uninstrument(process, tmp_path):
+    """What was recorded is in the files when uninstrument returns; nothing is recorded afterwards."""
+    code = """
+import verl_otel
+instrumentor.instrument()
+with verl_otel.step(1):
+    pass
+instrumentor.uninstrument()
+with verl_otel.step(2):
+    pass
+print("".join(path.read_text() for path in __import__("pathlib").Path("runs/r1").glob("traces-*")).count("verl.step\\""))
+"""
+    assert process(SCRIPT + code) == ["1"]
+
+
+def test_a_switch_that_is_off_wins(process):
+    """VERL_OTEL_ENABLED=0, which the user has set, keeps the instrumentor from turning us on."""
+    code = "instrumentor.instrument()\nprint(state())"
+    assert process(SCRIPT + code, VERL_OTEL_ENABLED="0") == [OFF]
+
+
+@pytest.mark.xfail(strict=True, reason="BUG: VERL_OTEL_ENABLED, which instrument sets, is left set by uninstrument")
+def test_the_environment_is_put_back(process):
+    """After uninstrument the processes that are started later are not instrumented."""
+    code = "instrumentor.instrument()\ninstrumentor.uninstrument()\nprint(os.environ.get('VERL_OTEL_ENABLED'))"
+    assert process(SCRIPT + code) == ["None"]
+
+
+def test_it_says_which_verl_it_needs(process, tmp_path):
+    """With a verl that is too old OpenTelemetry does not call us, and nothing is patched."""
+    assert process(SCRIPT + "print(instrumentor.instrumentation_dependencies())") == ["('verl >= 0.7',)"]
+    info = tmp_path / "site" / "verl-0.9.1.dist-info"
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.6.0\n")
+    assert process(SCRIPT + "instrumentor.instrument()\nprint(state())") == [OFF]
+
+
+def test_by_the_command_of_opentelemetry(process, tmp_path):
+    """``opentelemetry-instrument`` finds us by our entry point and instruments verl without a change to the script."""
+    command = Path(sys.executable).with_name("opentelemetry-instrument")
+    nothing_else = {f"OTEL_{signal}_EXPORTER": "none" for signal in ("TRACES", "METRICS", "LOGS")}
+    code = """
+from verl.utils.tracking import Tracking
+from verl_otel.integrations import patch
+tracking = Tracking("p", "e")
+tracking.log({"actor/loss": 0.5}, 1)
+tracking.finish()
+print(sorted(patch.status.values()))
+"""
+    assert process(code, command, **nothing_else)[-1] == "['installed', 'installed', 'installed']"
+    (path,) = (tmp_path / "runs" / "r1").glob("metrics-*")
+    assert '"verl.actor.loss"' in path.read_text()
