@@ -17,7 +17,8 @@ finders = list(sys.meta_path)
 {before}
 import verl_otel.plugin
 {after}
-own = [type(each).__name__ for each in sys.meta_path if each not in finders]
+new = [type(each) for each in sys.meta_path if each not in finders]
+own = [each.__name__ for each in new if each.__module__.startswith("verl_otel")]
 loaded = sorted(name for name in sys.modules if name.partition(".")[0] in ("opentelemetry", "requests", "prometheus_client"))
 from verl_otel.recording.store import Store
 print(json.dumps({{"own": own, "loaded": loaded, "on": Store.on, "threads": threading.active_count()}}))

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lineage: tags lead from a batch to its trajectories, and are gone before verl looks at the batch."""
 
-import asyncio
 import math
 import types
 
@@ -31,6 +30,13 @@ ORIGINS = st.builds(
 def tags(*origins, **more):
     """One tag for each origin, with something of verl's own in it."""
     return [{TAG: origin.encode(), "seq_len": 7, **more} for origin in origins]
+
+
+def drive(coroutine):
+    """Run a coroutine that waits for nothing to its end."""
+    with pytest.raises(StopIteration) as end:
+        coroutine.send(None)
+    return end.value.value
 
 
 def origin(number, *, seconds=1.0, score=None, source=""):
@@ -208,7 +214,7 @@ def test_the_step_names_the_uid_of_its_slowest_trajectory(recorded):
         pass
 
     with verl_otel.trajectory("prompt-7", 0):
-        asyncio.run(lineage._wrap_put(put)(tags=batch))
+        drive(lineage._wrap_put(put)(tags=batch))
     with verl_otel.step(1):
         consume(batch, step=1, training=True)
     assert recorded.span("verl.step").attributes["verl.slowest.uid"] == "prompt-7"
@@ -273,7 +279,7 @@ def test_samples_are_tagged_with_their_trajectory(recorded):
             span.set_attribute("verl.data.source", "math")
             assert await put(keys=["a", "b"], tags=[{"x": 1}, {"x": 2}]) == "put"
 
-    asyncio.run(work())
+    drive(work())
     assert seen[0] == [{"x": 1}]
     made = {Origin.decode(tag.pop(TAG)) for tag in seen[1]}
     assert seen[1] == [{"x": 1}, {"x": 2}]
