@@ -78,9 +78,6 @@ def test_only_the_newest_of_a_users_metrics_wait(exporter, folder):
     assert b'"user.99"' in line
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a flush on another thread closes the file under a write of the drain thread"
-)
 def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, monkeypatch):
     """A flush on the trainer's thread while the drain thread is in the middle of a write loses no span."""
     exporter.put(make_batch(*range(1, 301)))
@@ -99,7 +96,6 @@ def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, m
     assert sorted(span_ids(folder)) == list(range(1, 301))
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a span that cannot be encoded takes 255 others with it, uncounted")
 def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swallow):
     """A span whose attributes cannot be encoded is dropped and counted; the others of the batch are written."""
 
@@ -115,7 +111,6 @@ def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swall
     assert sum(exporter.dropped("spans").values()) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: nothing is said when only the open-span file cannot be written")
 def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
     """A run that has only open spans and cannot write them says so once."""
     folder.write_text("a file in the way")
@@ -125,7 +120,6 @@ def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: an open-span file that cannot be removed raises in every tick")
 def test_an_open_file_that_cannot_be_removed_does_not_raise(exporter, folder, monkeypatch):
     """Where the open-span file cannot be removed, as in a folder that became read-only, the other files are written."""
     exporter.put(Batch(0, open_spans=(make_open(1),)))
@@ -141,7 +135,6 @@ def test_an_open_file_that_cannot_be_removed_does_not_raise(exporter, folder, mo
     assert span_ids(folder) == [1]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the role becomes part of the file name as it is, '/' and '..' too")
 @pytest.mark.parametrize("role", ["a/b", "../../a"])
 def test_a_role_cannot_lead_out_of_the_folder(tmp_path, role):
     """A role with a slash, which OTEL_RESOURCE_ATTRIBUTES may set, gives a file in the run's folder like any other."""
@@ -154,9 +147,6 @@ def test_a_role_cannot_lead_out_of_the_folder(tmp_path, role):
     assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["open", "traces"]
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: points that are written a moment later are counted as dropped, at every try"
-)
 def test_points_that_are_written_later_are_not_dropped(tmp_path):
     """Points that could not be written, and are written with the next tick, are not counted as dropped."""
     obstacle = tmp_path / "run"

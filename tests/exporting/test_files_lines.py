@@ -68,7 +68,6 @@ def test_rotation_keeps_the_newest_lines_whole(tmp_path_factory, sizes, max_byte
     assert all(part.stat().st_size >= max_bytes for part in parts_of(path) if part != path)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: with one file, rotation deletes the line that was just written")
 def test_one_file_keeps_the_newest_line(tmp_path):
     """With a single file, the newest line is in it, whatever its size."""
     path = tmp_path / "f.jsonl"
@@ -156,7 +155,6 @@ def test_a_write_that_fails_again_and_again_leaves_whole_lines(tmp_path, disk):
     assert kept[-1] == taken[-1]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the first line of a restart is glued to the line that a kill has cut")
 def test_a_line_cut_by_a_kill_stays_alone(tmp_path):
     """A file whose last line was cut by a kill, continued by a process of the same id, loses that line only."""
     path = tmp_path / "f.jsonl"
@@ -167,9 +165,6 @@ def test_a_line_cut_by_a_kill_stays_alone(tmp_path):
     assert b'{"new":1}\n' in kept_lines(path)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: bytes of torn writes do not count for the size, so the file outgrows its limit"
-)
 def test_torn_writes_count_for_the_size(tmp_path, disk):
     """A file never grows past its limit by more than one line, even if many writes are torn."""
     path = tmp_path / "f.jsonl"
@@ -182,9 +177,6 @@ def test_torn_writes_count_for_the_size(tmp_path, disk):
     assert path.stat().st_size <= 300
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a rotation that fails is reported as a failed write of lines that are in the file"
-)
 def test_a_rotation_that_fails_is_no_failed_write(tmp_path):
     """When a file cannot be renamed, the lines that were written count as written, and the file goes on growing."""
     path = tmp_path / "f.jsonl"

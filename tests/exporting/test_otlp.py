@@ -130,7 +130,7 @@ def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
     "drawn",
     [
         max,
-        pytest.param(min, marks=pytest.mark.xfail(strict=True, reason="BUG: jitter shortens Retry-After by a fifth")),
+        pytest.param(min),
     ],
 )
 def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, monkeypatch, drawn):

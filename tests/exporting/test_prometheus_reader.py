@@ -57,9 +57,6 @@ def test_a_users_instruments_are_shown_without_scope(registry, meter):
     assert not [key for key in found if "scope" in str(key)]
 
 
-@pytest.mark.xfail(
-    OLD, strict=True, reason="BUG: with old exporters the reader leaves a registry that it is not in: KeyError"
-)
 def test_a_user_may_shut_his_provider_down(registry):
     """A user who shuts the provider down gets no error, and his instruments are gone from the scrape."""
     provider = MeterProvider([make_reader(registry)], shutdown_on_exit=False)
@@ -108,10 +105,8 @@ def _observation(value):
         ("share", "1"),
         ("a.b-c/d", ""),
         ("a..b", ""),
-        pytest.param("util.ratio", "1", marks=pytest.mark.xfail(strict=True, reason="BUG: _ratio stands twice")),
-        pytest.param(
-            "read.bytes.size", "By", marks=pytest.mark.xfail(strict=True, reason="BUG: the unit stands twice")
-        ),
+        pytest.param("util.ratio", "1"),
+        pytest.param("read.bytes.size", "By"),
     ],
 )
 def test_a_users_gauge_is_named_as_ours_are(registry, meter, name, unit):
@@ -141,7 +136,6 @@ def test_ours_and_the_users_stand_side_by_side(registry, meter):
     assert {("hits_total", ()), ("verl_training_steps_total", ())} <= set(scraped(registry))
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: of two scrapes at once one shows every series twice and the other none")
 def test_two_scrapes_at_once_show_each_series_once(registry, meter):
     """Two scrapes at the same moment, as two Prometheus servers make them, each show every series of the user once."""
     meter.create_counter("hits").add(1)

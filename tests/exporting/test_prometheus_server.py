@@ -5,7 +5,6 @@
 import socket
 import threading
 import time
-from importlib.metadata import version
 
 import pytest
 from exporting_records import RESOURCE, SCOPE, make_point
@@ -16,10 +15,6 @@ from verl_otel.exporting.fold import State
 from verl_otel.exporting.prometheus import PrometheusExporter
 from verl_otel.model import HistogramValue
 
-OLD = tuple(map(int, version("prometheus_client").split(".")[:2])) < (0, 20)
-pytestmark = pytest.mark.xfail(
-    OLD, reason="BUG: prometheus_client 0.19 returns no server; nothing is served, the port leaks"
-)
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 
@@ -89,9 +84,6 @@ def test_a_port_is_announced_taken_and_freed(serve):
     assert third.port == port
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: when the port cannot be announced, open fails and the server goes on serving"
-)
 def test_a_server_that_cannot_be_announced_is_closed():
     """When announcing fails, and the exporter is therefore left out, nothing goes on listening."""
     ports = []

@@ -6,8 +6,6 @@ import json
 import subprocess
 import sys
 
-import pytest
-
 HEAD = """
 import json, random
 from opentelemetry import metrics, trace
@@ -190,9 +188,6 @@ def test_nothing_is_sent_of_no_instruments():
     assert run("made = install()\nmade.reader.collect()\nsay(sent=len(messages))") == {"sent": 0}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: after a second start, and in forked children, a user's metrics are collected no more"
-)
 def test_a_second_start_goes_on_collecting():
     """After an end and a second start in one process, a user's metrics are collected again."""
     facts = run("""

@@ -186,9 +186,6 @@ def test_any_number_of_a_gauge_arrives(value):
     assert found == value or (math.isnan(found) and math.isnan(value))
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a gauge set to an integer above 1e308 makes every later metrics request fail"
-)
 def test_an_integer_that_no_float_holds_does_not_stop_the_others():
     """A gauge whose value is beyond any float does not keep the other points from being sent."""
     points = [make_point("a", value=10**400), make_point("b", value=1.0)]
@@ -233,7 +230,6 @@ def test_everything_of_a_span_arrives():
     assert (found.events[0].name, found.events[0].time_unix_nano) == ("exception", NOW + 5)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a lone surrogate in an event's name raises, and the whole batch is lost")
 def test_a_broken_event_name_does_not_raise():
     """A lone surrogate in an event's name becomes a question mark, as it does in a span's name."""
     span = make_span(events=(EventRecord("\ud800", NOW, {}),))
@@ -241,18 +237,12 @@ def test_a_broken_event_name_does_not_raise():
     assert found.events[0].name == "?"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a lone surrogate in the name of a user's tracer raises, and the whole batch is lost"
-)
 def test_a_broken_scope_name_does_not_raise():
     """A lone surrogate in the name of a user's tracer becomes a question mark."""
     _, group = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [make_span(scope=Scope("\ud800"))]))
     assert group.scope_spans[0].scope.name == "?"
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: a lone surrogate in a description or unit makes every metrics request fail"
-)
 @pytest.mark.parametrize("field", ["unit", "description"])
 def test_a_broken_description_does_not_raise(field):
     """A lone surrogate in the description or unit that a user gave to an instrument becomes a question mark."""
@@ -260,7 +250,6 @@ def test_a_broken_description_does_not_raise(field):
     assert getattr(metric, field) == "?"
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: None, which the SDK keeps as a value, raises, and the whole batch is lost")
 @pytest.mark.parametrize("value", [None, ("a", None)])
 def test_a_users_none_does_not_raise(value):
     """A user's span with None in its attributes is sent, the other attributes and spans of the batch with it."""
@@ -270,7 +259,6 @@ def test_a_users_none_does_not_raise(value):
     assert any(pair.key == "good" for pair in found[0].attributes)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: bytes arrive as a list of numbers and a mapping as the list of its keys")
 @pytest.mark.parametrize(("value", "kind"), [(b"raw", "bytes_value"), ({"a": 1}, "kvlist_value")])
 def test_a_users_bytes_and_mappings_arrive(value, kind):
     """Bytes and mappings, which newer SDKs allow in attributes, arrive as what they are."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Final, TextIO
 
 from verl_otel.exporting.exporter import Exporter
 from verl_otel.semconv import attributes as attr
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from verl_otel.exporting.fold import State
     from verl_otel.model import Batch, Resource, Scope, SpanRecord
 
+MAX_WAITING: Final = 1000
 _SHOWN = (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX, attr.REWARD_SCORE, attr.DATA_SOURCE, attr.ERROR_TYPE)
 
 
@@ -27,7 +28,7 @@ class ConsoleExporter(Exporter):
     def __init__(self, stream: TextIO | None = None) -> None:
         super().__init__()
         self._stream = stream
-        self._waiting: deque[SpanRecord] = deque(maxlen=1000)
+        self._waiting: deque[SpanRecord] = deque(maxlen=MAX_WAITING)
 
     def open(self, resource: Resource, scope: Scope, state: State) -> None:  # noqa: ARG002 - a line needs the role only
         """Remember who speaks."""
@@ -35,13 +36,19 @@ class ConsoleExporter(Exporter):
 
     def put(self, batch: Batch) -> None:
         """Keep the roots for the next `tick`."""
-        self._waiting.extend(span for span in batch.spans if not span.parent_id)
+        roots = [span for span in batch.spans if not span.parent_id]
+        self.drop("spans", len(self._waiting) + len(roots) - MAX_WAITING, "console queue full")
+        self._waiting.extend(roots)
 
     def tick(self) -> None:
         """Print what waits."""
         stream = self._stream or sys.stderr
         while self._waiting:
-            print(_describe(self._role, self._waiting.popleft()), file=stream)
+            line = _describe(self._role, self._waiting.popleft())
+            try:
+                print(line, file=stream)
+            except (OSError, ValueError) as error:  # a closed pipe or stream
+                self.drop("spans", 1, f"cannot print: {type(error).__name__}")
 
     def flush(self, deadline: float) -> None:  # noqa: ARG002 - printing is not waited for
         """Print what waits."""
@@ -52,4 +59,5 @@ def _describe(role: str, span: SpanRecord) -> str:
     seconds = (span.end_ns - span.start_ns) / 1e9
     details = " ".join(f"{key.rpartition('.')[2]}={span.attributes[key]}" for key in _SHOWN if key in span.attributes)
     failed = " FAILED" if span.status == STATUS_ERROR else ""
-    return f"verl-otel [{role}] {span.name} {seconds:.3f} s{failed} {details}".rstrip()
+    line = f"verl-otel [{role}] {span.name} {seconds:.3f} s{failed} {details}".rstrip()
+    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)

@@ -23,7 +23,7 @@ class Endpoint:
     """Where and how one signal is sent."""
 
     signal: str
-    url: str
+    url: str = field(repr=False)
     protocol: str
     headers: Mapping[str, str] = field(repr=False)
     timeout: float
@@ -33,6 +33,11 @@ class Endpoint:
     client_certificate: str | None
     client_key: str | None
     token_file: Path | None
+
+    @property
+    def shown(self) -> str:
+        """The URL without what may be secret in it: user, password and query."""
+        return hide(self.url)
 
     def fresh_headers(self) -> dict[str, str]:
         """Return the headers with the token of this moment: it may have been renewed."""
@@ -50,23 +55,33 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     """
     values = os.environ if environ is None else environ
 
-    def read(name: str, default: str = "") -> str:
-        own = values.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_{name}", "")
-        return (own or values.get(f"OTEL_EXPORTER_OTLP_{name}", "") or default).strip()
+    own_prefix, prefix = f"OTEL_EXPORTER_OTLP_{signal.upper()}_", "OTEL_EXPORTER_OTLP_"
 
-    protocol = _one_of("PROTOCOL", read("PROTOCOL", "http/protobuf"), _PROTOCOLS)
-    own_url = values.get(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT", "").strip()
-    base = values.get("OTEL_EXPORTER_OTLP_ENDPOINT", "").strip() or _default_url(protocol)
-    url = own_url or (base if protocol == "grpc" else f"{base.rstrip('/')}/v1/{signal}")
+    def find(name: str, default: str = "") -> tuple[str, str]:
+        """Return the variable that counts, for messages, and its value."""
+        for variable in (own_prefix + name, prefix + name):
+            value = values.get(variable, "").strip()
+            if value:
+                return variable, value
+        return prefix + name, default
+
+    def read(name: str) -> str:
+        return find(name)[1]
+
+    protocol = _one_of(*find("PROTOCOL", "http/protobuf"), _PROTOCOLS)
+    variable, given = find("ENDPOINT", _default_url(protocol))
+    own = variable.startswith(own_prefix)
+    url = given if own or protocol == "grpc" else f"{given.rstrip('/')}/v1/{signal}"
     if protocol != "grpc" and not url.startswith(("http://", "https://")):
-        raise ConfigError(f"OTEL_EXPORTER_OTLP_ENDPOINT={base!r}: use http://host:port or https://host:port")
+        raise ConfigError(f"{variable}={hide(given)!r}: use http://host:port or https://host:port")
+    compression_variable, compression = find("COMPRESSION", "none")
     return Endpoint(
         signal=signal,
         url=url,
         protocol=protocol,
         headers=_parse_headers(read("HEADERS")),
-        timeout=_seconds(read("TIMEOUT", "10")),
-        compression=_one_of("COMPRESSION", read("COMPRESSION", "none").lower(), _COMPRESSIONS),
+        timeout=_seconds(*find("TIMEOUT", "10")),
+        compression=_one_of(compression_variable, compression.lower(), _COMPRESSIONS),
         certificate=read("CERTIFICATE") or None,
         client_certificate=read("CLIENT_CERTIFICATE") or None,
         client_key=read("CLIENT_KEY") or None,
@@ -78,23 +93,30 @@ def _default_url(protocol: str) -> str:
     return "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318"
 
 
-def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
+def hide(url: str) -> str:
+    """Return a URL without user, password and query: they may be secrets, and the URL is logged."""
+    scheme, separator, rest = url.rpartition("://")
+    host, slash, path = rest.partition("?")[0].partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
+
+
+def _one_of(variable: str, value: str, allowed: tuple[str, ...]) -> str:
     if value not in allowed:
-        raise ConfigError(f"OTEL_EXPORTER_OTLP_{name}={value!r}: use one of {', '.join(allowed)}")
+        raise ConfigError(f"{variable}={value!r}: use one of {', '.join(allowed)}")
     return value
 
 
-def _seconds(text: str) -> float:
+def _seconds(variable: str, text: str) -> float:
     try:
         value = float(text)
     except ValueError:
         value = 0
     if not 0 < value <= 3600:  # noqa: PLR2004 - an hour
-        raise ConfigError(f"OTEL_EXPORTER_OTLP_TIMEOUT={text!r}: use seconds, more than 0 and up to 3600")
+        raise ConfigError(f"{variable}={text!r}: use seconds, more than 0 and up to 3600")
     return value
 
 
 def _parse_headers(text: str) -> dict[str, str]:
     """Read ``key=value,key2=value2`` with percent-encoded values; what has no ``=`` is left out (it is never logged)."""
     pairs = (part.partition("=") for part in text.split(",") if "=" in part)
-    return {unquote(key.strip()).lower(): unquote(value.strip()) for key, _, value in pairs}
+    return {unquote(key.strip()).lower(): unquote(value.strip()) for key, _, value in pairs if key.strip()}

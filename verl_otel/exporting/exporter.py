@@ -60,6 +60,10 @@ class Exporter(ABC):
         with self._count_lock:
             key = (what, reason)
             self._dropped[key] = self._dropped.get(key, 0) + count
+        self.complain(what, reason)
+
+    def complain(self, what: str, reason: str) -> None:
+        """Say once for each reason that telemetry cannot be kept or sent."""
         _guard.say(
             f"drop {self.name} {reason}",
             "verl-otel: %s exporter: %s; telemetry is being dropped, training goes on (said once; see verl.otel.%s.dropped)",

@@ -10,13 +10,15 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
+from verl_otel import _guard
 from verl_otel.exporting import otlp_json
-from verl_otel.exporting.exporter import Exporter
+from verl_otel.exporting.exporter import Exporter, remaining
 from verl_otel.exporting.fold import State
 from verl_otel.model import Batch, OpenSpan, Resource, Scope, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -43,22 +45,20 @@ class LineFile:
 
     def write(self, lines: bytes) -> None:
         """Append lines, each with its newline. Raises `OSError`; the next write then begins on a new line."""
-        if self._handle is None:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self._handle = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-            self._size = os.fstat(self._handle).st_size
+        handle = self._open() if self._handle is None else self._handle
+        if self._size >= self._max_bytes:
+            handle = self._rotate()
         data = b"\n" + lines if self._torn else lines
         written = 0
         try:
             while written < len(data):
-                written += os.write(self._handle, data[written:])
+                written += os.write(handle, data[written:])
         except OSError:
             self._torn = self._torn or written > 0
             raise
+        finally:
+            self._size += written
         self._torn = False
-        self._size += len(data)
-        if self._size >= self._max_bytes:
-            self._rotate()
 
     def close(self) -> None:
         """Close the file. A later write opens it again."""
@@ -66,15 +66,30 @@ class LineFile:
             os.close(self._handle)
             self._handle = None
 
-    def _rotate(self) -> None:
+    def _open(self) -> int:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._handle = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)
+        self._size = os.fstat(self._handle).st_size
+        # A process that was killed may have left half a line; one with the same id in a container goes on here.
+        self._torn = bool(self._size) and os.pread(self._handle, 1, self._size - 1) != b"\n"
+        return self._handle
+
+    def _rotate(self) -> int:
+        """Make room before a write, so that the newest line is always in a file. A failure lets the file grow."""
         self.close()
-        for number in range(self._max_files - 1, 0, -1):
-            older = self.path.with_suffix(f".{number}{self.path.suffix}")
-            newer = self.path if number == 1 else self.path.with_suffix(f".{number - 1}{self.path.suffix}")
-            if newer.exists():
-                newer.replace(older)
-        if self._max_files == 1:
-            self.path.unlink(missing_ok=True)
+        try:
+            for number in range(self._max_files - 1, 0, -1):
+                older = self.path.with_suffix(f".{number}{self.path.suffix}")
+                newer = self.path if number == 1 else self.path.with_suffix(f".{number - 1}{self.path.suffix}")
+                if newer.exists():
+                    newer.replace(older)
+            if self._max_files == 1:
+                self.path.unlink(missing_ok=True)
+        except OSError as error:
+            _guard.say(
+                "file rotation", "verl-otel: cannot rotate %s: %s; it goes on growing", self.path, error.strerror
+            )
+        return self._open()
 
 
 class FileExporter(Exporter):
@@ -98,14 +113,13 @@ class FileExporter(Exporter):
         self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: the latest says it all
         self._open_spans: tuple[OpenSpan, ...] = ()
         self._cursor = 0
+        self._lock = threading.Lock()
 
     def open(self, resource: Resource, scope: Scope, state: State) -> None:
         """Choose the file names; the files appear with their first line."""
         self._resource, self._scope, self._state = resource, scope, state
-        host = "".join(
-            char if char.isalnum() or char in "-." else "_" for char in resource.text(attr.HOST_NAME, "host")
-        )
-        who = f"{resource.text(attr.ROLE, 'process')}-{host}-{os.getpid()}"
+        role = _file_word(resource.text(attr.ROLE, "process"))
+        who = f"{role}-{_file_word(resource.text(attr.HOST_NAME, 'host'))}-{os.getpid()}"
         self._traces = LineFile(self._folder / f"traces-{who}.jsonl", *self._limits)
         self._metrics = LineFile(self._folder / f"metrics-{who}.jsonl", *self._limits)
         self._open_path = self._folder / f"open-{who}.jsonl"
@@ -124,15 +138,23 @@ class FileExporter(Exporter):
 
     def tick(self) -> None:
         """Write what waits. A failure drops it and is tried again with the next batch."""
+        with self._lock:
+            self._write()
+
+    def flush(self, deadline: float) -> None:
+        """Write what waits. Another thread may be at it: it is waited for, until ``deadline``."""
+        if self._lock.acquire(timeout=remaining(deadline)):
+            try:
+                self._write()
+            finally:
+                self._lock.release()
+
+    def _write(self) -> None:
         begin = time.monotonic()
         self._write_traces()
         self._write_metrics()
         self._write_open()
         self.seconds += time.monotonic() - begin
-
-    def flush(self, deadline: float) -> None:  # noqa: ARG002 - a write to a local file is not waited for
-        """Write what waits."""
-        self.tick()
 
     def close(self, deadline: float) -> None:
         """Write what waits and take the open-span file away: this process ended in order."""
@@ -150,25 +172,39 @@ class FileExporter(Exporter):
     def _write_traces(self) -> None:
         while self._waiting:
             spans = [self._waiting.popleft() for _ in range(min(SPANS_PER_LINE, len(self._waiting)))]
-            line = _line(otlp_json.traces_object(self._resource, self._scope, spans))
             try:
-                self._traces.write(line)
+                self._traces.write(self._encode(spans))
             except OSError as error:
-                self.drop("spans", len(spans) + len(self._waiting), f"cannot write {self._folder}: {error.strerror}")
+                self.drop("spans", len(spans) + len(self._waiting), self._reason(error))
                 self._waiting.clear()
+
+    def _encode(self, spans: list[SpanRecord]) -> bytes:
+        try:
+            return _line(otlp_json.traces_object(self._resource, self._scope, spans))
+        except Exception:
+            if len(spans) == 1:
+                self.drop("spans", 1, "cannot be encoded")
+                return b""
+            return b"".join(self._encode([span]) for span in spans)
+
+    def _reason(self, error: OSError) -> str:
+        return f"cannot write {self._folder}: {error.strerror}"
 
     def _write_metrics(self) -> None:
         cursor, points = self._state.read(self._cursor)
         lines = [_line(otlp_json.metrics_object(self._resource, self._scope, points))] if points else []
-        while self._messages:
-            lines.append(_line(_user_metrics(self._messages.popleft())))
+        messages = list(self._messages)
+        lines += [_line(_user_metrics(message)) for message in messages]
         if not lines:
             return
         try:
             self._metrics.write(b"".join(lines))
-            self._cursor = cursor
         except OSError as error:
-            self.drop("points", len(points), f"cannot write {self._folder}: {error.strerror}")
+            self.complain("points", self._reason(error))  # nothing is lost: the state is cumulative and comes again
+            return
+        self._cursor = cursor
+        if messages and self._messages and self._messages[0] is messages[0]:
+            self._messages.clear()
 
     def _write_open(self) -> None:
         if not self._open_spans:
@@ -193,12 +229,20 @@ class FileExporter(Exporter):
             temporary.replace(self._open_path)
             self._open_written = True
         except OSError as error:
-            self.drop("spans", 0, f"cannot write {self._folder}: {error.strerror}")
+            self.complain("spans", self._reason(error))
 
     def _remove_open(self) -> None:
         if self._open_written:
-            self._open_path.unlink(missing_ok=True)
-            self._open_written = False
+            try:
+                self._open_path.unlink(missing_ok=True)
+            except OSError as error:
+                self.complain("spans", self._reason(error))
+            else:
+                self._open_written = False
+
+
+def _file_word(text: str) -> str:
+    return "".join(char if char.isalnum() or char in "-." else "_" for char in text).lstrip(".")
 
 
 def _line(thing: dict[str, Any]) -> bytes:

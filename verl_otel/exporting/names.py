@@ -27,9 +27,11 @@ _UNITS: Final = {
     "KiBy": "kibibytes",
     "MiBy": "mebibytes",
     "GiBy": "gibibytes",
+    "TiBy": "tibibytes",
     "KBy": "kilobytes",
     "MBy": "megabytes",
     "GBy": "gigabytes",
+    "TBy": "terabytes",
     "m": "meters",
     "V": "volts",
     "A": "amperes",
@@ -44,16 +46,16 @@ _UNITS: Final = {
 _PER: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week", "mo": "month", "y": "year"}
 
 
-def _unit_words(unit: str) -> list[str]:
-    main, _, per = unit.partition("/")
-    words = []
-    main = main.strip()
-    if main and "{" not in main:
-        words += _WORDS.findall(_UNITS.get(main, main))
-    per = per.strip()
-    if per and "{" not in per:
-        words += ["per", *_WORDS.findall(_PER.get(per, per))]
-    return words
+def _unit_tokens(unit: str) -> list[str]:
+    """Return the unit's own token and that of what it is counted by, `per_` included; each is one token, as in Go."""
+    main, _, per = (part.strip() for part in unit.partition("/"))
+    tokens = []
+    if main and not set(main) & set("{}"):
+        tokens.append("_".join(_WORDS.findall(_UNITS.get(main, main))))
+    if per and not set(per) & set("{}"):
+        words = "_".join(_WORDS.findall(_PER.get(per, per)))
+        tokens.append(f"per_{words}" if words else "")
+    return [token for token in tokens if token]
 
 
 @lru_cache(maxsize=4096)
@@ -64,12 +66,12 @@ def metric_name(instrument: Instrument) -> str:
         metric_name(Instrument("verl.step.duration", "histogram", "s", "")) == "verl_step_duration_seconds"
     """
     words = _WORDS.findall(instrument.name)
-    words += [word for word in _unit_words(instrument.unit) if word not in words]
+    words += [token for token in _unit_tokens(instrument.unit) if token not in words]
     if instrument.kind == "counter":
         words = [word for word in words if word != "total"] + ["total"]
-    if instrument.kind in ("gauge", "updown") and instrument.unit == "1":
+    if instrument.kind == "gauge" and instrument.unit == "1":
         words = [word for word in words if word != "ratio"] + ["ratio"]
-    name = "_".join(words)
+    name = "_".join(words) or "_"
     return f"_{name}" if name[:1].isdigit() else name
 
 
@@ -77,4 +79,6 @@ def metric_name(instrument: Instrument) -> str:
 def label_name(name: str) -> str:
     """Return the Prometheus name of a label or resource attribute."""
     clean = re.sub(r"[^A-Za-z0-9_]", "_", name)
-    return f"key_{clean}" if clean[:1].isdigit() else clean
+    if clean[:1].isdigit():
+        return f"key_{clean}"
+    return f"key{clean or '_'}" if not clean or (clean.startswith("_") and not clean.startswith("__")) else clean

@@ -20,12 +20,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from verl_otel.exporting.fold import State
-    from verl_otel.model import Batch, Resource, Scope
+    from verl_otel.model import Batch, Resource, Scope, SpanRecord
 
 SPANS_PER_REQUEST: Final = 512
 FIRST_RETRY: Final = 1.0
 """Seconds before the first retry; doubled with each, up to `LAST_RETRY`."""
 LAST_RETRY: Final = 30.0
+MAX_DOUBLINGS: Final = 20
+"""After more the pause would be beyond any float: 1,024 failures are a night's outage."""
 _jitter = random.SystemRandom()  # the user's seeds must not bring a thousand ranks into step
 
 
@@ -39,11 +41,16 @@ class _Channel:
 
     def send(self, body: bytes, deadline: float | None) -> Answer:
         timeout = 3600.0 if deadline is None else max(0.05, remaining(deadline))
-        answer = self.transport.send(body, timeout)
+        try:
+            answer = self.transport.send(body, timeout)
+        except Exception as error:
+            _guard.say("otlp transport", "verl-otel: OTLP: %s", type(error).__name__)
+            answer = Answer(ok=False, retry=True, reason=f"cannot send: {type(error).__name__}")
         if answer.ok or not answer.retry:
             self.failures, self.not_before = 0, 0.0
         else:
-            pause = max(answer.wait, min(LAST_RETRY, FIRST_RETRY * 2**self.failures)) * _jitter.uniform(0.8, 1.2)
+            backoff = min(LAST_RETRY, FIRST_RETRY * 2 ** min(self.failures, MAX_DOUBLINGS)) * _jitter.uniform(0.8, 1.2)
+            pause = max(answer.wait * _jitter.uniform(1.0, 1.2), backoff)  # never before the server says
             self.failures += 1
             self.not_before = time.monotonic() + pause
         return answer
@@ -73,7 +80,9 @@ class OtlpExporter(Exporter):
         self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: the latest says it all
         self._lock = threading.Lock()
         self._wake = threading.Event()
-        self._idle = threading.Event()
+        self._flushed = threading.Condition()
+        self._wanted = self._done = 0
+        """Number of the last flush that was asked for, and of the last one that everything was sent for."""
         self._deadline: float | None = None
         self._stopped = False
         self._cursor = 0
@@ -92,14 +101,23 @@ class OtlpExporter(Exporter):
         spans = [span for span in batch.spans if span.flags & 1]
         for begin in range(0, len(spans), SPANS_PER_REQUEST):
             part = spans[begin : begin + SPANS_PER_REQUEST]
-            body = wire.encode_traces(self._resource, self._scope, part)
-            with self._lock:
-                self._queue.append((body, len(part)))
-                self._queued += len(body)
+            body, count = self._encode(part)
+            if count:
+                with self._lock:
+                    self._queue.append((body, count))
+                    self._queued += len(body)
         self._shrink()
         if spans or batch.points:
-            self._idle.clear()
             self._wake.set()
+
+    def _encode(self, spans: list[SpanRecord]) -> tuple[bytes, int]:
+        """Return a request and how many spans it has; one that cannot be encoded costs itself only."""
+        try:
+            return wire.encode_traces(self._resource, self._scope, spans), len(spans)
+        except Exception:
+            good = [span for span in spans if _is_encodable(span)]
+            self.drop("spans", len(spans) - len(good), "cannot be encoded")
+            return wire.encode_traces(self._resource, self._scope, good), len(good)
 
     def put_metrics(self, message: bytes) -> None:
         """Queue the user's own metrics."""
@@ -110,11 +128,15 @@ class OtlpExporter(Exporter):
         """Send what waits, until ``deadline``; what is waiting for a retry is tried at once."""
         if self._thread is None:
             return
-        self._deadline = deadline
-        self._idle.clear()
-        self._wake.set()
-        self._idle.wait(remaining(deadline))
-        self._deadline = None
+        with self._flushed:
+            self._wanted += 1
+            wanted = self._wanted
+            for channel in self._channels.values():
+                channel.not_before = 0.0
+            self._deadline = deadline
+            self._wake.set()
+            self._flushed.wait_for(lambda: self._done >= wanted, remaining(deadline))
+            self._deadline = None
 
     def close(self, deadline: float) -> None:
         """Send what waits, until ``deadline``, stop, and count what is left as dropped."""
@@ -124,6 +146,7 @@ class OtlpExporter(Exporter):
         with self._lock:
             left = sum(count for _, count in self._queue)
             self._queue.clear()
+            self._queued = 0
         self.drop("spans", left, "not sent before exit")
 
     def _shrink(self) -> None:
@@ -140,28 +163,33 @@ class OtlpExporter(Exporter):
         while not self._stopped:
             self._wake.wait(self._pause())
             self._wake.clear()
+            wanted = self._wanted
             try:
                 begin = time.monotonic()
                 self._send_spans()
-                self._send_metrics()
+                sent = self._send_metrics(full=self._done < wanted) and not self._queue
                 self.seconds += time.monotonic() - begin
                 self.cpu_seconds = time.thread_time()
             except Exception as error:
                 _guard.report("otlp", error)
-            if not self._queue or self._deadline is not None:
-                self._idle.set()
+                sent = False
+            if sent and self._done < wanted:
+                with self._flushed:
+                    self._done = wanted
+                    self._flushed.notify_all()
         for channel in self._channels.values():
             channel.transport.close()
 
     def _pause(self) -> float:
         """Return the seconds until there is something to do: a retry, or the next full export of metrics."""
-        due = [max(self._full_at + self._interval, self._channels["metrics"].not_before)]
+        full_at = 0.0 if self._deadline is not None else self._full_at + self._interval
+        due = [max(full_at, self._channels["metrics"].not_before)]
         if self._queue:
             due.append(self._channels["traces"].not_before)
         return max(0.05, min(due) - time.monotonic())
 
     def _may_send(self, channel: _Channel) -> bool:
-        return self._deadline is not None or time.monotonic() >= channel.not_before
+        return time.monotonic() >= channel.not_before
 
     def _send_spans(self) -> None:
         channel = self._channels["traces"]
@@ -181,27 +209,36 @@ class OtlpExporter(Exporter):
                 self._complain(answer)
                 return
 
-    def _send_metrics(self) -> None:
+    def _send_metrics(self, *, full: bool) -> bool:
+        """Send the user's metrics and ours; return whether nothing is left to send."""
         channel = self._channels["metrics"]
         if not self._may_send(channel) or self._stopped:
-            return
+            return False
         now = time.monotonic()
-        full = now - self._full_at >= self._interval or self._deadline is not None
+        full = full or now - self._full_at >= self._interval
         version, points = self._state.read(0 if full else self._cursor)
-        bodies = list(self._messages)
-        self._messages.clear()
+        for message in list(self._messages):
+            if not self._send_points(channel, message, 1):
+                return False
+            with self._lock:
+                if self._messages and self._messages[0] is message:
+                    self._messages.clear()
         if points:
-            bodies.append(wire.encode_metrics(self._resource, self._scope, points))
-        for body in bodies:
-            answer = channel.send(body, self._deadline)
-            if answer.retry and not answer.ok:
-                self._complain(answer)
-                return
-            self.drop(
-                "points", answer.rejected if answer.ok else len(points), answer.reason or "rejected by the server"
-            )
+            body = wire.encode_metrics(self._resource, self._scope, points)
+            if not self._send_points(channel, body, len(points)):
+                return False
         self._cursor = version
         self._full_at = now if full else self._full_at
+        return True
+
+    def _send_points(self, channel: _Channel, body: bytes, count: int) -> bool:
+        """Send one request; return whether it is settled. ``count`` points are lost if the server refuses it for good."""
+        answer = channel.send(body, self._deadline)
+        if answer.retry and not answer.ok:
+            self._complain(answer)
+            return False
+        self.drop("points", answer.rejected if answer.ok else count, answer.reason or "rejected by the server")
+        return True
 
     def _complain(self, answer: Answer) -> None:
         _guard.say(
@@ -209,6 +246,14 @@ class OtlpExporter(Exporter):
             "verl-otel: OTLP: %s; trying again in the background, training is not affected (said once)",
             answer.reason,
         )
+
+
+def _is_encodable(span: SpanRecord) -> bool:
+    try:
+        wire.encode_span(span)
+    except Exception:
+        return False
+    return True
 
 
 def _suppress_instrumentation() -> None:

@@ -8,12 +8,13 @@ NaN and the infinities are the words ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
 
 from __future__ import annotations
 
+import base64
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
-from verl_otel.exporting.wire import CUMULATIVE
-from verl_otel.model import Attributes, AttributeValue, HistogramValue, Instrument, Point, Resource, Scope, SpanRecord
+from verl_otel.exporting.wire import CUMULATIVE, in_64_bits, to_float
+from verl_otel.model import Attributes, HistogramValue, Instrument, Point, Resource, Scope, SpanRecord
 
 Json = dict[str, Any]
 
@@ -24,16 +25,29 @@ def _double(value: float) -> float | str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _value(value: AttributeValue) -> Json:
+def _value(value: Any) -> Json:
     if isinstance(value, str):
         return {"stringValue": value}
     if isinstance(value, bool):
         return {"boolValue": value}
     if isinstance(value, int):
-        return {"intValue": str(value)}
+        return {"intValue": str(value)} if in_64_bits(value) else {"stringValue": str(value)}
     if isinstance(value, float):
         return {"doubleValue": _double(value)}
-    return {"arrayValue": {"values": [_value(item) for item in value]}}
+    if isinstance(value, (list, tuple)):
+        return {"arrayValue": {"values": [_value(item) for item in value]}}
+    return _rare_value(value)
+
+
+def _rare_value(value: Any) -> Json:
+    """Return what newer SDKs allow in the attributes of a user's own spans."""
+    if value is None:
+        return {}
+    if isinstance(value, bytes):
+        return {"bytesValue": base64.b64encode(value).decode()}
+    if isinstance(value, Mapping):
+        return {"kvlistValue": {"values": _attributes(value)}}
+    return {"stringValue": str(value)}
 
 
 def _attributes(attributes: Attributes) -> list[Json]:
@@ -62,6 +76,8 @@ def span_object(span: SpanRecord) -> Json:
                 "traceId": f"{link.trace_id:032x}",
                 "spanId": f"{link.span_id:016x}",
                 "attributes": _attributes(link.attributes),
+                "flags": 0x100 | link.flags,
+                **({"traceState": link.trace_state} if link.trace_state else {}),
             }
             for link in span.links
         ]
@@ -77,26 +93,28 @@ def span_object(span: SpanRecord) -> Json:
 
 def _point(point: Point) -> Json:
     labels = [{"key": key, "value": {"stringValue": value}} for key, value in point.labels]
-    made: Json = {"attributes": labels, "startTimeUnixNano": str(point.start_ns), "timeUnixNano": str(point.time_ns)}
+    made: Json = {"attributes": labels, "timeUnixNano": str(point.time_ns)}
+    if point.instrument.kind != "gauge":
+        made["startTimeUnixNano"] = str(point.start_ns)
     value = point.value
     if isinstance(value, HistogramValue):
         made |= {
             "count": str(value.samples),
             "sum": _double(value.total),
             "bucketCounts": [str(count) for count in value.counts],
-            "explicitBounds": list(value.bounds),
+            "explicitBounds": [_double(bound) for bound in value.bounds],
         }
         if value.samples:
             made |= {"min": _double(value.minimum), "max": _double(value.maximum)}
-    elif isinstance(value, int):
-        made["asInt"] = str(value)
+    elif isinstance(value, int) and in_64_bits(value):
+        made["asInt"] = str(int(value))
     else:
-        made["asDouble"] = _double(value)
+        made["asDouble"] = _double(to_float(value))
     if point.exemplars:
         made["exemplars"] = [
             {
                 "timeUnixNano": str(exemplar.time_ns),
-                "asDouble": exemplar.value,
+                "asDouble": _double(exemplar.value),
                 "traceId": f"{exemplar.trace_id:032x}",
                 "spanId": f"{exemplar.span_id:016x}",
             }

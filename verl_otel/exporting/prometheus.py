@@ -7,6 +7,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
+from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, start_http_server
@@ -19,12 +20,19 @@ from prometheus_client.utils import floatToGoString
 from verl_otel import _guard
 from verl_otel.exporting.exporter import Exporter
 from verl_otel.exporting.names import label_name, metric_name
+from verl_otel.exporting.wire import to_float
 from verl_otel.model import HistogramValue, Instrument, Point, Resource
 
 if TYPE_CHECKING:
     from verl_otel.exporting.fold import State
     from verl_otel.model import Scope
 
+_SUFFIXES: Final = {
+    "gauge": ("",),
+    "counter": ("", "_total", "_created"),
+    "histogram": ("", "_bucket", "_count", "_sum", "_created"),
+}
+"""What OpenMetrics reserves for a family beside its name."""
 _TYPES: Final = {"histogram": "histogram", "counter": "counter", "updown": "gauge", "gauge": "gauge"}
 
 
@@ -54,33 +62,48 @@ class PointCollector(Collector):
             _guard.report("scrape", error)
         yield self._target_info()
         _, points = self._state.read()
-        families: dict[str, Metric] = {}
+        families: dict[tuple[str, str], Metric | None] = {}
+        taken = {"target", "target_info"}
         for point in points:
-            name = metric_name(point.instrument)
-            family = families.get(name)
-            if family is None:
-                family = families[name] = _family(name, point.instrument)
-            if family.type == _TYPES[point.instrument.kind]:  # two instruments whose names collide: the first one stays
-                family.samples.extend(_samples(name, point))
-        yield from families.values()
+            instrument = point.instrument
+            key = (instrument.name, instrument.kind)
+            if key not in families:
+                families[key] = _family(instrument, taken)
+            family = families[key]
+            if family is not None:
+                family.samples.extend(_samples(metric_name(instrument), point))
+        yield from filter(None, families.values())
 
     def _target_info(self) -> Metric:
         family = Metric("target", "Resource attributes of this process", "info")
-        labels = {label_name(key): str(value) for key, value in self._resource.attributes.items()}
+        labels = {label_name(key): _plain(str(value)) for key, value in self._resource.attributes.items()}
         family.add_sample("target_info", labels, 1)
         return family
 
 
-def _family(name: str, instrument: Instrument) -> Metric:
+def _family(instrument: Instrument, taken: set[str]) -> Metric | None:
+    """Return the family of an instrument, or None when a name of it belongs to another: the first one stays."""
     kind = _TYPES[instrument.kind]
-    return Metric(name.removesuffix("_total") if kind == "counter" else name, instrument.description, kind)
+    name = metric_name(instrument)
+    name = name.removesuffix("_total") if kind == "counter" else name
+    names = {name + suffix for suffix in _SUFFIXES[kind]}
+    if names & taken:
+        _guard.say(f"name {name}", "verl-otel: /metrics leaves %r out: its name %s is taken", instrument.name, name)
+        return None
+    taken |= names
+    return Metric(name, _plain(instrument.description), kind)
+
+
+def _plain(text: str) -> str:
+    """Return text that UTF-8 can hold: lone surrogates become question marks."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _samples(name: str, point: Point) -> Iterator[Sample]:
-    labels = {label_name(key): value for key, value in point.labels}
+    labels = {label_name(key): _plain(value) for key, value in point.labels}
     value = point.value
     if not isinstance(value, HistogramValue):
-        yield Sample(name, labels, float(value))
+        yield Sample(name, labels, to_float(value))
         return
     exemplars = {_bucket_of(each.value, value.bounds): each for each in point.exemplars}
     total = 0
@@ -129,7 +152,11 @@ class PrometheusExporter(Exporter):
         host, port = self._address
         self._server, _ = start_http_server(port, addr=host, registry=self.registry)
         if self._announce is not None:
-            self._announce(self.port)
+            try:
+                self._announce(self.port)
+            except BaseException:
+                self._stop()
+                raise
 
     @property
     def port(self) -> int:
@@ -139,11 +166,14 @@ class PrometheusExporter(Exporter):
     def close(self, deadline: float) -> None:  # noqa: ARG002 - closing a listening socket does not wait
         """Stop serving."""
         if self._server is not None:
-            self._server.shutdown()
-            self._server.server_close()
-            self._server = None
+            self._stop()
             if self._announce is not None:
                 self._announce(None)
+
+    def _stop(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._server = None
 
     def abandon(self) -> None:
         """Close the inherited socket: the parent goes on serving it."""
@@ -160,6 +190,9 @@ def make_reader(registry: CollectorRegistry) -> Any:
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
     class Reader(PrometheusMetricReader):  # type: ignore[misc]  # the package has no type hints in older versions
+        def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:  # noqa: ARG002 - the base's signature
+            registry.unregister(self._collector)
+
         def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:
             super()._receive_metrics(_presentable(metrics_data), timeout_millis, **kwargs)
 
@@ -168,17 +201,38 @@ def make_reader(registry: CollectorRegistry) -> Any:
     if "scope_info_enabled" in parameters:
         options["scope_info_enabled"] = False
     if "registry" in parameters:
-        return Reader(registry=registry, **options)
-    from prometheus_client.core import REGISTRY
+        reader = Reader(registry=registry, **options)
+    else:
+        from prometheus_client.core import REGISTRY
 
-    reader = Reader(**options)
-    REGISTRY.unregister(reader._collector)
-    registry.register(reader._collector)
+        reader = Reader(**options)
+        REGISTRY.unregister(reader._collector)
+        registry.register(reader._collector)
+    _serialise(reader._collector)
     return reader
 
 
+def _serialise(collector: Any) -> None:
+    """Have one scrape at a time collect: of two, one would show every series twice and the other none."""
+    lock, collect = Lock(), collector.collect
+
+    def collect_alone() -> list[Metric]:
+        with lock:
+            return list(collect())
+
+    collector.collect = collect_alone
+
+
+def _user_name(metric: Any) -> str:
+    """Return the name by our rules, which are the Collector's; the reader adds ``_total`` itself."""
+    monotonic = getattr(metric.data, "is_monotonic", None)
+    kind = "counter" if monotonic else "updown" if monotonic is not None else type(metric.data).__name__.lower()
+    name = metric_name(Instrument(metric.name, kind, metric.unit or "", ""))
+    return name.removesuffix("_total") if kind == "counter" else name
+
+
 def _presentable(data: Any) -> Any:
-    from opentelemetry.sdk.metrics.export import ExponentialHistogram, Gauge
+    from opentelemetry.sdk.metrics.export import ExponentialHistogram
 
     if data is None:
         return None
@@ -194,10 +248,8 @@ def _presentable(data: Any) -> Any:
                         "verl-otel: %s is an exponential histogram; /metrics leaves it out",
                         metric.name,
                     )
-                elif isinstance(metric.data, Gauge) and metric.unit == "1":
-                    metrics.append(replace(metric, name=f"{metric.name}.ratio", unit=""))
                 else:
-                    metrics.append(metric)
+                    metrics.append(replace(metric, name=_user_name(metric), unit=""))
             scopes.append(replace(scope, metrics=metrics))
         resources.append(replace(resource, scope_metrics=scopes))
     return replace(data, resource_metrics=resources)

@@ -34,6 +34,10 @@ class Providers:
         self.reader: PullReader | None = None
 
 
+_ours = Providers()
+"""What was installed first in this process: a global provider can be set once."""
+
+
 def foreign_provider() -> str:
     """Return the class of the tracer provider that somebody else has set, or an empty text."""
     provider = trace.get_tracer_provider()
@@ -64,6 +68,10 @@ def install(
         readers: More metric readers.
     """
     made = Providers()
+    if _ours.reader is not None and metrics.get_meter_provider() is _ours.meter:
+        # A second start in this process, or a forked child: the user's instruments go on, to the new callbacks.
+        _ours.reader._on_metrics = on_metrics
+        made.reader, made.meter = _ours.reader, _ours.meter
     sdk_resource = SdkResource(dict(resource.attributes))
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         made.tracer = TracerProvider(resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
@@ -75,6 +83,7 @@ def install(
             resource=sdk_resource, metric_readers=[made.reader, *readers], shutdown_on_exit=False
         )
         metrics.set_meter_provider(made.meter)
+        _ours.reader, _ours.meter = made.reader, made.meter
     return made
 
 

@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import gzip
+import time
 import zlib
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -15,10 +17,12 @@ from verl_otel.errors import ConfigError
 if TYPE_CHECKING:
     from verl_otel.exporting.endpoint import Endpoint
 
+MAX_ANSWER: Final = 4096
+"""Bytes of an answer that are read; it has a number and a line of text."""
 _RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
 """OTLP/HTTP specification, "Failures"."""
 _RETRYABLE_GRPC: Final = frozenset(
-    {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS", "RESOURCE_EXHAUSTED"}
+    {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
 
 
@@ -58,10 +62,11 @@ class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
         import requests
 
-        self._errors = requests.exceptions.RequestException
         self._endpoint = endpoint
         self._session = requests.Session()
-        self._session.verify = endpoint.certificate or True
+        user = requests.utils.get_auth_from_url(endpoint.url)
+        # A user in the URL counts; without one requests would look into ~/.netrc and replace our token by what it finds.
+        self._session.auth = user if any(user) and "authorization" not in endpoint.headers else _as_it_is
         if endpoint.client_certificate:
             key = endpoint.client_key
             self._session.cert = (endpoint.client_certificate, key) if key else endpoint.client_certificate
@@ -71,28 +76,46 @@ class _Http:
             self._session.headers["Content-Encoding"] = endpoint.compression
 
     def send(self, body: bytes, timeout: float) -> Answer:
+        seconds = min(timeout, self._endpoint.timeout)
+        deadline = time.monotonic() + seconds
         try:
-            headers = self._endpoint.fresh_headers()
-            data = _compress(body, self._endpoint.compression)
-            response = self._session.post(
+            with self._session.post(
                 self._endpoint.url,
-                data=data,
-                headers=headers,
-                timeout=min(timeout, self._endpoint.timeout),
+                data=_compress(body, self._endpoint.compression),
+                headers=self._endpoint.fresh_headers(),
+                timeout=seconds,
                 allow_redirects=False,
-            )
-        except OSError as error:  # RequestException is one, an unreadable token or certificate another
-            return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.url}: {type(error).__name__}")
-        if response.ok:
-            return Answer(ok=True, rejected=_rejected(self._endpoint.signal, response.content))
-        retry = response.status_code in _RETRYABLE_HTTP
-        wait = _retry_after(response.headers.get("Retry-After", ""))
-        return Answer(
-            ok=False, retry=retry, wait=wait, reason=f"{self._endpoint.url} answers HTTP {response.status_code}"
-        )
+                stream=True,
+                verify=self._endpoint.certificate or None,  # of the session it would lose against REQUESTS_CA_BUNDLE
+            ) as response:
+                if 200 <= response.status_code < 300:  # noqa: PLR2004 - a redirect, to a login page perhaps, is no success
+                    return Answer(ok=True, rejected=_rejected(self._endpoint.signal, _read(response.raw, deadline)))
+                wait = _retry_after(response.headers.get("Retry-After", ""))
+                status = response.status_code
+        except (
+            Exception
+        ) as error:  # also what is no OSError: a header or host that cannot be encoded, a token that is no text
+            return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
+        reason = f"{self._endpoint.shown} answers HTTP {status}"
+        return Answer(ok=False, retry=status in _RETRYABLE_HTTP, wait=wait, reason=reason)
 
     def close(self) -> None:
         self._session.close()
+
+
+def _as_it_is(request: Any) -> Any:
+    return request
+
+
+def _read(raw: Any, deadline: float) -> bytes:
+    """Read an answer's body: a few bytes as a rule, never for longer than the request may take."""
+    body = bytearray()
+    while len(body) < MAX_ANSWER and time.monotonic() < deadline:
+        piece = raw.read(1, decode_content=True)
+        if not piece:
+            break
+        body += piece
+    return bytes(body)
 
 
 class _Grpc:
@@ -104,8 +127,9 @@ class _Grpc:
         self._grpc: Any = grpc
         self._endpoint = endpoint
         scheme, _, rest = endpoint.url.rpartition("://")
-        target = rest.rstrip("/")
-        compression = grpc.Compression.Gzip if endpoint.compression == "gzip" else grpc.Compression.NoCompression
+        target = rest.partition("/")[0].rpartition("@")[2]
+        kinds = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
+        compression = kinds.get(endpoint.compression, grpc.Compression.NoCompression)
         if scheme == "https":
             credentials = grpc.ssl_channel_credentials(
                 *map(_read_file, (endpoint.certificate, endpoint.client_key, endpoint.client_certificate))
@@ -121,15 +145,22 @@ class _Grpc:
         try:
             metadata = tuple(self._endpoint.fresh_headers().items())
             answer = self._call(body, timeout=min(timeout, self._endpoint.timeout), metadata=metadata)
-        except OSError as error:
-            return Answer(ok=False, retry=True, reason=f"cannot read {error.filename}")
         except self._grpc.RpcError as error:
             code = error.code().name
-            return Answer(ok=False, retry=code in _RETRYABLE_GRPC, reason=f"{self._endpoint.url} answers gRPC {code}")
+            retry = code in _RETRYABLE_GRPC or (code == "RESOURCE_EXHAUSTED" and _says_when(error))
+            return Answer(ok=False, retry=retry, reason=f"{self._endpoint.shown} answers gRPC {code}")
+        except Exception as error:  # its text may hold a header, which is a secret
+            return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
         return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer))
 
     def close(self) -> None:
         self._channel.close()
+
+
+def _says_when(error: Any) -> bool:
+    """Return whether the server asks for a retry (``RetryInfo``); else the request is too large and always will be."""
+    details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+    return b"google.rpc.RetryInfo" in details
 
 
 def _compress(body: bytes, compression: str) -> bytes:
@@ -146,9 +177,13 @@ def _read_file(path: str | None) -> bytes | None:
 
 def _retry_after(text: str) -> float:
     try:
-        return min(max(float(text), 0.0), 300.0)
+        seconds = float(text)
     except ValueError:
-        return 0.0
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return 0.0
+    return min(max(seconds, 0.0), 300.0) if seconds == seconds else 0.0
 
 
 def _rejected(signal: str, body: bytes) -> int:

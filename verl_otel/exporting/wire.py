@@ -8,9 +8,10 @@ bytes and compare them with the SDK encoder's messages.
 
 from __future__ import annotations
 
+import math
 import struct
-from collections.abc import Iterable, Sequence
-from typing import Final
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from verl_otel.model import (
     REMOTE,
@@ -58,20 +59,51 @@ def field(number: int, payload: bytes) -> bytes:
     return varint(number << 3 | 2) + varint(len(payload)) + payload
 
 
-def _any_value(value: AttributeValue) -> bytes:
+def text(value: str) -> bytes:
+    """Return text as protobuf may hold it: lone surrogates become question marks."""
+    return value.encode("utf-8", "replace")
+
+
+def in_64_bits(value: int) -> bool:
+    """Return whether OTLP can hold an integer."""
+    return -(1 << 63) <= value < 1 << 63
+
+
+def to_float(value: float) -> float:
+    """Return any number as a float, infinity for integers beyond all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
+
+
+def _any_value(value: Any) -> bytes:
     if isinstance(value, str):
-        return field(1, value.encode("utf-8", "replace"))
+        return field(1, text(value))
     if isinstance(value, bool):
         return b"\x10\x01" if value else b"\x10\x00"
     if isinstance(value, int):
-        return b"\x18" + varint(value & _LOW) if -(1 << 63) <= value < 1 << 63 else field(1, str(value).encode())
+        return b"\x18" + varint(value & _LOW) if in_64_bits(value) else field(1, str(value).encode())
     if isinstance(value, float):
         return b"\x21" + _double(value)
-    return field(5, b"".join(field(1, _any_value(item)) for item in value))
+    if isinstance(value, (list, tuple)):
+        return field(5, b"".join([field(1, _any_value(item)) for item in value]))
+    return _rare_value(value)
+
+
+def _rare_value(value: Any) -> bytes:
+    """Return what newer SDKs allow in the attributes of a user's own spans."""
+    if value is None:
+        return b""
+    if isinstance(value, bytes):
+        return field(7, value)
+    if isinstance(value, Mapping):
+        return field(6, b"".join([field(1, _key_value(str(key), item)) for key, item in value.items()]))
+    return field(1, text(str(value)))
 
 
 def _key_value(key: str, value: AttributeValue) -> bytes:
-    return field(1, key.encode("utf-8", "replace")) + field(2, _any_value(value))
+    return field(1, text(key)) + field(2, _any_value(value))
 
 
 def _attributes(number: int, attributes: Attributes) -> bytes:
@@ -83,13 +115,13 @@ def _labels(number: int, labels: Labels) -> bytes:
 
 
 def _event(event: EventRecord) -> bytes:
-    return b"\x09" + _fixed64(event.time_ns) + field(2, event.name.encode()) + _attributes(3, event.attributes)
+    return b"\x09" + _fixed64(event.time_ns) + field(2, text(event.name)) + _attributes(3, event.attributes)
 
 
 def _link(link: LinkRecord) -> bytes:
     out = field(1, link.trace_id.to_bytes(16, "big")) + field(2, link.span_id.to_bytes(8, "big"))
     if link.trace_state:
-        out += field(3, link.trace_state.encode())
+        out += field(3, text(link.trace_state))
     return out + _attributes(4, link.attributes) + b"\x35" + _fixed32(_REMOTE_KNOWN | link.flags & REMOTE)
 
 
@@ -97,17 +129,17 @@ def encode_span(span: SpanRecord) -> bytes:
     """Return one ``Span`` message."""
     out = b"\x0a\x10" + span.trace_id.to_bytes(16, "big") + b"\x12\x08" + span.span_id.to_bytes(8, "big")
     if span.trace_state:
-        out += field(3, span.trace_state.encode())
+        out += field(3, text(span.trace_state))
     if span.parent_id:
         out += b"\x22\x08" + span.parent_id.to_bytes(8, "big")
-    out += field(5, span.name.encode("utf-8", "replace")) + b"\x30" + varint(span.kind)
+    out += field(5, text(span.name)) + b"\x30" + varint(span.kind)
     out += b"\x39" + _fixed64(span.start_ns) + b"\x41" + _fixed64(span.end_ns) + _attributes(9, span.attributes)
     for event in span.events:
         out += field(11, _event(event))
     for link in span.links:
         out += field(13, _link(link))
     if span.status or span.message:
-        message = field(2, span.message.encode("utf-8", "replace")) if span.message else b""
+        message = field(2, text(span.message)) if span.message else b""
         out += field(15, message + (b"\x18" + varint(span.status) if span.status else b""))
     return out + b"\x85\x01" + _fixed32(_REMOTE_KNOWN | span.flags & REMOTE)
 
@@ -131,16 +163,17 @@ def _histogram_point(point: Point, value: HistogramValue) -> bytes:
 
 def _number_point(point: Point, value: float) -> bytes:
     start = b"" if point.instrument.kind == "gauge" else b"\x11" + _fixed64(point.start_ns)
-    number = b"\x31" + _signed64(value) if isinstance(value, int) and abs(value) < 1 << 63 else b"\x21" + _double(value)
+    whole = isinstance(value, int) and in_64_bits(value)
+    number = b"\x31" + _signed64(value) if whole else b"\x21" + _double(to_float(value))
     return start + b"\x19" + _fixed64(point.time_ns) + number + _labels(7, point.labels)
 
 
 def _metric(instrument: Instrument, points: Sequence[Point], temporality: int) -> bytes:
-    out = field(1, instrument.name.encode())
+    out = field(1, text(instrument.name))
     if instrument.description:
-        out += field(2, instrument.description.encode())
+        out += field(2, text(instrument.description))
     if instrument.unit:
-        out += field(3, instrument.unit.encode())
+        out += field(3, text(instrument.unit))
     data = b"".join(
         field(
             1,
@@ -161,7 +194,7 @@ def _metric(instrument: Instrument, points: Sequence[Point], temporality: int) -
 
 
 def _scope(scope: Scope) -> bytes:
-    return field(1, scope.name.encode()) + (field(2, scope.version.encode()) if scope.version else b"")
+    return field(1, text(scope.name)) + (field(2, text(scope.version)) if scope.version else b"")
 
 
 def encode_traces(resource: Resource, scope: Scope, spans: Iterable[SpanRecord]) -> bytes:
@@ -190,6 +223,6 @@ def encode_metrics(resource: Resource, scope: Scope, points: Iterable[Point], te
 def _request(resource: Resource, by_scope: dict[Scope, list[bytes]]) -> bytes:
     out = field(1, _attributes(1, resource.attributes))
     for scope, items in by_scope.items():
-        schema = field(3, scope.schema_url.encode()) if scope.schema_url else b""
+        schema = field(3, text(scope.schema_url)) if scope.schema_url else b""
         out += field(2, field(1, _scope(scope)) + b"".join(items) + schema)
     return field(1, out)

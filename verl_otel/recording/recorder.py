@@ -92,6 +92,11 @@ def observe(metric: str, callback: Observe) -> None:
     _observables[metric] = callback
 
 
+def stop_observing() -> None:
+    """Forget every callback of `observe`: the session that registered them ends."""
+    _observables.clear()
+
+
 def _end(span: Span) -> SpanRecord | None:
     """Turn an ended span into a record; None for one that is not kept. Its exemplar is offered on the way."""
     ids = span.resolve()
