@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve one set of dependencies into requirements/<set>.txt, with hashes and without the names of registries.
-# Usage: lock.sh UV all|unit|lowest
+# Usage: lock.sh UV all|unit|lowest|ray-oldest
 set -eu
 uv=$1
 set_name=$2
@@ -16,4 +16,7 @@ case $set_name in
     # the unit tests on the lowest supported versions
     lowest) $uv pip compile $common --python-version 3.10 --resolution lowest-direct --extra grpc --extra instrument \
         --group unit pyproject.toml "$here/build.in" -o "$here/lowest.txt" ;;
+    # the smoke test on the oldest Ray
+    ray-oldest) $uv pip compile $common --python-version 3.11 --group ray-oldest \
+        pyproject.toml "$here/build.in" -o "$here/ray-oldest.txt" ;;
 esac

@@ -14,84 +14,20 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel.errors import ConfigError
-
-EXPORTERS: Final = ("otlp", "prometheus", "file", "console", "none")
-
-MAX_NAME: Final = 128
-_TRUE: Final = ("1", "true", "yes", "on")
-_FALSE: Final = ("", "0", "false", "no", "off")
-
-
-def _flag(text: str) -> bool:
-    word = text.strip().lower()
-    if word in _TRUE:
-        return True
-    if word in _FALSE:
-        return False
-    raise ValueError("use 1 or 0")
-
-
-def _exporters(text: str) -> tuple[str, ...]:
-    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
-    if not names or any(name not in EXPORTERS for name in names):
-        raise ValueError(f"use a comma-separated list of {', '.join(EXPORTERS)}")
-    return tuple(name for name in names if name != "none")
-
-
-def _number(low: float, high: float) -> Callable[[str], float]:
-    def parse(text: str) -> float:
-        problem = f"use a number from {low:g} to {high:g}"
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(problem) from None
-        if not low <= value <= high:
-            raise ValueError(problem)
-        return value
-
-    return parse
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    def parse(text: str) -> int:
-        problem = f"use a whole number from {low} to {high}"
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(problem) from None
-        if not low <= value <= high:
-            raise ValueError(problem)
-        return value
-
-    return parse
-
-
-def _milliseconds(text: str) -> float:
-    return _number(1, 3_600_000)(text) / 1000.0
-
-
-def _path(text: str) -> Path:
-    return Path(text).expanduser()
-
-
-def _name(text: str) -> str:
-    word = text.strip()
-    if (
-        not word
-        or len(word) > MAX_NAME
-        or any(not (char.isalnum() or char in "._-:") for char in word)
-        or word.startswith(".")
-    ):
-        raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.'")
-    return word
-
-
-def _sampler(text: str) -> str:
-    known = ("always_on", "always_off", "traceidratio")
-    word = text.strip().lower()
-    if word.removeprefix("parentbased_") not in known:
-        raise ValueError(f"use {', '.join(known)}, or one of them after parentbased_")
-    return word.removeprefix("parentbased_")
+from verl_otel.parsers import (
+    DEFAULT_DIR,
+    TRUE,
+    make_choice_parser,
+    make_number_parser,
+    make_whole_parser,
+    parse_exporters,
+    parse_flag,
+    parse_milliseconds,
+    parse_name,
+    parse_path,
+    parse_run_dir,
+    parse_sampler,
+)
 
 
 @dataclass(frozen=True)
@@ -129,6 +65,7 @@ class Config:
     file_count: int
     ray_carrier: bool
     token_file: Path | None
+    rl_insight: str
 
     @property
     def run_path(self) -> Path:
@@ -136,30 +73,28 @@ class Config:
         return self.run_dir / self.run_id
 
 
-_DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
-
 SETTINGS: Final = (
-    Setting("enabled", "VERL_OTEL_ENABLED", _flag, "0", "The switch. Everything is off without it."),
+    Setting("enabled", "VERL_OTEL_ENABLED", parse_flag, "0", "The switch. Everything is off without it."),
     Setting(
         "exporters",
         "VERL_OTEL_EXPORTERS",
-        _exporters,
+        parse_exporters,
         "file",
         "Where telemetry goes: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `otlp` instead of `file` when an "
         "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set.",
     ),
-    Setting("run_dir", "VERL_OTEL_RUN_DIR", _path, _DEFAULT_DIR, "Folder that holds one folder per run."),
+    Setting("run_dir", "VERL_OTEL_RUN_DIR", parse_run_dir, DEFAULT_DIR, "Folder that holds one folder per run."),
     Setting(
         "run_id",
         "VERL_OTEL_RUN_ID",
-        _name,
+        parse_name,
         "",
         "Identity of the run, kept over a resume. Made by the driver, from a Ray or Slurm job id and the start time, when absent.",
     ),
     Setting(
         "run_attempt",
         "VERL_OTEL_RUN_ATTEMPT",
-        _whole(1, 1_000_000),
+        make_whole_parser(1, 1_000_000),
         "1",
         "How often this run was started; counted by the driver.",
     ),
@@ -173,88 +108,104 @@ SETTINGS: Final = (
     Setting(
         "prometheus_port",
         "VERL_OTEL_PROMETHEUS_PORT",
-        _whole(0, 65535),
+        make_whole_parser(0, 65535),
         "0",
         "Port of `/metrics`; 0 takes a free one, which a run of several processes needs.",
     ),
     Setting(
         "capture_content",
         "VERL_OTEL_CAPTURE_CONTENT",
-        _flag,
+        parse_flag,
         "0",
         "Keep exception messages. Off, because they may hold prompts or answers.",
     ),
     Setting(
         "drain_interval",
         "VERL_OTEL_DRAIN_INTERVAL",
-        _number(0.05, 60),
+        make_number_parser(0.05, 60),
         "1",
         "Seconds between two drains: what a killed process can lose.",
     ),
     Setting(
         "metric_interval",
         "OTEL_METRIC_EXPORT_INTERVAL",
-        _milliseconds,
+        parse_milliseconds,
         "10000",
         "Milliseconds between two exports of unchanged series and of what is asked at collection.",
     ),
     Setting(
         "exit_timeout",
         "VERL_OTEL_EXIT_TIMEOUT",
-        _number(0, 300),
+        make_number_parser(0, 300),
         "5",
         "Seconds that the exit of a process may wait for exporters, in all.",
     ),
     Setting(
         "memory_mib",
         "VERL_OTEL_MEMORY_MIB",
-        _whole(1, 65536),
+        make_whole_parser(1, 65536),
         "64",
         "MiB of telemetry that may wait in one process; then it is dropped and counted.",
     ),
     Setting(
         "trajectories_per_step",
         "VERL_OTEL_TRAJECTORIES_PER_STEP",
-        _whole(0, 10_000_000),
+        make_whole_parser(0, 10_000_000),
         "2000",
         "Trajectories that each process keeps whole per step when files are written; 0: all.",
     ),
     Setting(
         "trajectory_share",
         "VERL_OTEL_TRAJECTORY_SHARE",
-        _number(0, 1),
+        make_number_parser(0, 1),
         "0.05",
         "Share of the trajectories beyond that number that is kept whole. Of the others the root span is kept.",
     ),
     Setting(
         "sampler",
         "OTEL_TRACES_SAMPLER",
-        _sampler,
+        parse_sampler,
         "always_on",
         "Which trajectories are kept: `always_on`, `always_off`, `traceidratio`. Step traces are always kept.",
     ),
     Setting(
         "sampler_ratio",
         "OTEL_TRACES_SAMPLER_ARG",
-        _number(0, 1),
+        make_number_parser(0, 1),
         "1",
         "Share of trajectories that `traceidratio` keeps.",
     ),
-    Setting("file_mib", "VERL_OTEL_FILE_MIB", _whole(1, 1_048_576), "256", "MiB at which a file is rotated."),
-    Setting("file_count", "VERL_OTEL_FILE_COUNT", _whole(1, 1000), "4", "Files that are kept of one kind and process."),
+    Setting(
+        "file_mib", "VERL_OTEL_FILE_MIB", make_whole_parser(1, 1_048_576), "256", "MiB at which a file is rotated."
+    ),
+    Setting(
+        "file_count",
+        "VERL_OTEL_FILE_COUNT",
+        make_whole_parser(1, 1000),
+        "4",
+        "Files that are kept of one kind and process.",
+    ),
     Setting(
         "ray_carrier",
         "VERL_OTEL_RAY_CARRIER",
-        _flag,
+        parse_flag,
         "1",
         "Carry the trace context over Ray's actor calls. Without it every process has traces of its own.",
     ),
     Setting(
         "token_file",
         "VERL_OTEL_TOKEN_FILE",
-        _path,
+        parse_path,
         "",
         "File with a bearer token for OTLP; read again at every export, never logged.",
+    ),
+    Setting(
+        "rl_insight",
+        "VERL_OTEL_RL_INSIGHT",
+        make_choice_parser("auto", "on", "off"),
+        "auto",
+        "Who answers what reports to RL-Insight: `auto`, verl-otel where the package `rl-insight` is not installed; `on`, verl-otel always; "
+        "`off`, verl-otel never.",
     ),
 )
 
@@ -268,7 +219,7 @@ _OTLP_ENDPOINTS: Final = (
 def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether the switch is on. Reads two variables and nothing else; an unknown word counts as off."""
     values = os.environ if environ is None else environ
-    on = values.get("VERL_OTEL_ENABLED", "").strip().lower() in _TRUE
+    on = values.get("VERL_OTEL_ENABLED", "").strip().lower() in TRUE
     return on and values.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
 
 
@@ -277,7 +228,8 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
 
     Args:
         environ: The environment, `os.environ` if absent.
-        **keywords: Settings by their field name, which win over the environment. Text is read as in the environment.
+        **keywords: Settings by their field name, which win over the environment. Text is read as in the environment; None
+            is as if it were not given.
 
     Raises:
         ConfigError: A value cannot be used, or a keyword is unknown. The message names the setting, the value, and
@@ -291,6 +243,7 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
     unknown = sorted(set(keywords) - known)
     if unknown:
         raise ConfigError(f"{unknown[0]!r} is no setting: use {', '.join(sorted(known))}")
+    keywords = {name: value for name, value in keywords.items() if value is not None}
     parsed: dict[str, Any] = {}
     for setting in SETTINGS:
         parsed[setting.field] = _read(setting, values, keywords)
@@ -312,7 +265,7 @@ def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, o
         given = ",".join(map(str, given))
     text = str(int(given)) if isinstance(given, bool) else str(given)
     if not text and not setting.default:
-        return None if setting.parse is _path else ""
+        return None if setting.parse is parse_path else ""
     try:
         return setting.parse(text)
     except ValueError as error:

@@ -22,15 +22,23 @@ from verl_otel import integrations, plugin, session
 class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older versions have no type hints
     """Instruments verl in this process and in every Ray worker of its jobs."""
 
+    _switched_on = False
+    """Whether the switch in the environment is ours to take back."""
+
     def instrumentation_dependencies(self) -> Collection[str]:
         """Return what must be installed for this to make sense."""
         return ("verl >= 0.7",)
 
     def _instrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature
-        os.environ.setdefault("VERL_OTEL_ENABLED", "1")  # the workers read it
+        if "VERL_OTEL_ENABLED" not in os.environ:
+            os.environ["VERL_OTEL_ENABLED"] = "1"  # the workers read it
+            self._switched_on = True
         plugin.load()
 
     def _uninstrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature
         session.shutdown()
         integrations.uninstall()
         plugin.unload()
+        if self._switched_on:
+            os.environ.pop("VERL_OTEL_ENABLED", None)
+            self._switched_on = False

@@ -3,6 +3,7 @@
 """What was written is read back, from one folder or several, with what was still open."""
 
 import gc
+import json
 import warnings
 from pathlib import Path
 
@@ -15,8 +16,6 @@ from verl_otel.analysis.load import read_run
 from verl_otel.exporting.files import FileExporter
 from verl_otel.exporting.fold import State
 from verl_otel.model import Batch, LinkRecord, Resource, Scope, SpanRecord
-
-pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning")  # see the xfail below
 
 PRIMITIVES = [st.text(max_size=20), st.booleans(), st.integers(-(2**63), 2**63 - 1), st.floats(allow_nan=False)]
 VALUES = st.one_of(*PRIMITIVES, *(st.lists(each, min_size=1, max_size=3).map(tuple) for each in PRIMITIVES))
@@ -104,6 +103,19 @@ def test_processes_are_told_apart_by_host_pid_and_instance(stories, story):
     assert [process.newest_ns for process in run.processes] == [stories.at(5)] * 2
 
 
+def test_what_a_process_says_later_of_itself_is_added(stories, tmp_path):
+    """A process whose first lines do not say yet what the run is, is one process, which says it."""
+    story = stories.Story(tmp_path / "r1")
+    for more in ({}, {"verl__project": "bed"}, {}):
+        stories.step(story.process(pid=7, **more), 1, 0, 1)
+    lines = [json.dumps(each) + "\n" for process in story.processes for each in process.lines()["traces"]]
+    (tmp_path / "traces-trainer-node-1-7.jsonl").write_text("".join(lines))
+    run = read_run([tmp_path])
+    assert len(run.spans) == 3
+    (process,) = run.processes
+    assert process.resource.text("verl.project") == "bed"
+
+
 def test_rotated_files_are_read_and_others_left_alone(stories, story):
     """Files of every rotation belong to the run; files of other kinds do not."""
     process = story.process()
@@ -169,7 +181,6 @@ def test_a_run_that_has_only_begun_can_be_read(story):
     assert (run.run_id, run.spans, run.processes) == ("r1", (), ())
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: files are left open after they were read")
 @pytest.mark.filterwarnings("default")
 def test_files_are_closed_after_reading(stories, story):
     """Reading a run leaves no file open."""

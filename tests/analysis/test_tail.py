@@ -7,8 +7,6 @@ import pytest
 from verl_otel.analysis import tail, timeline
 from verl_otel.analysis.load import read_run
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning")
-
 
 @pytest.fixture
 def judged(stories, story):
@@ -66,20 +64,17 @@ def test_a_lead_of_a_fifth_is_enough(judged):
     assert len(judged((0, 10, [(0, 5, {}), (0, 7, {})]))) == 1
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: what lies before the step counts as wait of the step")
 def test_rollouts_that_ran_ahead_held_nobody(judged):
     """Trajectories that had ended before the step began, as in asynchronous training, are no reason for its length."""
     assert judged((100, 110, [(0, 50, {}), (0, 90, {})])) == ()
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: what lies before the step counts as wait of the step")
 def test_a_step_never_waited_longer_than_it_took(judged):
     """The wait for a trajectory that began long before the step is bounded by the step."""
     for verdict in judged((100, 110, [(0, 50, {}), (0, 105, {})])):
         assert verdict.lead <= 5.0
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: of a trajectory that is not whole all time counts as waiting")
 def test_nothing_is_said_of_what_was_not_kept(judged):
     """A trajectory of which only the root was kept is not said to have waited: nobody knows what it did."""
     verdicts = judged((0, 10, [(0, 2, {}), (0, 8, {"whole": False})]))

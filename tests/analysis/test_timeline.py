@@ -11,8 +11,6 @@ from verl_otel.analysis.load import read_run
 from verl_otel.analysis.timeline import covered
 from verl_otel.model import SpanRecord
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning")
-
 
 def interval(begin, end):
     """A span of which only the times matter."""
@@ -163,9 +161,16 @@ def test_parts_of_other_processes_belong_to_the_trajectory(stories, story):
     assert parts == {"llm": (3.0, 1), "reward": (2.0, 1), "wait": (5.0, 0)}
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: parts are found by the beginning of the trace state, which others may extend"
-)
+def test_of_a_trajectory_that_is_not_whole_the_wait_is_unknown(stories, story):
+    """Where only the root was kept there are no parts; what was kept beside it counts, and nothing is called waiting."""
+    agent = story.process("agent_loop")
+    bare = stories.trajectory(agent, 0, 10, whole=False)
+    root = stories.trajectory(agent, 0, 10, whole=False, calls=[("llm", "m", 1, 4)])
+    built = build(story).trajectories
+    assert built[bare.trace_id].parts == ()
+    assert [(part.kind, part.seconds) for part in built[root.trace_id].parts] == [("llm", 3.0)]
+
+
 def test_a_trace_state_of_somebody_else_does_not_hide_parts(stories, story):
     """Another tracer may put its own entry in front of ours; its children are still parts of the trajectory."""
     agent, reward = story.process("agent_loop"), story.process("reward")

@@ -12,7 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from verl_otel.cli import checks
+from verl_otel.cli import destinations
 from verl_otel.integrations import symbols
 
 SET_PROVIDER = """
@@ -151,7 +151,25 @@ def test_grpc_that_is_not_installed(check, good_site):
     assert lines(result, "FAIL") == [f"OTLP traces: {text}", f"OTLP metrics: {text}"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a token file that is no text ends the check with a traceback")
+def test_a_part_that_is_not_installed(check, good_site):
+    """A dependency that is missing ends the check of what needs it, with what to do, and no other."""
+    good_site.write("requests", "raise ImportError('no requests here')\n")
+    result = check(VERL_OTEL_EXPORTERS="otlp,prometheus")
+    assert result.code == 1, result.err
+    assert lines(result, "FAIL") == ["OTLP: cannot be loaded: no requests here"]
+    assert "-> reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel" in result.out
+    assert [line for line in lines(result, "ok") if line.startswith("Prometheus: ")]
+
+
+def test_half_an_installation(call, runs, monkeypatch):
+    """Where our hooks cannot be loaded, which verl hides, the plug-in is a failure and the rest is still looked at."""
+    monkeypatch.setitem(sys.modules, "verl_otel.integrations.verl", None)
+    result = call("check")
+    assert result.code == 1
+    assert "plug-in: found, but it cannot be loaded: ModuleNotFoundError: " in result.out
+    assert [line for line in lines(result, "ok") if line.startswith("files: ")]
+
+
 def test_a_token_file_that_is_no_text(check, tmp_path):
     """A token file with other bytes than text is a failure with a line of its own."""
     (tmp_path / "token").write_bytes(b"\xff\xfe\x00")
@@ -177,7 +195,7 @@ def test_a_job_with_a_hook_and_variables_of_its_own(check):
     [
         "{",
         '{"runtime_env": null}',
-        pytest.param("[]", marks=pytest.mark.xfail(strict=True, reason="BUG: AttributeError")),
+        "[]",
     ],
 )
 def test_a_job_that_says_nothing_we_know(check, text):
@@ -228,7 +246,7 @@ def test_an_environment_without_verl_and_ray(call, runs, monkeypatch):
     def find(package):
         raise importlib.metadata.PackageNotFoundError(package)
 
-    monkeypatch.setattr(checks, "version", find)
+    monkeypatch.setattr(importlib.metadata, "version", find)
     monkeypatch.setattr(symbols, "find_root", lambda _: None)
     result = call("check")
     assert result.code == 1
@@ -248,8 +266,8 @@ def test_a_cluster_that_cannot_be_asked(call, runs, monkeypatch):
 
 def test_a_disk_that_is_full(call, runs, monkeypatch):
     """Less than one GiB of room is a failure with the room that is left."""
-    usage = checks.shutil.disk_usage("/")._replace(free=5 << 20)
-    monkeypatch.setattr(checks.shutil, "disk_usage", lambda _: usage)
+    usage = destinations.shutil.disk_usage("/")._replace(free=5 << 20)
+    monkeypatch.setattr(destinations.shutil, "disk_usage", lambda _: usage)
     result = call("check")
     assert result.code == 1
     assert f"files: {runs}: only 5 MiB free" in lines(result, "FAIL")

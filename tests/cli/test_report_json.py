@@ -87,7 +87,6 @@ def test_unfinished_work_as_data(report, stories, story):
     ]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: NaN is written as the word NaN, which is not JSON")
 def test_a_missing_number_is_json_too(report, stories, story):
     """A reward or a score of NaN does not make the output unreadable."""
     trainer, agent = story.process(), story.process("agent_loop")

@@ -148,8 +148,10 @@ def test_steps_are_linked_to_what_they_trained_on(by_name):
     for number, trace in consumed:
         assert trajectories[trace].attributes["verl.step.number"] == number
         assert not trajectories[trace].attributes["verl.validate"]
-    slowest = {span.attributes["verl.slowest.trace_id"] for span in by_name["verl.step"]}
-    assert slowest <= {trace for _, trace in consumed}
+    slowest = {span.attributes["verl.slowest.trace_id"]: span.attributes for span in by_name["verl.step"]}
+    assert slowest.keys() <= {trace for _, trace in consumed}
+    for trace, said in slowest.items():
+        assert said["verl.slowest.uid"] == trajectories[trace].attributes["verl.sample.uid"] != ""
 
 
 def test_trajectory_durations_equal_the_beds_own_stamps(full, by_name):

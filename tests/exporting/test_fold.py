@@ -10,7 +10,7 @@ from exporting_records import make_point, steady
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.exporting.fold import State
+from verl_otel.exporting.fold import MAX_HISTORY, State
 
 NAMES = ("verl.a", "verl.b")
 LABELS = ((), (("x", "1"),), (("x", "2"),))
@@ -99,6 +99,37 @@ def test_a_read_in_the_middle_of_an_update_misses_nothing():
     interrupting.join()
     reader.read()
     assert {name: value for (name, _), value in reader.known.items()} == {"verl.a": 1, "verl.b": 2}
+
+
+@steady
+@given(actions)
+def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
+    """Whatever is updated and read in whatever order, each value of a gauge is shown once, in its order."""
+    state, cursor, shown, told = State(), 0, [], []
+    for action in [*script, 0]:
+        if isinstance(action, int):
+            cursor, points = state.read_history(cursor)
+            shown += points
+        else:
+            points = [make_point(name, "gauge", value, labels=labels) for name, labels, value in action]
+            state.update(points)
+            told += points
+    for key in {(point.instrument.name, point.labels) for point in told}:
+        of_series = [
+            [point.value for point in points if (point.instrument.name, point.labels) == key]
+            for points in (told, shown)
+        ]
+        assert of_series[0] == of_series[1]
+
+
+def test_the_history_has_gauges_only_and_is_bounded():
+    """What is cumulative is shown once, with its latest value; of a gauge that nobody reads the oldest values are forgotten."""
+    state = State()
+    for value in range(MAX_HISTORY + 10):
+        state.update([make_point("verl.a", "gauge", value), make_point("verl.b", "counter", value)])
+    _, points = state.read_history()
+    assert [point.value for point in points if point.instrument.name == "verl.b"] == [MAX_HISTORY + 9]
+    assert [point.value for point in points if point.instrument.name == "verl.a"] == [*range(10, MAX_HISTORY + 10)]
 
 
 @pytest.fixture

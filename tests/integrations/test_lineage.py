@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.integrations.verl import lineage
-from verl_otel.integrations.verl.lineage import TAG, Origin, consume, quantile
+from verl_otel.integrations.verl.lineage import TAG, Origin, quantile
 from verl_otel.model import REMOTE
 from verl_otel.testing import capture
 
@@ -39,8 +39,15 @@ def drive(coroutine):
     return end.value.value
 
 
-def origin(number, *, seconds=1.0, score=None, source=""):
-    return Origin(0xA000 + number, 0xB000 + number, seconds, score, source)
+def origin(number, *, seconds=1.0, score=None, source="", version=None):
+    return Origin(0xA000 + number, 0xB000 + number, seconds, score, source, "", version)
+
+
+def consume(batch, *, step, training):
+    """Do what the replay buffer's hook does."""
+    origins = lineage.take_tags(batch)
+    if training:
+        lineage.consume(origins, step=step)
 
 
 def consumed(recorded):
@@ -60,7 +67,6 @@ def test_a_tag_that_is_not_ours_is_a_value_error(text):
         made = Origin.decode(text)
     except ValueError:
         return
-    assert text.count("|") >= 4
     assert isinstance(made.trace_id, int)
 
 
@@ -123,7 +129,7 @@ def test_the_step_names_its_slowest_trajectory(recorded):
 
 def test_staleness_is_the_distance_of_versions(recorded):
     """Each trajectory's model version is compared with the step's, once; never below 0."""
-    batch = [*tags(origin(1), origin(1), max_global_steps=3), *tags(origin(2), max_global_steps=9)]
+    batch = tags(origin(1, version=3), origin(1, version=3), origin(2, version=9), origin(4))
     consume(batch, step=6, training=True)
     (point,) = [point for point in recorded.points if point.instrument.name == "verl.rollout.staleness"]
     assert (point.value.samples, point.value.total, point.value.minimum) == (2, 2.0, 0.0)
@@ -178,9 +184,6 @@ def test_scores_that_are_missing_are_left_out(recorded):
     assert len(consumed(recorded)[0].links) == 4
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: the standard deviation of an infinite score raises, other sources get nothing"
-)
 def test_an_infinite_score_spoils_its_own_source_only(recorded):
     """A score of minus infinity keeps no other data source from its sums."""
     batch = tags(
@@ -188,11 +191,9 @@ def test_an_infinite_score_spoils_its_own_source_only(recorded):
     )
     consume(batch, step=1, training=True)
     assert recorded.value("verl.reward.score.mean", verl_data_source="b") == 2.0
+    assert recorded.value("verl.reward.score.mean", verl_data_source="a") == float("-inf")
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: one tag that cannot be read leaves the rest in the batch, and links nothing"
-)
 @pytest.mark.parametrize("damaged", ["another version", "", 7])
 def test_a_damaged_tag_costs_itself_only(recorded, damaged):
     """A tag that cannot be read, of another version for example, is taken out, and the others are linked."""
@@ -203,9 +204,6 @@ def test_a_damaged_tag_costs_itself_only(recorded, damaged):
     assert len(consumed(recorded)[0].links) == 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: the uid of the slowest trajectory, which the contract names, is not carried"
-)
 def test_the_step_names_the_uid_of_its_slowest_trajectory(recorded):
     """The step's attributes hold the uid of its slowest trajectory, not only its trace id."""
     batch = [{}]
@@ -247,7 +245,7 @@ def test_a_watched_buffer_hands_out_clean_batches(recorded, partition, links):
 
 def test_a_batch_alone_and_arguments_by_position(recorded):
     """A sampler of the user that returns the batch alone, called by position, is watched, too."""
-    batch = types.SimpleNamespace(tags=tags(origin(1), max_global_steps=1))
+    batch = types.SimpleNamespace(tags=tags(origin(1, version=1)))
     buffer = buffer_of(batch)
     lineage.watch(buffer)
     assert buffer.sample(3, "train", 1) is batch

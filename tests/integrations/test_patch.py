@@ -222,7 +222,6 @@ def test_an_inherited_method_is_replaced_in_the_class_only(host_module):
     assert host_module.Base().inherited(1) == ("inherited", 1)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: undo sets the inherited method on the class instead of taking ours away")
 def test_undo_leaves_no_copy_of_an_inherited_method(host_module):
     """After undo the class has no method of its own that it did not have before."""
     patch.replace(host_module.Worker, "inherited", loud)

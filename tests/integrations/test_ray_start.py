@@ -110,7 +110,6 @@ def test_shutdown_is_still_shutdown(ray):
     assert ray.calls == ["shutdown"] * 2
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: private names of Ray are read without a guard around the user's shutdown")
 def test_a_ray_without_its_private_names_can_be_shut_down(ray, monkeypatch, swallow):
     """A later Ray, whose inside has other names, is shut down all the same."""
     monkeypatch.setattr(start.session, "current", lambda: types.SimpleNamespace(config=None))

@@ -150,7 +150,6 @@ def test_both_measure_the_same(recorded, real):
     assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(ours["step"], rel=0.02, abs=0.002)
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: verl's timer is a context decorator, ours is none")
 def test_our_timer_can_decorate_as_verls_can(recorded, real):
     """A function that the user decorates with verl's timer is timed at every call."""
     for timer in (real, MarkedTimer):

@@ -5,7 +5,6 @@
 import collections
 
 import pytest
-from opentelemetry.sdk.trace import TracerProvider
 
 FORK = """
 import os, sys, threading, urllib.request
@@ -132,11 +131,6 @@ LATE_POOL = (
 )
 
 
-@pytest.mark.xfail(
-    hasattr(TracerProvider, "_handle_fork"),  # in newer versions a provider starts a thread pool in every child
-    strict=True,
-    reason="BUG: our TracerProvider is made before the thread pool's fork hooks, and hangs every child",
-)
 @pytest.mark.parametrize("work", [LATE_POOL, GRANDCHILD], ids=["pool loaded later", "grandchild"])
 def test_a_child_does_not_hang_in_the_fork(run, work):
     """A fork returns in the child, also where thread pools are first used after telemetry began."""
@@ -199,7 +193,6 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
     assert list(per_process(written.points("verl.training.steps")).values()) == [2]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: multiprocessing ends a child without atexit, so its last drain is lost")
 def test_a_child_of_multiprocessing_loses_nothing(run, written):
     """A forked worker of multiprocessing that ends in order has written what it recorded."""
     work = """
@@ -213,7 +206,6 @@ sys.exit(process.exitcode)
     assert written.last("verl.training.steps") == 3
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: a forked child keeps what was said of its parent, service.instance.id too")
 def test_a_child_has_an_instance_id_of_its_own(run, written):
     """Parent and child have different service.instance.id, so that their series do not collide."""
     before = "session.describe({'verl.role': 'agent_loop', 'verl.index': 3})"
@@ -225,9 +217,6 @@ def test_a_child_has_an_instance_id_of_its_own(run, written):
     assert len(names) == 2
 
 
-@pytest.mark.xfail(
-    strict=True, reason="BUG: the id of a run is made at the first record, so a fork before it makes two"
-)
 def test_a_child_belongs_to_the_run_of_its_parent(run, tmp_path):
     """Parent and child write into one folder, also when the fork came before the first record."""
     work = "if not os.fork():\n    record(1)\n    sys.exit(0)\nos.wait()\nrecord(1)"

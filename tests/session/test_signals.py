@@ -195,13 +195,12 @@ os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{listener.getsock
     assert time.monotonic() - begin < 4
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: the handler takes the lock of an Event that the main thread may hold")
 def test_sigterm_in_the_middle_of_wake_does_not_hang(spawn):
     """A signal that arrives while the main thread wakes the drain thread ends the process as any other does."""
     work = """
 from verl_otel import session
 def interrupt(frame, event, argument):
-    if frame.f_code.co_name == "notify_all":  # inside Event.set, which holds its lock
+    if frame.f_code.co_name == "ring":
         sys.settrace(None)
         signal.raise_signal(signal.SIGTERM)
 sys.settrace(interrupt)

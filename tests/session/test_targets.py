@@ -118,7 +118,6 @@ def test_a_damaged_file_is_written_anew(settings, mine, text):
     assert addresses(settings) == ["f:1"]
 
 
-@pytest.mark.xfail(strict=True, reason="BUG: one entry that is not ours keeps every process out of the file")
 @pytest.mark.parametrize(
     "entry",
     [
@@ -134,6 +133,15 @@ def test_a_damaged_entry_keeps_nobody_out(settings, mine, swallow, entry):
     path.write_text(json.dumps([entry]))
     targets.add_target(settings, mine, "h:1")
     assert "h:1" in path.read_text()
+
+
+def test_an_entry_of_the_user_stays(settings, mine):
+    """An entry without our labels, which Prometheus takes, is left as it is."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([{"targets": ["j:1"]}]))
+    targets.add_target(settings, mine, "k:1")
+    assert addresses(settings) == ["j:1", "k:1"]
 
 
 def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path, mine, caplog):

@@ -3,6 +3,7 @@
 """The command that trains: real, unmodified ``verl.trainer.main_ppo`` on the CPU bed.
 
 Usage: python cpu_train.py OUT_FOLDER [--mode sync] [--algorithm grpo] [--steps 3] [--tool] [hydra overrides ...]
+Modes: sync, colocate_async, separate_async (trainers v1), legacy, one_step_off, fully_async.
 """
 
 import argparse
@@ -15,6 +16,43 @@ from cpu_assets import make_assets
 
 HERE = Path(__file__).resolve().parent
 MODEL_CLASS = "attn_implementation=eager"
+
+
+SEPARATE = [
+    "actor_rollout_ref.rollout.nnodes=1", "actor_rollout_ref.rollout.n_gpus_per_node=1",
+    "ray_kwargs.ray_init.num_gpus=2", "actor_rollout_ref.rollout.checkpoint_engine.backend=cpu_file",
+    "actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module=cpu_checkpoint_engine",
+]  # fmt: skip
+"""A rollout replica of its own, which gets its weights through files."""
+AHEAD = [
+    *SEPARATE, "trainer.use_v1=false", "rollout.nnodes=1", "rollout.n_gpus_per_node=1",
+    "hydra.searchpath=[pkg://verl.trainer.config]", "actor_rollout_ref.hybrid_engine=False",
+    "actor_rollout_ref.rollout.calculate_log_probs=True",
+    "ray_kwargs.ray_init.num_cpus=64",  # their actors ask for 10 each
+]  # fmt: skip
+MODES = {
+    "sync": (
+        "verl.trainer.main_ppo",
+        "trainer.use_v1=true", "trainer.v1.trainer_mode=sync",
+        f"trainer.v1.sampler.custom_sampler.path={HERE}/cpu_sampler.py",
+        "trainer.v1.sampler.custom_sampler.name=OrderedReplayBuffer",
+    ),
+    "colocate_async": ("verl.trainer.main_ppo", "trainer.use_v1=true", "trainer.v1.trainer_mode=colocate_async"),
+    "separate_async": (
+        "verl.trainer.main_ppo",
+        "trainer.use_v1=true", "trainer.v1.trainer_mode=separate_async", *SEPARATE,
+        "trainer.v1.separate_async.parameter_sync_step=2",
+    ),
+    "legacy": ("verl.trainer.main_ppo", "trainer.use_v1=false"),
+    "one_step_off": ("verl.experimental.one_step_off_policy.main_ppo", *AHEAD),
+    "fully_async": (
+        "verl.experimental.fully_async_policy.fully_async_main", *AHEAD, "rollout.n=2",
+        "rollout.total_rollout_steps=16", "async_training.trigger_parameter_sync_step=2",
+        "async_training.require_batches=1", "data.train_batch_size=0", "data.gen_batch_size=1",
+        "actor_rollout_ref.actor.use_rollout_log_probs=True",
+    ),
+}  # fmt: skip
+"""Module and overrides of every trainer."""
 
 
 def cache_folder():
@@ -35,13 +73,9 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         "actor_rollout_ref.rollout.multi_turn.enable=True",
         f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE}/cpu_tools.py",
     ]
-    sampler = [
-        f"trainer.v1.sampler.custom_sampler.path={HERE}/cpu_sampler.py",
-        "trainer.v1.sampler.custom_sampler.name=OrderedReplayBuffer",
-    ]
+    module, *mode_overrides = MODES[mode]
     return [
-        str(python), "-m", "verl.trainer.main_ppo",
-        "trainer.use_v1=true", f"trainer.v1.trainer_mode={mode}", "trainer.device=cpu",
+        str(python), "-m", module, "trainer.device=cpu",
         f"algorithm.adv_estimator={algorithm}",
         f"data.train_files={assets}/train.parquet", f"data.val_files={assets}/val.parquet", "data.seed=1",
         "data.train_batch_size=4", "data.dataloader_num_workers=0", *length,
@@ -73,10 +107,9 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         "trainer.project_name=bed", f"trainer.experiment_name={Path(out).name}",
         f"trainer.total_training_steps={steps}", "trainer.total_epochs=1", "trainer.test_freq=2", "trainer.save_freq=-1",
         "trainer.val_before_train=False", "trainer.resume_mode=disable",
-        *(sampler if mode == "sync" else []),
         "ray_kwargs.ray_init.num_cpus=16", "+ray_kwargs.ray_init.num_gpus=1", "+ray_kwargs.ray_init.address=local",
         "++ray_kwargs.ray_init.include_dashboard=False", f"hydra.run.dir={out}/hydra",
-        *overrides,
+        *mode_overrides, *overrides,
     ]  # fmt: skip
 
 
@@ -94,6 +127,7 @@ def make_environment(out, *, tool=False, gen="det", **variables):
         "VERL_PLATFORM": "cpu",
         "VERL_FILE_LOGGER_PATH": f"{out}/scalars.jsonl",
         "CPU_BED_LOG": f"{out}/log",
+        "CPU_BED_WEIGHTS": f"{out}/weights",
         "CPU_BED_GEN": gen,
         "HYDRA_FULL_ERROR": "1",
         "TOKENIZERS_PARALLELISM": "false",
@@ -112,7 +146,7 @@ def make_environment(out, *, tool=False, gen="det", **variables):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("out", type=Path)
-    parser.add_argument("--mode", default="sync")
+    parser.add_argument("--mode", default="sync", choices=MODES)
     parser.add_argument("--algorithm", default="grpo")
     parser.add_argument("--steps", type=int, default=3)
     parser.add_argument("--tool", action="store_true")

@@ -7,12 +7,14 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 Json = dict[str, Any]
+_UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
+"""What a damaged line can raise."""
 
 
 class Process(NamedTuple):
@@ -110,17 +112,21 @@ class _Reader:
         kind = path.name.partition("-")[0]
         if kind not in ("traces", "metrics", "open"):
             return
-        for number, line in enumerate(path.open("rb"), 1):
-            try:
-                thing = json.loads(line)
-                if kind == "metrics":
-                    self._read_metrics(thing)
-                else:
-                    self._read_traces(thing, is_open=kind == "open")
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
-                cut = "ends in the middle of a line" if not line.endswith(b"\n") else f"line {number} cannot be read"
-                if line.strip():
-                    self._problems.append(f"{path.name} {cut} ({type(error).__name__}); the rest was used")
+        with path.open("rb") as lines:
+            for number, line in enumerate(lines, 1):
+                try:
+                    self._read_line(kind, line)
+                except _UNREADABLE as error:
+                    cut = "ends in the middle of a line" if line[-1:] != b"\n" else f"line {number} cannot be read"
+                    if line.strip():
+                        self._problems.append(f"{path.name} {cut} ({type(error).__name__}); the rest was used")
+
+    def _read_line(self, kind: str, line: bytes) -> None:
+        thing = json.loads(line)
+        if kind == "metrics":
+            self._read_metrics(thing)
+        else:
+            self._read_traces(thing, is_open=kind == "open")
 
     def _process(self, resource: Json) -> int:
         attributes = _attributes(resource.get("attributes", ()))
@@ -134,6 +140,8 @@ class _Reader:
             index = self._indexes[key] = len(self._resources)
             self._resources.append(Resource(attributes))
             self._newest.append(0)
+        elif attributes.keys() - self._resources[index].attributes.keys():  # a process learns later what the run is
+            self._resources[index] = Resource({**self._resources[index].attributes, **attributes})
         return index
 
     def _read_traces(self, thing: Json, *, is_open: bool) -> None:
@@ -200,15 +208,15 @@ def read_span(thing: Json) -> SpanRecord:
         int(thing["spanId"], 16),
         int(thing.get("parentSpanId") or "0", 16),
         str(thing["name"]),
-        int(thing.get("kind", 1)),
-        int(thing["startTimeUnixNano"]),
-        int(thing.get("endTimeUnixNano", 0)),
+        _integer(thing.get("kind", 1)),
+        _integer(thing["startTimeUnixNano"]),
+        _integer(thing.get("endTimeUnixNano", 0)),
         _attributes(thing.get("attributes", ())),
         links,
         (),
-        int(status.get("code", 0)),
+        _integer(status.get("code", 0)),
         str(status.get("message", "")),
-        int(thing.get("flags", SAMPLED)),
+        _integer(thing.get("flags", SAMPLED)),
         str(thing.get("traceState", "")),
     )
 
@@ -221,12 +229,20 @@ def _value(value: Json) -> AttributeValue:
     if "stringValue" in value:
         return str(value["stringValue"])
     if "intValue" in value:
-        return int(value["intValue"])
+        return _integer(value["intValue"])
     if "doubleValue" in value:
         return float(value["doubleValue"])
     if "boolValue" in value:
         return bool(value["boolValue"])
     return tuple(_items(value.get("arrayValue", {}).get("values", ())))  # type: ignore[return-value]  # of one kind, as written
+
+
+def _integer(raw: Any) -> int:
+    """Return an integer of OTLP, which has 64 bits. Beyond them no arithmetic of the report would be safe."""
+    value = int(raw)
+    if not -(1 << 63) <= value < 1 << 64:
+        raise ValueError("an integer of more than 64 bits")
+    return value
 
 
 def _items(values: Iterable[Json]) -> Iterator[AttributeValue]:
@@ -236,4 +252,4 @@ def _items(values: Iterable[Json]) -> Iterator[AttributeValue]:
 def _scalar(name: str, point: Json) -> Scalar:
     labels = tuple((key, str(value)) for key, value in _attributes(point.get("attributes", ())).items())
     raw = point["asInt"] if "asInt" in point else point["asDouble"]
-    return Scalar(name, labels, int(point["timeUnixNano"]), float(raw))
+    return Scalar(name, labels, _integer(point["timeUnixNano"]), float(raw))

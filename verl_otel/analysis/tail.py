@@ -21,7 +21,7 @@ class Verdict(NamedTuple):
     part: Part
     """What the trajectory spent most of its time on."""
     lead: float
-    """Seconds between the end of this trajectory and the end of the one before it: an upper bound of what it cost."""
+    """Seconds of the step between the end of the trajectory before this one and its own: an upper bound of what it cost."""
 
 
 def judge(timeline: Timeline) -> tuple[Verdict, ...]:
@@ -40,7 +40,7 @@ def _judge_step(step: Step, timeline: Timeline) -> Verdict | None:
     if len(members) < 2 or not step.seconds:  # noqa: PLR2004 - one has no other to be later than
         return None
     last, before = sorted(members, key=lambda each: each.end_ns)[-1:-3:-1]
-    lead = (last.end_ns - before.end_ns) / 1e9
+    lead = (min(last.end_ns, step.end_ns) - max(before.end_ns, step.start_ns)) / 1e9
     if lead < NOTABLE_SHARE * step.seconds or not last.parts:
         return None
     return Verdict(step, last, max(last.parts, key=lambda part: part.seconds), lead)

@@ -4,12 +4,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.load import Run
-from verl_otel.model import SpanRecord
+from verl_otel.model import SAMPLED, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
@@ -101,14 +102,14 @@ class Timeline(NamedTuple):
 def build(run: Run) -> Timeline:
     """Return the steps and trajectories of a run."""
     children: dict[tuple[int, int], list[SpanRecord]] = defaultdict(list)
-    by_trace: dict[int, list[SpanRecord]] = defaultdict(list)
+    roots = [loaded.span for loaded in run.spans if not loaded.span.parent_id]
+    members: dict[int, list[SpanRecord]] = {root.trace_id: [] for root in roots if root.name == "verl.trajectory"}
     for loaded in run.spans:
         children[(loaded.span.trace_id, loaded.span.parent_id)].append(loaded.span)
-        if loaded.span.trace_state.startswith("verl=t") or loaded.span.name == "verl.trajectory":
-            by_trace[loaded.span.trace_id].append(loaded.span)
-    roots = [loaded.span for loaded in run.spans if not loaded.span.parent_id]
+        if loaded.span.trace_id in members:
+            members[loaded.span.trace_id].append(loaded.span)
     trajectories = {
-        root.trace_id: _trajectory(root, by_trace[root.trace_id]) for root in roots if root.name == "verl.trajectory"
+        root.trace_id: _trajectory(root, members[root.trace_id]) for root in roots if root.name == "verl.trajectory"
     }
     steps = tuple(_step(root, children, trajectories) for root in roots if root.name == "verl.step")
     return Timeline(steps, trajectories, tuple(root for root in roots if root.name == "verl.validation"))
@@ -125,9 +126,8 @@ def _step(
     consumed = _consumed(root, phases, children)
     ends = [trajectories[trace_id].end_ns for trace_id in consumed if trace_id in trajectories]
     generations = [span for span in phases if span.name == f"{PHASE_PREFIX}gen"]
-    number = root.attributes.get(attr.STEP_NUMBER)
     return Step(
-        number=int(number) if isinstance(number, (int, float)) else None,
+        number=_whole(root.attributes.get(attr.STEP_NUMBER)),
         trace_id=root.trace_id,
         start_ns=root.start_ns,
         end_ns=root.end_ns,
@@ -157,23 +157,29 @@ def _consumed(
 
 def _trajectory(root: SpanRecord, spans: list[SpanRecord]) -> Trajectory:
     values = root.attributes
-    step, score, index = values.get(attr.STEP_NUMBER), values.get(attr.REWARD_SCORE), values.get(attr.ROLLOUT_INDEX)
+    score = values.get(attr.REWARD_SCORE)
     return Trajectory(
         trace_id=root.trace_id,
         uid=str(values.get(attr.SAMPLE_UID, "")),
-        rollout_index=int(index) if isinstance(index, int) else 0,
-        step=int(step) if isinstance(step, (int, float)) else None,
+        rollout_index=_whole(values.get(attr.ROLLOUT_INDEX)) or 0,
+        step=_whole(values.get(attr.STEP_NUMBER)),
         validate=bool(values.get(attr.VALIDATE, False)),
         start_ns=root.start_ns,
         end_ns=root.end_ns,
         score=float(score) if isinstance(score, (int, float)) else None,
         failed=attr.ERROR_TYPE in values,
-        whole=bool(root.flags & 1),
+        whole=bool(root.flags & SAMPLED),
         parts=_parts(root, spans),
     )
 
 
+def _whole(value: object) -> int | None:
+    is_whole = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return int(value) if is_whole else None  # type: ignore[call-overload]  # one of the two
+
+
 def _parts(root: SpanRecord, spans: list[SpanRecord]) -> tuple[Part, ...]:
+    """Return what is known of a trajectory; that the rest was waiting is known where all of it was kept."""
     groups: dict[tuple[str, str], list[SpanRecord]] = defaultdict(list)
     for span in spans:
         if attr.GEN_AI_TOOL in span.attributes:
@@ -188,10 +194,13 @@ def _parts(root: SpanRecord, spans: list[SpanRecord]) -> tuple[Part, ...]:
         longest = max(members, key=lambda span: span.end_ns - span.start_ns)
         turn = turns.get(longest.parent_id)
         seconds = covered(members, root.start_ns, root.end_ns) / 1e9
-        parts.append(Part(kind, name, seconds, len(members), int(turn) if isinstance(turn, int) else None))
-    busy = covered([span for members in groups.values() for span in members], root.start_ns, root.end_ns)
-    waited = max(0, root.end_ns - root.start_ns - busy) / 1e9
-    return (*sorted(parts, key=lambda part: -part.seconds), Part("wait", "", waited, 0, None))
+        parts.append(Part(kind, name, seconds, len(members), _whole(turn)))
+    parts.sort(key=lambda part: -part.seconds)
+    if root.flags & SAMPLED:
+        busy = covered([span for members in groups.values() for span in members], root.start_ns, root.end_ns)
+        waited = max(0, root.end_ns - root.start_ns - busy) / 1e9
+        parts.append(Part("wait", "", waited, 0, None))
+    return tuple(parts)
 
 
 def covered(spans: Iterable[SpanRecord], begin: int, end: int) -> int:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from typing import Final
@@ -40,11 +41,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(entry=module.run)
     parsed = parser.parse_args(arguments)
     try:
-        return int(parsed.entry(parsed))
+        code = int(parsed.entry(parsed))
+        sys.stdout.flush()  # a reader that has gone is found out here and not when the interpreter ends
     except (VerlOtelError, FileNotFoundError) as error:
         print(f"verl-otel: {error}", file=sys.stderr)
         return 2
     except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what is still in the buffer
         return 0
     except KeyboardInterrupt:
         return 130
+    return code

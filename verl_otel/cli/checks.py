@@ -4,23 +4,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import shutil
-import socket
 from collections.abc import Callable, Iterator
-from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, version
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from verl_otel import config
 from verl_otel.cli import cluster as cluster_checks
 from verl_otel.cli.cluster import Finding
-from verl_otel.config import Config
+from verl_otel.cli.destinations import REINSTALL, check_exporters
+from verl_otel.cli.versions import read_version
 from verl_otel.errors import ConfigError
 
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last release that the hooks were made for."""
 SUPPORTED_RAY: Final = ((2, 41), (2, 60))
-MIN_FREE_BYTES: Final = 1 << 30
 
 
 def run_all(*, cluster: bool = False) -> list[Finding]:
@@ -39,7 +39,10 @@ def run_all(*, cluster: bool = False) -> list[Finding]:
         lambda: check_exporters(settings),
     ]
     for check in checks:
-        findings += check()
+        try:
+            findings += check()
+        except ImportError as error:
+            findings.append(Finding("fail", "installation", f"a part cannot be loaded: {error}", REINSTALL))
     if cluster:
         findings += cluster_checks.ask_nodes()
     return findings
@@ -88,7 +91,7 @@ def check_plugin() -> Iterator[Finding]:
         return
     yield _load(found[0])
     policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
-    if policy != "auto" and "verl_otel" not in policy.split(","):
+    if policy != "auto" and "verl_otel" not in (name.strip() for name in policy.split(",")):
         yield Finding(
             "fail",
             "plug-in policy",
@@ -99,18 +102,32 @@ def check_plugin() -> Iterator[Finding]:
 
 def _load(point: EntryPoint) -> Finding:
     try:
-        point.load()
+        with _switched_off():
+            point.load()
+            import_module("verl_otel.integrations.verl")  # what the plug-in imports where the switch is on
     except Exception as error:
         text = f"found, but it cannot be loaded: {type(error).__name__}: {error}"
-        return Finding(
-            "fail", "plug-in", text, "reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel"
-        )
+        return Finding("fail", "plug-in", text, REINSTALL)
     return Finding("ok", "plug-in", "found and loaded")
+
+
+@contextlib.contextmanager
+def _switched_off() -> Iterator[None]:
+    """Have the plug-in do nothing while it is imported: a check starts no session and no run."""
+    before = os.environ.get("VERL_OTEL_ENABLED")
+    os.environ["VERL_OTEL_ENABLED"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["VERL_OTEL_ENABLED"]
+        else:
+            os.environ["VERL_OTEL_ENABLED"] = before
 
 
 def check_verl() -> Iterator[Finding]:
     """Whether verl is there, in a version that the hooks were made for."""
-    number = _version("verl")
+    number = read_version("verl")
     if number is None:
         yield Finding(
             "fail",
@@ -146,7 +163,8 @@ def check_hooks() -> Iterator[Finding]:
     if symbols.find_root("verl") is None:
         return
     missing = 0
-    for hook in verl.HOOKS:
+    expected = [hook for hook in verl.HOOKS if hook.is_expected()]
+    for hook in expected:
         root = symbols.find_root(hook.module.partition(".")[0])
         if root is not None and symbols.has_symbol(root, hook.module, hook.symbol):
             continue
@@ -161,7 +179,7 @@ def check_hooks() -> Iterator[Finding]:
     yield Finding(
         "ok" if not missing else "note",
         "hooks",
-        f"{len(verl.HOOKS) - missing} of {len(verl.HOOKS)} found in verl's source",
+        f"{len(expected) - missing} of {len(expected)} found in verl's source",
     )
 
 
@@ -170,7 +188,7 @@ def check_ray() -> Iterator[Finding]:
     from verl_otel.integrations import symbols
     from verl_otel.integrations.ray import start
 
-    number, root = _version("ray"), symbols.find_root("ray")
+    number, root = read_version("ray"), symbols.find_root("ray")
     if number is None or root is None:
         yield Finding("note", "Ray", "not installed: processes are traced one by one")
         return
@@ -223,91 +241,3 @@ def check_provider() -> Iterator[Finding]:
         yield Finding(
             "ok", "OpenTelemetry provider", "none is set here: your own spans and metrics will share our exporters"
         )
-
-
-def check_exporters(settings: Config) -> Iterator[Finding]:
-    """Whether each exporter can do its work."""
-    checks = {"file": _check_files, "otlp": _check_otlp, "prometheus": _check_port}
-    for name in settings.exporters:
-        if name in checks:
-            yield from checks[name](settings)
-    if not settings.exporters:
-        yield Finding("note", "exporters", "none: nothing is written or sent")
-
-
-def _check_files(settings: Config) -> Iterator[Finding]:
-    folder = settings.run_dir
-    existing = next(each for each in (folder, *folder.absolute().parents) if each.exists())
-    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
-        yield Finding(
-            "fail", "files", f"{folder} cannot be written", "set VERL_OTEL_RUN_DIR to a folder of the training's user"
-        )
-        return
-    free = shutil.disk_usage(existing).free
-    if free < MIN_FREE_BYTES:
-        yield Finding(
-            "fail",
-            "files",
-            f"{folder}: only {free >> 20} MiB free",
-            "make room, or set VERL_OTEL_RUN_DIR to another disk",
-        )
-    else:
-        yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
-
-
-def _check_otlp(settings: Config) -> Iterator[Finding]:
-    from verl_otel.exporting.endpoint import SIGNALS, load_endpoint
-    from verl_otel.exporting.transport import connect
-
-    for signal in SIGNALS:
-        try:
-            endpoint = load_endpoint(signal, settings.token_file)
-            transport = connect(endpoint)
-        except (ConfigError, OSError) as error:
-            yield Finding("fail", f"OTLP {signal}", str(error), "correct the OTEL_EXPORTER_OTLP_* variables")
-            continue
-        answer = transport.send(b"", 5.0)
-        transport.close()
-        if answer.ok:
-            yield Finding("ok", f"OTLP {signal}", f"{endpoint.url} takes requests")
-        else:
-            advice = (
-                "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT"
-                if answer.retry
-                else "check path, token and protocol"
-            )
-            yield Finding("fail", f"OTLP {signal}", answer.reason, advice)
-
-
-def _check_port(settings: Config) -> Iterator[Finding]:
-    host, port = settings.prometheus_host, settings.prometheus_port
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    try:
-        with socket.socket(family, socket.SOCK_STREAM) as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            probe.bind((host, port))
-    except OSError as error:
-        yield Finding(
-            "fail",
-            "Prometheus",
-            f"{host}:{port} cannot be bound: {error.strerror}",
-            "set VERL_OTEL_PROMETHEUS_PORT=0 for a free port",
-        )
-        return
-    if port:
-        text = f"{host}:{port} is free, but a run has several processes on a machine"
-        yield Finding(
-            "note", "Prometheus", text, "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets file"
-        )
-    else:
-        yield Finding(
-            "ok", "Prometheus", f"{host}, a free port for each process; targets in {settings.run_dir / 'targets'}"
-        )
-
-
-def _version(package: str) -> tuple[int, ...] | None:
-    try:
-        text = version(package)
-    except PackageNotFoundError:
-        return None
-    return tuple(int(part) for part in text.split(".")[:3] if part.isdigit())

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from verl_otel import config
 from verl_otel.analysis import gaps, load, tail, timeline
-from verl_otel.cli import report_text
+from verl_otel.cli import report_json, report_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = gaps.find(loaded)
     verdicts = tail.judge(built)
     if arguments.json:
-        json.dump(report_text.to_json(loaded, built, found, verdicts), sys.stdout, indent=1)
+        json.dump(report_json.to_json(loaded, built, found, verdicts), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         print(report_text.render(loaded, built, found, verdicts, slowest=arguments.slowest, steps=arguments.steps))
@@ -56,9 +56,7 @@ def _newest() -> Path:
         FileNotFoundError: There is none.
     """
     base = config.load().run_dir
-    runs = [path.parent for path in base.glob("*/run.json")] or [
-        path for path in base.glob("*") if any(path.glob("traces-*"))
-    ]
+    runs = {path.parent for pattern in ("*/run.json", "*/traces-*") for path in base.glob(pattern)}
     if not runs:
         raise FileNotFoundError(f"no run in {base}: train with VERL_OTEL_ENABLED=1 first, or give a folder")
     return max(runs, key=lambda path: path.stat().st_mtime)

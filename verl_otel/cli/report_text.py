@@ -1,16 +1,17 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The text and the JSON of a report. Knows nothing of files or arguments."""
+"""The text of a report. Knows nothing of files or arguments."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
-from typing import Any
 
 from verl_otel.analysis.gaps import Gaps, Unfinished
 from verl_otel.analysis.load import Run
 from verl_otel.analysis.tail import Verdict, slowest
 from verl_otel.analysis.timeline import Part, Step, Timeline, Trajectory
+from verl_otel.cli.report_json import reward_by_step
 from verl_otel.semconv import attributes as attr
 
 WIDTH = 110
@@ -80,9 +81,23 @@ def _verdict_lines(timeline: Timeline, verdicts: Sequence[Verdict], gaps: Gaps) 
         if top is not None:
             lines.append(
                 f"Slowest step: {_number(longest)}, {seconds(longest.seconds)}, {top.share:.0%} of it in {top.key}. "
-                "No single trajectory held a step noticeably."
+                f"No single trajectory held a step noticeably.{_spent(longest, timeline)}"
             )
     return "\n".join(lines)
+
+
+def _spent(step: Step, timeline: Timeline) -> str:
+    """Say on what the trajectories of a step spent most of their time: they may all have waited for one tool."""
+    members = [timeline.trajectories[each] for each in step.trajectories if each in timeline.trajectories]
+    by_name: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    for part in (part for member in members for part in member.parts):
+        by_name[(part.kind, part.name)].append(part)
+    if not by_name:
+        return ""
+    sums = {key: sum(part.seconds for part in parts) for key, parts in by_name.items()}
+    top = max(sums, key=lambda key: sums[key])
+    share = sums[top] / max(sum(member.seconds for member in members), 1e-9)
+    return f" Its {len(members)} trajectories spent {share:.0%} of their time in {_part_name(by_name[top][0])}."
 
 
 def _number(step: Step) -> str:
@@ -174,7 +189,7 @@ def _trajectory_row(each: Trajectory) -> list[str]:
         f"{sum(part.seconds for part in llm):.2f} ({calls}x)" if llm else "-",
         tool_text,
         f"{by_kind['reward']:.2f}" if "reward" in by_kind else "-",
-        f"{by_kind.get('wait', 0):.2f}",
+        f"{by_kind['wait']:.2f}" if "wait" in by_kind else "-",
         "-" if each.score is None else f"{each.score:.3g}",
         ", ".join(marks),
     ]
@@ -189,17 +204,6 @@ def _rewards(run: Run) -> str:
     text = "  ".join(f"{step}: {value:.4g}" for step, value in shown)
     change = f"   (first to last: {values[-1][1] - values[0][1]:+.4g})" if len(values) > 1 else ""
     return f"Reward, mean of each step (critic/rewards/mean)\n  {text}{change}"
-
-
-def reward_by_step(run: Run) -> dict[int, float]:
-    """Return the mean reward that verl logged for each step."""
-    steps = {scalar.time_ns: int(scalar.value) for scalar in run.scalars if scalar.name == "verl.training.step"}
-    found = {
-        steps[scalar.time_ns]: scalar.value
-        for scalar in run.scalars
-        if scalar.name == "verl.average_reward" and scalar.time_ns in steps
-    }
-    return dict(sorted(found.items()))
 
 
 def _dead_line(each: Unfinished) -> str:
@@ -252,62 +256,3 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
         "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
     ]
     return "\n".join(lines)
-
-
-def to_json(run: Run, timeline: Timeline, gaps: Gaps, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the report as plain data. Seconds everywhere; ids in hexadecimal."""
-    return {
-        "run_id": run.run_id,
-        "facts": run.manifest,
-        "steps": [
-            {
-                "number": step.number,
-                "seconds": step.seconds,
-                "failed": step.failed,
-                "phases": {phase.key: phase.seconds for phase in step.phases},
-                "no_phase": step.no_phase,
-                "trajectories": [f"{each:032x}" for each in step.trajectories],
-            }
-            for step in timeline.steps
-        ],
-        "trajectories": [_trajectory_json(each) for each in timeline.trajectories.values()],
-        "reward": reward_by_step(run),
-        "verdicts": [
-            {
-                "step": verdict.step.number,
-                "trajectory": f"{verdict.trajectory.trace_id:032x}",
-                "lead": verdict.lead,
-                "part": verdict.part._asdict(),
-            }
-            for verdict in verdicts
-        ],
-        "unfinished": [
-            {
-                "process": each.process.instance,
-                "pid": each.process.resource.text(attr.PROCESS_ID),
-                "dead": each.dead,
-                "silent": each.silent,
-                "work": [
-                    {"name": work.span.name, "age": work.age, "last_child": work.last_child} for work in each.work
-                ],
-            }
-            for each in gaps.unfinished
-        ],
-        "missing": [*gaps.missing, *run.problems],
-        "orphans": gaps.orphans,
-        "folders": [str(folder) for folder in run.folders],
-    }
-
-
-def _trajectory_json(each: Trajectory) -> dict[str, Any]:
-    return {
-        "trace_id": f"{each.trace_id:032x}",
-        "uid": each.uid,
-        "index": each.rollout_index,
-        "step": each.step,
-        "validate": each.validate,
-        "seconds": each.seconds,
-        "score": each.score,
-        "failed": each.failed,
-        "parts": [part._asdict() for part in each.parts],
-    }

@@ -7,6 +7,8 @@ The command is run as it is, with VERL_OTEL_ENABLED=1 and, for verl before 0.9, 
 Examples:
   verl-otel run -- python -m verl.trainer.main_ppo data.train_files=...
   verl-otel run --exporters file,prometheus --run-dir ./runs -- bash train.sh
+
+Arguments metrics.enable_prometheus and metrics.prometheus_port of the command, as older guides have them, become settings.
 """
 
 from __future__ import annotations
@@ -15,8 +17,14 @@ import argparse
 import os
 import shutil
 import sys
+from collections.abc import Sequence
+from typing import Final
 
 from verl_otel import config
+from verl_otel.cli.versions import read_version
+
+ENABLE: Final = "metrics.enable_prometheus"
+PORT: Final = "metrics.prometheus_port"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,19 +37,48 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the training command")
 
 
-def run(arguments: argparse.Namespace) -> int:  # noqa: RET503 - the last call does not return
-    """Check the settings and become the command. Returns 2 when there is none, 127 when it is not found."""
+def run(arguments: argparse.Namespace) -> int:
+    """Check the settings and become the command. Returns 2 when there is none, 126 or 127 as a shell would."""
     command = arguments.command_line[1:] if arguments.command_line[:1] == ["--"] else arguments.command_line
     if not command:
         print("verl-otel run: give the training command after --", file=sys.stderr)
         return 2
+    command, old = _take_old_keys(command)
     environ = {**os.environ, **_variables(arguments)}
+    environ.update(_translate(old, environ))
     config.load(environ)  # a wrong setting is said now, not hidden in a worker's log
     path = shutil.which(command[0], path=environ.get("PATH"))
     if path is None:
         print(f"verl-otel run: {command[0]}: command not found", file=sys.stderr)
         return 127
-    os.execvpe(path, command, environ)  # noqa: S606 - running the user's command is the purpose
+    try:
+        os.execvpe(path, command, environ)  # noqa: S606 - running the user's command is the purpose
+    except OSError as error:
+        print(f"verl-otel run: {command[0]}: {error.strerror}", file=sys.stderr)
+        return 126
+
+
+def _take_old_keys(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
+    """Return the command without the keys of older guides, which verl refuses, and what they say."""
+    kept, found = [], {}
+    for argument in command:
+        key, separator, value = argument.lstrip("+").partition("=")
+        if separator and key in (ENABLE, PORT):
+            found[key] = value
+        else:
+            kept.append(argument)
+    return kept, found
+
+
+def _translate(old: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
+    """Return the settings that the keys of older guides mean; the exporters that were asked for stay."""
+    made = {}
+    if old.get(ENABLE, "").strip().lower() in ("true", "1", "yes", "on"):
+        exporters = [name for name in environ.get("VERL_OTEL_EXPORTERS", "").split(",") if name.strip()]
+        made["VERL_OTEL_EXPORTERS"] = ",".join([*exporters, "prometheus"])
+    if PORT in old:
+        made["VERL_OTEL_PROMETHEUS_PORT"] = old[PORT]
+    return made
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
@@ -61,10 +98,5 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
 
 def _needs_external_module() -> bool:
     """Whether the installed verl is too old for plug-in entry points."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        major, minor = (int(part) for part in version("verl").split(".")[:2])
-    except (PackageNotFoundError, ValueError):
-        return False
-    return (major, minor) < (0, 9)
+    number = read_version("verl")
+    return number is not None and () < number[:2] < (0, 9)

@@ -37,6 +37,9 @@ class Exporter(ABC):
     def put(self, batch: Batch) -> None:
         """Take a batch. Never blocks; what does not fit is dropped and counted."""
 
+    def put_resource(self, resource: Resource) -> None:
+        """Take the resource again: what was said of this process after `open` has been added."""
+
     def put_metrics(self, message: bytes) -> None:
         """Take an encoded ``ExportMetricsServiceRequest`` of the user's ordinary instruments."""
 

@@ -132,6 +132,10 @@ class FileExporter(Exporter):
         self.drop("spans", len(batch.spans) - room, "file queue full")
         self._open_spans = batch.open_spans
 
+    def put_resource(self, resource: Resource) -> None:
+        """Have the lines from now on say more of this process; its file names stay."""
+        self._resource = resource
+
     def put_metrics(self, message: bytes) -> None:
         """Keep the user's own metrics for the next `tick`."""
         self._messages.append(message)
@@ -191,7 +195,7 @@ class FileExporter(Exporter):
         return f"cannot write {self._folder}: {error.strerror}"
 
     def _write_metrics(self) -> None:
-        cursor, points = self._state.read(self._cursor)
+        cursor, points = self._state.read_history(self._cursor)
         lines = [_line(otlp_json.metrics_object(self._resource, self._scope, points))] if points else []
         messages = list(self._messages)
         lines += [_line(_user_metrics(message)) for message in messages]

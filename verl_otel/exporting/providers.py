@@ -7,7 +7,9 @@ A provider that is there already stays: then the user's spans and metrics go whe
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - its fork hooks must be first: a TracerProvider uses a pool in every child
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from opentelemetry import metrics, trace
@@ -32,6 +34,8 @@ class Providers:
         self.tracer: TracerProvider | None = None
         self.meter: MeterProvider | None = None
         self.reader: PullReader | None = None
+        self.readers: tuple[Any, ...] = ()
+        """The further readers that see the user's instruments."""
 
 
 _ours = Providers()
@@ -68,38 +72,56 @@ def install(
         readers: More metric readers.
     """
     made = Providers()
+    sdk_resource = SdkResource(dict(resource.attributes))
     if _ours.reader is not None and metrics.get_meter_provider() is _ours.meter:
         # A second start in this process, or a forked child: the user's instruments go on, to the new callbacks.
-        _ours.reader._on_metrics = on_metrics
+        _ours.reader.serve(on_metrics, sdk_resource)
         made.reader, made.meter = _ours.reader, _ours.meter
-    sdk_resource = SdkResource(dict(resource.attributes))
+        made.readers = _exchange_readers(_ours, readers)
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         made.tracer = TracerProvider(resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
         made.tracer.add_span_processor(_Forward(on_span))
         trace.set_tracer_provider(made.tracer)
     if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":  # the API does not export the class
-        made.reader = PullReader(on_metrics)
+        made.reader = PullReader()
+        made.reader.serve(on_metrics, sdk_resource)
         made.meter = MeterProvider(
             resource=sdk_resource, metric_readers=[made.reader, *readers], shutdown_on_exit=False
         )
         metrics.set_meter_provider(made.meter)
-        _ours.reader, _ours.meter = made.reader, made.meter
+        made.readers = readers
+        _ours.reader, _ours.meter, _ours.readers = made.reader, made.meter, readers
     return made
+
+
+def _exchange_readers(ours: Providers, readers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Have the provider that is there serve the readers of a new session; return those it took (none in older versions)."""
+    add, remove = getattr(ours.meter, "add_metric_reader", None), getattr(ours.meter, "remove_metric_reader", None)
+    if add is None or remove is None:
+        return ()
+    for reader in ours.readers:
+        remove(reader)
+    for reader in readers:
+        add(reader)
+    ours.readers = readers
+    return readers
 
 
 class PullReader(MetricReader):
     """Collects the user's instruments when asked, on our thread: no thread of its own."""
 
-    def __init__(self, on_metrics: Callable[[bytes], None]) -> None:
-        super().__init__()
+    def serve(self, on_metrics: Callable[[bytes], None], resource: SdkResource) -> None:
+        """Give what is collected to ``on_metrics``, as of ``resource``: a forked child is not what its parent is."""
         self._on_metrics = on_metrics
+        self._resource = resource
 
     def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:  # noqa: ARG002
         if metrics_data is None or not metrics_data.resource_metrics:
             return
         from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-        self._on_metrics(encode_metrics(metrics_data).SerializeToString())
+        groups = [replace(each, resource=self._resource) for each in metrics_data.resource_metrics]
+        self._on_metrics(encode_metrics(replace(metrics_data, resource_metrics=groups)).SerializeToString())
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Do nothing: there is no thread to stop."""

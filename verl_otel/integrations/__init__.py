@@ -3,21 +3,19 @@
 """Hooks into verl, Ray and the engines. Each is found at import time, can be undone, and costs detail when it is missing."""
 
 
-def install(*, early: bool = False) -> None:
-    """Register the hooks of every integration.
+def install() -> None:
+    """Register the hooks of every integration."""
+    from verl_otel.integrations import ray, rl_insight, verl
 
-    Args:
-        early: Whether no actor class can have been exported from this process yet (a Ray worker's setup hook).
-    """
-    from verl_otel.integrations import ray, verl
-
-    ray.install(early=early)
+    ray.install()
     verl.install()
+    rl_insight.install()
 
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import calls, patch
+    from verl_otel.integrations import calls, patch, rl_insight
 
+    rl_insight.uninstall()
     patch.undo_all()
     calls.clear()

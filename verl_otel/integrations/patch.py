@@ -36,6 +36,16 @@ class Hook(NamedTuple):
     install: Callable[[ModuleType], None]
     gives: str
     """What a user loses when it is missing."""
+    since: str = ""
+    """First release that has it, as ``verl 0.9``; an earlier one is not said to lack it."""
+    until: str = ""
+    """First release that has it no more, as ``verl 0.8``; it and later ones are not said to lack it."""
+
+    def is_expected(self) -> bool:
+        """Return whether the installed release should have this place."""
+        from verl_otel.integrations.symbols import is_release
+
+        return is_release(since=self.since, until=self.until)
 
 
 class Undo(NamedTuple):
@@ -44,8 +54,10 @@ class Undo(NamedTuple):
     owner: Any
     name: str
     original: Any
+    """What the owner itself had under this name; `_INHERITED` if it had nothing of its own."""
 
 
+_INHERITED: Final = object()
 _undo: list[Undo] = []
 _waiting: dict[str, list[Hook]] = {}
 status: dict[str, str] = {}
@@ -71,7 +83,10 @@ def undo_all() -> None:
         sys.meta_path.remove(_FINDER)
     while _undo:
         owner, name, original = _undo.pop()
-        setattr(owner, name, original)
+        if original is not _INHERITED:
+            setattr(owner, name, original)
+        elif name in vars(owner):
+            delattr(owner, name)
     status.clear()
 
 
@@ -87,14 +102,26 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
         return
     made = make(function)
     setattr(made, PATCHED, True)
-    setattr(owner, name, type(original)(made) if function is not original else made)
-    _undo.append(Undo(owner, name, original))
+    if isinstance(owner, ModuleType):
+        # Found by this name, it is pickled as a name, and a process that lacks us takes the host's own function.
+        made.__module__, made.__qualname__ = owner.__name__, name
+    _put(owner, name, type(original)(made) if function is not original else made)
 
 
 def assign(owner: Any, name: str, value: Any) -> None:
-    """Set ``owner.name``, so that `undo_all` sets it back."""
-    _undo.append(Undo(owner, name, getattr(owner, name)))
+    """Set ``owner.name``, so that `undo_all` sets it back.
+
+    Raises:
+        AttributeError: There is no such name.
+    """
+    getattr(owner, name)
+    _put(owner, name, value)
+
+
+def _put(owner: Any, name: str, value: Any) -> None:
+    original = vars(owner).get(name, _INHERITED)
     setattr(owner, name, value)
+    _undo.append(Undo(owner, name, original))
 
 
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], "Span | None"]
@@ -188,6 +215,8 @@ def _install(hook: Hook, module: ModuleType) -> None:
         hook.install(module)
         status[key] = "installed"
     except (AttributeError, KeyError):
+        if not hook.is_expected():
+            return
         status[key] = "missing"
         _guard.say(key, "verl-otel: %s has no %s; without it: %s", hook.module, hook.symbol, hook.gives)
     except Exception as error:
@@ -209,20 +238,31 @@ class _Finder(importlib.abc.MetaPathFinder):
             spec = importlib.util.find_spec(fullname)
         finally:
             self._busy.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            _run_after(spec.loader, fullname)
+        if spec is not None and hasattr(spec.loader, "exec_module"):
+            spec.loader = _Loader(spec.loader, fullname)  # type: ignore[assignment]  # it is all that the other one is
         return spec
 
 
-def _run_after(loader: Any, fullname: str) -> None:
-    execute = loader.exec_module
+class _Loader:
+    """Stands in for a module's loader until the module runs, and has its hooks run then.
 
-    def exec_module(module: ModuleType) -> None:
-        execute(module)
-        for hook in _waiting.pop(fullname, ()):
+    The other loader is left as it is: it may be a proxy of somebody else, who hands on what is set on it.
+    """
+
+    def __init__(self, loader: Any, fullname: str) -> None:
+        self._loader = loader
+        self._fullname = fullname
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        for owner, name in ((module, "__loader__"), (module.__spec__, "loader")):
+            if getattr(owner, name, None) is self:
+                setattr(owner, name, self._loader)
+        self._loader.exec_module(module)
+        for hook in _waiting.pop(self._fullname, ()):
             _install(hook, module)
-
-    loader.exec_module = exec_module
 
 
 _FINDER: Final = _Finder()

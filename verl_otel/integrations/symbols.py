@@ -6,9 +6,20 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import re
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
+from typing import Final, NamedTuple
+
+_CALLABLES: Final = (ast.Name, ast.Attribute, ast.Call, ast.Lambda)
+"""What may be a function when it is assigned."""
+
+
+class _Class(NamedTuple):
+    module: str
+    node: ast.ClassDef | None
+    """None: it comes from outside of the source tree, and nobody knows what it has."""
 
 
 def find_root(package: str) -> Path | None:
@@ -22,43 +33,118 @@ def find_root(package: str) -> Path | None:
     return Path(spec.origin).parent.parent
 
 
+def is_release(*, since: str = "", until: str = "") -> bool:
+    """Return whether what is installed is at or after one release and before another; True where that is unknown.
+
+    Example:
+        is_release(since="verl 0.8", until="verl 0.9")
+    """
+    for bound, wanted in ((since, True), (until, False)):
+        package, _, text = bound.partition(" ")
+        installed, limit = find_release(package) if package else None, _numbers(text)
+        if installed is not None and limit is not None and (installed >= limit) is not wanted:
+            return False
+    return True
+
+
+@lru_cache
+def find_release(package: str) -> tuple[int, ...] | None:
+    """Return major and minor number of an installed distribution; None if it is not installed or has no such numbers."""
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        return _numbers(version(package))
+    except PackageNotFoundError:
+        return None
+
+
+def _numbers(text: str) -> tuple[int, ...] | None:
+    found = re.match(r"(\d+)\.(\d+)", text)
+    return tuple(map(int, found.groups())) if found else None
+
+
 def has_symbol(root: Path, module: str, symbol: str) -> bool:
-    """Return whether ``module`` under ``root`` defines or imports ``symbol`` (a name, or ``Class.method``).
+    """Return whether ``module`` under ``root`` has ``symbol`` (a name, or ``Class.method``): its own, imported or inherited.
 
     Example:
         has_symbol(find_root("verl"), "verl.utils.tracking", "Tracking.log")
     """
-    tree = _parse(root, module)
-    if tree is None:
-        return False
     name, _, member = symbol.partition(".")
-    for node in _statements(tree.body):
-        if isinstance(node, ast.ClassDef) and node.name == name:
-            return not member or any(
-                isinstance(each, (ast.FunctionDef, ast.AsyncFunctionDef)) and each.name == member for each in node.body
-            )
-        if member:
-            continue
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)) and node.name == name:
-            return True
-        if isinstance(node, (ast.Import, ast.ImportFrom)) and any(
-            (each.asname or each.name) == name for each in node.names
-        ):
-            return True
+    if not member:
+        return any(_binds(node, name) for node in _read(root, module))
+    found = _find_class(root, module, name)
+    return found is not None and (found.node is None or _has_member(root, found, member))
+
+
+def _binds(node: ast.stmt, name: str) -> bool:
+    """Return whether a statement gives this name to a function, a class or something imported."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+        return node.name == name
+    if isinstance(node, (ast.Import, ast.ImportFrom)):
+        return any((each.asname or each.name) == name for each in node.names)
+    if isinstance(node, ast.Assign) and isinstance(node.value, _CALLABLES):
+        return any(isinstance(each, ast.Name) and each.id == name for each in node.targets)
     return False
+
+
+def _find_class(root: Path, module: str, name: str, seen: tuple[str, ...] = ()) -> _Class | None:
+    """Return the class that a module knows by a name, where it is defined; None if there is none."""
+    if module in seen:
+        return None
+    for node in _read(root, module):
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return _Class(module, node)
+        if isinstance(node, ast.ImportFrom) and _binds(node, name):
+            origin = _origin(root, module, node)
+            if _parse(root, origin) is None:
+                return _Class(origin, None)
+            original = next(each.name for each in node.names if (each.asname or each.name) == name)
+            return _find_class(root, origin, original, (*seen, module))
+    return None
+
+
+def _has_member(root: Path, owner: _Class, member: str) -> bool:
+    """Return whether a class has a method, its own or one of a base in the source tree."""
+    node = owner.node
+    if node is None:
+        return False
+    if any(_binds(each, member) for each in _statements(node.body)):
+        return True
+    names = [base.id for base in node.bases if isinstance(base, ast.Name) and base.id != node.name]
+    bases = [_find_class(root, owner.module, name) for name in names]
+    return any(base is not None and _has_member(root, base, member) for base in bases)
+
+
+def _origin(root: Path, module: str, node: ast.ImportFrom) -> str:
+    """Return the full name of the module that is imported from."""
+    is_package = (root.joinpath(*module.split(".")) / "__init__.py").is_file()
+    package = module if is_package else module.rpartition(".")[0]
+    try:
+        return importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+    except ImportError:
+        return ""
+
+
+def _read(root: Path, module: str) -> Iterator[ast.stmt]:
+    tree = _parse(root, module)
+    return _statements(tree.body if tree is not None else [])
 
 
 @lru_cache(maxsize=64)
 def _parse(root: Path, module: str) -> ast.Module | None:
+    """Return the source of a module; None if there is none, or none that can be read."""
     base = root.joinpath(*module.split("."))
     for path in (base.with_suffix(".py"), base / "__init__.py"):
         if path.is_file():
-            return ast.parse(path.read_text("utf-8"))
+            try:
+                return ast.parse(path.read_bytes())
+            except (OSError, ValueError, SyntaxError):
+                return None
     return None
 
 
 def _statements(body: list[ast.stmt]) -> Iterator[ast.stmt]:
-    """Yield the statements of a module, also those under ``if`` and ``try``."""
+    """Yield the statements of a module or class, also those under ``if`` and ``try``."""
     for node in body:
         yield node
         for part in ("body", "orelse", "finalbody"):

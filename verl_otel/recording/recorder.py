@@ -87,6 +87,17 @@ def clear() -> None:
 os.register_at_fork(after_in_child=clear)
 
 
+def forget() -> None:
+    """Forget every span, total and point: a session begins, and an earlier one of this process left them.
+
+    Unlike ``clear`` of the three parts this may be called while others record.
+    """
+    with FoldLock.held:
+        registry.reset()
+    store.clear()
+    clear()
+
+
 def observe(metric: str, callback: Observe) -> None:
     """Have a metric of the catalogue asked for at every collection; a second callback replaces the first."""
     _observables[metric] = callback

@@ -124,6 +124,11 @@ def dropped() -> int:
 def clear() -> None:
     """Forget everything that was measured, but keep the series: wrappers hold them. For a forked child and tests."""
     FoldLock.held = threading.Lock()
+    reset()
+
+
+def reset() -> None:
+    """Begin every series anew. Call under the fold lock."""
     for series in list(_Registry.series.values()):
         series.reset()
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -15,6 +16,8 @@ MAX_ITEMS: Final = 128
 """Items of a sequence attribute."""
 
 _PLAIN: Final = frozenset({str, bool, int, float})
+_LIMIT: Final = 1 << 63
+"""Integers from here on do not fit into OpenTelemetry's 64 bits."""
 
 
 def clean(value: object) -> AttributeValue:
@@ -52,20 +55,30 @@ def _flat(values: list[Any] | tuple[Any, ...]) -> tuple[Any, ...]:
 def to_number(value: object) -> int | float | bool | None:
     """Return a number for anything that is one (numpy scalars and 0-dim tensors too), else None. Never raises.
 
-    A tensor on an accelerator is None: reading it would make the host wait for the device.
+    A tensor on an accelerator is None: reading it would make the host wait for the device. An integer beyond 64 bits becomes a
+    float, infinite beyond all floats.
     """
     if type(value) in (int, float, bool):
-        return value  # type: ignore[return-value]  # checked by its type
+        return _fit(value)  # type: ignore[arg-type]  # checked by its type
     try:
         if value is None or isinstance(value, (str, bytes)) or getattr(value, "is_cpu", True) is False:
             return None
         item = getattr(value, "item", None)
         if callable(item):
             found = item()
-            return found if isinstance(found, (bool, int, float)) else None
+            return _fit(found) if isinstance(found, (bool, int, float)) else None
         return float(value)  # type: ignore[arg-type]  # whatever has __float__
     except Exception:
         return None
+
+
+def _fit(number: float) -> float:
+    if not isinstance(number, int) or -_LIMIT <= number < _LIMIT:
+        return number
+    try:
+        return float(number)
+    except OverflowError:
+        return math.inf if number > 0 else -math.inf
 
 
 def to_text(value: object) -> str:

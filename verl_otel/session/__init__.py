@@ -6,16 +6,22 @@ from __future__ import annotations
 
 import atexit
 import os
+import sys
+from collections.abc import Mapping
+from typing import Final
 
 from verl_otel import _guard
 from verl_otel import config as settings
-from verl_otel.session import signals
+from verl_otel.model import AttributeValue
+from verl_otel.session import resource, signals
 from verl_otel.session.lifecycle import Current, Session
-from verl_otel.session.resource import add_describer, describe
+from verl_otel.session.resource import add_describer
 
 __all__ = ["add_describer", "current", "describe", "flush", "init", "record_run", "shutdown", "start_lazily", "wake"]
 
 _registered = False
+_LAST: Final = -1000
+"""Priority of a finalizer that multiprocessing calls after all others."""
 
 
 def current() -> Session | None:
@@ -38,7 +44,9 @@ def init(**keywords: object) -> None:
     Example:
         verl_otel.init(exporters="file,prometheus", run_dir="./runs")
     """
-    config = settings.load(None, **{"enabled": "1", **keywords})
+    if keywords.get("enabled") is None:
+        keywords["enabled"] = "1"
+    config = settings.load(None, **keywords)
     if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true" and config.enabled:
         _begin(config, lazy=False)
 
@@ -63,6 +71,7 @@ def _begin(config: settings.Config, *, lazy: bool) -> None:
         _registered = True
         atexit.register(shutdown)
         os.register_at_fork(after_in_child=_restart_in_child)
+        _end_with_multiprocessing()
     with _guard.swallowed("signals"):
         signals.install(_on_term)
 
@@ -89,6 +98,15 @@ def wake() -> None:
         session.wake()
 
 
+def describe(attributes: Mapping[str, AttributeValue]) -> None:
+    """Say something about this process. What was said first stays; files that were begun say it from now on."""
+    resource.describe(attributes)
+    session = Current.session
+    if session is not None:
+        with _guard.swallowed("resource"):
+            session.describe()
+
+
 def record_run(facts: dict[str, str]) -> None:
     """Add to the record in the run's folder what this run is."""
     session = Current.session
@@ -109,5 +127,16 @@ def _restart_in_child() -> None:
         return
     session.abandon()
     _guard.reset()
+    resource.mark_forked()
     Current.session = None
     _begin(session.config, lazy=True)
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None:  # its children forget the finalizers of their parent, right after this
+        multiprocessing.register_after_fork(Current, _end_with_multiprocessing)
+
+
+def _end_with_multiprocessing(_: object = None) -> None:
+    """Have multiprocessing call `shutdown`, where it is in use: children of it that were forked end without `atexit`."""
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None:
+        multiprocessing.Finalize(None, shutdown, exitpriority=_LAST)

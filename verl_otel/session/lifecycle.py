@@ -14,12 +14,13 @@ from verl_otel._version import __version__
 from verl_otel.config import Config
 from verl_otel.exporting.exporter import Exporter, remaining
 from verl_otel.exporting.fold import State
-from verl_otel.model import Batch, Scope, SpanRecord
+from verl_otel.model import Batch, Resource, Scope, SpanRecord
 from verl_otel.recording import context, ids, recorder, store, wrap
 from verl_otel.recording.sampling import Policy
 from verl_otel.recording.store import Store
 from verl_otel.semconv import SCHEMA_URL
 from verl_otel.session import manifest, observables, resource, targets
+from verl_otel.session.bell import Bell
 
 SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
 MAX_FOREIGN_SPANS: Final = 10_000
@@ -40,15 +41,18 @@ class Session:
     """
 
     def __init__(self, config: Config) -> None:
-        self.config = config
+        # The id is made now, so that everybody who is asked for the run says the same: a child that is forked before the
+        # first record, too.
+        self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
         self.state = State()
         self.exporters: list[Exporter] = []
         self.opened = False
+        self.resource = Resource({})
         self.providers: Any = None
         self.foreign_spans: list[SpanRecord] = []
         self._pump_lock = threading.Lock()
-        self._wake = threading.Event()
-        self._flushed = threading.Event()
+        self._wake = Bell()
+        self._flushed = Bell()
         self._flush_wanted = False
         self._began_run = False
         self._stopping = False
@@ -61,6 +65,7 @@ class Session:
     def start(self, *, lazy: bool) -> None:
         """Switch recording on and start the drain thread."""
         context.kernel()
+        recorder.forget()
         Policy.ratio = self.config.sampler_ratio
         Policy.whole_per_step = self.config.trajectories_per_step if "file" in self.config.exporters else 0
         Policy.share_above = self.config.trajectory_share
@@ -80,10 +85,11 @@ class Session:
         Store.on = False
         wrap.switch(on=False)
         self._stopping = True
-        self._wake.set()
+        self._wake.ring()
         if self._thread is not None:
             self._thread.join(remaining(deadline))
         self._pump(observe=self.opened, wait=remaining(deadline))
+        recorder.stop_observing()
         for exporter in self.exporters:
             with _guard.swallowed(f"close {exporter.name}"):
                 exporter.close(deadline)
@@ -98,13 +104,13 @@ class Session:
 
     def wake(self) -> None:
         """Have the drain thread work now. Costs a millisecond at most; safe in a signal handler."""
-        self._wake.set()
+        self._wake.ring()
 
     def flush_from_signal(self) -> None:
         """Have the drain thread send everything and wait for it; takes no lock that the interrupted code may hold."""
-        self._flushed.clear()
+        self._flushed.wait(0)  # takes what rang for a handler that has stopped waiting
         self._flush_wanted = True
-        self._wake.set()
+        self._wake.ring()
         self._flushed.wait(self.config.exit_timeout)
 
     def _overhead(self) -> dict[str, float]:
@@ -114,22 +120,26 @@ class Session:
         }
 
     def begin_run(self) -> None:
-        """Fix the identity of the run, in the process that starts it: an id, and the attempt if it is a resume."""
+        """Note the start of the run, in the process that starts it, and which attempt it is if it is a resume."""
         if self._began_run:
             return
         self._began_run = True
-        run_id = resource.find_run_id(self.config)
-        attempt = (
-            manifest.begin_attempt(self.config.run_dir / run_id)
-            if "file" in self.config.exporters
-            else self.config.run_attempt
-        )
-        self.config = settings.with_run(self.config, run_id, attempt)
+        if "file" in self.config.exporters:
+            attempt = manifest.begin_attempt(self.config.run_path)
+            self.config = settings.with_run(self.config, self.config.run_id, attempt)
 
     def record_run(self, facts: dict[str, str]) -> None:
         """Add facts to ``run.json``, if this run writes files."""
         if "file" in self.config.exporters:
-            manifest.update(self.config.run_dir / resource.find_run_id(self.config), facts)
+            manifest.update(self.config.run_path, facts)
+
+    def describe(self) -> None:
+        """Tell the exporters what was said of this process since they were opened. What they know stays."""
+        if self.opened:
+            said = resource.build(self.config).attributes
+            self.resource = Resource({**said, **self.resource.attributes})
+            for exporter in self.exporters:
+                exporter.put_resource(self.resource)
 
     def end_run(self) -> None:
         """Take the run's ``file_sd`` file away, in the process that started it."""
@@ -146,18 +156,17 @@ class Session:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(self.config.drain_interval)
-            self._wake.clear()
-            try:
+            with _guard.swallowed("drain"):
                 self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
-                for exporter in self.exporters:
+            for exporter in self.exporters:
+                with _guard.swallowed(f"tick {exporter.name}"):
                     exporter.tick()
-                if self._flush_wanted:
-                    self._flush_wanted = False
+            if self._flush_wanted:
+                self._flush_wanted = False
+                with _guard.swallowed("drain"):
                     self.flush(self.config.exit_timeout)
-                self._cpu_seconds = time.thread_time()
-            except Exception as error:
-                _guard.report("drain", error)
-            self._flushed.set()
+                self._flushed.ring()
+            self._cpu_seconds = time.thread_time()
 
     def refresh(self) -> None:
         """Bring the folded state up to this moment: a scrape asks for it."""
@@ -196,8 +205,6 @@ class Session:
     def _open(self) -> None:
         """Resolve who we are and open the exporters; one that cannot be opened is left out and said."""
         self.opened = True
-        run_id = resource.find_run_id(self.config)
-        self.config = settings.with_run(self.config, run_id, self.config.run_attempt)
         mine = self.resource = resource.build(self.config)
         readers = []
         for name in self.config.exporters:
@@ -214,8 +221,16 @@ class Session:
             from verl_otel.exporting import providers
 
             self.providers = providers.install(
-                mine, ids, on_foreign_span, on_foreign_metrics, tuple(filter(None, readers))
+                mine, ids, on_foreign_span, self.put_foreign_metrics, tuple(filter(None, readers))
             )
+        for reader in filter(None, readers):
+            if self.providers is None or reader not in self.providers.readers:
+                reader.shutdown()  # the user's instruments go elsewhere: asked at a scrape it would only warn
+
+    def put_foreign_metrics(self, message: bytes) -> None:
+        """Take the metrics of the user's own OpenTelemetry, encoded: they were collected for this session, also for its end."""
+        for exporter in self.exporters:
+            exporter.put_metrics(message)
 
     def announce(self, port: int | None) -> None:
         """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, or remove it."""
@@ -231,13 +246,6 @@ def on_foreign_span(record: SpanRecord) -> None:
     session = Current.session
     if session is not None and len(session.foreign_spans) < MAX_FOREIGN_SPANS:
         session.foreign_spans.append(record)
-
-
-def on_foreign_metrics(message: bytes) -> None:
-    """Take the metrics of the user's own OpenTelemetry, encoded."""
-    session = Current.session
-    for exporter in session.exporters if session is not None else ():
-        exporter.put_metrics(message)
 
 
 def make_exporter(name: str, session: Session) -> Exporter:

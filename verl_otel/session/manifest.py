@@ -16,7 +16,12 @@ from verl_otel import _guard
 from verl_otel._version import __version__
 
 NAME: Final = "run.json"
-_SECRET: Final = re.compile(r"(?i)([\w.+-]*(?:key|token|secret|passw|credential)[\w.-]*)=.*", re.DOTALL)
+_MARKS: Final = r"(?:passw|passphrase|secret|credential|authorization|(?:api|access|private)[_-]?key)[\w.-]*|(?<![a-z0-9])token|headers"
+"""From where on a name is that of a secret. Not every key and token is one: verl counts tokens and names columns by keys."""
+_ASSIGNED: Final = re.compile(rf"((?:{_MARKS})[\"']*\s*[=:]\s*).*", re.IGNORECASE | re.DOTALL)
+_OPTION: Final = re.compile(rf"--?[\w.-]*?(?:{_MARKS})|bearer", re.IGNORECASE)
+_BEARER: Final = re.compile(r"(\bbearer(?:\s|%20)+)\S+", re.IGNORECASE)
+_LOGIN: Final = re.compile(r"(://)[^\s/]*@")
 
 
 def begin_attempt(folder: Path) -> int:
@@ -34,7 +39,16 @@ def begin_attempt(folder: Path) -> int:
 
 def shown_command(arguments: list[str]) -> list[str]:
     """Return a command line without the values of what may be a secret."""
-    return [_SECRET.sub(r"\1=***", argument) for argument in arguments]
+    shown = []
+    before = ""
+    for argument in arguments:
+        if _OPTION.fullmatch(before) and not argument.startswith("--"):
+            shown.append("***")
+        else:
+            masked = _ASSIGNED.sub(r"\1***", argument)
+            shown.append(_LOGIN.sub(r"\1***@", _BEARER.sub(r"\1***", masked)))
+        before = argument
+    return shown
 
 
 def update(folder: Path, facts: dict[str, Any]) -> None:

@@ -27,6 +27,7 @@ def register(exporters: Callable[[], Iterable[Exporter]], overhead: Callable[[],
         exporters: Returns the exporters in use.
         overhead: Returns the CPU seconds of our threads, by kind of work.
     """
+    _seen_phases.clear()
     recorder.observe("verl.phase.active", _open_phases)
     recorder.observe("verl.rollout.active", _open_trajectories)
     recorder.observe("verl.rollout.oldest.age", _oldest_trajectory)

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import socket
 import time
 from collections.abc import Callable, Mapping
-from pathlib import Path
+from typing import Final
 from urllib.parse import unquote
 
 from verl_otel import _guard
 from verl_otel._version import __version__
 from verl_otel.config import Config
 from verl_otel.model import AttributeValue, Resource
+from verl_otel.parsers import MAX_NAME
 from verl_otel.recording import ids
 from verl_otel.semconv import attributes as attr
 
@@ -24,10 +26,13 @@ Describe = Callable[[], Mapping[str, AttributeValue]]
 
 _described: dict[str, AttributeValue] = {}
 _describers: list[Describe] = []
+_CHILD: Final = "verl.child"
+"""Process id of a forked child; like ``verl.index`` it becomes a part of the instance and no attribute."""
+_NO_NAME: Final = re.compile(r"^\.|[^A-Za-z0-9._:-]")
 
 
 def describe(attributes: Mapping[str, AttributeValue]) -> None:
-    """Say something about this process, before its first export. What was said first stays.
+    """Say something about this process. What was said first stays.
 
     Example:
         describe({attr.ROLE: "agent_loop", attr.RANK: 3})
@@ -51,22 +56,27 @@ def make_run_id(environ: Mapping[str, str] | None = None) -> str:
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     tail = f"{started}-{ids.make_span_id() & 0xFFFF:04x}"
     for prefix, name in (("ray", "RAY_JOB_SUBMISSION_ID"), ("slurm", "SLURM_JOB_ID")):
-        found = values.get(name, "").removeprefix("raysubmit_")
+        found = _as_name(values.get(name, "").removeprefix("raysubmit_"))
         if found:
-            return f"{prefix}-{found}-{tail}"
+            return f"{prefix}-{found[: MAX_NAME // 2]}-{tail}"
     return tail
+
+
+def _as_name(text: str) -> str:
+    """Return a job's id as a word that every worker accepts as the run's, and that a folder can have."""
+    return _NO_NAME.sub("-", text.strip())[:MAX_NAME]
 
 
 def find_run_id(config: Config, environ: Mapping[str, str] | None = None) -> str:
     """Return the identity of the run that this process belongs to; a new one where nothing tells."""
     values = os.environ if environ is None else environ
-    elastic = values.get("TORCHELASTIC_RUN_ID", "")
-    return config.run_id or (elastic if elastic and elastic != "none" else "") or make_run_id(values)
+    elastic = _as_name(values.get("TORCHELASTIC_RUN_ID", ""))
+    return config.run_id or (elastic if elastic != "none" else "") or make_run_id(values)
 
 
-def absolute(path: Path) -> Path:
-    """Return a path that means the same in a process with another working directory."""
-    return path.expanduser().absolute()
+def mark_forked() -> None:
+    """Say that this process is a forked child: what was said before is true of it, but its instance is not its parent's."""
+    _described[_CHILD] = os.getpid()
 
 
 def build(config: Config) -> Resource:
@@ -78,11 +88,12 @@ def build(config: Config) -> Resource:
                 found.setdefault(key, value)
     role = str(found.setdefault(attr.ROLE, "process"))
     rank = found.get(attr.RANK, found.get(attr.REPLICA_RANK))
-    index = found.pop("verl.index", rank if rank is not None else os.getpid())
+    numbers = [found.pop("verl.index", rank), found.pop(_CHILD, None)]
+    number = "-".join(str(each) for each in numbers if each is not None) or os.getpid()
     host = socket.gethostname()
     values: dict[str, AttributeValue] = {
         attr.SERVICE_NAME: "verl",
-        attr.SERVICE_INSTANCE: f"{config.run_id}/{role}-{index}",
+        attr.SERVICE_INSTANCE: f"{config.run_id}/{role}-{number}",
         attr.RUN_ID: config.run_id,
         attr.RUN_ATTEMPT: config.run_attempt,
         attr.HOST_NAME: host,
@@ -99,7 +110,7 @@ def build(config: Config) -> Resource:
         values[attr.SERVICE_NAMESPACE] = f"{found.get(attr.PROJECT, '')}/{found.get(attr.EXPERIMENT, '')}".strip("/")
     for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
         key, separator, text = pair.partition("=")
-        if separator:
+        if separator and key.strip():
             values[key.strip()] = unquote(text.strip())
     name = os.environ.get("OTEL_SERVICE_NAME", "").strip()
     if name:

@@ -70,15 +70,22 @@ def read_targets(path: Path) -> Entries:
         found = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return []
-    return found if isinstance(found, list) else []
+    return [entry for entry in found if _is_entry(entry)] if isinstance(found, list) else []
+
+
+def _is_entry(entry: object) -> bool:
+    """Return whether Prometheus would take this: of a file with one entry that it does not take, it takes none."""
+    return (
+        isinstance(entry, dict) and isinstance(entry.get("targets"), list) and isinstance(entry.get("labels", {}), dict)
+    )
 
 
 def _is_other_and_alive(entry: dict[str, Any]) -> bool:
     labels = entry.get("labels", {})
     if labels.get(_HOST) != socket.gethostname():
         return True
-    pid = int(labels.get(_PID, "0"))
-    return pid != os.getpid() and pid > 0 and Path(f"/proc/{pid}").exists()
+    pid = str(labels.get(_PID, ""))
+    return pid.isdecimal() and pid != str(os.getpid()) and Path(f"/proc/{pid}").exists()
 
 
 def _change(path: Path, change: Callable[[Entries], Entries]) -> None:

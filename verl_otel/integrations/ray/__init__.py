@@ -15,14 +15,11 @@ HOOKS = (
 )
 
 
-def install(*, early: bool = False) -> None:
-    """Register the hooks of Ray.
-
-    Args:
-        early: Whether no actor class can have been exported from this process yet.
-    """
+def install() -> None:
+    """Register the hooks of Ray."""
     ray = sys.modules.get("ray")
-    carrier.Carrier.early = early or ray is None or not getattr(ray, "is_initialized", bool)()
+    if ray is None or not getattr(ray, "is_initialized", bool)():
+        carrier.Carrier.early = True
     identity.install()
     current = session.current()
     carries = current is None or current.config.ray_carrier

@@ -30,7 +30,7 @@ class Carrier:
     state = "off"
     """``on``, ``off``, ``user``: the user has Ray's tracing on and it is left alone, or why it could not be used."""
     early = False
-    """Whether we were loaded before any actor class could have been exported from this process."""
+    """Whether we were loaded before any actor class could have been exported from this process; our setup hook says so, too."""
 
 
 class _Tracer:

@@ -16,7 +16,6 @@ from typing import Any, Final
 
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import replace
-from verl_otel.session import resource
 
 FORWARDED: Final = ("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_")
 SECRETS: Final = ("HEADERS",)
@@ -82,6 +81,7 @@ def _wrap_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
     return shutdown
 
 
+@_guard.guarded("ray.shutdown")
 def _wait_for_workers() -> None:
     """Give the workers one drain interval: Ray kills them without running their ``atexit``."""
     atexit.unregister(_wait_for_workers)
@@ -113,9 +113,10 @@ def _prepare(kwargs: dict[str, Any]) -> dict[str, Any]:
 def read_job_runtime_env() -> Mapping[str, Any]:
     """Return what ``ray job submit`` has put into the job's runtime environment: Ray refuses the same key twice."""
     try:
-        found = json.loads(os.environ.get(JOB_CONFIG, "{}")).get("runtime_env", {})
+        config = json.loads(os.environ.get(JOB_CONFIG, "{}"))
     except ValueError:
         return {}
+    found = config.get("runtime_env") if isinstance(config, dict) else None
     return found if isinstance(found, dict) else {}
 
 
@@ -129,7 +130,7 @@ def settings_to_forward() -> dict[str, str]:
         current.begin_run()
         found["VERL_OTEL_RUN_ID"] = current.config.run_id
         found["VERL_OTEL_RUN_ATTEMPT"] = str(current.config.run_attempt)
-        found["VERL_OTEL_RUN_DIR"] = str(resource.absolute(current.config.run_dir))
+        found["VERL_OTEL_RUN_DIR"] = str(current.config.run_dir)
     return found
 
 
@@ -149,9 +150,12 @@ def make_setup_hook(previous: Any) -> Callable[[], None]:
             module, _, name = previous.rpartition(".")
             getattr(importlib.import_module(module), name)()
         try:
-            from verl_otel.plugin import load_worker
+            from verl_otel.integrations.ray.carrier import Carrier
 
-            load_worker()
+            Carrier.early = True
+            from verl_otel import plugin
+
+            plugin.load()
         except BaseException as error:
             import os
             import sys

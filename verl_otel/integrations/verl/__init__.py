@@ -9,6 +9,7 @@ the hook is reported as missing and the rest goes on.
 from verl_otel.integrations.patch import register
 from verl_otel.integrations.verl import (
     agent_loop,
+    batches,
     lineage,
     llm,
     reward,
@@ -28,6 +29,7 @@ HOOKS = (
     *reward.HOOKS,
     *weight_sync.HOOKS,
     *lineage.HOOKS,
+    *batches.HOOKS,
     *tracking.HOOKS,
 )
 

@@ -189,6 +189,10 @@ HOOKS: Final = (
     Hook(_TOOLS, "ToolAgentLoop._handle_generating_state", _patch_turns, "no turns"),
     Hook(_TOOLS, "ToolAgentLoop._call_tool", _patch_tools, "no tool calls"),
     Hook(
-        "verl.tools.function_tool", "FunctionTool.call", _patch_function_tool, "no exception types on failed tool calls"
+        "verl.tools.function_tool",
+        "FunctionTool.call",
+        _patch_function_tool,
+        "no exception types on failed tool calls",
+        since="verl 0.8",
     ),
 )

@@ -1,15 +1,16 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lineage: which step trained on which trajectory, over TransferQueue's tags.
+"""Lineage: which step trained on which trajectory.
 
-The agent loop adds one tag to each sample that it puts; the trainer reads it where the replay buffer hands out a batch, and takes
-it away before verl looks at the batch.
+The agent loop says of each sample where it comes from (`Origin`); the trainer reads it when it takes a batch, and takes it away before
+verl looks at the batch. This module carries it over TransferQueue's tags, `batches` over the batches of trainers without TransferQueue.
 """
 
 from __future__ import annotations
 
 import functools
-import statistics
+import json
+import math
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
@@ -37,11 +38,14 @@ class Origin(NamedTuple):
     seconds: float
     score: float | None
     source: str
+    uid: str = ""
+    version: int | None = None
+    """Version of the weights that wrote its last token: the step after which they were synchronised."""
 
     def encode(self) -> str:
         """Return the tag's text."""
-        score = "" if self.score is None else repr(self.score)
-        return f"{self.trace_id:032x}|{self.span_id:016x}|{self.seconds:.6f}|{score}|{self.source}"
+        ids = f"{self.trace_id:x}", f"{self.span_id:x}"
+        return json.dumps([*ids, round(self.seconds, 6), self.score, self.source, self.uid, self.version])
 
     @classmethod
     def decode(cls, text: str) -> Origin:
@@ -50,8 +54,13 @@ class Origin(NamedTuple):
         Raises:
             ValueError: It is not one of ours.
         """
-        trace_id, span_id, seconds, score, source = text.split("|", 4)
-        return cls(int(trace_id, 16), int(span_id, 16), float(seconds), float(score) if score else None, source)
+        try:
+            trace_id, span_id, seconds, score, source, uid, version = json.loads(text)
+            numbers = float(seconds), None if score is None else float(score)
+            model = None if version is None else int(version)
+            return cls(int(trace_id, 16), int(span_id, 16), *numbers, str(source), str(uid), model)
+        except (TypeError, OverflowError) as error:
+            raise ValueError(f"not a tag of ours: {error}") from error
 
 
 def _wrap_put(original: Any) -> Any:
@@ -67,17 +76,31 @@ def _wrap_put(original: Any) -> Any:
 
 
 def _tag(tags: list[dict[str, Any]]) -> None:
+    origin = find_origin()
+    if origin is not None:
+        text = origin.encode()
+        for tag in tags:
+            tag[TAG] = text
+
+
+def find_origin() -> Origin | None:
+    """Return the trajectory that is open around here; None outside of one."""
     span = find_open("trajectory")
     if span is None:
-        return
+        return None
     ids = span.resolve()
     values = span.attributes
     score = to_number(values.get(attr.REWARD_SCORE))
-    source = str(values.get(attr.DATA_SOURCE, ""))
-    origin = Origin(ids.trace_id, ids.span_id, clock() - span.start, None if score is None else float(score), source)
-    text = origin.encode()
-    for tag in tags:
-        tag[TAG] = text
+    version = to_number(values.get(attr.MODEL_VERSION_MAX))
+    return Origin(
+        ids.trace_id,
+        ids.span_id,
+        clock() - span.start,
+        None if score is None else float(score),
+        str(values.get(attr.DATA_SOURCE, "")),
+        str(values.get(attr.SAMPLE_UID, "")),
+        None if version is None else int(version),
+    )
 
 
 def watch(buffer: Any) -> None:
@@ -93,34 +116,50 @@ def watch(buffer: Any) -> None:
             batch = result[0] if isinstance(result, tuple) else result
             partition = argument(args, kwargs, 1, "partition_id")
             step = to_number(argument(args, kwargs, 0, "global_steps"))
-            consume(batch.tags, step=None if step is None else int(step), training=partition == "train")
+            origins = take_tags(batch.tags)
+            if partition == "train":
+                consume(origins, step=None if step is None else int(step))
         return result
 
     setattr(sample, PATCHED, True)
     buffer.sample = sample
 
 
-def consume(tags: list[dict[str, Any]], *, step: int | None, training: bool) -> None:
-    """Take our tags out of a batch; for a training batch, link to its trajectories and sum up their scores."""
-    origins: dict[tuple[int, int], Origin] = {}
-    staleness = []
-    for tag in tags:
-        text = tag.pop(TAG, None)
-        if text is None:
-            continue
-        origin = Origin.decode(text)
-        key = (origin.trace_id, origin.span_id)
-        if key not in origins:  # padding rows and further outputs of one trajectory count once
-            origins[key] = origin
-            version = to_number(tag.get("max_global_steps"))
-            if version is not None and step is not None:
-                staleness.append(step - 1 - version)
-    if not training or not origins or not Store.on:
+def take_tags(tags: list[dict[str, Any]]) -> list[Origin]:
+    """Take our tags out of a batch and return what they say."""
+    return [origin for origin in map(_take_origin, tags) if origin is not None]
+
+
+def consume(origins: list[Origin], *, step: int | None) -> None:
+    """Link the step that trains on a batch to its trajectories, and sum up their scores and their staleness.
+
+    Args:
+        origins: Where each row of the batch comes from; padding rows and further outputs of one trajectory count once.
+        step: Number of the step.
+    """
+    by_span: dict[tuple[int, int], Origin] = {}
+    for origin in origins:
+        by_span.setdefault((origin.trace_id, origin.span_id), origin)
+    distinct = list(by_span.values())
+    if not distinct or not Store.on:
         return
-    for versions in staleness:
-        registry.histogram("verl.rollout.staleness").record(max(0, versions))
-    _link(list(origins.values()))
-    _sum_scores(list(origins.values()))
+    for origin in distinct:
+        if origin.version is not None and step is not None:
+            registry.histogram("verl.rollout.staleness").record(max(0, step - 1 - origin.version))
+    _link(distinct)
+    _sum_scores(distinct)
+
+
+def _take_origin(tag: dict[str, Any]) -> Origin | None:
+    """Take our tag out of a sample's tags; None if there is none, or none that can be read."""
+    text = tag.pop(TAG, None)
+    if text is None:
+        return None
+    try:
+        return Origin.decode(text)
+    except ValueError:
+        _guard.say("tag", "verl-otel: a sample's tag %.100r is of another version; its trajectory is not linked", text)
+        return None
 
 
 def _link(origins: list[Origin]) -> None:
@@ -133,6 +172,7 @@ def _link(origins: list[Origin]) -> None:
     slowest = max(origins, key=lambda origin: origin.seconds)
     if step is not None and slowest.seconds >= float(to_number(step.attributes.get(attr.SLOWEST_SECONDS)) or 0):
         step.set_attribute(attr.SLOWEST_TRACE_ID, f"{slowest.trace_id:032x}")
+        step.set_attribute(attr.SLOWEST_UID, slowest.uid)
         step.set_attribute(attr.SLOWEST_SECONDS, slowest.seconds)
 
 
@@ -144,9 +184,10 @@ def _sum_scores(origins: list[Origin]) -> None:
     for source, scores in by_source.items():
         scores.sort()
         labels = ((attr.DATA_SOURCE, source),) if source else ()
+        mean = sum(scores) / len(scores)  # unlike the functions of `statistics` this takes infinite scores
         facts = {
-            "mean": statistics.fmean(scores),
-            "stddev": statistics.pstdev(scores),
+            "mean": mean,
+            "stddev": math.sqrt(sum((score - mean) * (score - mean) for score in scores) / len(scores)),
             "min": scores[0],
             "max": scores[-1],
             "p10": quantile(scores, 0.1),
@@ -171,6 +212,10 @@ def _patch(module: ModuleType) -> None:
 
 HOOKS: Final = (
     Hook(
-        "transfer_queue", "async_kv_batch_put", _patch, "steps are not linked to the trajectories that they trained on"
+        "transfer_queue",
+        "async_kv_batch_put",
+        _patch,
+        "steps are not linked to the trajectories that they trained on (v1 trainers)",
+        since="verl 0.9",
     ),
 )

@@ -79,4 +79,17 @@ def _patch(module: ModuleType) -> None:
     wrap_method(module.LLMServerClient, "generate", _begin, _finish)
 
 
-HOOKS: Final = (Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", _patch, "no LLM calls"),)
+def _patch_before_08(module: ModuleType) -> None:
+    wrap_method(module.AsyncLLMServerManager, "generate", _begin, _finish)
+
+
+HOOKS: Final = (
+    Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", _patch, "no LLM calls", since="verl 0.8"),
+    Hook(
+        "verl.experimental.agent_loop.agent_loop",
+        "AsyncLLMServerManager.generate",
+        _patch_before_08,
+        "no LLM calls",
+        until="verl 0.8",
+    ),
+)

@@ -8,11 +8,14 @@ phase histogram already says (``timing_s/gen``) is not said twice.
 
 from __future__ import annotations
 
+import itertools
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 from verl_otel import _guard
+from verl_otel.exporting.names import metric_name
+from verl_otel.integrations.verl import units
 from verl_otel.model import Instrument, Labels, Point
 from verl_otel.recording import phases
 from verl_otel.recording.registry import MAX_SCALARS, MAX_SERIES
@@ -22,8 +25,21 @@ from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
 from verl_otel.semconv.spans import OTHER
 
 _VALIDATION: Final = ("val-core/", "val-aux/")
+_SUFFIXES: Final = {"histogram": ("", "_bucket", "_count", "_sum", "_created"), "counter": ("", "_total", "_created")}
+"""What one metric of these kinds is in Prometheus."""
+_ROWS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
+_RESERVED: Final = frozenset(
+    metric_name(row).removesuffix("_total") + suffix
+    for row in _ROWS.values()
+    for suffix in _SUFFIXES.get(row.kind, ("",))
+)
+"""The names of the catalogue in Prometheus."""
+STEP: Final = _ROWS["verl.training.step"]
+REWARD: Final = _ROWS["verl.average_reward"]
+_SCORE: Final = _ROWS["verl.validation.score"]
 _names: dict[str, Instrument] = {}
 _taken: set[str] = set()
+_seen: set[Labels] = set()
 
 
 class Validation(NamedTuple):
@@ -54,8 +70,8 @@ def split_validation(key: str) -> Validation | None:
 def metric_of(key: str) -> Instrument | None:
     """Return the gauge of a scalar's key; None when there are too many keys.
 
-    Characters outside ``[A-Za-z0-9_./-]`` become ``_``. A name that the catalogue has, or that another key would have in Prometheus,
-    becomes ``verl.scalar.<key>``, with a number if need be.
+    Characters outside ``[A-Za-z0-9_./-]`` become ``_``. A name that the catalogue or another key has, here or in Prometheus, becomes
+    ``verl.scalar.<key>``, with a number if need be.
     """
     found = _names.get(key)
     if found is not None:
@@ -65,17 +81,22 @@ def metric_of(key: str) -> Instrument | None:
             "scalars", "verl-otel: more than %d different keys in Tracking.log; the rest is left out", MAX_SCALARS
         )
         return None
-    clean = re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")
-    candidates = [f"{SCALAR_PREFIX}{clean}", f"{SCALAR_PREFIX}scalar.{clean}"]
-    candidates += [f"{SCALAR_PREFIX}scalar.{clean}.{number}" for number in range(2, MAX_SCALARS + 2)]
-    name = next(each for each in candidates if each not in METRICS and _shape(each) not in _taken)
-    _taken.add(_shape(name))
-    made = _names[key] = Instrument(name, "gauge", "", f"Scalar {key!r} of verl's Tracking.log, unchanged.")
+    made = _names[key] = next(filter(_is_free, _candidates(key)))
+    _taken.add(metric_name(made))
     return made
 
 
-def _shape(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9]+", "_", name)
+def _candidates(key: str) -> Iterator[Instrument]:
+    clean = re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")
+    description = f"Scalar {key!r} of verl's Tracking.log, unchanged."
+    numbered = (f"scalar.{clean}.{number}" for number in itertools.count(2))
+    for name in itertools.chain((clean, f"scalar.{clean}"), numbered):
+        yield Instrument(f"{SCALAR_PREFIX}{name}", "gauge", "", description)
+
+
+def _is_free(instrument: Instrument) -> bool:
+    shown = metric_name(instrument)
+    return instrument.name not in METRICS and shown not in _RESERVED and shown not in _taken
 
 
 def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
@@ -85,24 +106,22 @@ def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
         value = to_number(raw)
         if value is None or _is_phase(str(key)):
             continue
+        value = int(value) if isinstance(value, bool) else value
+        meaning = units.make_point(str(key), value, now)
+        if meaning is not None:
+            points.append(meaning)
         parts = split_validation(str(key))
         instrument = _SCORE if parts is not None else metric_of(str(key))
         if instrument is None:
             continue
         labels = _labels(parts) if parts is not None else ()
-        value = int(value) if isinstance(value, bool) else value
         points.append(Point(instrument, labels, now, now, value))
     return points
 
 
 def _is_phase(key: str) -> bool:
     prefix, _, phase = key.partition("/")
-    return prefix == "timing_s" and (phase == "step" or phases.was_used(phase))
-
-
-_row = METRICS["verl.validation.score"]
-_SCORE: Final = Instrument(_row.name, _row.kind, _row.unit, _row.description)
-_seen: set[Labels] = set()
+    return prefix == "timing_s" and (phase == "step" or phases.was_used(phase.removeprefix("timing_s/")))
 
 
 def _labels(parts: Validation) -> Labels:

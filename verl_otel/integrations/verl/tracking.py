@@ -13,6 +13,7 @@ from typing import Any, Final
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import Hook, argument, replace
 from verl_otel.integrations.verl import scalars
+from verl_otel.model import Point
 from verl_otel.recording import registry
 from verl_otel.recording.recorder import add_points
 from verl_otel.recording.store import Store
@@ -21,6 +22,8 @@ from verl_otel.semconv import attributes as attr
 
 RUNNING, FINISHED, FAILED = 1, 2, 3
 FLUSH_SECONDS: Final = 5.0
+_UNMADE: Final = "_verl_otel_unmade"
+"""Attribute of a ``Tracking`` whose constructor raised: its destructor is not the end of a run."""
 _INFO: Final = {
     attr.ALGORITHM: "algorithm.adv_estimator",
     attr.TRAINER_MODE: "trainer.v1.trainer_mode",
@@ -35,7 +38,12 @@ _INFO: Final = {
 def _wrap_init(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
+        try:
+            original(self, *args, **kwargs)
+        except BaseException:
+            with _guard.swallowed("run info"):
+                setattr(self, _UNMADE, True)
+            raise
         if Store.on:
             with _guard.swallowed("run info"):
                 project = to_text(argument(args, kwargs, 0, "project_name"))
@@ -52,6 +60,8 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
         value = _find(config, path)
         if value is not None:
             labels[label] = to_text(value).rstrip("/").rpartition("/")[2] if label == "verl.model" else to_text(value)
+    if _find(config, "trainer.use_v1") is False:
+        labels[attr.TRAINER_MODE] = "legacy"
     version = _verl_version()
     if version:
         labels[attr.VERL_VERSION] = version
@@ -90,15 +100,16 @@ def _wrap_log(original: Any) -> Any:
 
 
 def record(data: Mapping[str, Any], step: Any) -> None:
-    """Record the scalars of one ``Tracking.log`` and have them sent."""
+    """Record the scalars of one ``Tracking.log`` and have them sent.
+
+    As finished points and not as gauges, which only know their last value: two logs may come between two drains.
+    """
     now = time.time_ns()
     points = scalars.make_points(data, now)
-    number = to_number(step)
-    if number is not None:
-        registry.gauge("verl.training.step").set(number, now)
-    reward = to_number(data.get("critic/rewards/mean"))
-    if reward is not None:
-        registry.gauge("verl.average_reward").set(reward, now)
+    for instrument, raw in ((scalars.STEP, step), (scalars.REWARD, data.get("critic/rewards/mean"))):
+        value = to_number(raw)
+        if value is not None:
+            points.append(Point(instrument, (), now, now, value))
     add_points(points)
     session.wake()
 
@@ -106,16 +117,22 @@ def record(data: Mapping[str, Any], step: Any) -> None:
 def _wrap_finish(original: Any) -> Any:
     @functools.wraps(original)
     def finish(self: Any, exit_code: int = 0) -> Any:
-        first = not getattr(self, "_finished", False)
+        first = not getattr(self, "_finished", False) and not hasattr(self, _UNMADE)
         try:
             return original(self, exit_code)
         finally:
-            if Store.on and first:
-                with _guard.swallowed("run state"):
-                    registry.gauge("verl.run.state").set(FAILED if exit_code else FINISHED)
-                    session.flush(FLUSH_SECONDS)
+            if first:
+                end_run(failed=bool(exit_code))
 
     return finish
+
+
+def end_run(*, failed: bool) -> None:
+    """Say how the run ended, and send everything."""
+    if Store.on:
+        with _guard.swallowed("run state"):
+            registry.gauge("verl.run.state").set(FAILED if failed else FINISHED)
+            session.flush(FLUSH_SECONDS)
 
 
 def _patch(module: ModuleType) -> None:
@@ -134,5 +151,11 @@ _MODULE: Final = "verl.utils.tracking"
 HOOKS: Final = (
     Hook(_MODULE, "Tracking.log", _patch, "no training scalars"),
     Hook(_MODULE, "Tracking.__init__", _patch_init, "no project and experiment"),
-    Hook(_MODULE, "Tracking.finish", _patch_finish, "the last second may be missing, and how the run ended"),
+    Hook(
+        _MODULE,
+        "Tracking.finish",
+        _patch_finish,
+        "the last second may be missing, and how the run ended",
+        since="verl 0.9",
+    ),
 )

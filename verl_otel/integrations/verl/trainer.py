@@ -5,16 +5,19 @@
 from __future__ import annotations
 
 import functools
+import time
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
+from verl_otel import _guard, session
 from verl_otel.integrations.patch import Hook, replace, wrap_method
 from verl_otel.integrations.verl import lineage
+from verl_otel.integrations.verl.tracking import end_run
 from verl_otel.model import AttributeValue
 from verl_otel.recording.phases import phase_site
 from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span, current
+from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 
@@ -66,9 +69,35 @@ def _wrap_fit(original: Any) -> Any:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
         _remember(self)
-        return original(self, *args, **kwargs)
+        try:
+            result = original(self, *args, **kwargs)
+        except BaseException:
+            end_run(failed=True)
+            raise
+        end_run(failed=False)
+        _wait_for_workers()
+        return result
 
     return fit
+
+
+def _wait_for_workers() -> None:
+    """Give the workers one drain interval: Ray kills them with the trainer, without running their ``atexit``."""
+    running = session.current()
+    if Store.on and running is not None:
+        time.sleep(running.config.drain_interval + 0.2)
+
+
+def _remember_at_step(original: Any) -> Any:
+    """Wrap the first thing in every step of a trainer whose ``fit`` cannot be wrapped: Ray pickles its class by value."""
+
+    @functools.wraps(original)
+    def start_profile(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if Trainer.instance is not self:
+            _remember(self)
+        return original(self, *args, **kwargs)
+
+    return start_profile
 
 
 def _at_step(site: Site) -> Any:
@@ -125,14 +154,30 @@ def _patch_legacy(module: ModuleType) -> None:
     wrap_method(trainer, "_save_checkpoint", _at_step(_CHECKPOINT))
 
 
+def _patch_separate(module: ModuleType) -> None:
+    replace(module.SeparateRayPPOTrainer, "_fit_start_profile", _remember_at_step)
+
+
 _V1: Final = "verl.trainer.ppo.v1.trainer_base"
 HOOKS: Final = (
-    Hook(_V1, "PPOTrainer.fit", _patch_v1, "no step numbers, submission, validation and checkpoints (v1 trainers)"),
-    Hook(_V1, "PPOTrainer._submit_batch_to_rollout", _patch_submit, "no number of submitted prompts"),
+    Hook(
+        _V1,
+        "PPOTrainer.fit",
+        _patch_v1,
+        "no step numbers, submission, validation and checkpoints (v1 trainers)",
+        since="verl 0.9",
+    ),
+    Hook(_V1, "PPOTrainer._submit_batch_to_rollout", _patch_submit, "no number of submitted prompts", since="verl 0.9"),
     Hook(
         "verl.trainer.ppo.ray_trainer",
         "RayPPOTrainer.fit",
         _patch_legacy,
         "no step numbers, validation and checkpoints (legacy trainer)",
+    ),
+    Hook(
+        "verl.experimental.separation.ray_trainer",
+        "SeparateRayPPOTrainer._fit_start_profile",
+        _patch_separate,
+        "no step numbers (one-step-off and fully asynchronous trainers)",
     ),
 )

@@ -1,0 +1,125 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How the text of a setting is read. A `ValueError` says what is allowed; `verl_otel.config` adds the setting and the value."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+EXPORTERS: Final = ("otlp", "prometheus", "file", "console", "none")
+MAX_NAME: Final = 128
+DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
+TRUE: Final = ("1", "true", "yes", "on")
+FALSE: Final = ("", "0", "false", "no", "off")
+
+
+def parse_flag(text: str) -> bool:
+    """Return whether a word says yes."""
+    word = text.strip().lower()
+    if word in TRUE:
+        return True
+    if word in FALSE:
+        return False
+    raise ValueError("use 1 or 0")
+
+
+def parse_exporters(text: str) -> tuple[str, ...]:
+    """Return the exporters of a list, each once, without ``none``."""
+    names = tuple(dict.fromkeys(part.strip().lower() for part in text.split(",") if part.strip()))
+    if not names or any(name not in EXPORTERS for name in names):
+        raise ValueError(f"use a comma-separated list of {', '.join(EXPORTERS)}")
+    return tuple(name for name in names if name != "none")
+
+
+def make_number_parser(low: float, high: float) -> Callable[[str], float]:
+    """Return a parser of numbers in a range."""
+
+    def parse(text: str) -> float:
+        problem = f"use a number from {low:g} to {high:g}"
+        try:
+            value = float(text)
+        except ValueError:
+            raise ValueError(problem) from None
+        if not low <= value <= high:
+            raise ValueError(problem)
+        return value
+
+    return parse
+
+
+def make_whole_parser(low: int, high: int) -> Callable[[str], int]:
+    """Return a parser of whole numbers in a range."""
+
+    def parse(text: str) -> int:
+        problem = f"use a whole number from {low} to {high}"
+        try:
+            value = int(text)
+        except ValueError:
+            raise ValueError(problem) from None
+        if not low <= value <= high:
+            raise ValueError(problem)
+        return value
+
+    return parse
+
+
+def make_choice_parser(*words: str) -> Callable[[str], str]:
+    """Return a parser of one of some words."""
+
+    def parse(text: str) -> str:
+        word = text.strip().lower()
+        if word not in words:
+            raise ValueError(f"use {', '.join(words)}")
+        return word
+
+    return parse
+
+
+def parse_milliseconds(text: str) -> float:
+    """Return milliseconds, up to an hour of them, as seconds."""
+    return make_number_parser(1, 3_600_000)(text) / 1000.0
+
+
+def parse_path(text: str) -> Path:
+    """Return a path that means the same after a change of the working directory, and in another process."""
+    try:
+        return Path(text).expanduser().absolute()
+    except RuntimeError:
+        raise ValueError("use a path that does not begin with '~': that home folder is not known here") from None
+    except OSError:
+        raise ValueError("use an absolute path: the working directory is gone") from None
+
+
+def parse_run_dir(text: str) -> Path:
+    """Return the folder of all runs; the default is a temporary one where there is no home folder, as for a container's user."""
+    try:
+        return parse_path(text)
+    except ValueError:
+        if text != DEFAULT_DIR:
+            raise
+        return Path(os.environ.get("TMPDIR") or "/tmp", f"verl-otel-{os.getuid()}", "runs")  # noqa: S108 - the user's own
+
+
+def parse_name(text: str) -> str:
+    """Return a word that may be the name of a folder and of a label."""
+    word = text.strip()
+    if (
+        not word
+        or len(word) > MAX_NAME
+        or any(not (char.isalnum() or char in "._-:") for char in word)
+        or word.startswith(".")
+    ):
+        raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.'")
+    return word
+
+
+def parse_sampler(text: str) -> str:
+    """Return OpenTelemetry's word for a sampler, without the prefix that says what is always so here."""
+    known = ("always_on", "always_off", "traceidratio")
+    word = text.strip().lower()
+    if word.removeprefix("parentbased_") not in known:
+        raise ValueError(f"use {', '.join(known)}, or one of them after parentbased_")
+    return word.removeprefix("parentbased_")
