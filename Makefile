@@ -48,7 +48,7 @@ docs: $(STAMP) ## Write the pages of the guide that are made from the code
 	$(BIN)/python docs/generate.py
 
 lock: $(UV) ## Resolve the dependencies anew (requirements/*.txt)
-	@for set in all lowest unit ray-oldest; do echo "resolving $$set"; sh requirements/lock.sh $(UV) $$set; done
+	@for set in all lowest unit ray-oldest verl-08 verl-07; do echo "resolving $$set"; sh requirements/lock.sh $(UV) $$set; done
 
 clean: ## Remove what was built here; the caches of the user stay
 	rm -rf $(VENV) .venv-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis

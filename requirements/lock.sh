@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve one set of dependencies into requirements/<set>.txt, with hashes and without the names of registries.
-# Usage: lock.sh UV all|unit|lowest|ray-oldest
+# Usage: lock.sh UV all|unit|lowest|ray-oldest|verl-08|verl-07
 set -eu
 uv=$1
 set_name=$2
@@ -19,4 +19,7 @@ case $set_name in
     # the smoke test on the oldest Ray
     ray-oldest) $uv pip compile $common --python-version 3.11 --group ray-oldest \
         pyproject.toml "$here/build.in" -o "$here/ray-oldest.txt" ;;
+    # earlier releases of verl
+    verl-08 | verl-07) $uv pip compile $common --python-version 3.11 --group "$set_name" \
+        pyproject.toml "$here/build.in" -o "$here/$set_name.txt" ;;
 esac

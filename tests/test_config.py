@@ -24,6 +24,8 @@ GOOD = {
     "run_attempt": ("3", 3, "4", 4),
     "prometheus_host": ("0.0.0.0", "0.0.0.0", "::1", "::1"),
     "prometheus_port": ("9464", 9464, "0", 0),
+    "prometheus_advertise": ("[::1]", "::1", "node-7.cluster", "node-7.cluster"),
+    "keep_prometheus_yml": ("0", False, "1", True),
     "capture_content": ("yes", True, "off", False),
     "drain_interval": ("0.25", 0.25, "2", 2.0),
     "metric_interval": ("2500", 2.5, "1000", 1.0),
@@ -38,6 +40,7 @@ GOOD = {
     "ray_carrier": ("false", False, "TRUE", True),
     "token_file": ("/etc/token", Path("/etc/token"), "/etc/other", Path("/etc/other")),
     "rl_insight": ("On", "on", "off", "off"),
+    "engine_traces": ("on", True, "0", False),
 }
 DEFAULTS = {
     "enabled": False,
@@ -47,6 +50,8 @@ DEFAULTS = {
     "run_attempt": 1,
     "prometheus_host": "127.0.0.1",
     "prometheus_port": 0,
+    "prometheus_advertise": "",
+    "keep_prometheus_yml": True,
     "capture_content": False,
     "drain_interval": 1.0,
     "metric_interval": 10.0,
@@ -61,6 +66,7 @@ DEFAULTS = {
     "ray_carrier": True,
     "token_file": None,
     "rl_insight": "auto",
+    "engine_traces": False,
 }
 # field: texts that must be refused, and words of the message that say what is allowed
 BAD = {
@@ -69,6 +75,8 @@ BAD = {
     "run_id": (["../x", "a/b", ".hidden", "a b", "x" * 129, "a\nb"], ["128", "'-'"]),
     "run_attempt": (["0", "-1", "1.5", "x"], ["1", "1000000"]),
     "prometheus_port": (["65536", "-1", "http"], ["0", "65535"]),
+    "prometheus_advertise": (["a b", "node:9000", "http://node", "[::1]:80"], ["host", "without a port"]),
+    "keep_prometheus_yml": (["never"], ["1 or 0"]),
     "capture_content": (["perhaps"], ["1 or 0"]),
     "drain_interval": (["0", "0.01", "61", "nan", "inf", "x"], ["0.05", "60"]),
     "metric_interval": (["0", "-5", "nan", "10s"], ["1", "3.6e+06"]),
@@ -82,6 +90,7 @@ BAD = {
     "file_count": (["0", "1001"], ["1", "1000"]),
     "ray_carrier": (["si"], ["1 or 0"]),
     "rl_insight": (["1", "always"], ["auto", "on", "off"]),
+    "engine_traces": (["all"], ["1 or 0"]),
 }
 VARIABLES = {setting.field: setting.variable for setting in SETTINGS}
 

@@ -166,9 +166,7 @@ print(json.dumps(patch.status))
     result = process(code, **variables)
     assert result.out.splitlines()[:2] == ["logged {'actor/loss': 0.5} 1", "finished 0"]
     hooked = {key: state for key, state in result.seen.items() if ":Tracking." in key}
-    assert hooked == {
-        f"verl.utils.tracking:Tracking.{name}": "installed" for name in ("log", "__init__", "finish")
-    }
+    assert hooked == {f"verl.utils.tracking:Tracking.{name}": "installed" for name in ("log", "__init__", "finish")}
     (path,) = (tmp_path / "runs" / "r1").glob("metrics-*")
     assert '"verl.actor.loss"' in path.read_text()
     assert json.loads((tmp_path / "runs" / "r1" / "run.json").read_text())["verl.project"] == "p"

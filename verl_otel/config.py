@@ -22,6 +22,7 @@ from verl_otel.parsers import (
     make_whole_parser,
     parse_exporters,
     parse_flag,
+    parse_host,
     parse_milliseconds,
     parse_name,
     parse_path,
@@ -52,6 +53,8 @@ class Config:
     run_attempt: int
     prometheus_host: str
     prometheus_port: int
+    prometheus_advertise: str
+    keep_prometheus_yml: bool
     capture_content: bool
     drain_interval: float
     metric_interval: float
@@ -66,6 +69,7 @@ class Config:
     ray_carrier: bool
     token_file: Path | None
     rl_insight: str
+    engine_traces: bool
 
     @property
     def run_path(self) -> Path:
@@ -111,6 +115,22 @@ SETTINGS: Final = (
         make_whole_parser(0, 65535),
         "0",
         "Port of `/metrics`; 0 takes a free one, which a run of several processes needs.",
+    ),
+    Setting(
+        "prometheus_advertise",
+        "VERL_OTEL_PROMETHEUS_ADVERTISE",
+        parse_host,
+        "",
+        "Name or address by which others reach `/metrics`, set on each node by itself. Default: the address that it binds to, and "
+        "the node's own address where that is all of them (`0.0.0.0`).",
+    ),
+    Setting(
+        "keep_prometheus_yml",
+        "VERL_OTEL_KEEP_PROMETHEUS_YML",
+        parse_flag,
+        "1",
+        "With `rollout.prometheus.enable` verl overwrites `prometheus.yml` on every node. 1: the file stays yours and the engines are "
+        "in the targets file; 0: verl writes it.",
     ),
     Setting(
         "capture_content",
@@ -206,6 +226,14 @@ SETTINGS: Final = (
         "auto",
         "Who answers what reports to RL-Insight: `auto`, verl-otel where the package `rl-insight` is not installed; `on`, verl-otel always; "
         "`off`, verl-otel never.",
+    ),
+    Setting(
+        "engine_traces",
+        "VERL_OTEL_ENGINE_TRACES",
+        parse_flag,
+        "0",
+        "Have vLLM make its own `llm_request` span of every request, below ours and sent with ours. Turns vLLM's statistics on. Not needed "
+        "where vLLM has an `otlp_traces_endpoint` of its own.",
     ),
 )
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Final
 
@@ -113,6 +114,17 @@ def parse_name(text: str) -> str:
         or word.startswith(".")
     ):
         raise ValueError("use 1 to 128 letters, digits, '.', '_', '-' or ':', not beginning with '.'")
+    return word
+
+
+def parse_host(text: str) -> str:
+    """Return a host's name or address, an IPv6 address without its brackets."""
+    word = text.strip().removeprefix("[").removesuffix("]")
+    try:
+        return str(ip_address(word))
+    except ValueError:
+        if not word or any(not (char.isalnum() or char in ".-_") for char in word):
+            raise ValueError("use the name or the address of a host, without a port") from None
     return word
 
 

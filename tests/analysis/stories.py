@@ -17,6 +17,9 @@ STEP, TRAJECTORY = "verl=s", "verl=t"
 _IDS = itertools.count(1)
 
 
+FIRST, SECOND = "aaaaaaaa-0000-0000-0000-000000000000", "bbbbbbbb-0000-0000-0000-000000000000"
+
+
 def at(seconds):
     """A moment of a story, in nanoseconds."""
     return round((T0 + seconds) * 1e9)
@@ -160,12 +163,10 @@ def training(folder, run_id="r1"):
     trainer, agent = story.process("trainer"), story.process("agent_loop")
     server, worker = story.process("llm_server"), story.process("actor_rollout_ref", verl__rank=0)
     fast = [("llm", "qwen", 0.1, 1.0)]
-    first = [trajectory(agent, 0, 2, uid="aaaaaaaaaa", index=n, calls=fast, server=server) for n in range(2)]
+    first = [trajectory(agent, 0, 2, uid=FIRST, index=n, calls=fast, server=server) for n in range(2)]
     calls = [("llm", "qwen", 11.0, 12.0), ("tool", "calculator", 12.0, 19.0), ("llm", "qwen", 19.0, 19.5)]
-    slow = trajectory(agent, 11, 20, uid="bbbbbbbbbb", step=2, calls=calls, reward=(19.5, 20), server=server)
-    quick = trajectory(
-        agent, 11, 13, uid="bbbbbbbbbb", index=1, step=2, calls=[("llm", "qwen", 11.0, 13.0)], server=server
-    )
+    slow = trajectory(agent, 11, 20, uid=SECOND, step=2, calls=calls, reward=(19.5, 20), server=server)
+    quick = trajectory(agent, 11, 13, uid=SECOND, index=1, step=2, calls=[("llm", "qwen", 11.0, 13.0)], server=server)
     step(trainer, 1, 0, 10, [("gen", 0, 3), ("update_actor", 4, 9)], first)
     second = step(trainer, 2, 10, 25, [("gen", 11, 21), ("update_actor", 21, 25)], [slow, quick])
     call = trainer.span("verl.call update_actor", 21, 25, second, kind=CLIENT, verl__world_size=1)

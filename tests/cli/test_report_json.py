@@ -60,7 +60,7 @@ def test_trajectories_as_data(report, stories, runs):
     assert len(slow["trace_id"]) == 32
     assert {each for step in data["steps"] for each in step["trajectories"]} == by_id.keys()
     assert {key: slow[key] for key in ("uid", "index", "step", "validate", "seconds", "score", "failed")} == {
-        "uid": "bbbbbbbbbb",
+        "uid": "bbbbbbbb-0000-0000-0000-000000000000",
         "index": 0,
         "step": 2,
         "validate": False,

@@ -123,7 +123,19 @@ def parse_metrics(thing):
 
 @contextlib.contextmanager
 def start(
-    out, *, command=None, prefix=(), overrides=(), steps=3, tool=False, mode="sync", hide="", broken="", **variables
+    out,
+    *,
+    command=None,
+    prefix=(),
+    overrides=(),
+    python=sys.executable,
+    hide="",
+    broken="",
+    steps=3,
+    tool=False,
+    mode="sync",
+    algorithm="grpo",
+    **variables,
 ):
     """Start a training and yield (training, process); everything that it started is ended afterwards."""
     training = Training(out)
@@ -136,7 +148,9 @@ def start(
         environ["PYTHONPATH"] = os.pathsep.join([str(HERE / "obstacles"), environ["PYTHONPATH"]])
         environ |= {"CPU_BED_HIDE": hide, "CPU_BED_BREAK": broken}
     if command is None:
-        command = cpu_train.make_command(out, steps=steps, tool=tool, mode=mode, overrides=overrides)
+        command = cpu_train.make_command(
+            out, steps=steps, tool=tool, mode=mode, algorithm=algorithm, overrides=overrides, python=python
+        )
     begin = time.monotonic()
     with (training.out / "training.log").open("wb") as log:
         process = subprocess.Popen(

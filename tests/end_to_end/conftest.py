@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parent))
 
 import bed_run
+import modes
 from otlp_sink import Sink
 from scraper import Scraper
 
@@ -48,11 +49,8 @@ def full(outs):
 
 @pytest.fixture(scope="session")
 def tool_run(outs):
-    """A tool agent, one call of whose tool is planted to be slow, without the nvtx package."""
-    out = outs / "tool"
-    return bed_run.train(
-        out, tool=True, hide="nvtx", VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs", CPU_BED_SLOW_TOOL="3:11"
-    )
+    """A tool agent, of whose tool one call is slow, one raises and one hangs until its time-out; without the nvtx package."""
+    return modes.train("tools", outs / "tools")
 
 
 @pytest.fixture(scope="session")

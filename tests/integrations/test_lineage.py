@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.integrations.verl import lineage
-from verl_otel.integrations.verl.lineage import TAG, Origin, quantile
+from verl_otel.integrations.verl.lineage import TAG
+from verl_otel.integrations.verl.origins import Origin
+from verl_otel.integrations.verl.statistics import quantile
 from verl_otel.model import REMOTE
 from verl_otel.testing import capture
 
@@ -24,6 +26,9 @@ ORIGINS = st.builds(
     st.floats(0, 1e7).map(lambda value: round(value, 6)),
     st.one_of(st.none(), st.floats(allow_nan=False)),
     st.text(max_size=20),
+    st.text(max_size=20),
+    st.one_of(st.none(), st.integers(0, 10**6)),
+    st.dictionaries(st.text(max_size=10), st.floats(allow_nan=False), max_size=4),
 )
 
 
@@ -279,9 +284,9 @@ def test_samples_are_tagged_with_their_trajectory(recorded):
 
     drive(work())
     assert seen[0] == [{"x": 1}]
-    made = {Origin.decode(tag.pop(TAG)) for tag in seen[1]}
+    one, other = (Origin.decode(tag.pop(TAG)) for tag in seen[1])
     assert seen[1] == [{"x": 1}, {"x": 2}]
-    (one,) = made
+    assert one == other
     root = recorded.span("verl.trajectory")
     assert (one.trace_id, one.span_id, one.score, one.source) == (root.trace_id, root.span_id, 0.5, "math")
     assert 0 < one.seconds < 10

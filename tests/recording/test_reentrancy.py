@@ -16,7 +16,7 @@ BEGIN = """
     context.kernel()
     Store.on = True
     wrap.switch(on=True)
-    totals, spans, open_spans = {}, {}, []
+    totals, ended, open_spans = {}, [], []
 
     def drain(wait=-1):
         batch = recorder.drain(wait=wait)
@@ -25,11 +25,12 @@ BEGIN = """
             found = value.samples if isinstance(value, HistogramValue) else value
             # A handler that drained in between has put a newer total there.
             totals[point.instrument.name] = max(found, totals.get(point.instrument.name, 0))
-        for span in batch.spans if batch else ():
-            spans[span.name] = spans.get(span.name, 0) + 1
+        if batch:
+            ended.extend([span.name for span in batch.spans])  # in one piece: a handler drains, too
 
     def finish(**more):
         drain()
+        spans = {name: ended.count(name) for name in set(ended)}
         print(json.dumps({"totals": totals, "spans": spans, "dropped": registry.dropped(), "open": len(Store.opened), **more}))
 
     done = verl_otel.counter("done")

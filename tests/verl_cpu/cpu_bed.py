@@ -207,6 +207,18 @@ def fix_critic_attention(module):
     module.load_valuehead_model = load_valuehead_model
 
 
+def fix_padding(module):
+    """Give verl before 0.9, which asks for flash-attn, the same functions in plain torch that it has for another device."""
+
+    def get_functions():
+        from verl.utils.npu_flash_attn_utils import index_first_axis, pad_input, rearrange, unpad_input
+
+        return index_first_axis, pad_input, rearrange, unpad_input
+
+    if not HAS_PLATFORMS:
+        module._get_attention_functions = get_functions
+
+
 def log_trajectories(module):
     original = module.AgentLoopWorker._run_agent_loop
 
@@ -225,6 +237,8 @@ def log_trajectories(module):
 
 
 def log_llm_calls(module):
+    if not hasattr(module, "LLMServerClient"):  # verl 0.7: its client lies elsewhere, the server's log must do
+        return
     original = module.LLMServerClient.generate
 
     @functools.wraps(original)
@@ -252,6 +266,7 @@ HOOKS = {
     "verl.workers.rollout.base": register_adapter,
     "verl.utils.distributed": fix_process_group,
     "verl.utils.model": fix_critic_attention,
+    "verl.utils.attention_utils": fix_padding,
 }
 LOGS = {
     "verl.experimental.agent_loop.agent_loop": log_trajectories,

@@ -3,7 +3,7 @@
 """The command that trains: real, unmodified ``verl.trainer.main_ppo`` on the CPU bed.
 
 Usage: python cpu_train.py OUT_FOLDER [--mode sync] [--algorithm grpo] [--steps 3] [--tool] [hydra overrides ...]
-Modes: sync, colocate_async, separate_async (trainers v1), legacy, one_step_off, fully_async.
+Modes: sync, colocate_async, separate_async (trainers v1), legacy, one_step_off, fully_async; 0.8 and 0.7 with those releases.
 """
 
 import argparse
@@ -44,6 +44,8 @@ MODES = {
         "trainer.v1.separate_async.parameter_sync_step=2",
     ),
     "legacy": ("verl.trainer.main_ppo", "trainer.use_v1=false"),
+    "0.8": ("verl.trainer.main_ppo", "+ray_kwargs.ray_init.resources.cpu=1"),
+    "0.7": ("verl.trainer.main_ppo", "+ray_kwargs.ray_init.resources.cpu=1", "trainer.use_legacy_worker_impl=disable"),
     "one_step_off": ("verl.experimental.one_step_off_policy.main_ppo", *AHEAD),
     "fully_async": (
         "verl.experimental.fully_async_policy.fully_async_main", *AHEAD, "rollout.n=2",
@@ -52,7 +54,7 @@ MODES = {
         "actor_rollout_ref.actor.use_rollout_log_probs=True",
     ),
 }  # fmt: skip
-"""Module and overrides of every trainer."""
+"""Module and overrides of every trainer; ``0.8`` and ``0.7`` for those releases of verl, which have one."""
 
 
 def cache_folder():
@@ -73,6 +75,13 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         "actor_rollout_ref.rollout.multi_turn.enable=True",
         f"actor_rollout_ref.rollout.multi_turn.function_tool_path={HERE}/cpu_tools.py",
     ]
+    critic = [
+        "critic.strategy=fsdp2",
+        f"critic.model.path={model}", "critic.model.use_remove_padding=False",
+        f"+critic.model.override_config.{MODEL_CLASS}", "critic.model.enable_gradient_checkpointing=False",
+        "critic.ppo_micro_batch_size_per_gpu=2", "critic.ppo_mini_batch_size=2", "critic.fsdp.use_torch_compile=False",
+        "+critic.fsdp.mixed_precision.param_dtype=fp32", "critic.optim.lr=1e-3",
+    ]  # fmt: skip
     module, *mode_overrides = MODES[mode]
     return [
         str(python), "-m", module, "trainer.device=cpu",
@@ -82,7 +91,7 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         f"actor_rollout_ref.model.path={model}", "actor_rollout_ref.model.use_remove_padding=False",
         f"+actor_rollout_ref.model.override_config.{MODEL_CLASS}",
         "actor_rollout_ref.model.enable_gradient_checkpointing=False",
-        "actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.ref.strategy=fsdp2", "critic.strategy=fsdp2",
+        "actor_rollout_ref.actor.strategy=fsdp2", "actor_rollout_ref.ref.strategy=fsdp2",
         "actor_rollout_ref.actor.ppo_mini_batch_size=2", "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu=2",
         "actor_rollout_ref.actor.use_torch_compile=False", "actor_rollout_ref.actor.fsdp_config.use_torch_compile=False",
         "actor_rollout_ref.ref.fsdp_config.use_torch_compile=False",
@@ -97,10 +106,7 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
         "actor_rollout_ref.rollout.agent.num_workers=1", "actor_rollout_ref.rollout.load_format=auto",
         *(agent if tool else []),
-        f"critic.model.path={model}", "critic.model.use_remove_padding=False",
-        f"+critic.model.override_config.{MODEL_CLASS}", "critic.model.enable_gradient_checkpointing=False",
-        "critic.ppo_micro_batch_size_per_gpu=2", "critic.ppo_mini_batch_size=2", "critic.fsdp.use_torch_compile=False",
-        "+critic.fsdp.mixed_precision.param_dtype=fp32", "critic.optim.lr=1e-3",
+        *(critic if algorithm == "gae" else []),
         "reward.num_workers=1", f"reward.custom_reward_function.path={HERE}/cpu_reward.py",
         "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
         "trainer.n_gpus_per_node=1", "trainer.nnodes=1", "trainer.logger=[console,file]",
@@ -160,7 +166,11 @@ def main():
         tool=arguments.tool,
         overrides=overrides,
     )
-    kept = {name: value for name, value in os.environ.items() if name.startswith(("VERL_OTEL_", "OTEL_", "CPU_BED_"))}
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(("VERL_OTEL_", "VERL_USE_EXTERNAL_", "OTEL_", "CPU_BED_"))
+    }
     return subprocess.call(command, env=make_environment(out, tool=arguments.tool) | kept, cwd=out)
 
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from typing import Final, NamedTuple
@@ -63,7 +64,10 @@ class Trajectory(NamedTuple):
     @property
     def label(self) -> str:
         """``<uid>/<index>`` with a uid short enough to read."""
-        return f"{self.uid[:8]}/{self.rollout_index}"
+        return f"{self.uid[:8] if _UUID.fullmatch(self.uid) else self.uid[-24:]}/{self.rollout_index}"
+
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
 class Step(NamedTuple):

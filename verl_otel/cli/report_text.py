@@ -54,7 +54,10 @@ def _headline(run: Run, timeline: Timeline) -> str:
     who = "/".join(str(facts[key]) for key in (attr.PROJECT, attr.EXPERIMENT) if facts.get(key))
     how = ", ".join(str(facts[key]) for key in (attr.ALGORITHM, attr.TRAINER_MODE) if facts.get(key))
     version = f"verl {facts[attr.VERL_VERSION]}" if facts.get(attr.VERL_VERSION) else ""
-    state = {1.0: "no end seen", 2.0: "finished", 3.0: "FAILED"}.get(_last(run, "verl.run.state", 0.0), "")
+    attempts = facts.get("attempts")
+    ended = isinstance(attempts, list) and bool(attempts) and "ended" in attempts[-1]
+    states = {1.0: "ended" if ended else "no end seen", 2.0: "finished", 3.0: "FAILED"}
+    state = states.get(_last(run, "verl.run.state", 0.0), "")
     head = " · ".join(part for part in (f"Run {run.run_id}", who, how, version, state) if part)
     calls = sum(part.calls for each in timeline.trajectories.values() for part in each.parts if part.kind == "llm")
     tools = sum(part.calls for each in timeline.trajectories.values() for part in each.parts if part.kind == "tool")

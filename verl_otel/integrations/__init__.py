@@ -5,17 +5,21 @@
 
 def install() -> None:
     """Register the hooks of every integration."""
-    from verl_otel.integrations import ray, rl_insight, verl
+    from verl_otel.integrations import aiohttp, ray, rl_insight, sglang, verl, vllm
 
     ray.install()
     verl.install()
     rl_insight.install()
+    vllm.install()
+    sglang.install()
+    aiohttp.install()
 
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import calls, patch, rl_insight
+    from verl_otel.integrations import aiohttp, calls, patch, rl_insight
 
     rl_insight.uninstall()
+    aiohttp.uninstall()
     patch.undo_all()
     calls.clear()

@@ -173,6 +173,14 @@ _ROWS: Final = (
         "Preemptions of one trajectory of the last step, where verl knows them.",
     ),
     MetricSpec(
+        "verl.rollout.tail.duration",
+        "gauge",
+        "s",
+        (attr.AGGREGATE,),
+        (3, 3, 3),
+        "Duration of the trajectories that the last step trained on: p50, p95 and max.",
+    ),
+    MetricSpec(
         "verl.rollout.slowest.duration",
         "gauge",
         "s",

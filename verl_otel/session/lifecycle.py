@@ -93,6 +93,7 @@ class Session:
         for exporter in self.exporters:
             with _guard.swallowed(f"close {exporter.name}"):
                 exporter.close(deadline)
+        targets.remove_target(self.config)
 
     def flush(self, timeout: float) -> None:
         """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
@@ -142,9 +143,11 @@ class Session:
                 exporter.put_resource(self.resource)
 
     def end_run(self) -> None:
-        """Take the run's ``file_sd`` file away, in the process that started it."""
+        """Say that the run is over and take its ``file_sd`` file away, in the process that started it."""
         if self._began_run:
             targets.remove_run(self.config)
+            if "file" in self.config.exporters:
+                manifest.end_attempt(self.config.run_dir / resource.find_run_id(self.config))
 
     def abandon(self) -> None:
         """Let go of everything without sending: this is a forked child, the parent will send."""
@@ -237,8 +240,7 @@ class Session:
         if port is None:
             targets.remove_target(self.config)
         else:
-            host = self.config.prometheus_host
-            targets.add_target(self.config, self.resource, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+            targets.add_target(self.config, self.resource, targets.make_address(self.config, port))
 
 
 def on_foreign_span(record: SpanRecord) -> None:

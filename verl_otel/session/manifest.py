@@ -37,6 +37,14 @@ def begin_attempt(folder: Path) -> int:
     return attempt
 
 
+def end_attempt(folder: Path) -> None:
+    """Record that the process that started the run's last attempt ends in order, whatever became of the training."""
+    known = read(folder)
+    attempts = known.get("attempts")
+    if isinstance(attempts, list) and attempts and isinstance(attempts[-1], dict):
+        _write(folder, {**known, "attempts": [*attempts[:-1], {**attempts[-1], "ended": time.time()}]})
+
+
 def shown_command(arguments: list[str]) -> list[str]:
     """Return a command line without the values of what may be a secret."""
     shown = []

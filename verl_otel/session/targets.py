@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The run's ``file_sd`` file: where a Prometheus on this machine finds every process that serves ``/metrics``.
+"""The run's ``file_sd`` file: where a Prometheus on this machine finds everything of a run that serves ``/metrics``.
 
 One file per run, ``<run dir>/targets/<run id>.json``, so that one line in ``prometheus.yml`` finds every run. Each process adds and removes
-its own entry, under a lock and by an atomic rename; entries of processes that died are dropped by whoever writes next.
+its own entries (itself, and the engines that it started), under a lock and by an atomic rename; entries of processes that died are
+dropped by whoever writes next, in the files of other runs too. Mirrors are told the same, so that other machines can know.
 """
 
 from __future__ import annotations
@@ -12,9 +13,9 @@ import fcntl
 import json
 import os
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from verl_otel import _guard
 from verl_otel.config import Config
@@ -24,7 +25,34 @@ from verl_otel.semconv import attributes as attr
 FOLDER: Final = "targets"
 _PID: Final = "__meta_verl_otel_pid"
 _HOST: Final = "__meta_verl_otel_host"
-Entries = list[dict[str, Any]]
+_SPACE: Final = "__meta_verl_otel_pid_space"
+"""In which container, if any, the process id means something: one may share its name and this folder with its machine."""
+_EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
+_UNROUTED: Final = ("192.0.2.1", 9)
+"""An address that nobody has: the way to it tells which address others see us by. Nothing is sent."""
+Entry = dict[str, Any]
+Entries = list[Entry]
+
+
+class Mirror(Protocol):
+    """Somebody who tells other machines what is in the file. Nothing here may block or raise."""
+
+    def address(self) -> str:
+        """Return the address by which others reach this machine; empty if it is not known."""
+
+    def add(self, config: Config, entries: Sequence[Entry]) -> None:
+        """Take entries of this process, in addition to those that it has or instead of those of the same instance."""
+
+    def remove(self, config: Config) -> None:
+        """Forget the entries of this process."""
+
+    def end(self, config: Config) -> None:
+        """Forget the run."""
+
+
+_mirrors: list[Mirror] = []
+_swept: set[tuple[int, Path]] = set()
+"""Processes (this one; its parent, in a forked child) and folders in which the files of other runs were looked through."""
 
 
 def targets_path(config: Config) -> Path:
@@ -32,36 +60,90 @@ def targets_path(config: Config) -> Path:
     return config.run_dir / FOLDER / f"{config.run_id}.json"
 
 
-def make_entry(resource: Resource, address: str) -> dict[str, Any]:
-    """Return the entry of this process: its address and the labels of the contract.
+def add_mirror(mirror: Mirror) -> None:
+    """Have somebody told of every change."""
+    if mirror not in _mirrors:
+        _mirrors.append(mirror)
+
+
+def make_address(config: Config, port: int) -> str:
+    """Return ``host:port`` of this process as others reach it.
+
+    Example:
+        "10.0.0.7:41231" where ``/metrics`` is bound to 0.0.0.0, "127.0.0.1:41231" where it is bound to the loopback
+    """
+    host = config.prometheus_advertise or config.prometheus_host
+    if host in _EVERY_ADDRESS:
+        host = next(filter(None, (mirror.address() for mirror in _mirrors)), "") or _find_address()
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def _find_address() -> str:
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect(_UNROUTED)
+            return str(probe.getsockname()[0])
+    except OSError:
+        return socket.gethostname()
+
+
+def make_entry(resource: Resource, address: str, **labels: str) -> Entry:
+    """Return an entry: an address and the labels of the contract, which are those of this process unless given.
 
     Labels that begin with ``__meta_`` are dropped by Prometheus; they let others see whether the process still lives.
+
+    Args:
+        resource: This process.
+        address: ``host:port`` that serves ``/metrics``.
+        **labels: Labels in place of the process's own, or in addition.
     """
-    labels = {
+    mine = {
         "job": resource.text(attr.SERVICE_NAME, "verl"),
         "instance": resource.text(attr.SERVICE_INSTANCE),
         "verl_role": resource.text(attr.ROLE),
         "verl_run_id": resource.text(attr.RUN_ID),
+        **labels,
         _PID: str(os.getpid()),
         _HOST: socket.gethostname(),
+        _SPACE: _pid_space(),
     }
-    return {"targets": [address], "labels": labels}
+    return {"targets": [address], "labels": mine}
 
 
 def add_target(config: Config, resource: Resource, address: str) -> None:
     """Add or replace the entry of this process."""
-    entry = make_entry(resource, address)
-    _change(targets_path(config), lambda entries: [*filter(_is_other_and_alive, entries), entry])
+    add_entries(config, [make_entry(resource, address)])
+
+
+def add_entries(config: Config, entries: Sequence[Entry]) -> None:
+    """Add entries that this process answers for, or replace those of the same instance."""
+    path = targets_path(config)
+    taken = {entry["labels"]["instance"] for entry in entries}
+
+    def add(known: Entries) -> Entries:
+        kept = [each for each in known if _is_alive(each) and not (_is_mine(each) and _instance(each) in taken)]
+        return [*kept, *entries]
+
+    _change(path, add)
+    _sweep(path)
+    for mirror in _mirrors:
+        mirror.add(config, entries)
 
 
 def remove_target(config: Config) -> None:
-    """Remove the entry of this process, and the file with the last one."""
-    _change(targets_path(config), lambda entries: [*filter(_is_other_and_alive, entries)])
+    """Remove the entries of this process, and the file with the last one."""
+    if targets_path(config).exists():
+        _change(targets_path(config), lambda known: [each for each in known if _is_alive(each) and not _is_mine(each)])
+    for mirror in _mirrors:
+        mirror.remove(config)
 
 
 def remove_run(config: Config) -> None:
     """Remove the file: the run has ended (Ray kills its workers without a chance to say goodbye)."""
-    _change(targets_path(config), lambda _: [])
+    if targets_path(config).exists():
+        _change(targets_path(config), lambda _: [])
+    for mirror in _mirrors:
+        mirror.end(config)
 
 
 def read_targets(path: Path) -> Entries:
@@ -73,6 +155,16 @@ def read_targets(path: Path) -> Entries:
     return [entry for entry in found if _is_entry(entry)] if isinstance(found, list) else []
 
 
+def read_own(config: Config) -> Entries:
+    """Return the entries that this process has added."""
+    return [entry for entry in read_targets(targets_path(config)) if _is_mine(entry)]
+
+
+def read_folder(folder: Path) -> Entries:
+    """Return what lives of all runs: the entries of processes that died on this machine are left out."""
+    return [entry for path in sorted(folder.glob("*.json")) for entry in read_targets(path) if _is_alive(entry)]
+
+
 def _is_entry(entry: object) -> bool:
     """Return whether Prometheus would take this: of a file with one entry that it does not take, it takes none."""
     return (
@@ -80,12 +172,47 @@ def _is_entry(entry: object) -> bool:
     )
 
 
-def _is_other_and_alive(entry: dict[str, Any]) -> bool:
-    labels = entry.get("labels", {})
-    if labels.get(_HOST) != socket.gethostname():
-        return True
-    pid = str(labels.get(_PID, ""))
-    return pid.isdecimal() and pid != str(os.getpid()) and Path(f"/proc/{pid}").exists()
+def _labels(entry: Entry) -> dict[str, str]:
+    found = entry.get("labels", {})
+    return found if isinstance(found, dict) else {}
+
+
+def _instance(entry: Entry) -> str | None:
+    return _labels(entry).get("instance")
+
+
+def _is_here(entry: Entry) -> bool:
+    """Return whether the process of an entry is one that this machine can look for."""
+    labels = _labels(entry)
+    return labels.get(_HOST) == socket.gethostname() and labels.get(_SPACE) in (None, _pid_space())
+
+
+def _is_mine(entry: Entry) -> bool:
+    return _is_here(entry) and _labels(entry).get(_PID) == str(os.getpid())
+
+
+def _is_alive(entry: Entry) -> bool:
+    """Return whether the process of an entry lives, as far as this machine can tell."""
+    pid = str(_labels(entry).get(_PID, ""))
+    return not _is_here(entry) or (pid.isdecimal() and Path(f"/proc/{pid}").exists())
+
+
+def _pid_space() -> str:
+    try:
+        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - this is no path
+    except OSError:
+        return ""
+
+
+def _sweep(mine: Path) -> None:
+    """Drop the dead from the files of other runs, once per process: nobody else does it for a run that crashed."""
+    key = (os.getpid(), mine.parent)
+    if key in _swept:
+        return
+    _swept.add(key)
+    for path in mine.parent.glob("*.json"):
+        if path != mine and not all(map(_is_alive, read_targets(path))):
+            _change(path, lambda known: [each for each in known if _is_alive(each)])
 
 
 def _change(path: Path, change: Callable[[Entries], Entries]) -> None:

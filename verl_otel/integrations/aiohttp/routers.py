@@ -45,8 +45,10 @@ def _resume(original: Any) -> Any:
 
 
 def _attach(request: Any) -> Any:
-    from opentelemetry import context, propagate
+    from opentelemetry import context, propagate, trace
 
+    if trace.get_current_span().get_span_context().is_valid:
+        return None  # newer releases of FastAPI, or the user's instrumentation, have taken it up
     return context.attach(propagate.extract(request.headers))
 
 

@@ -4,8 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 from opentelemetry import trace
@@ -29,11 +28,9 @@ class GuestTracer(trace.Tracer):
             span.record_exception = _leave_out  # type: ignore[method-assign]  # the message may hold a prompt
         return span
 
-    @contextmanager
-    def start_as_current_span(self, name: str, *args: Any, **kwargs: Any) -> Iterator[trace.Span]:
+    def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
         """Begin a span and make it the current one; the instrumentation does not use it."""
-        with trace.use_span(self.start_span(name, *args, **kwargs), end_on_exit=True) as span:
-            yield span
+        return self._tracer.start_as_current_span(*args, **kwargs)
 
 
 class GuestProvider(trace.TracerProvider):

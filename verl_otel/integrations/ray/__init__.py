@@ -6,7 +6,8 @@ import sys
 
 from verl_otel import session
 from verl_otel.integrations.patch import Hook, register
-from verl_otel.integrations.ray import carrier, identity, start
+from verl_otel.integrations.ray import carrier, identity, notices, start
+from verl_otel.session import targets
 
 HOOKS = (
     Hook("ray", "init", start.patch_init, "workers load verl-otel only when they import verl"),
@@ -21,6 +22,7 @@ def install() -> None:
     if ray is None or not getattr(ray, "is_initialized", bool)():
         carrier.Carrier.early = True
     identity.install()
+    targets.add_mirror(notices.BOARD)
     current = session.current()
     carries = current is None or current.config.ray_carrier
     register(HOOKS if carries else HOOKS[:1])

@@ -16,10 +16,13 @@ from typing import Any, Final
 
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import replace
+from verl_otel.integrations.ray import notices
 
 FORWARDED: Final = ("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_")
 SECRETS: Final = ("HEADERS",)
 """Ends of variables that are never forwarded: a runtime environment is shown on Ray's dashboard. Use a token file."""
+OF_THE_NODE: Final = ("VERL_OTEL_PROMETHEUS_ADVERTISE",)
+"""Variables that mean something on one node only."""
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 HOOK: Final = "worker_process_setup_hook"
@@ -51,6 +54,7 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
             with _environment(settings_to_forward()):  # a cluster that starts now inherits it
                 result = original(*args, **kwargs)
         atexit.register(_wait_for_workers)  # after Ray's own, so that it runs before it
+        notices.BOARD.publish()  # what was said before there was a cluster
         return result
 
     return init
@@ -123,7 +127,9 @@ def read_job_runtime_env() -> Mapping[str, Any]:
 def settings_to_forward() -> dict[str, str]:
     """Return the variables that every process of the run needs, the run's identity among them."""
     found = {
-        name: value for name, value in os.environ.items() if name.startswith(FORWARDED) and not name.endswith(SECRETS)
+        name: value
+        for name, value in os.environ.items()
+        if name.startswith(FORWARDED) and not name.endswith(SECRETS) and name not in OF_THE_NODE
     }
     current = session.current()
     if current is not None:

@@ -1,60 +1,25 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ``/metrics`` addresses that verl registers with RL-Insight: rollout replicas and TransferQueue.
+"""The ``/metrics`` addresses that verl registers with RL-Insight, as targets of the run.
 
-They are kept here until discovery asks for them, and handed on as they come from then on.
+Rollout replicas are there already, since verl-otel adds them when they start; TransferQueue and what users register are not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple
+from collections.abc import Mapping
+from typing import Any, Final
 
-from verl_otel import _guard
+from verl_otel import _guard, session
+from verl_otel.exporting.names import label_name
 from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_text
+from verl_otel.semconv import attributes as attr
+from verl_otel.session import resource, targets
 
 DEFAULT_JOB: Final = "trainer_metrics"
-MAX_TARGETS: Final = 10_000
-"""Addresses that are remembered."""
-
-
-class Target(NamedTuple):
-    """One address that serves metrics."""
-
-    address: str
-    """``host:port`` or ``[ipv6]:port``."""
-    job: str
-    """Who serves it: the engine's name (``vllm``), ``transfer_queue``, or what a user said."""
-    labels: tuple[tuple[str, str], ...] = ()
-    """What verl says of it: ``replica``."""
-
-
-Listener = Callable[[list[Target]], None]
-
-
-class _Registered:
-    """What was registered in this process."""
-
-    targets: dict[str, Target] = {}
-    listener: Listener | None = None
-
-
-def listen(listener: Listener | None) -> None:
-    """Have a function called with every target, those known already at once; None: with no more."""
-    _Registered.listener = listener
-    _hand_over(list(_Registered.targets.values()))
-
-
-def known() -> list[Target]:
-    """Return every target that was registered in this process, the latest of each address."""
-    return list(_Registered.targets.values())
-
-
-def clear() -> None:
-    """Forget every target and the listener."""
-    _Registered.targets.clear()
-    _Registered.listener = None
+MAX_ADDRESSES: Final = 10_000
+"""Addresses of one call."""
 
 
 def update_prometheus_config(
@@ -62,27 +27,36 @@ def update_prometheus_config(
     job_name: str | None = None,
     labels: list[Mapping[str, Any] | None] | None = None,
 ) -> None:
-    """Register addresses that serve metrics. Nothing is sent from here, nothing waits, nothing raises."""
+    """Add addresses that serve metrics to the run's targets, but for those that are there. Never raises."""
     if not Store.on:
         return
     with _guard.swallowed("rl_insight"):
         if labels is not None and len(labels) != len(server_addresses):
-            _guard.say(
-                "rl_insight targets", "verl-otel: %d labels for %d addresses", len(labels), len(server_addresses)
-            )
+            message = "verl-otel: %d labels for %d addresses; the labels are left out"
+            _guard.say("rl_insight targets", message, len(labels), len(server_addresses))
             labels = None
-        job = job_name or DEFAULT_JOB
-        targets = [
-            Target(str(address), str(job), tuple((str(key), to_text(value)) for key, value in (each or {}).items()))
-            for address, each in zip(server_addresses, labels or [None] * len(server_addresses), strict=True)
-        ]
-        for target in targets:
-            if len(_Registered.targets) < MAX_TARGETS or target.address in _Registered.targets:
-                _Registered.targets[target.address] = target
-        _hand_over(targets)
+        said = [_clean(each or {}) for each in labels or [None] * len(server_addresses)]
+        _add(list(map(str, server_addresses)), str(job_name or DEFAULT_JOB), said)
 
 
-def _hand_over(targets: list[Target]) -> None:
-    if _Registered.listener is not None and targets:
-        with _guard.swallowed("rl_insight"):
-            _Registered.listener(targets)
+def _add(addresses: list[str], job: str, labels: list[dict[str, str]]) -> None:
+    current = session.current()
+    if current is None or not current.config.exporters:
+        return
+    known = {address for entry in targets.read_own(current.config) for address in entry["targets"]}
+    mine = resource.build(current.config)
+    entries = []
+    for address, each in list(zip(addresses, labels, strict=True))[:MAX_ADDRESSES]:
+        if address not in known:
+            role = job if job == "transfer_queue" else "llm_server" if "replica" in each else mine.text(attr.ROLE)
+            instance = f"{mine.text(attr.RUN_ID)}/{job}-{address}"
+            entry = targets.make_entry(mine, address, instance=instance, verl_role=role)
+            entries.append({**entry, "labels": {**each, **entry["labels"]}})
+    if entries:
+        targets.add_entries(current.config, entries)
+
+
+def _clean(labels: Mapping[str, Any]) -> dict[str, str]:
+    """Return a user's labels under names that Prometheus takes: of a file with one that it does not take, it takes nothing."""
+    found = {label_name(str(key)): to_text(value) for key, value in labels.items()}
+    return {key: value for key, value in found.items() if not key.startswith("__")}

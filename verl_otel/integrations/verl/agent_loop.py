@@ -21,6 +21,13 @@ from verl_otel.semconv.spans import SPANS, STATUS_ERROR
 
 _TRAJECTORY: Final = Site("trajectory", hook=True)
 _TURN: Final = Site("turn", hook=True)
+_MEASURED: Final = {
+    attr.LLM_SECONDS: "generate_sequences",
+    attr.TOOL_SECONDS: "tool_calls",
+    attr.REWARD_SECONDS: "compute_score",
+    attr.PREEMPTIONS: "num_preempted",
+}
+"""What verl measures of a trajectory itself (``AgentLoopMetrics``), and its trainers v1 sum up no more."""
 _ERRORS: Final = (
     ("Error executing tool", "error"),
     ("Unknown function", "unknown_tool"),
@@ -50,7 +57,7 @@ def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any
         attr.SAMPLE_UID: to_text(kwargs.get("uid", info.get("sample_index", ""))),
         attr.ROLLOUT_INDEX: int(index or 0),
     }
-    if step is not None:
+    if step is not None and step >= 0:  # fully asynchronous rollouts belong to no step, verl says -1
         found[attr.STEP_NUMBER] = int(step)
     if "data_source" in kwargs:
         found[attr.DATA_SOURCE] = to_text(kwargs["data_source"])
@@ -78,6 +85,11 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
     found = extract_trajectory({}, outputs[-1])
     if len(outputs) > 1:
         found[attr.RESPONSE_TOKENS] = sum(len(output.response_ids) for output in outputs)
+    measured = getattr(outputs[-1], "metrics", None)
+    for key, name in _MEASURED.items():
+        value = to_number(getattr(measured, name, None))
+        if value is not None and value >= 0:  # verl's -1 is "unknown"
+            found[key] = value
     for key, value in found.items():
         if value is not None:
             span.set_attribute(key, value)

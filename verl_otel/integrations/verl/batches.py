@@ -18,7 +18,8 @@ from verl_otel import _guard
 from verl_otel.integrations.patch import PATCHED, Hook, replace
 from verl_otel.integrations.verl import lineage
 from verl_otel.integrations.verl.agent_loop import find_open
-from verl_otel.integrations.verl.lineage import TAG, Origin
+from verl_otel.integrations.verl.lineage import TAG
+from verl_otel.integrations.verl.origins import Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording.store import Store
 
@@ -37,7 +38,7 @@ def _tag_output(original: Any) -> Any:
         result = await original(self, *args, **kwargs)
         if Store.on and result is not None and getattr(type(self)._postprocess, PATCHED, False):
             with _guard.swallowed("lineage"):
-                origin = lineage.find_origin()
+                origin = find_origin()
                 if origin is not None:
                     result.extra_fields[TAG] = origin.encode()
         return result
@@ -74,7 +75,7 @@ def _read_metrics(original: Any) -> Any:
             if waiting is not None:
                 waiting.extend(origins)
             elif find_open("validation") is None:
-                lineage.consume(origins, step=Trainer.step_number())
+                lineage.consume(origins, step=Trainer.step_number(), summarise=False)
         return original(self, metrics, *args, **kwargs)
 
     return performance_metrics
@@ -110,7 +111,7 @@ def _consume_ahead(original: Any) -> Any:
         with _guard.swallowed("lineage"):
             origins = _ready.pop(id(result[0]), None)
             if origins:
-                lineage.consume(origins, step=Trainer.step_number())
+                lineage.consume(origins, step=Trainer.step_number(), summarise=False)
         return result
 
     return generate

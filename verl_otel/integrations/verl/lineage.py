@@ -9,18 +9,18 @@ verl looks at the batch. This module carries it over TransferQueue's tags, `batc
 from __future__ import annotations
 
 import functools
-import json
-import math
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from verl_otel import _guard
 from verl_otel.integrations.patch import PATCHED, Hook, argument, replace
+from verl_otel.integrations.verl import statistics
 from verl_otel.integrations.verl.agent_loop import find_open
+from verl_otel.integrations.verl.origins import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording import registry
 from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span, clock
+from verl_otel.recording.span import Span
 from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
@@ -28,39 +28,6 @@ from verl_otel.semconv.spans import MAX_LINKS
 
 TAG: Final = "verl_otel"
 _CONSUME: Final = Site("consume", hook=True)
-
-
-class Origin(NamedTuple):
-    """Where a sample comes from, as its tag says it."""
-
-    trace_id: int
-    span_id: int
-    seconds: float
-    score: float | None
-    source: str
-    uid: str = ""
-    version: int | None = None
-    """Version of the weights that wrote its last token: the step after which they were synchronised."""
-
-    def encode(self) -> str:
-        """Return the tag's text."""
-        ids = f"{self.trace_id:x}", f"{self.span_id:x}"
-        return json.dumps([*ids, round(self.seconds, 6), self.score, self.source, self.uid, self.version])
-
-    @classmethod
-    def decode(cls, text: str) -> Origin:
-        """Read a tag.
-
-        Raises:
-            ValueError: It is not one of ours.
-        """
-        try:
-            trace_id, span_id, seconds, score, source, uid, version = json.loads(text)
-            numbers = float(seconds), None if score is None else float(score)
-            model = None if version is None else int(version)
-            return cls(int(trace_id, 16), int(span_id, 16), *numbers, str(source), str(uid), model)
-        except (TypeError, OverflowError) as error:
-            raise ValueError(f"not a tag of ours: {error}") from error
 
 
 def _wrap_put(original: Any) -> Any:
@@ -81,26 +48,6 @@ def _tag(tags: list[dict[str, Any]]) -> None:
         text = origin.encode()
         for tag in tags:
             tag[TAG] = text
-
-
-def find_origin() -> Origin | None:
-    """Return the trajectory that is open around here; None outside of one."""
-    span = find_open("trajectory")
-    if span is None:
-        return None
-    ids = span.resolve()
-    values = span.attributes
-    score = to_number(values.get(attr.REWARD_SCORE))
-    version = to_number(values.get(attr.MODEL_VERSION_MAX))
-    return Origin(
-        ids.trace_id,
-        ids.span_id,
-        clock() - span.start,
-        None if score is None else float(score),
-        str(values.get(attr.DATA_SOURCE, "")),
-        str(values.get(attr.SAMPLE_UID, "")),
-        None if version is None else int(version),
-    )
 
 
 def watch(buffer: Any) -> None:
@@ -130,12 +77,13 @@ def take_tags(tags: list[dict[str, Any]]) -> list[Origin]:
     return [origin for origin in map(_take_origin, tags) if origin is not None]
 
 
-def consume(origins: list[Origin], *, step: int | None) -> None:
+def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) -> None:
     """Link the step that trains on a batch to its trajectories, and sum up their scores and their staleness.
 
     Args:
         origins: Where each row of the batch comes from; padding rows and further outputs of one trajectory count once.
         step: Number of the step.
+        summarise: Say what the slowest trajectory did, too; the trainers without TransferQueue log that by themselves.
     """
     by_span: dict[tuple[int, int], Origin] = {}
     for origin in origins:
@@ -147,7 +95,9 @@ def consume(origins: list[Origin], *, step: int | None) -> None:
         if origin.version is not None and step is not None:
             registry.histogram("verl.rollout.staleness").record(max(0, step - 1 - origin.version))
     _link(distinct)
-    _sum_scores(distinct)
+    statistics.sum_scores(distinct)
+    if summarise:
+        statistics.describe_tail(distinct)
 
 
 def _take_origin(tag: dict[str, Any]) -> Origin | None:
@@ -174,36 +124,6 @@ def _link(origins: list[Origin]) -> None:
         step.set_attribute(attr.SLOWEST_TRACE_ID, f"{slowest.trace_id:032x}")
         step.set_attribute(attr.SLOWEST_UID, slowest.uid)
         step.set_attribute(attr.SLOWEST_SECONDS, slowest.seconds)
-
-
-def _sum_scores(origins: list[Origin]) -> None:
-    by_source: dict[str, list[float]] = {}
-    for origin in origins:
-        if origin.score is not None and origin.score == origin.score:
-            by_source.setdefault(origin.source, []).append(origin.score)
-    for source, scores in by_source.items():
-        scores.sort()
-        labels = ((attr.DATA_SOURCE, source),) if source else ()
-        mean = sum(scores) / len(scores)  # unlike the functions of `statistics` this takes infinite scores
-        facts = {
-            "mean": mean,
-            "stddev": math.sqrt(sum((score - mean) * (score - mean) for score in scores) / len(scores)),
-            "min": scores[0],
-            "max": scores[-1],
-            "p10": quantile(scores, 0.1),
-            "p50": quantile(scores, 0.5),
-            "p90": quantile(scores, 0.9),
-        }
-        for name, value in facts.items():
-            registry.gauge(f"verl.reward.score.{name}", labels).set(value)
-
-
-def quantile(ordered: list[float], share: float) -> float:
-    """Return a quantile of sorted values, interpolated linearly (as numpy does by default)."""
-    position = share * (len(ordered) - 1)
-    below = int(position)
-    above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (ordered[above] - ordered[below]) * (position - below)
 
 
 def _patch(module: ModuleType) -> None:

@@ -37,6 +37,8 @@ _RESERVED: Final = frozenset(
 STEP: Final = _ROWS["verl.training.step"]
 REWARD: Final = _ROWS["verl.average_reward"]
 _SCORE: Final = _ROWS["verl.validation.score"]
+MAX_NAME: Final = 230
+"""Characters of a key that go into a name; OpenTelemetry allows 255, with prefix and number."""
 _names: dict[str, Instrument] = {}
 _taken: set[str] = set()
 _seen: set[Labels] = set()
@@ -87,7 +89,7 @@ def metric_of(key: str) -> Instrument | None:
 
 
 def _candidates(key: str) -> Iterator[Instrument]:
-    clean = re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")
+    clean = re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")[:MAX_NAME]
     description = f"Scalar {key!r} of verl's Tracking.log, unchanged."
     numbered = (f"scalar.{clean}.{number}" for number in itertools.count(2))
     for name in itertools.chain((clean, f"scalar.{clean}"), numbered):

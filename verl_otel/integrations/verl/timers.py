@@ -19,6 +19,8 @@ from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
 
 _STEP: Final = Site("step", hook=True)
+_STOP: Final = "TrainingStopException"
+"""How verl's fully asynchronous trainer leaves its last, empty step."""
 SCALARS: Final = "timing_s/"
 """What verl puts in front of a timer's key when it logs it; one timer of 0.9 has it in its key already."""
 
@@ -35,6 +37,13 @@ def open_timer(key: str) -> Span | None:
     except Exception as error:
         _guard.report("timer", error)
         return None
+
+
+def close_timer(span: Span, error: BaseException | None) -> None:
+    """End the span of a timer; a step that only found out that training is over was none."""
+    if type(error).__name__ == _STOP:
+        span.discard()
+    span.close(error)
 
 
 class MarkedTimer:
@@ -65,7 +74,7 @@ class MarkedTimer:
         if error is None:
             self._timing[self._name] = self._timing.get(self._name, 0) + seconds
         if self._span is not None:
-            self._span.close(error)
+            close_timer(self._span, error)
 
     def __call__(self, function: Callable[..., Any]) -> Callable[..., Any]:
         """Decorate a function, as verl's timer can: each call is timed."""
@@ -89,7 +98,7 @@ def _around(original: Callable[..., Any]) -> Callable[..., Any]:
                 yield
         except BaseException as error:
             if span is not None:
-                span.close(error)
+                close_timer(span, error)
             raise
         if span is not None:
             span.close()

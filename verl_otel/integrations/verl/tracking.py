@@ -60,8 +60,9 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
         value = _find(config, path)
         if value is not None:
             labels[label] = to_text(value).rstrip("/").rpartition("/")[2] if label == "verl.model" else to_text(value)
-    if _find(config, "trainer.use_v1") is False:
-        labels[attr.TRAINER_MODE] = "legacy"
+    mode = _find_mode(config)
+    if mode:
+        labels[attr.TRAINER_MODE] = mode
     version = _verl_version()
     if version:
         labels[attr.VERL_VERSION] = version
@@ -71,6 +72,15 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     registry.gauge("verl.run.info", tuple(labels.items())).set(1)
     registry.gauge("verl.run.state").set(RUNNING)
     session.record_run(labels)
+
+
+def _find_mode(config: Any) -> str:
+    """Return which of the trainers without TransferQueue runs; empty for those that name their mode in the configuration."""
+    if _find(config, "async_training") is not None:
+        return "fully_async"
+    if _find(config, "trainer.v1") is not None and _find(config, "trainer.use_v1") is not False:
+        return ""
+    return "legacy" if _find(config, "actor_rollout_ref.hybrid_engine") is not False else "one_step_off"
 
 
 def _find(config: Any, path: str) -> Any:

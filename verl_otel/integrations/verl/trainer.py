@@ -81,6 +81,22 @@ def _wrap_fit(original: Any) -> Any:
     return fit
 
 
+def _wrap_async_fit(original: Any) -> Any:
+    @functools.wraps(original)
+    async def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _remember(self)
+        try:
+            result = await original(self, *args, **kwargs)
+        except BaseException:
+            end_run(failed=True)
+            raise
+        end_run(failed=False)
+        _wait_for_workers()
+        return result
+
+    return fit
+
+
 def _wait_for_workers() -> None:
     """Give the workers one drain interval: Ray kills them with the trainer, without running their ``atexit``."""
     running = session.current()
@@ -158,6 +174,10 @@ def _patch_separate(module: ModuleType) -> None:
     replace(module.SeparateRayPPOTrainer, "_fit_start_profile", _remember_at_step)
 
 
+def _patch_one_step(module: ModuleType) -> None:
+    replace(module.OneStepOffRayTrainer, "fit", _wrap_async_fit)
+
+
 _V1: Final = "verl.trainer.ppo.v1.trainer_base"
 HOOKS: Final = (
     Hook(
@@ -179,5 +199,12 @@ HOOKS: Final = (
         "SeparateRayPPOTrainer._fit_start_profile",
         _patch_separate,
         "no step numbers (one-step-off and fully asynchronous trainers)",
+    ),
+    Hook(
+        "verl.experimental.one_step_off_policy.ray_trainer",
+        "OneStepOffRayTrainer.fit",
+        _patch_one_step,
+        "how the run ended, and its last second (one-step-off trainer)",
+        since="verl 0.8",
     ),
 )

@@ -1,0 +1,110 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a training's telemetry says, counted against what the bed and Ray recorded by themselves. Empty results are good."""
+
+from collections import Counter, defaultdict
+
+PREFIXES = ("actor_rollout_ref_", "actor_rollout_", "actor_", "critic_", "ref_", "rollout_")
+"""What verl puts before a method's name in a worker that holds several roles."""
+
+
+def is_close(ours, theirs):
+    """Return whether two durations agree within 2 % or 5 ms."""
+    return abs(ours - theirs) <= max(0.005, 0.02 * theirs)
+
+
+def group(spans):
+    """Return the spans by the first word of their name."""
+    found = defaultdict(list)
+    for span in spans:
+        found[span.name.partition(" ")[0]].append(span)
+    return found
+
+
+def find_orphans(spans):
+    """Return what has no parent or link target although it names one, and ids that occur twice."""
+    ids = Counter(span.id for span in spans)
+    wrong = [("twice", span.name) for span in spans if ids[span.id] > 1]
+    wrong += [("no parent", span.name) for span in spans if span.parent and span.parent not in ids]
+    wrong += [("no target", span.name) for span in spans for _, target, _ in span.links if target not in ids]
+    return wrong
+
+
+def compare_counts(training, spans):
+    """Return the kinds of spans of which there are more or fewer than the bed's own log has calls."""
+    named = group(spans)
+    ours = {
+        "trajectory": len(named["verl.trajectory"]),
+        "server": len(named["verl.generate"]),
+        "score": len(named["verl.reward"]),
+        "tool": len(named["execute_tool"]),
+    }
+    theirs = {kind: len(training.bed(kind)) for kind in ours}
+    ours["chat"], theirs["chat"] = len(named["chat"]), theirs["server"]
+    return {kind: (ours[kind], theirs[kind]) for kind in ours if ours[kind] != theirs[kind]}
+
+
+def compare_workers(training, spans):
+    """Return the worker methods that ran more or less often than Ray's timeline says."""
+    worker_spans = [span for span in spans if span.name.startswith("verl.worker ")]
+    ours = Counter(
+        span.attributes["verl.worker.method"] for span in worker_spans if not span.attributes["verl.worker.nested"]
+    )
+    theirs = Counter()
+    for name, count in training.timeline().items():
+        prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), None)
+        if prefix is not None and "_dispatch_info" not in name and "_collect_info" not in name:
+            theirs[name.removeprefix(prefix)] += count
+    return {name: (ours[name], theirs[name]) for name in {*ours, *theirs} if ours[name] != theirs[name]}
+
+
+def compare_durations(training, spans):
+    """Return the pairs of durations, ours and the bed's, in order of length, that differ by more than 2 % and 5 ms."""
+    named = group(spans)
+    wrong = {}
+    for kind, name in (("trajectory", "verl.trajectory"), ("server", "verl.generate"), ("reward", "verl.reward")):
+        ours = sorted(span.seconds for span in named[name])
+        theirs = sorted(each["seconds"] for each in training.bed(kind))
+        pairs = [pair for pair in zip(ours, theirs, strict=True) if not is_close(*pair)]
+        if pairs:
+            wrong[kind] = pairs
+    return wrong
+
+
+def read_consumed(spans):
+    """Return (number of the consuming step, trace of the trajectory) for every link of a step to what it trained on."""
+    named = group(spans)
+    steps = {span.trace: span.attributes["verl.step.number"] for span in named["verl.step"]}
+    return [(steps[span.trace], trace) for span in named["verl.consume"] for trace, _, _ in span.links]
+
+
+def find_unsubmitted(spans):
+    """Return the trajectories that no step, validation or warm-up has submitted."""
+    named = group(spans)
+    roots = {span.trace for name in ("verl.step", "verl.validation", "verl.warmup") for span in named[name]}
+    return [
+        span.attributes["verl.sample.uid"]
+        for span in named["verl.trajectory"]
+        if not [trace for trace, _, link in span.links if link["verl.link.type"] == "submitted_by" and trace in roots]
+    ]
+
+
+def find_broken_trees(spans):
+    """Return the trajectories without an LLM call that has a server side, or, if they succeeded, without a reward."""
+    children = defaultdict(list)
+    for span in spans:
+        children[span.parent].append(span)
+
+    def below(span, name):
+        return [
+            each for child in children[span.id] for each in (child, *below(child, name)) if each.name.startswith(name)
+        ]
+
+    wrong = []
+    for root in group(spans)["verl.trajectory"]:
+        calls = below(root, "chat")
+        if not calls or not all(below(call, "verl.generate") for call in calls):
+            wrong.append(("calls", root.attributes["verl.sample.uid"]))
+        if root.attributes.get("verl.outcome") == "success" and len(below(root, "verl.reward")) != 1:
+            wrong.append(("reward", root.attributes["verl.sample.uid"]))
+    return wrong

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The ways in which verl trains, as trainings of the bed: what is run, and what can be expected of it."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import bed_run
+
+TOP = Path(__file__).resolve().parent.parent.parent
+GROUP = 4 * 2
+"""Samples that a step trains on: prompts times rollouts."""
+
+
+class Mode(NamedTuple):
+    """One row of the matrix."""
+
+    title: str
+    options: dict
+    """Arguments of `bed_run.train`."""
+    steps: int
+    samples: int = GROUP
+    """Trajectories that one step consumes."""
+    submitted: bool = True
+    """Whether every trajectory is submitted by a step, a validation or a warm-up."""
+    release: str = ""
+    """An earlier release of verl, in an environment of its own."""
+
+
+def _options(*overrides, **more):
+    return {"overrides": ["trainer.val_before_train=True", *overrides], **more}
+
+
+MODES = {
+    "colocate_async": Mode("v1 `colocate_async`, GRPO", _options(mode="colocate_async"), steps=3),
+    "separate_async": Mode("v1 `separate_async`, GRPO, two replicas", _options(mode="separate_async"), steps=3),
+    "critic": Mode(
+        "v1 `sync`, PPO with critic, checkpoints, validation before and during training",
+        _options("trainer.save_freq=1", "trainer.default_local_dir=checkpoints", algorithm="gae"),
+        steps=3,
+    ),
+    "tools": Mode(
+        "v1 `sync`, tool agent: a slow tool, one that raises, one that hangs until its time-out",
+        {"tool": True, "hide": "nvtx", "CPU_BED_SLOW_TOOL": "3:11", "CPU_BED_BAD_TOOLS": "raise:3,hang:27"},
+        steps=3,
+    ),
+    "legacy": Mode("legacy trainer (`trainer.use_v1=false`), GRPO", _options(mode="legacy"), steps=3),
+    "one_step_off": Mode("one step off policy, GRPO", _options(mode="one_step_off"), steps=3),
+    "fully_async": Mode("fully asynchronous, GRPO", _options(mode="fully_async"), steps=8, samples=4, submitted=False),
+    "verl-0.8": Mode("verl 0.8.0, GRPO", _options(mode="0.8"), steps=3, release="08"),
+    "verl-0.7": Mode("verl 0.7.1, GRPO", _options(mode="0.7"), steps=3, release="07"),
+}
+
+
+def train(name, out):
+    """Run the training of a mode, with files as the only output and Ray's own list of executed calls."""
+    mode = MODES[name]
+    options = dict(mode.options)
+    overrides = [*options.pop("overrides", ()), f"ray_kwargs.timeline_json_file={out}/timeline.json"]
+    if mode.release:
+        options |= {"python": make_environment(mode.release), "VERL_USE_EXTERNAL_MODULES": "verl_otel.plugin,cpu_bed"}
+    return bed_run.train(out, overrides=overrides, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs", **options)
+
+
+def make_environment(release):
+    """Return the Python of an environment with an earlier release of verl, made from its lock if need be."""
+    uv = TOP / ".cache" / "uv" / "bin" / "uv"
+    folder, lock = TOP / f".venv-verl-{release}", TOP / "requirements" / f"verl-{release}.txt"
+    python = folder / "bin" / "python"
+    run = lambda *arguments: subprocess.run([uv, *arguments], check=True)  # noqa: E731 - four calls alike
+    run("venv", "--quiet", "--allow-existing", "--python", sys.executable, folder)
+    run("pip", "sync", "--quiet", "--python", python, "--require-hashes", lock)
+    run("pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", TOP)
+    return python

@@ -1,0 +1,108 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The page "What you get from each mode" (docs/modes.md), from what the trainings of ``make matrix`` produced.
+
+Usage: python tests/end_to_end/modes_page.py   (after ``make matrix``)
+"""
+
+import hashlib
+import json
+from collections import Counter
+from datetime import datetime, timezone
+from pathlib import Path
+
+import modes
+
+KEPT = modes.TOP / ".cache" / "modes"
+PAGE = modes.TOP / "docs" / "modes.md"
+STAMP = "Made from the integrations with the sha256 "
+COLUMNS = {
+    "steps": "verl.step",
+    "phases": "verl.phase",
+    "worker calls": "verl.worker",
+    "trajectories": "verl.trajectory",
+    "turns": "verl.turn",
+    "LLM calls": "chat",
+    "server side": "verl.generate",
+    "tools": "execute_tool",
+    "rewards": "verl.reward",
+    "weight syncs": "verl.weight_sync",
+    "checkpoints": "verl.checkpoint",
+}
+"""Column of the table: first part of the names of its spans."""
+
+
+def hash_integrations():
+    """Return a hash over the source of every hook."""
+    folder = modes.TOP / "verl_otel" / "integrations"
+    digest = hashlib.sha256()
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:16]
+
+
+def keep(name, training, spans):
+    """Keep what one training produced, for the page."""
+    KEPT.mkdir(parents=True, exist_ok=True)
+    names = Counter()
+    for span in spans:
+        first = span.name.partition(" ")[0]
+        names["verl.phase" if first.startswith("verl.phase.") else first] += 1
+    facts = {
+        "hash": hash_integrations(),
+        "spans": names,
+        "processes": len({span.pid for span in spans}),
+        "consumed": sum(len(span.links) for span in spans if span.name == "verl.consume"),
+        "metrics": len({name for name, *_ in training.points()}),
+        "seconds": training.seconds,
+    }
+    (KEPT / f"{name}.json").write_text(json.dumps(facts))
+
+
+def write_page():
+    """Write the page; every mode must have been run with the present integrations.
+
+    Raises:
+        SystemExit: A mode was not run since the integrations changed.
+    """
+    found = {name: json.loads(path.read_text()) for name in modes.MODES if (path := KEPT / f"{name}.json").exists()}
+    stale = [name for name in modes.MODES if found.get(name, {}).get("hash") != hash_integrations()]
+    if stale:
+        raise SystemExit(f"not run with these integrations: {', '.join(stale)}; run `make matrix`")
+    head = ["mode", *COLUMNS, "linked to a step", "processes", "metrics"]
+    rows = [
+        [
+            modes.MODES[name].title,
+            *(str(facts["spans"].get(span, 0)) for span in COLUMNS.values()),
+            *(str(facts[key]) for key in ("consumed", "processes", "metrics")),
+        ]
+        for name, facts in found.items()
+    ]
+    lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
+    PAGE.write_text(_TEXT.format(table="\n".join(lines), stamp=STAMP + hash_integrations(), day=_today()))
+
+
+def _today():
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d")
+
+
+_TEXT = """# What you get from each mode
+
+One training of each way in which verl trains was run for this table, on a CPU, with telemetry in files: a tiny model, real verl, real
+Ray, {day}. The numbers are spans of that training. The tests count them against the server, the tool and the reward function of the
+test bed and against Ray's own timeline: none is missing, none is there twice, every parent and every link target is in the files.
+
+{table}
+
+* "linked to a step": trajectories that a step names as what it trained on. Every trained sample is linked once.
+* Legacy, one-step-off and fully asynchronous trainers, and verl 0.7 and 0.8, have no TransferQueue: there the links travel with the
+  batches of the agent loop.
+* Rollouts of the fully asynchronous trainer run on their own: no step submits them, so their traces have no link `submitted_by`.
+* verl 0.7 and 0.8 have no plug-in entry points: set `VERL_USE_EXTERNAL_MODULES=verl_otel.plugin`, with verl-otel installed on every node.
+
+{stamp}. `make matrix` runs all of it again.
+"""
+
+if __name__ == "__main__":
+    write_page()
+    print(f"wrote {PAGE.relative_to(Path.cwd()) if PAGE.is_relative_to(Path.cwd()) else PAGE}")

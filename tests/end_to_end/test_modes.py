@@ -1,0 +1,92 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every way in which verl trains gives a whole picture, counted against the bed's and Ray's own records."""
+
+from collections import Counter
+
+import counts
+import modes
+import modes_page
+import pytest
+
+pytestmark = pytest.mark.verl
+
+EACH_TIME = ("separate_async", "tools", "verl-0.8")
+"""The modes that ``make test`` runs; ``make matrix`` runs all."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(name, marks=() if name in EACH_TIME else pytest.mark.matrix) for name in modes.MODES],
+)
+def run(request, outs):
+    """Name of a mode, the mode, its training and its spans."""
+    name = request.param
+    training = request.getfixturevalue("tool_run") if name == "tools" else modes.train(name, outs / name)
+    assert training.returncode == 0, training.log[-3000:]
+    spans = training.spans()
+    modes_page.keep(name, training, spans)
+    return name, modes.MODES[name], training, spans
+
+
+def test_telemetry_says_nothing_unexpected(run):
+    """No line of ours stands in the log of a training that goes well."""
+    _, _, training, _ = run
+    assert "verl-otel:" not in training.log
+
+
+def test_every_step_is_there(run):
+    """There is one step for each that verl made, numbered without a gap, with its phases."""
+    _, mode, _, spans = run
+    steps = [span for span in spans if span.name == "verl.step"]
+    assert sorted(span.attributes["verl.step.number"] for span in steps) == list(range(1, mode.steps + 1))
+    phases = Counter(span.name for span in spans if span.name.startswith("verl.phase."))
+    assert phases["verl.phase.gen"] == phases["verl.phase.update_actor"] == mode.steps
+
+
+def test_nothing_is_an_orphan(run):
+    """Every parent and every link target is in the files, no id twice."""
+    *_, spans = run
+    assert not counts.find_orphans(spans)
+
+
+def test_spans_equal_the_beds_own_log(run):
+    """There are as many trajectories, LLM calls on both sides, tool calls and rewards as the bed counted."""
+    _, _, training, spans = run
+    assert not counts.compare_counts(training, spans)
+
+
+def test_worker_spans_equal_rays_own_timeline(run):
+    """Every method of a worker ran as often as Ray's timeline says."""
+    _, _, training, spans = run
+    assert not counts.compare_workers(training, spans)
+
+
+def test_durations_equal_the_beds_own_stamps(run):
+    """Trajectories, LLM calls and rewards lasted as long as the bed measured."""
+    _, _, training, spans = run
+    assert not counts.compare_durations(training, spans)
+
+
+def test_every_trajectory_is_a_tree(run):
+    """Below every trajectory lie its LLM calls with their server side, and its reward."""
+    *_, spans = run
+    assert not counts.find_broken_trees(spans)
+
+
+def test_every_trajectory_was_submitted_by_somebody(run):
+    """Each trajectory is linked to the step, validation or warm-up that submitted it."""
+    name, mode, _, spans = run
+    if not mode.submitted:
+        pytest.skip(f"{name}: its rollouts run on their own, no step submits them")
+    assert not counts.find_unsubmitted(spans)
+
+
+def test_each_consumed_sample_is_linked_once(run):
+    """Each step is linked to the trajectories that it trained on, each of them once, none of validation."""
+    _, mode, _, spans = run
+    consumed = counts.read_consumed(spans)
+    validated = {span.trace for span in spans if span.attributes.get("verl.validate")}
+    assert Counter(number for number, _ in consumed) == dict.fromkeys(range(1, mode.steps + 1), mode.samples)
+    assert len({trace for _, trace in consumed}) == len(consumed)
+    assert not validated & {trace for _, trace in consumed}

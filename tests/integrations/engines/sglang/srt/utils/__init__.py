@@ -1,0 +1,5 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A fake of the package of this name; its signatures are compared with the released wheel."""
+
+from sglang.srt.utils.common import *  # noqa: F403 - as the real one does

@@ -1,0 +1,321 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""HTTP calls of rewards belong to the reward: with OpenTelemetry's own instrumentation, a real server and a real client."""
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from types import SimpleNamespace
+
+import pytest
+from opentelemetry import metrics, trace
+from opentelemetry.sdk.metrics import MeterProvider
+from opentelemetry.sdk.metrics.export import InMemoryMetricReader
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+import verl_otel
+from verl_otel.integrations import aiohttp as integration
+from verl_otel.integrations import calls
+from verl_otel.integrations.aiohttp import client
+from verl_otel.recording.store import Store
+
+aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
+instrumentation = pytest.importorskip(
+    "opentelemetry.instrumentation.aiohttp_client", reason="pip install 'verl-otel[aiohttp]': not installed here"
+)
+WORKER = """
+class RewardLoopWorker:
+    def __init__(self):
+        self._init_reward_fn()
+
+    def _init_reward_fn(self):
+        self.ready = True
+"""
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The spans that leave by the global provider, in the order in which they ended."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return exporter.get_finished_spans
+
+
+@pytest.fixture
+def worker(loaded, recorded, sent):
+    """A reward worker's process: the worker is made, and nothing else is done."""
+    integration.install()
+    module = loaded(WORKER)
+    client.patch_worker(module)
+    plain = aiohttp.ClientSession.__init__
+    yield module.RewardLoopWorker()
+    integration.uninstall()
+    assert aiohttp.ClientSession.__init__ is plain
+
+
+@asynccontextmanager
+async def serve(answer=None):
+    """A real server on this machine; gives its URL and the headers of each request."""
+    from aiohttp import web
+
+    seen = []
+
+    async def handle(request):
+        seen.append(dict(request.headers))
+        if answer is not None:
+            await answer()
+        return web.json_response({"score": 1.0})
+
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    try:
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        yield f"http://127.0.0.1:{runner.addresses[0][1]}", seen
+    finally:
+        await runner.cleanup()
+
+
+async def post(url):
+    async with aiohttp.ClientSession() as session, session.post(url, json={"x": 1}) as response:
+        return await response.json()
+
+
+def header_of(span):
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+
+
+async def test_a_call_is_a_client_span_of_the_reward(worker, recorded, sent):
+    """A call within a reward is a client span below it, and the server is told so."""
+    async with serve() as (url, seen):
+        with verl_otel.reward("math"):
+            assert await post(f"{url}/classify") == {"score": 1.0}
+    (span,) = sent()
+    reward = recorded.span("verl.reward")
+    assert (span.kind, span.context.trace_id) == (trace.SpanKind.CLIENT, reward.trace_id)
+    assert span.parent.span_id == reward.span_id
+    assert seen[0]["traceparent"] == header_of(span)
+
+
+async def test_calls_at_the_same_time_belong_to_their_own(worker, recorded, sent):
+    """Rewards that call at the same time do not take each other's spans, and their context is left as it was."""
+
+    async def one(url):
+        with verl_otel.reward("math") as reward:
+            await post(url)
+            assert trace.get_current_span().get_span_context().span_id == reward.get_span_context().span_id
+
+    async with serve() as (url, _):
+        await asyncio.gather(*(one(url) for _ in range(20)))
+    assert sorted(span.parent.span_id for span in sent()) == sorted(span.span_id for span in recorded.spans)
+
+
+async def test_a_call_outside_of_everything_is_left_alone(worker, recorded, sent):
+    """A call without a span around it makes no span and tells the server nothing."""
+    async with serve() as (url, seen):
+        await post(url)
+    assert not sent()
+    assert not [name for name in seen[0] if name.lower() == "traceparent"]
+
+
+async def test_what_may_be_secret_is_left_out(worker, recorded, sent):
+    """Neither the query of a URL nor its password is kept."""
+    async with serve() as (url, _):
+        with verl_otel.reward("math"):
+            await post(f"{url.replace('//', '//user:word@')}/a?key=secret#part")
+    (span,) = sent()
+    texts = [str(value) for value in span.attributes.values()]
+    assert f"{url}/a" in texts
+    assert not [text for text in texts if "secret" in text or "word" in text or "part" in text]
+
+
+@pytest.mark.parametrize("content", [False, True])
+async def test_a_call_that_fails(worker, recorded, sent, monkeypatch, content):
+    """A failure reaches the caller unchanged and marks the span; its message is kept if content is."""
+    monkeypatch.setattr(Store, "capture_content", content)
+    async with serve() as (url, _):
+        pass
+    with verl_otel.reward("math"), pytest.raises(aiohttp.ClientConnectorError, match="Cannot connect"):
+        await post(url)
+    (span,) = sent()
+    assert span.status.status_code is trace.StatusCode.ERROR
+    assert len(span.events) == content
+
+
+async def test_a_call_that_is_cancelled(worker, recorded, sent):
+    """A call that is given up ends its span, and the reward's context is as before."""
+    async with serve(lambda: asyncio.sleep(1)) as (url, _):
+        with verl_otel.reward("math") as reward:
+            with pytest.raises(asyncio.TimeoutError):
+                await asyncio.wait_for(post(url), 0.2)
+            assert trace.get_current_span().get_span_context().span_id == reward.get_span_context().span_id
+    assert len(sent()) == 1
+
+
+async def test_no_metric_of_its_own(worker, recorded, sent, monkeypatch):
+    """The instrumentation's histogram, which is in no catalogue, is not sent."""
+    reader = InMemoryMetricReader()
+    monkeypatch.setattr("opentelemetry.metrics._internal._METER_PROVIDER", MeterProvider(metric_readers=[reader]))
+    assert isinstance(metrics.get_meter_provider(), MeterProvider)
+    async with serve() as (url, _):
+        with verl_otel.reward("math"):
+            await post(url)
+    assert reader.get_metrics_data() is None or not reader.get_metrics_data().resource_metrics
+
+
+async def test_only_a_worker_switches_it_on(loaded, recorded, sent):
+    """Hooks that are installed, and modules that are imported, change nothing of aiohttp."""
+    plain = aiohttp.ClientSession.__init__
+    integration.install()
+    module = loaded(WORKER)
+    client.patch_worker(module)
+    assert aiohttp.ClientSession.__init__ is plain
+    module.RewardLoopWorker()
+    assert aiohttp.ClientSession.__init__ is not plain
+    integration.uninstall()
+    assert aiohttp.ClientSession.__init__ is plain
+
+
+def test_off_means_off(loaded):
+    """With telemetry off a worker changes nothing of aiohttp."""
+    plain = aiohttp.ClientSession.__init__
+    integration.install()
+    module = loaded(WORKER)
+    client.patch_worker(module)
+    assert module.RewardLoopWorker().ready
+    assert aiohttp.ClientSession.__init__ is plain
+
+
+async def test_sessions_that_are_there_fall_silent(worker, recorded, sent):
+    """After uninstalling, a session that was made before makes no more spans."""
+    async with serve() as (url, seen), aiohttp.ClientSession() as session:
+        integration.uninstall()
+        with verl_otel.reward("math"):
+            await (await session.post(url)).json()
+    assert not sent()
+    assert not [name for name in seen[0] if name.lower() == "traceparent"]
+
+
+async def test_the_users_own_instrumentation_stays(loaded, recorded, sent):
+    """Where the user has instrumented aiohttp, his is used and not taken away."""
+    own = instrumentation.AioHttpClientInstrumentor()
+    own.instrument()
+    try:
+        his = aiohttp.ClientSession.__init__
+        module = loaded(WORKER)
+        client.patch_worker(module)
+        module.RewardLoopWorker()
+        integration.uninstall()
+        assert aiohttp.ClientSession.__init__ == his
+        assert own.is_instrumented_by_opentelemetry
+    finally:
+        own.uninstrument()
+
+
+def test_without_the_package_nothing_happens(loaded, recorded, monkeypatch):
+    """Without the optional package a worker works, and nothing is said."""
+    monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.aiohttp_client", None)
+    plain = aiohttp.ClientSession.__init__
+    module = loaded(WORKER)
+    client.patch_worker(module)
+    assert module.RewardLoopWorker().ready
+    assert aiohttp.ClientSession.__init__ is plain
+
+
+@pytest.mark.parametrize(("name", "on"), [("RewardComputeWorker", True), ("RewardLoopWorker", True), ("Other", False)])
+def test_the_remote_managers_worker_is_known_by_name(recorded, sent, name, on):
+    """The remote manager's actor cannot be patched: it is known by the first call that Ray's carrier sees."""
+    integration.install()
+    assert calls.find_opener("compute_score")(name) is None
+    assert instrumentation.AioHttpClientInstrumentor().is_instrumented_by_opentelemetry is on
+
+
+@asynccontextmanager
+async def route(worker_url):
+    """The router of verl, as it runs in its process; gives its address."""
+    uvicorn = pytest.importorskip("uvicorn")
+    router = pytest.importorskip("verl.experimental.reward_loop.router.naive_router").NaiveRouter([worker_url])
+    server = uvicorn.Server(uvicorn.Config(router.app, host="127.0.0.1", port=0, log_level="warning"))
+    task = asyncio.create_task(server.serve())
+    while not server.started:  # noqa: ASYNC110 - uvicorn has nothing to wait for
+        await asyncio.sleep(0.01)
+    try:
+        yield f"127.0.0.1:{server.servers[0].sockets[0].getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        await task
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # verl's own
+async def test_verls_own_worker_and_router(recorded, sent):
+    """A request of verl's own to a reward model, through verl's own router, is one line of spans from the reward to the model's server."""
+    reward_loop = pytest.importorskip("verl.experimental.reward_loop.reward_loop", reason="verl is not installed")
+    integration.install()
+    async with serve() as (url, seen), route(url) as address:
+        worker = SimpleNamespace(reward_router_address=address)
+        with verl_otel.reward("math"):
+            output = await reward_loop.RewardLoopWorker._post_request(worker, {"input": "x"}, "classify")
+    assert output == {"score": 1.0}
+    inner, outer = (span for span in sent() if span.kind is trace.SpanKind.CLIENT)
+    parents = {
+        span.context.span_id: span.parent.span_id for span in sent()
+    }  # FastAPI may have spans of its own between
+    way = [inner.context.span_id]
+    while way[-1] in parents:
+        way.append(parents[way[-1]])
+    assert outer.context.span_id in way
+    assert way[-1] == recorded.span("verl.reward").span_id
+    found = {name.lower(): value for name, value in seen[0].items()}
+    assert found["traceparent"] == header_of(inner)
+
+
+FIRST_CALL = """
+import asyncio, aiohttp
+import verl_otel, verl_otel.plugin
+from verl_otel.integrations import calls
+
+async def main():
+    from aiohttp import web
+    async def handle(request):
+        return web.Response()
+    app = web.Application()
+    app.router.add_get("/", handle)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    calls.find_opener("compute_score")("RewardLoopWorker")
+    with verl_otel.reward("math"):
+        async with aiohttp.ClientSession() as session:
+            await session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/")
+    await runner.cleanup()
+
+asyncio.run(main())
+"""
+
+
+def test_the_first_call_is_sent(tmp_path):
+    """The span of a process's very first call is in its files, with ours."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "VERL_", "PYTEST_"))}
+    environ |= {"VERL_OTEL_ENABLED": "1", "VERL_OTEL_RUN_DIR": str(tmp_path), "VERL_OTEL_EXPORTERS": "file"}
+    done = subprocess.run(
+        [sys.executable, "-c", FIRST_CALL], env=environ, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == 0, done.stderr
+    spans = {
+        span["name"]: span
+        for path in tmp_path.glob("*/traces-*.jsonl")
+        for line in path.read_text().splitlines()
+        for resource in json.loads(line)["resourceSpans"]
+        for scope in resource["scopeSpans"]
+        for span in scope["spans"]
+    }
+    assert spans["GET"]["parentSpanId"] == spans["verl.reward"]["spanId"]

@@ -1,0 +1,221 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Fetch the files of a run from all nodes of its Ray cluster into one folder.
+
+RUN is the id of a run, in the run directory of this shell (VERL_OTEL_RUN_DIR, --run-dir) or, while it is going on, wherever its processes
+say; or the path of its folder, the same on every node. Files of a disk that nodes share are fetched once, those of this node are
+copied. A run that is going on is fetched as far as it is. Exit code 0: every node answered. 1: one did not, or no node has
+files of this run; what the others have was fetched.
+
+Examples:
+  verl-otel collect 20261121-093000-a3f2
+  verl-otel collect 20261121-093000-a3f2 --out /data/runs/a3f2 && verl-otel report /data/runs/a3f2
+  verl-otel collect /scratch/runs/20261121-093000-a3f2 --address 10.0.0.1:6379
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any, Final
+
+from verl_otel import config
+from verl_otel.errors import VerlOtelError
+from verl_otel.integrations.ray import collection
+from verl_otel.integrations.ray.collection import File, Node, NodeError
+from verl_otel.parsers import parse_name
+from verl_otel.session.manifest import NAME as MANIFEST
+
+_SHOW_EVERY: Final = 0.5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("run_name", metavar="RUN", help="id of the run, or the path of its folder")
+    parser.add_argument("--address", metavar="HOST:PORT", help="Ray cluster (default: RAY_ADDRESS, or the one here)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="folder to write to (./collected-RUN)")
+    parser.add_argument(
+        "--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run, on every node"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Fetch what every node has. Returns 1 when a node failed or none has files."""
+    default = _find_default(arguments.run_name, arguments.run_dir)
+    out = (arguments.out or Path(f"collected-{default.name}")).absolute()
+    failed = 0
+    with collection.join(arguments.address) as ray:
+        told = collection.find_folders(ray, default.name)
+        nodes = collection.list_nodes(ray)
+        gathering = Gathering(out, default.name)
+        for node in nodes:
+            folders = list(dict.fromkeys([*told.get(node.id, []), str(default)]))
+            if node.is_local and out.resolve() in [Path(each).resolve() for each in folders]:
+                raise VerlOtelError(f"{out} is the run's own folder: give another one with --out")
+            try:
+                gathering.fetch(ray, node, folders)
+            except NodeError as error:
+                failed += 1
+                print(f"{node.name}: FAILED: {error}")
+    gathering.finish()
+    if not gathering.files:
+        print(f"no node has files of {default.name} (looked in {default}; --run-dir says where else)")
+        return 1
+    lacking = f", without {failed} of {len(nodes)} nodes" if failed else ""
+    print(f"{gathering.files} files, {show_bytes(gathering.bytes)} in {out}{lacking}: verl-otel report {out}")
+    return int(failed > 0)
+
+
+def _find_default(run_name: str, run_dir: Path | None) -> Path:
+    """Return the folder of the run, where a node has said no other."""
+    if "/" in run_name:
+        return Path(run_name).absolute()
+    try:
+        return (run_dir.absolute() if run_dir else config.load().run_dir) / parse_name(run_name)
+    except ValueError as error:
+        raise VerlOtelError(f"{run_name!r}: no id of a run: {error}") from None
+
+
+class Gathering:
+    """The folder that files of many nodes come to.
+
+    Args:
+        out: The folder; it is made with the first file.
+        run_id: What the run's record says if no node has one.
+    """
+
+    def __init__(self, out: Path, run_id: str) -> None:
+        self.files = 0
+        self.bytes = 0
+        self._out = out
+        self._run_id = run_id
+        self._seen: set[tuple[str, int, int]] = set()
+        self._taken: set[str] = set()
+        self._records: list[dict[str, Any]] = []
+        self._shown_at = 0.0
+
+    def fetch(self, ray: Any, node: Node, folders: list[str]) -> None:
+        """Fetch from one node what is not yet here, and say so in a line.
+
+        Raises:
+            NodeError: The node, or the disk here, failed; files that were complete stay.
+        """
+        begin, bytes_before, files_before = time.monotonic(), self.bytes, self.files
+        listed = collection.list_files(ray, node, folders)
+        wanted = [each for folder in folders for each in self._choose(folder, listed)]
+        total = sum(each.size for each in wanted)
+        try:
+            self._receive(ray, node, wanted, total)
+        finally:
+            self._clear_line()
+        shared = f", {len(listed) - len(wanted)} more on a shared disk" if len(listed) > len(wanted) else ""
+        text = f"{self.files - files_before} files, {show_bytes(self.bytes - bytes_before)}"
+        print(f"{node.name}: {text}{shared}, {time.monotonic() - begin:.1f} s" if listed else f"{node.name}: no files")
+
+    def _choose(self, folder: str, listed: list[File]) -> list[File]:
+        """Return the files of a folder that are not yet here: on a shared disk those that no other node has shown."""
+        files = [each for each in listed if each.folder == folder]
+        marks = {(each.path, each.inode, each.head) for each in files}
+        if marks & self._seen:
+            shown = {path for path, _, _ in self._seen}
+            files = [each for each in files if each.path not in shown]
+        self._seen |= marks
+        return files
+
+    def _receive(self, ray: Any, node: Node, wanted: list[File], total: int) -> None:
+        current: File | None = None
+        part: Path | None = None
+        done = 0
+        try:
+            for file, data in collection.read_files(ray, node, wanted):
+                if file is not current:
+                    self._complete(current, part, node)
+                    current, part = file, None  # complete: nothing to take away if the next one fails
+                    part = self._begin(file)
+                with part.open("ab") as handle:  # type: ignore[union-attr]  # made right above
+                    handle.write(data)
+                self.bytes += len(data)
+                done += len(data)
+                self._show(node, done, total)
+            self._complete(current, part, node)
+        except OSError as error:
+            raise NodeError(f"cannot write {self._out}: {error.strerror}") from None
+        except BaseException:
+            if part is not None:
+                part.unlink(missing_ok=True)
+            raise
+
+    def _begin(self, file: File) -> Path:
+        path = PurePosixPath(file.path)
+        if path.is_absolute() or ".." in path.parts or not path.parts:
+            raise NodeError(f"it sent a path outside of the run: {file.path!r}")
+        part = self._out / f"{path}.part"
+        part.parent.mkdir(parents=True, exist_ok=True)
+        part.unlink(missing_ok=True)
+        return part
+
+    def _complete(self, file: File | None, part: Path | None, node: Node) -> None:
+        if file is None or part is None:
+            return
+        self.files += 1
+        if file.path == MANIFEST:
+            self._records.append(_read_record(part))
+            part.unlink()
+            return
+        path = PurePosixPath(file.path)
+        names = [
+            file.path,
+            *(str(path.with_name(f"{path.stem}@{node.name}{mark}{path.suffix}")) for mark in ("", "-2")),
+        ]
+        name = next(
+            (each for each in names if each not in self._taken), names[-1]
+        )  # a process of the same name elsewhere
+        self._taken.add(name)
+        part.replace(self._out / name)
+
+    def finish(self) -> None:
+        """Write the run's record: every node may know another part of it."""
+        if not self._records:
+            return
+        merged: dict[str, Any] = {}
+        for record in reversed(self._records):  # what this node says wins
+            merged |= record
+        attempts = [each for record in self._records if isinstance(each := record.get("attempts"), list)]
+        merged |= {"run_id": self._run_id, "attempts": max(attempts, key=len, default=[])}
+        (self._out / MANIFEST).write_text(json.dumps(merged, indent=1) + "\n", "utf-8")
+
+    def _show(self, node: Node, done: int, total: int) -> None:
+        if sys.stderr.isatty() and time.monotonic() - self._shown_at >= _SHOW_EVERY:
+            self._shown_at = time.monotonic()
+            text = f"{node.name}: {show_bytes(done)} of {show_bytes(total)}"
+            print(f"\r{text[: os.get_terminal_size(2).columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
+
+    def _clear_line(self) -> None:
+        if self._shown_at:
+            self._shown_at = 0.0
+            print("\r\033[K", end="", file=sys.stderr, flush=True)
+
+
+def _read_record(path: Path) -> dict[str, Any]:
+    try:
+        found = json.loads(path.read_text("utf-8"))
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def show_bytes(count: float) -> str:
+    """Return a size as people write it.
+
+    Example:
+        "34.1 MiB" of 35756441
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1000:  # noqa: PLR2004 - then the next unit is shorter
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"

@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Where a sample comes from: what a trajectory says of itself to the step that will train on it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from verl_otel.integrations.verl.agent_loop import find_open
+from verl_otel.recording.span import clock
+from verl_otel.recording.values import to_number
+from verl_otel.semconv import attributes as attr
+
+FACTS: Final = {
+    "llm": attr.LLM_SECONDS,
+    "tool": attr.TOOL_SECONDS,
+    "reward": attr.REWARD_SECONDS,
+    "preemptions": attr.PREEMPTIONS,
+    "prompt": attr.PROMPT_TOKENS,
+    "response": attr.RESPONSE_TOKENS,
+}
+"""What a tag says of the work in a trajectory, and the attribute that it stands in."""
+
+
+class Origin(NamedTuple):
+    """Where a sample comes from, as its tag says it."""
+
+    trace_id: int
+    span_id: int
+    seconds: float
+    score: float | None
+    source: str
+    uid: str = ""
+    version: int | None = None
+    """Version of the weights that wrote its last token: the step after which they were synchronised."""
+    facts: Mapping[str, float] = {}
+    """Those of `FACTS` that are known: seconds, preemptions, tokens."""
+
+    def encode(self) -> str:
+        """Return the tag's text."""
+        ids = f"{self.trace_id:x}", f"{self.span_id:x}"
+        said = self.score, self.source, self.uid, self.version, dict(self.facts)
+        return json.dumps([*ids, round(self.seconds, 6), *said])
+
+    @classmethod
+    def decode(cls, text: str) -> Origin:
+        """Read a tag.
+
+        Raises:
+            ValueError: It is not one of ours.
+        """
+        try:
+            trace_id, span_id, seconds, score, source, uid, version, facts = json.loads(text)
+            return cls(
+                int(trace_id, 16),
+                int(span_id, 16),
+                float(seconds),
+                None if score is None else float(score),
+                str(source),
+                str(uid),
+                None if version is None else int(version),
+                {str(name): float(value) for name, value in facts.items()},
+            )
+        except (TypeError, AttributeError, OverflowError) as error:
+            raise ValueError(f"not a tag of ours: {error}") from error
+
+
+def find_origin() -> Origin | None:
+    """Return what the trajectory that is open around here says of itself; None outside of one."""
+    span = find_open("trajectory")
+    if span is None:
+        return None
+    ids = span.resolve()
+    values = span.attributes
+    score = to_number(values.get(attr.REWARD_SCORE))
+    version = to_number(values.get(attr.MODEL_VERSION_MAX))
+    known = {name: to_number(values.get(key)) for name, key in FACTS.items()}
+    return Origin(
+        ids.trace_id,
+        ids.span_id,
+        clock() - span.start,
+        None if score is None else float(score),
+        str(values.get(attr.DATA_SOURCE, "")),
+        str(values.get(attr.SAMPLE_UID, "")),
+        None if version is None else int(version),
+        {name: round(float(value), 6) for name, value in known.items() if value is not None},
+    )
