@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test docs test-pythons test-unit test-verl test-pythons lint format lock clean wheel
+.PHONY: matrix help demo test docs test-pythons test-unit test-verl test-pythons lint format lock clean wheel
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -19,6 +19,7 @@ help: ## Show this list
 demo: $(STAMP) ## Train real verl on the CPU with telemetry on, and show where the time went (3 minutes)
 	@$(BIN)/python tests/verl_cpu/demo.py runs
 
+test: PYTHONS = --only lowest --only 3.13 --only ray-oldest
 test: lint test-pythons $(STAMP) ## Run everything that checks the project (30 minutes)
 	$(BIN)/python -m pytest
 
@@ -28,8 +29,12 @@ test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
 test-verl: $(STAMP) ## Run the tests that train real verl (20 minutes)
 	$(BIN)/python -m pytest -m verl
 
+matrix: $(STAMP) ## Train in every mode of verl and write docs/modes.md (30 minutes)
+	$(BIN)/python -m pytest tests/end_to_end/test_modes.py --matrix
+	$(BIN)/python tests/end_to_end/modes_page.py
+
 test-pythons: $(STAMP) ## Run the unit tests on the lowest supported versions and on the other Pythons of this machine
-	$(BIN)/python tests/pythons.py --uv $(UV)
+	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
 
 lint: $(STAMP) ## Check style, types and imports
 	$(BIN)/ruff check .

@@ -14,6 +14,20 @@ from verl_otel.session.lifecycle import Current
 from verl_otel.testing import capture
 
 
+def pytest_addoption(parser):
+    parser.addoption("--matrix", action="store_true", help="train in every mode of verl, 25 minutes")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Leave the trainings out that only ``make matrix`` runs."""
+    if config.getoption("--matrix"):
+        return
+    left_out = [item for item in items if item.get_closest_marker("matrix")]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
+
+
 @pytest.fixture(autouse=True)
 def clean_state(monkeypatch):
     """Start without settings and end with recording off, no session and nothing open."""

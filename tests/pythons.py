@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the unit tests on the lowest supported versions of every dependency, on other Pythons, and Ray's on the oldest Ray.
 
-Usage: python tests/pythons.py --uv PATH [--only NAME]
+Usage: python tests/pythons.py --uv PATH [--only NAME] [--jobs N]
 """
 
 import argparse
@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
@@ -37,32 +38,45 @@ def find_python(uv, version):
 
 
 def run(uv, name, version, lock, selection):
-    """Make the environment, once per lock file, and run its tests. Returns the exit code, None without Python."""
+    """Make the environment, once per lock file, and run its tests. Returns the exit code (None without Python) and what was said."""
     python = find_python(uv, version)
     if python is None:
-        print(f"[pythons] {name}: skipped, this machine has no Python {version}", flush=True)
-        return None
+        return None, f"this machine has no Python {version}"
     folder = TOP / f".venv-{name}"
     executable = folder / "bin" / "python"
-    begin = time.monotonic()
-    subprocess.run([uv, "venv", "--quiet", "--allow-existing", "--python", python, folder], check=True)
-    subprocess.run([uv, "pip", "sync", "--quiet", "--python", executable, "--require-hashes", TOP / lock], check=True)
     install = [uv, "pip", "install", "--quiet", "--python", executable, "--no-deps", "--no-build-isolation"]
-    subprocess.run([*install, "--editable", TOP], check=True)
-    print(f"[pythons] {name}: Python {version}, {lock}, ready after {time.monotonic() - begin:.0f} s", flush=True)
-    command = [executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selection]
-    return subprocess.run(command, cwd=TOP, check=False).returncode
+    commands = [
+        [uv, "venv", "--quiet", "--allow-existing", "--python", python, folder],
+        [uv, "pip", "sync", "--quiet", "--python", executable, "--require-hashes", TOP / lock],
+        [*install, "--editable", TOP],
+        [executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *selection],
+    ]
+    said = ""
+    for command in commands:
+        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
+        said = done.stdout + done.stderr
+        if done.returncode:
+            return done.returncode, said
+    return 0, said.splitlines()[-1]
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--uv", required=True)
-    parser.add_argument("--only", choices=sorted(ENVIRONMENTS))
+    parser.add_argument("--only", choices=sorted(ENVIRONMENTS), action="append")
+    parser.add_argument(
+        "--jobs", type=int, default=2, help="how many at once (default: 2; they wait for processes a lot)"
+    )
     arguments = parser.parse_args()
-    chosen = {name: each for name, each in ENVIRONMENTS.items() if arguments.only in (None, name)}
-    codes = {name: run(arguments.uv, name, *each) for name, each in chosen.items()}
-    words = {None: "skipped", 0: "passed"}
-    print("[pythons]", ", ".join(f"{name}: {words.get(code, 'FAILED')}" for name, code in codes.items()), flush=True)
+    chosen = {name: ENVIRONMENTS[name] for name in arguments.only or ENVIRONMENTS}
+    begin, codes = time.monotonic(), {}
+    with ThreadPoolExecutor(arguments.jobs) as pool:
+        waiting = {pool.submit(run, arguments.uv, name, *each): name for name, each in chosen.items()}
+        for done in as_completed(waiting):
+            name, (code, said) = waiting[done], done.result()
+            codes[name] = code
+            word = {None: "skipped", 0: "passed"}.get(code, "FAILED")
+            print(f"[pythons] {name}: {word} after {time.monotonic() - begin:.0f} s: {said}", flush=True)
     return int(any(codes.values()))
 
 

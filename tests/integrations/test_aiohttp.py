@@ -21,7 +21,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import verl_otel
 from verl_otel.integrations import aiohttp as integration
 from verl_otel.integrations import calls
-from verl_otel.integrations.aiohttp import client
+from verl_otel.integrations.aiohttp import client, routers
 from verl_otel.recording.store import Store
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -237,6 +237,26 @@ def test_the_remote_managers_worker_is_known_by_name(recorded, sent, name, on):
     integration.install()
     assert calls.find_opener("compute_score")(name) is None
     assert instrumentation.AioHttpClientInstrumentor().is_instrumented_by_opentelemetry is on
+
+
+@pytest.mark.parametrize("said", [{}, {"traceparent": "00-000000000000000000000000000000aa-00000000000000bb-01"}])
+async def test_a_router_takes_up_its_callers_context(loaded, recorded, sent, said):
+    """What the router does belongs to who asked it, by the headers of the request; the next request starts anew."""
+    module = loaded(
+        "class NaiveRouter:\n    def __init__(self): ...\n    async def _make_async_request(self, request, endpoint): return await request.work()"
+    )
+    routers.patch_init(module)
+    routers.patch_request(module)
+    seen = []
+
+    async def work():
+        seen.append(trace.get_current_span().get_span_context().span_id)
+
+    router = module.NaiveRouter()
+    await router._make_async_request(SimpleNamespace(headers=said, work=work), "classify")
+    await router._make_async_request(request=SimpleNamespace(headers={}, work=work), endpoint="classify")
+    await work()
+    assert seen == [0xBB if said else 0, 0, 0]
 
 
 @asynccontextmanager

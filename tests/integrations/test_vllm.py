@@ -66,12 +66,12 @@ def make_engine(vllm, *, endpoint="grpc://collector:4317", disable_log_stats=Tru
 
 async def ask(engine, request_id, params=None, **more):
     """Ask as verl does, and read the answer to its end; after it the span has been made."""
-    outputs = [
-        output
-        async for output in engine.generate(
-            prompt={"prompt_token_ids": [1]}, sampling_params=params, request_id=request_id, **more
-        )
-    ]
+
+    async def read():
+        return [output async for output in stream]
+
+    stream = engine.generate(prompt={"prompt_token_ids": [1]}, sampling_params=params, request_id=request_id, **more)
+    outputs = await asyncio.wait_for(read(), 5)  # an engine that died answers nothing
     await asyncio.sleep(0)
     return outputs
 

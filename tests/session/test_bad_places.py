@@ -32,11 +32,10 @@ def train(tmp_path, **variables):
 
 
 @pytest.fixture(scope="module")
-def null_spread(tmp_path_factory):
-    """The longest loop of four without telemetry, and how far they spread."""
+def longest_null(tmp_path_factory):
+    """The longest loop of four without telemetry."""
     folder = tmp_path_factory.mktemp("null")
-    loops = [train(folder, VERL_OTEL_ENABLED=0)[0]["loop"] for _ in range(4)]
-    return max(loops), max(loops) - min(loops)
+    return max(train(folder, VERL_OTEL_ENABLED=0)[0]["loop"] for _ in range(4))
 
 
 @pytest.fixture
@@ -90,45 +89,45 @@ def dead():
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def assert_unslowed(result, null_spread):
-    longest, spread = null_spread
-    assert result["loop"] <= longest + 2 * spread + 0.2 * longest
+def assert_unslowed(result, longest):
+    """One request that is waited for would take a hundred times as long; twice is what a busy machine may do."""
+    assert result["loop"] <= 2 * longest
     assert result["closing"] <= EXIT_TIMEOUT + 2.0
 
 
 @pytest.mark.parametrize("behaviour", [refuse, slow, hang], ids=lambda function: function.__name__)
-def test_a_bad_endpoint_does_not_slow_training(behaviour, serve, tmp_path, null_spread):
+def test_a_bad_endpoint_does_not_slow_training(behaviour, serve, tmp_path, longest_null):
     """A refusing, slow or hanging endpoint: twenty steps take as long as without, the exit ends in time."""
     result, log = train(tmp_path, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=serve(behaviour))
-    assert_unslowed(result, null_spread)
+    assert_unslowed(result, longest_null)
     if behaviour is not slow:
         assert result["dropped"] > 0
         assert log.count("telemetry is being dropped") == 1
     assert log.count("trying again in the background") == (behaviour is refuse)
 
 
-def test_a_dead_endpoint_does_not_slow_training(dead, tmp_path, null_spread):
+def test_a_dead_endpoint_does_not_slow_training(dead, tmp_path, longest_null):
     """Nobody listens: twenty steps take as long as without, every span is counted as dropped, two lines are logged."""
     result, log = train(tmp_path, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=dead)
-    assert_unslowed(result, null_spread)
+    assert_unslowed(result, longest_null)
     assert result["dropped"] == SPANS
     assert [line.partition(":")[0] for line in log.splitlines()] == ["verl-otel", "verl-otel"]
 
 
-def test_an_unwritable_folder_does_not_slow_training(tmp_path, null_spread):
+def test_an_unwritable_folder_does_not_slow_training(tmp_path, longest_null):
     """A run folder that cannot be made: one line, every span counted."""
     (tmp_path / "file").touch()
     result, log = train(tmp_path, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=tmp_path / "file" / "runs")
-    assert_unslowed(result, null_spread)
+    assert_unslowed(result, longest_null)
     assert result["dropped"] == SPANS
     assert log.count("cannot write") == 1
 
 
-def test_a_full_disk_does_not_slow_training(tmp_path, null_spread):
+def test_a_full_disk_does_not_slow_training(tmp_path, longest_null):
     """No room on the device: one line, every span counted (``/dev/full`` fails every write as a full disk does)."""
     folder = tmp_path / "runs" / "r"
     folder.mkdir(parents=True)
     result, log = train(tmp_path, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_ID="r", VERL_OTEL_TEST_FULL_DISK=1)
-    assert_unslowed(result, null_spread)
+    assert_unslowed(result, longest_null)
     assert result["dropped"] == SPANS
     assert log.count("No space left on device") == 1

@@ -45,7 +45,10 @@ MODES = {
     ),
     "legacy": ("verl.trainer.main_ppo", "trainer.use_v1=false"),
     "0.8": ("verl.trainer.main_ppo", "+ray_kwargs.ray_init.resources.cpu=1"),
-    "0.7": ("verl.trainer.main_ppo", "+ray_kwargs.ray_init.resources.cpu=1", "trainer.use_legacy_worker_impl=disable"),
+    "0.7": (
+        "verl.trainer.main_ppo", "+ray_kwargs.ray_init.resources.cpu=1", "trainer.use_legacy_worker_impl=disable",
+        "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2", "actor_rollout_ref.ref.fsdp_config.strategy=fsdp2",
+    ),
     "one_step_off": ("verl.experimental.one_step_off_policy.main_ppo", *AHEAD),
     "fully_async": (
         "verl.experimental.fully_async_policy.fully_async_main", *AHEAD, "rollout.n=2",
@@ -108,7 +111,7 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         *(agent if tool else []),
         *(critic if algorithm == "gae" else []),
         "reward.num_workers=1", f"reward.custom_reward_function.path={HERE}/cpu_reward.py",
-        "transfer_queue.backend.SimpleStorage.num_data_storage_units=1",
+        *([] if mode == "0.7" else ["transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]),
         "trainer.n_gpus_per_node=1", "trainer.nnodes=1", "trainer.logger=[console,file]",
         "trainer.project_name=bed", f"trainer.experiment_name={Path(out).name}",
         f"trainer.total_training_steps={steps}", "trainer.total_epochs=1", "trainer.test_freq=2", "trainer.save_freq=-1",

@@ -112,9 +112,10 @@ class Gathering:
             self._receive(ray, node, wanted, total)
         finally:
             self._clear_line()
-        shared = f", {len(listed) - len(wanted)} more on a shared disk" if len(listed) > len(wanted) else ""
-        text = f"{self.files - files_before} files, {show_bytes(self.bytes - bytes_before)}"
-        print(f"{node.name}: {text}{shared}, {time.monotonic() - begin:.1f} s" if listed else f"{node.name}: no files")
+        shared = len(listed) - len(wanted)
+        parts = [f"{self.files - files_before} files", show_bytes(self.bytes - bytes_before)] if wanted else []
+        parts += [f"{shared} files{' more' if wanted else ''} are on a disk that was read before"] if shared else []
+        print(f"{node.name}: {', '.join(parts) or 'no files'}, {time.monotonic() - begin:.1f} s")
 
     def _choose(self, folder: str, listed: list[File]) -> list[File]:
         """Return the files of a folder that are not yet here: on a shared disk those that no other node has shown."""
