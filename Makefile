@@ -11,7 +11,7 @@ STAMP := $(VENV)/.installed
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: matrix help demo test docs test-pythons test-unit test-verl test-pythons lint format lock clean wheel
+.PHONY: matrix help demo test docs test-pythons test-unit test-verl test-vllm test-pythons lint format lock clean wheel
 
 help: ## Show this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -32,6 +32,10 @@ test-verl: $(STAMP) ## Run the tests that train real verl (20 minutes)
 matrix: $(STAMP) ## Train in every mode of verl and write docs/modes.md (30 minutes)
 	$(BIN)/python -m pytest tests/end_to_end/test_modes.py --matrix
 	$(BIN)/python tests/end_to_end/modes_page.py
+
+test-vllm: $(UV) ## Run a real vLLM engine on the CPU under verl's own server (7 GB, once; 5 minutes)
+	@sh tests/vllm_real/install.sh $(UV) $(PYTHON) .venv-vllm
+	.venv-vllm/bin/python -m pytest -m vllm_real tests/vllm_real
 
 test-pythons: $(STAMP) ## Run the unit tests on the lowest supported versions and on the other Pythons of this machine
 	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)

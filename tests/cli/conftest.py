@@ -3,7 +3,9 @@
 """The command, called in this process and as a process of its own, and runs for it to read."""
 
 import importlib.util
+import json
 import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -97,3 +99,30 @@ def make_site(tmp_path):
 def good_site(make_site):
     """Stand-ins for verl and Ray in which nothing is wrong."""
     return make_site()
+
+
+@pytest.fixture
+def listed(runs):
+    """Write the targets file of a run, with one entry per address, of a process that lives."""
+
+    def write(run_id, *addresses, pid=None):
+        folder = runs / "targets"
+        folder.mkdir(parents=True, exist_ok=True)
+        found = [
+            {
+                "targets": [address],
+                "labels": {
+                    "job": "verl",
+                    "instance": f"{run_id}/trainer-{number}",
+                    "verl_role": "trainer",
+                    "verl_run_id": run_id,
+                    "__meta_verl_otel_pid": str(pid or os.getpid()),
+                    "__meta_verl_otel_host": socket.gethostname(),
+                },
+            }
+            for number, address in enumerate(addresses)
+        ]
+        (folder / f"{run_id}.json").write_text(json.dumps(found))
+        return folder
+
+    return write

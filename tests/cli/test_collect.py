@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 import cloudpickle
 import pytest
 
-from verl_otel.integrations.ray import collection
+from verl_otel.integrations.ray import collection, discovery
 
 
 class RayError(Exception):
@@ -71,7 +71,8 @@ def cluster(monkeypatch, tmp_path):
     monkeypatch.setitem(sys.modules, "ray", ray)
     folders = {name: tmp_path / name / "r1" for name in ("here", "there")}
     told = {"id-0": [str(folders["here"])], "id-1": [str(folders["there"])]}
-    monkeypatch.setattr(collection, "find_folders", lambda ray, run_id: told)
+    monkeypatch.setattr(discovery, "find_cluster", lambda address: "head:1")
+    monkeypatch.setattr(collection, "find_folders", lambda cluster, run_id: told)
     monkeypatch.setenv("VERL_OTEL_RUN_DIR", str(tmp_path / "default"))
     for folder in folders.values():
         folder.mkdir(parents=True)
@@ -320,8 +321,8 @@ def test_a_place_that_cannot_be_written_is_said(cluster, call, tmp_path):
     assert f"there: FAILED: cannot write {tmp_path / 'file'}: " in done.out
 
 
-def test_wrong_usage_is_code_2(cluster, call, monkeypatch):
-    """The run's own folder as destination, an id that is none, no Ray, no cluster: code 2 and one line."""
+def test_wrong_usage_is_code_2(cluster, call):
+    """The run's own folder as destination, an id that is none, a cluster that lets nobody in: code 2 and one line."""
     (cluster.here / "traces-a.jsonl").write_text("1\n")
     done = call("collect", "r1", "--out", cluster.here)
     assert (done.code, "the run's own folder" in done.err) == (2, True)
@@ -336,9 +337,13 @@ def test_wrong_usage_is_code_2(cluster, call, monkeypatch):
     done = call("collect", "r1", "--out", cluster.out)
     assert (done.code, done.err.count("\n")) == (2, 1)
     assert "Could not find any running Ray instance." in done.err
+
+
+def test_without_ray_there_is_nothing_to_collect_from(monkeypatch, call):
+    """Where Ray is not installed: code 2 and one line."""
     monkeypatch.setitem(sys.modules, "ray", None)
-    done = call("collect", "r1", "--out", cluster.out)
-    assert (done.code, "Ray is not installed" in done.err) == (2, True)
+    done = call("collect", "r1")
+    assert (done.code, done.err) == (2, "verl-otel: Ray is not installed here\n")
 
 
 def test_a_path_names_a_folder_on_every_node(cluster, call, tmp_path):

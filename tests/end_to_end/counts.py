@@ -52,8 +52,9 @@ def compare_workers(training, spans):
     )
     theirs = Counter()
     for name, count in training.timeline().items():
-        prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), None)
-        if prefix is not None and "_dispatch_info" not in name and "_collect_info" not in name:
+        prefix = next((prefix for prefix in PREFIXES if name.startswith(prefix)), "")
+        is_worker = prefix or name in ours  # a worker with one role has its methods' names as they are
+        if is_worker and "_dispatch_info" not in name and "_collect_info" not in name:
             theirs[name.removeprefix(prefix)] += count
     return {name: (ours[name], theirs[name]) for name in {*ours, *theirs} if ours[name] != theirs[name]}
 

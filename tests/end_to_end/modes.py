@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import bed_run
+import cpu_train
+import ray_cluster
 
 TOP = Path(__file__).resolve().parent.parent.parent
 GROUP = 4 * 2
@@ -23,10 +25,14 @@ class Mode(NamedTuple):
     steps: int
     samples: int = GROUP
     """Trajectories that one step consumes."""
+    updates: int = 1
+    """Updates of the actor in one step."""
     submitted: bool = True
     """Whether every trajectory is submitted by a step, a validation or a warm-up."""
     release: str = ""
     """An earlier release of verl, in an environment of its own."""
+    cluster: bool = False
+    """On a Ray cluster that was started before."""
 
 
 def _options(*overrides, **more):
@@ -35,7 +41,9 @@ def _options(*overrides, **more):
 
 MODES = {
     "colocate_async": Mode("v1 `colocate_async`, GRPO", _options(mode="colocate_async"), steps=3),
-    "separate_async": Mode("v1 `separate_async`, GRPO, two replicas", _options(mode="separate_async"), steps=3),
+    "separate_async": Mode(
+        "v1 `separate_async`, GRPO, two replicas", _options(mode="separate_async"), steps=3, updates=2
+    ),
     "critic": Mode(
         "v1 `sync`, PPO with critic, checkpoints, validation before and during training",
         _options("trainer.save_freq=1", "trainer.default_local_dir=checkpoints", algorithm="gae"),
@@ -45,6 +53,12 @@ MODES = {
         "v1 `sync`, tool agent: a slow tool, one that raises, one that hangs until its time-out",
         {"tool": True, "hide": "nvtx", "CPU_BED_SLOW_TOOL": "3:11", "CPU_BED_BAD_TOOLS": "raise:3,hang:27"},
         steps=3,
+    ),
+    "cluster": Mode(
+        "v1 `sync` on a cluster that was there before: two raylets, two agent loop and two reward workers",
+        _options("actor_rollout_ref.rollout.agent.num_workers=2", "reward.num_workers=2"),
+        steps=3,
+        cluster=True,
     ),
     "legacy": Mode("legacy trainer (`trainer.use_v1=false`), GRPO", _options(mode="legacy"), steps=3),
     "one_step_off": Mode("one step off policy, GRPO", _options(mode="one_step_off"), steps=3),
@@ -61,7 +75,13 @@ def train(name, out):
     overrides = [*options.pop("overrides", ()), f"ray_kwargs.timeline_json_file={out}/timeline.json"]
     if mode.release:
         options |= {"python": make_environment(mode.release), "VERL_USE_EXTERNAL_MODULES": "verl_otel.plugin,cpu_bed"}
-    return bed_run.train(out, overrides=overrides, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs", **options)
+    options |= {"VERL_OTEL_ENABLED": 1, "VERL_OTEL_RUN_DIR": out / "runs"}
+    if not mode.cluster:
+        return bed_run.train(out, overrides=overrides, **options)
+    environ = cpu_train.make_environment(out)
+    with ray_cluster.start(out / "cluster") as address:
+        overrides += ray_cluster.make_overrides(address, environ)
+        return bed_run.train(out, overrides=overrides, RAY_AUTH_MODE="disabled", **options)
 
 
 def make_environment(release):

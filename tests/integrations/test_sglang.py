@@ -138,7 +138,7 @@ print(shown[0])
 RECORD = "with verl_otel.step(0): pass\nfrom verl_otel import session; session.flush(0.5)"
 
 
-def launch(tmp_path, before, exporters):
+def launch(tmp_path, before, exporters, **variables):
     """Do what happens in an SGLang server, with or without a record of ours first; return what its ``/metrics`` shows."""
     environ = {
         name: value
@@ -152,6 +152,7 @@ def launch(tmp_path, before, exporters):
         "VERL_OTEL_EXPORTERS": exporters,
         "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
         "VERL_OTEL_EXIT_TIMEOUT": "0.2",
+        **variables,
     }
     done = subprocess.run(
         [sys.executable, "-c", LAUNCH.format(before=before)],
@@ -172,6 +173,15 @@ def test_its_metrics_are_all_there(tmp_path, before, exporters):
     shown = launch(tmp_path, before, exporters)
     assert "sglang:prompt_tokens_total 7.0" in shown
     assert "verl_" not in shown
+
+
+def test_what_was_decided_well_stays(tmp_path):
+    """Where the user has said himself where the files are, ``prometheus_client`` goes on with the files that it has."""
+    kept = "from prometheus_client import values; kept = values.ValueClass; import atexit"
+    check = "atexit.register(lambda: print('kept', values.ValueClass is kept))"
+    shown = launch(tmp_path, f"{RECORD}\n{kept}\n{check}", "prometheus,file", PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    assert "kept True" in shown
+    assert "sglang:prompt_tokens_total 7.0" in shown
 
 
 def test_the_package_is_not_imported_for_files_and_otlp(tmp_path):

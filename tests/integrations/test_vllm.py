@@ -260,7 +260,7 @@ async def test_a_missing_place_costs_itself_only(fakes, sent, recorded):
 def test_everything_is_put_back(vllm):
     """After uninstalling no function of vLLM is ours."""
     output = sys.modules["vllm.v1.engine.output_processor"]
-    places = [(vllm.AsyncLLM, name) for name in ("__init__", "generate", "is_tracing_enabled")]
+    places = [(vllm.AsyncLLM, name) for name in ("__init__", "generate")]
     places += [(output.OutputProcessor, name) for name in ("add_request", "do_tracing")]
     assert all(getattr(vars(owner)[name], patch.PATCHED, False) for owner, name in places)
     patch.undo_all()
@@ -280,6 +280,7 @@ async def main():
         async for _ in engine.generate(prompt=None, sampling_params=None, request_id="r"):
             pass
     await asyncio.sleep(0)
+    assert config.observability_config.otlp_traces_endpoint is None
     print(await engine.is_tracing_enabled(), engine.log_stats, "prometheus_client" in sys.modules)
 
 asyncio.run(main())

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 import urllib.request
 from pathlib import Path
 from types import SimpleNamespace
@@ -108,7 +109,10 @@ def nodes(tmp_path_factory):
         if training.is_running():
             training.end()
     cluster.end()
-    shutil.rmtree(hidden, ignore_errors=True)
+    deadline = time.monotonic() + 20
+    while Path(hidden).exists() and time.monotonic() < deadline:  # Ray's last processes write until they have ended
+        shutil.rmtree(hidden, ignore_errors=True)
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="module")

@@ -5,6 +5,7 @@
 import asyncio
 import os
 import random
+import sys
 import zlib
 
 import cpu_log
@@ -27,6 +28,8 @@ class CPUHttpServer:
     def __init__(self, config, model_config, replica_rank, node_rank=0):
         from verl.utils.config import omega_conf_to_dataclass
 
+        # Sampling threads hold the interpreter for 5 ms at a time; that is as much as two stamps of one call may differ.
+        sys.setswitchinterval(0.0005)
         self.config = config
         self.model_config = omega_conf_to_dataclass(model_config)
         self.replica_rank, self.node_rank = replica_rank, node_rank

@@ -25,7 +25,7 @@ from typing import Any, Final
 
 from verl_otel import config
 from verl_otel.errors import VerlOtelError
-from verl_otel.integrations.ray import collection
+from verl_otel.integrations.ray import collection, discovery
 from verl_otel.integrations.ray.collection import File, Node, NodeError
 from verl_otel.parsers import parse_name
 from verl_otel.session.manifest import NAME as MANIFEST
@@ -48,8 +48,9 @@ def run(arguments: argparse.Namespace) -> int:
     default = _find_default(arguments.run_name, arguments.run_dir)
     out = (arguments.out or Path(f"collected-{default.name}")).absolute()
     failed = 0
-    with collection.join(arguments.address) as ray:
-        told = collection.find_folders(ray, default.name)
+    cluster = discovery.find_cluster(arguments.address)
+    told = collection.find_folders(cluster, default.name)
+    with collection.join(cluster) as ray:
         nodes = collection.list_nodes(ray)
         gathering = Gathering(out, default.name)
         for node in nodes:

@@ -18,6 +18,8 @@ AT_ONCE: Final = 16
 MAX_BYTES: Final = 1 << 22
 """Of an answer: a page of metrics that is longer is no concern of a check."""
 _SAMPLE: Final = re.compile(rb"^[A-Za-z_:][A-Za-z0-9_:]*(?:\{.*\})? \S+", re.MULTILINE)
+_COMMENT: Final = re.compile(rb"^# (?:HELP|TYPE|EOF)\b", re.MULTILINE)
+"""What a page holds whose engine has not generated anything yet."""
 State = Literal["ok", "refused", "silent", "no metrics"]
 
 
@@ -51,7 +53,7 @@ def probe(entry: Entry, timeout: float) -> Answer:
     except (OSError, ValueError, HTTPException) as error:
         return Answer(entry, *_explain(error, timeout))
     samples = len(_SAMPLE.findall(page))
-    if not samples:
+    if not samples and not _COMMENT.search(page):
         return Answer(entry, "no metrics", "what /metrics answers is not in Prometheus's format, or empty")
     return Answer(entry, "ok", f"{samples} samples")
 

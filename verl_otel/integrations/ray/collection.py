@@ -46,23 +46,22 @@ class File(NamedTuple):
 
 
 @contextlib.contextmanager
-def join(address: str | None) -> Iterator[Any]:
-    """Be a driver of the cluster for a while; gives the module ``ray``.
+def join(cluster: str) -> Iterator[Any]:
+    """Be a driver of a cluster for a while; gives the module ``ray``.
+
+    Args:
+        cluster: What `discovery.find_cluster` has returned.
 
     Raises:
-        ClusterError: There is no cluster, or it cannot be joined from here.
+        ClusterError: It cannot be joined from here.
     """
+    import ray
+
     try:
-        import ray
-    except ImportError:
-        raise ClusterError("Ray is not installed here: run this where the training runs") from None
-    try:
-        ray.init(address=address or "auto", log_to_driver=False, logging_level="ERROR")
-    except (ConnectionError, RuntimeError, ValueError, OSError) as error:
-        reason = _one_line(error)
-        raise ClusterError(
-            f"no Ray cluster to join: {reason} (start this on one of its nodes; --address or RAY_ADDRESS)"
-        ) from None
+        ray.init(address=cluster, log_to_driver=False, logging_level="ERROR")
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        reason = f"the Ray cluster at {cluster} cannot be joined: {_one_line(error)}"
+        raise ClusterError(f"{reason} (start this on one of its nodes)") from None
     try:
         yield ray
     finally:
@@ -82,13 +81,16 @@ def list_nodes(ray: Any) -> list[Node]:
     return sorted(found, key=lambda node: (not node.is_local, node.name))
 
 
-def find_folders(ray: Any, run_id: str) -> dict[str, list[str]]:
-    """Return, by node, the folders that processes of a running run have told; none of a run that has ended."""
+def find_folders(cluster: str, run_id: str) -> dict[str, list[str]]:
+    """Return, by node, the folders that processes of a running run have told; none of a run that has ended.
+
+    Raises:
+        ClusterError: The head does not answer.
+    """
     found: dict[str, list[str]] = {}
-    with contextlib.suppress(ClusterError):
-        for note in read_notes(str(ray.get_runtime_context().gcs_address)):
-            if note.run_id == run_id and note.folder not in found.setdefault(note.node, []):
-                found[note.node].append(note.folder)
+    for note in read_notes(cluster):
+        if note.run_id == run_id and note.folder not in found.setdefault(note.node, []):
+            found[note.node].append(note.folder)
     return found
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import socket
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
@@ -52,6 +53,7 @@ def find_cluster(address: str | None = None) -> str:
     try:
         from ray._private import services
 
+        _take_token(address)
         found = services.canonicalize_bootstrap_address(address or "auto")
     except ImportError:
         raise NoClusterError("Ray is not installed here") from None
@@ -81,6 +83,9 @@ def read_notes(cluster: str) -> list[Note]:
         keys = client.internal_kv_keys(f"{PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT)
         values = {key: client.internal_kv_get(key, NAMESPACE, timeout=TIMEOUT) for key in keys}
     except Exception as error:
+        if "AuthToken" in str(error):
+            advice = "set RAY_AUTH_MODE=token here, as its user (or with its RAY_AUTH_TOKEN_PATH)"
+            raise ClusterError(f"the Ray cluster at {cluster} asks for a token: {advice}") from None
         raise ClusterError(f"the Ray cluster at {cluster} does not answer: {_first_line(error)}") from None
     notes = [note for key, value in values.items() if (note := _parse(key, value)) is not None]
     if not notes:
@@ -93,6 +98,16 @@ def read_notes(cluster: str) -> list[Note]:
     return [note for note in notes if _is_alive(note, jobs, workers)]
 
 
+def _take_token(address: str | None) -> None:
+    """Have Ray's client show this user's token by the rules of ``ray.init``: unasked only to a cluster that Ray found itself."""
+    with contextlib.suppress(ImportError):  # older versions know of no tokens
+        from ray._private.authentication import authentication_token_setup as setup
+
+        if address in (None, "auto") and not os.environ.get("RAY_ADDRESS"):
+            setup.maybe_enable_token_auth_if_token_available(warn_if_disabled=False)
+        setup.ensure_token_if_auth_enabled(None, create_token_if_missing=False)
+
+
 def _knock(cluster: str) -> None:
     """Find out whether anybody is there: Ray's own client waits for half a minute."""
     host, _, port = cluster.rpartition(":")
@@ -103,7 +118,7 @@ def _knock(cluster: str) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    return next(iter(str(error).splitlines()), type(error).__name__)
+    return next(iter(str(error).splitlines()), type(error).__name__)[:300]
 
 
 def _parse(key: bytes, value: bytes | None) -> Note | None:

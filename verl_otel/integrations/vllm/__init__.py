@@ -12,7 +12,6 @@ _ENGINE = "vllm.v1.engine.async_llm"
 _OUTPUT = "vllm.v1.engine.output_processor"
 HOOKS = (
     Hook(_ENGINE, "AsyncLLM.__init__", engine.patch_init, "VERL_OTEL_ENGINE_TRACES has no effect on vLLM"),
-    Hook(_ENGINE, "AsyncLLM.is_tracing_enabled", engine.patch_question, "vLLM's HTTP requests have no parents"),
     Hook(_ENGINE, "AsyncLLM.generate", requests.patch_generate, "vLLM's spans are outside of the trajectories"),
     Hook(
         _OUTPUT, "OutputProcessor.add_request", requests.patch_add, "vLLM's spans of aborted requests have no parents"

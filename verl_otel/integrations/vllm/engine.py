@@ -10,6 +10,7 @@ nor its child processes take part in that, so no second destination has to be co
 
 from __future__ import annotations
 
+import copy
 import functools
 import os
 from types import ModuleType
@@ -21,6 +22,7 @@ from verl_otel.integrations.patch import argument, replace
 from verl_otel.recording.store import Store
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
+_NO_ENDPOINT: Final = "verl_otel"
 _STATS: Final = 2
 """Place of ``log_stats`` among the engine's arguments."""
 
@@ -53,9 +55,21 @@ def _prepare(original: Any) -> Any:
             _restore(inherited)
         if ours:
             with _guard.swallowed("vllm engine"):
-                self.output_processor.tracing_enabled = True
+                _switch_on(self)
 
     return init
+
+
+def _switch_on(engine: Any) -> None:
+    """Have a finished engine make spans.
+
+    Where it has no endpoint it drops the trace headers of its callers, so its own copy of the configuration names one. Nobody reads
+    it any more: the exporter that it is for would have been made by the constructor.
+    """
+    config = copy.copy(engine.observability_config)
+    config.otlp_traces_endpoint = _NO_ENDPOINT
+    engine.observability_config = config
+    engine.output_processor.tracing_enabled = True
 
 
 def _with_stats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -80,21 +94,6 @@ def _restore(inherited: str | None) -> None:
         os.environ.pop(ENDPOINT, None)
 
 
-def _answer(original: Any) -> Any:
-    """Wrap what vLLM's HTTP server asks before it takes the trace headers of a request."""
-
-    @functools.wraps(original)
-    async def is_tracing_enabled(self: Any) -> bool:
-        return bool(await original(self)) or (is_asked_for() and is_tracing(self))
-
-    return is_tracing_enabled
-
-
 def patch_init(module: ModuleType) -> None:
     """Wrap the engine's constructor: every way to make one leads there."""
     replace(module.AsyncLLM, "__init__", _prepare)
-
-
-def patch_question(module: ModuleType) -> None:
-    """Have the engine say that it traces where we made it trace."""
-    replace(module.AsyncLLM, "is_tracing_enabled", _answer)

@@ -78,6 +78,8 @@ class AsyncLLM:
         reasoning_parser_kwargs: dict[str, Any] | None = None,
     ) -> AsyncGenerator[Any, None]:
         queue: asyncio.Queue[EngineCoreOutput] = asyncio.Queue()
+        if trace_headers and self.observability_config.otlp_traces_endpoint is None:
+            trace_headers = None  # as newer releases do
         internal = f"{request_id}-{next(self._numbers)}"
         request = EngineCoreRequest(internal, time.time(), trace_headers, request_id)
         self.output_processor.add_request(request, prompt_text, None, 0, queue)
