@@ -21,11 +21,15 @@ _ROLES: Final = (
     (re.compile(r"HttpServer|LLMServer|Replica"), "llm_server"),
     (re.compile(r"Rollouter"), "agent_loop"),
     (re.compile(r"TransferQueue|StorageUnit|Controller"), "transfer_queue"),
+    (re.compile(r"CheckpointEngineWorker"), "rollout"),
     (re.compile(r"Critic"), "critic"),
     (re.compile(r"Ref"), "ref"),
     (re.compile(r"WorkerDict|Worker"), "actor_rollout_ref"),
 )
 """First match wins: what an actor's class name says of its role."""
+_PURPOSE: Final = re.compile(r"(reward|teacher)_")
+"""What the engine of a reward model or teacher has in its actor's name; it counts its replicas from 0, as the rollout does."""
+_REPLICA: Final = re.compile(r"^rollout_(?:reward_|teacher_)?(?:standalone|colocate)_(\d+)")
 
 
 def install() -> None:
@@ -75,10 +79,15 @@ def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict
     ):
         found[attr.RANK] = int(environ["RANK"])
         found[attr.WORLD_SIZE] = int(environ.get("WORLD_SIZE", "1"))
+        replica_of = _REPLICA.search(name)
+        if replica_of:  # every replica counts its ranks from 0
+            found[attr.REPLICA_RANK] = int(replica_of[1])
+            found["verl.index"] = _qualify(name, f"{replica_of[1]}-{found[attr.RANK]}")
         return found
     replica = getattr(instance, "replica_rank", None)
     if isinstance(replica, int):
         found[attr.REPLICA_RANK] = replica
+        found["verl.index"] = _qualify(name, str(replica))
         return found
     if found[attr.ROLE] == "trainer":
         return {**found, "verl.index": 0}
@@ -86,3 +95,9 @@ def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict
     if number:
         found["verl.index"] = int(number[1])
     return found
+
+
+def _qualify(name: str, number: str) -> str:
+    """Return a replica's number with what its engine is for, unless that is the rollout."""
+    purpose = _PURPOSE.search(name)
+    return f"{purpose[1]}-{number}" if purpose else number

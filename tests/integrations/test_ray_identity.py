@@ -1,0 +1,82 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who a process is in a Ray job: role and number from its actor, different for every process of a run."""
+
+import types
+
+import pytest
+
+from verl_otel.integrations.ray.identity import describe_actor
+
+
+def actor(class_name, **attributes):
+    """An actor's object whose class has a name of verl's."""
+    return type(class_name, (), {})() if not attributes else _with(type(class_name, (), {})(), attributes)
+
+
+def _with(made, attributes):
+    for name, value in attributes.items():
+        setattr(made, name, value)
+    return made
+
+
+RANK_1 = {"RANK": "1", "WORLD_SIZE": "4"}
+
+
+@pytest.mark.parametrize(
+    ("instance", "name", "environ", "expected"),
+    [
+        (actor("AgentLoopWorkerTQ"), "agent_loop_worker_3_ab12cd34", {}, {"verl.role": "agent_loop", "verl.index": 3}),
+        (actor("RewardLoopWorker"), "reward_loop_worker_0", {}, {"verl.role": "reward", "verl.index": 0}),
+        (actor("TaskRunnerV1"), "", {}, {"verl.role": "trainer", "verl.index": 0}),
+        (actor("FullyAsyncTrainer"), "", {}, {"verl.role": "trainer", "verl.index": 0}),
+        (actor("FullyAsyncRollouter"), "", {}, {"verl.role": "agent_loop"}),
+        (actor("SimpleStorageUnit"), "", {}, {"verl.role": "transfer_queue"}),
+        (actor("MyOwnActor"), "mine", {}, {"verl.role": "actor"}),
+        (
+            actor("WorkerDict", worker_dict={"critic": 1, "actor_rollout_ref": 2}),
+            "abcWorkerDict_0:1",
+            RANK_1,
+            {"verl.role": "actor_rollout_ref", "verl.rank": 1, "verl.world_size": 4},
+        ),
+        (
+            actor("vLLMHttpServer", replica_rank=2),
+            "vllm_server_2_0",
+            {},
+            {"verl.role": "llm_server", "verl.replica.rank": 2, "verl.index": "2"},
+        ),
+        (
+            actor("vLLMHttpServer", replica_rank=2),
+            "vllm_server_reward_2_0",
+            {},
+            {"verl.role": "llm_server", "verl.replica.rank": 2, "verl.index": "reward-2"},
+        ),
+        (
+            actor("CheckpointEngineWorker"),
+            "rollout_standalone_3CheckpointEngineWorker_0:1",
+            RANK_1,
+            {"verl.role": "rollout", "verl.rank": 1, "verl.world_size": 4, "verl.replica.rank": 3, "verl.index": "3-1"},
+        ),
+        (
+            actor("CheckpointEngineWorker"),
+            "rollout_teacher_standalone_0_x",
+            RANK_1,
+            {
+                "verl.role": "rollout",
+                "verl.rank": 1,
+                "verl.world_size": 4,
+                "verl.replica.rank": 0,
+                "verl.index": "teacher-0-1",
+            },
+        ),
+    ],
+)
+def test_what_an_actor_is(instance, name, environ, expected):
+    """Role, rank, replica and number follow from the class, the actor's name and the environment that verl gives it."""
+    assert describe_actor(instance, name, environ) == expected
+
+
+def test_an_actor_without_object_has_a_role():
+    """Before its constructor ran, an actor counts as one of the user's."""
+    assert describe_actor(None, "", {}) == {"verl.role": "actor"}
+    assert describe_actor(types.SimpleNamespace(worker_dict={}), "", {})["verl.role"] == "actor"
