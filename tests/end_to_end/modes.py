@@ -40,6 +40,7 @@ def _options(*overrides, **more):
 
 
 MODES = {
+    "sync": Mode("v1 `sync`, GRPO", {}, steps=3),
     "colocate_async": Mode("v1 `colocate_async`, GRPO", _options(mode="colocate_async"), steps=3),
     "separate_async": Mode(
         "v1 `separate_async`, GRPO, two replicas", _options(mode="separate_async"), steps=3, updates=2

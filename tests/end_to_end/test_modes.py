@@ -11,8 +11,10 @@ import pytest
 
 pytestmark = pytest.mark.verl
 
-EACH_TIME = ("separate_async", "tools", "verl-0.8")
+EACH_TIME = ("sync", "separate_async", "tools", "verl-0.8")
 """The modes that ``make test`` runs; ``make matrix`` runs all."""
+SHARED = {"sync": "full", "tools": "tool_run"}
+"""Modes whose training other tests read, too."""
 
 
 @pytest.fixture(
@@ -22,7 +24,7 @@ EACH_TIME = ("separate_async", "tools", "verl-0.8")
 def run(request, outs):
     """Name of a mode, the mode, its training and its spans."""
     name = request.param
-    training = request.getfixturevalue("tool_run") if name == "tools" else modes.train(name, outs / name)
+    training = request.getfixturevalue(SHARED[name]) if name in SHARED else modes.train(name, outs / name)
     assert training.returncode == 0, training.log[-3000:]
     spans = training.spans()
     modes_page.keep(name, training, spans)

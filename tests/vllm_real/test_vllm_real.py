@@ -113,7 +113,8 @@ def test_an_endpoint_of_the_users_own(tmp_path):
     """Where the user gives vLLM an endpoint its spans go there, below ours, and verl's defaults do not kill the engine."""
     with Sink() as sink:
         url = f"{sink.endpoint}/v1/traces"
-        hurry = {"OTEL_BSP_SCHEDULE_DELAY": "200"}  # vLLM's exporter waits for 5 s, and Ray ends its workers without asking
+        # vLLM's exporter waits for 5 s, and Ray ends its workers without asking.
+        hurry = {"OTEL_BSP_SCHEDULE_DELAY": "200"}
         seen, spans = serve(tmp_path, url, OTEL_EXPORTER_OTLP_TRACES_PROTOCOL="http/protobuf", **hurry)
     check_engine(seen)
     requests = {}
