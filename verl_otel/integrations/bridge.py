@@ -34,8 +34,5 @@ def open_provider() -> None:
     They open with the first record otherwise, up to a second after it: a host's spans of that second would be lost.
     """
     current = session.current()
-    if current is None or current.opened:
-        return
-    with current._pump_lock:
-        if not current.opened:
-            current._open()
+    if current is not None:
+        current.open_now()

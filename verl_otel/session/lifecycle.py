@@ -95,6 +95,12 @@ class Session:
                 exporter.close(deadline)
         targets.remove_target(self.config)
 
+    def open_now(self) -> None:
+        """Open the exporters although nothing was recorded yet; they open with the first record otherwise."""
+        with self._pump_lock:
+            if not self.opened:
+                self._open()
+
     def flush(self, timeout: float) -> None:
         """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout

@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final
 
 from verl_otel import _guard, session
-from verl_otel.integrations.patch import Hook, replace, wrap_method
+from verl_otel.integrations.patch import Begin, Finish, Hook, replace, wrap_method
 from verl_otel.integrations.verl import lineage
 from verl_otel.integrations.verl.tracking import end_run
 from verl_otel.model import AttributeValue
@@ -135,14 +136,16 @@ def _forget_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  #
         span.discard()
 
 
-def _patch_v1(module: ModuleType) -> None:
-    trainer = module.PPOTrainer
-    replace(trainer, "fit", _wrap_fit)
-    wrap_method(trainer, "prepare_step", lambda *_: Span(phase_site("submit", hook=True)))
-    wrap_method(trainer, "_validate", _at_step(_VALIDATION))
-    wrap_method(trainer, "_save_checkpoint", _at_step(_CHECKPOINT))
-    wrap_method(trainer, "_add_async_warmup_batches", _at_step(_WARMUP), _forget_if_idle)
-    wrap_method(trainer, "_reissue_inflight_prompts", _at_step(_WARMUP), _forget_if_idle)
+def _patch_fit(owner: str) -> Callable[[ModuleType], None]:
+    return lambda module: replace(getattr(module, owner), "fit", _wrap_fit)
+
+
+def _patch_method(owner: str, name: str, begin: Begin, finish: Finish | None = None) -> Callable[[ModuleType], None]:
+    return lambda module: wrap_method(getattr(module, owner), name, begin, finish)
+
+
+def _begin_submit(*_: Any) -> Span:
+    return Span(phase_site("submit", hook=True))
 
 
 def _patch_submit(module: ModuleType) -> None:
@@ -163,13 +166,6 @@ def _wrap_submit(original: Any) -> Any:
     return submit
 
 
-def _patch_legacy(module: ModuleType) -> None:
-    trainer = module.RayPPOTrainer
-    replace(trainer, "fit", _wrap_fit)
-    wrap_method(trainer, "_validate", _at_step(_VALIDATION))
-    wrap_method(trainer, "_save_checkpoint", _at_step(_CHECKPOINT))
-
-
 def _patch_separate(module: ModuleType) -> None:
     replace(module.SeparateRayPPOTrainer, "_fit_start_profile", _remember_at_step)
 
@@ -179,21 +175,35 @@ def _patch_one_step(module: ModuleType) -> None:
 
 
 _V1: Final = "verl.trainer.ppo.v1.trainer_base"
+_LEGACY: Final = "verl.trainer.ppo.ray_trainer"
+
+
+def _v1(name: str, install: Callable[[ModuleType], None], gives: str) -> Hook:
+    return Hook(_V1, f"PPOTrainer.{name}", install, f"{gives} (v1 trainers)", since="verl 0.9")
+
+
+def _wrapped(module: str, owner: str, name: str, site: Site, gives: str, since: str = "") -> Hook:
+    return Hook(module, f"{owner}.{name}", _patch_method(owner, name, _at_step(site)), gives, since=since)
+
+
+def _warmup(name: str) -> Hook:
+    install = _patch_method("PPOTrainer", name, _at_step(_WARMUP), _forget_if_idle)
+    return _v1(name, install, "trajectories that are generated ahead are linked to nothing")
+
+
 HOOKS: Final = (
+    _v1("fit", _patch_fit("PPOTrainer"), "no step numbers, no lineage"),
+    _v1("prepare_step", _patch_method("PPOTrainer", "prepare_step", _begin_submit), "no phase `submit`"),
+    _wrapped(_V1, "PPOTrainer", "_validate", _VALIDATION, "no validation (v1 trainers)", "verl 0.9"),
+    _wrapped(_V1, "PPOTrainer", "_save_checkpoint", _CHECKPOINT, "no checkpoints (v1 trainers)", "verl 0.9"),
+    _warmup("_add_async_warmup_batches"),
+    _warmup("_reissue_inflight_prompts"),
+    _v1("_submit_batch_to_rollout", _patch_submit, "no number of submitted prompts"),
     Hook(
-        _V1,
-        "PPOTrainer.fit",
-        _patch_v1,
-        "no step numbers, submission, validation and checkpoints (v1 trainers)",
-        since="verl 0.9",
+        _LEGACY, "RayPPOTrainer.fit", _patch_fit("RayPPOTrainer"), "no step numbers, no end of the run (legacy trainer)"
     ),
-    Hook(_V1, "PPOTrainer._submit_batch_to_rollout", _patch_submit, "no number of submitted prompts", since="verl 0.9"),
-    Hook(
-        "verl.trainer.ppo.ray_trainer",
-        "RayPPOTrainer.fit",
-        _patch_legacy,
-        "no step numbers, validation and checkpoints (legacy trainer)",
-    ),
+    _wrapped(_LEGACY, "RayPPOTrainer", "_validate", _VALIDATION, "no validation (legacy trainer)"),
+    _wrapped(_LEGACY, "RayPPOTrainer", "_save_checkpoint", _CHECKPOINT, "no checkpoints (legacy trainer)"),
     Hook(
         "verl.experimental.separation.ray_trainer",
         "SeparateRayPPOTrainer._fit_start_profile",
