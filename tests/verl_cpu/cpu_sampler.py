@@ -2,8 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """A replay buffer whose batch order does not depend on which trajectory finished first (verl's own ``custom_sampler``)."""
 
+import os
+
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
+
+CRASH = "CPU_BED_CRASH"
+"""``<n>``: the n-th batch is never handed out, the trainer crashes instead."""
 
 
 class OrderedReplayBuffer(ReplayBuffer):
@@ -12,8 +17,12 @@ class OrderedReplayBuffer(ReplayBuffer):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self.poll_interval = 0.2
+        self.batches = 0
 
     def sample(self, *args, **kwargs):
+        self.batches += 1
+        if self.batches == int(os.environ.get(CRASH, "0")):
+            raise RuntimeError("crashed on purpose")
         batch, metrics = super().sample(*args, **kwargs)
         data = transfer_queue.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["prompts", "responses"]
