@@ -69,19 +69,18 @@ class CPUHttpServer:
         mm_processor_kwargs=None, priority=0, **kwargs,
     ):  # fmt: skip
         with cpu_log.stamped("server", request=str(request_id), replica=self.replica_rank):
-            limit = (
-                sampling_params.get("max_tokens")
-                or sampling_params.get("max_new_tokens")
-                or self.config.response_length
-            )
-            if self.model is None:
-                await asyncio.sleep(0.01)
-                tokens = [
-                    random.randrange(self.model_config.hf_config.vocab_size) for _ in range(random.randint(1, limit))
-                ]
-                logprobs = [-1.0] * len(tokens)
-            else:
-                tokens, logprobs = await asyncio.to_thread(self.sample, list(prompt_ids), limit, sampling_params)
+            return await self.answer(list(prompt_ids), sampling_params)
+
+    async def answer(self, prompt, sampling_params):
+        limit = (
+            sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.config.response_length
+        )
+        if self.model is None:
+            await asyncio.sleep(0.01)
+            tokens = [random.randrange(self.model_config.hf_config.vocab_size) for _ in range(random.randint(1, limit))]
+            logprobs = [-1.0] * len(tokens)
+        else:
+            tokens, logprobs = await asyncio.to_thread(self.sample, prompt, limit, sampling_params)
         self.generated.labels("tiny").inc(len(tokens))
         return TokenOutput(
             token_ids=tokens, log_probs=logprobs, stop_reason="completed", num_preempted=0,
