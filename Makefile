@@ -30,7 +30,8 @@ test-verl: $(STAMP) ## Run the tests that train real verl (20 minutes)
 	$(BIN)/python -m pytest -m verl
 
 matrix: $(STAMP) ## Train in every mode of verl and write docs/modes.md (30 minutes)
-	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/end_to_end/test_interrupted.py --matrix
+	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/end_to_end/test_interrupted.py \
+		tests/end_to_end/test_surroundings.py --matrix
 	$(BIN)/python tests/end_to_end/modes_page.py
 
 test-vllm: $(UV) ## Run a real vLLM engine on the CPU under verl's own server (7 GB, once; 5 minutes)

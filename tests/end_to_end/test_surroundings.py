@@ -112,6 +112,7 @@ def test_a_foreign_provider_keeps_its_own_spans(custom_run):
     assert any(f'"parent_id": "{tool}"' in custom_run.log for tool in tools)
 
 
+@pytest.mark.matrix
 def test_training_goes_on_where_workers_lack_verl_otel(lacking_run):
     """Workers without the package train on; one line in the log says what is missing."""
     assert lacking_run.returncode == 0, lacking_run.log[-3000:]

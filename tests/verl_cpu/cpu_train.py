@@ -145,6 +145,8 @@ def make_environment(out, *, tool=False, gen="det", **variables):
         "RAY_DEDUP_LOGS": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_enable_worker_prestart": "0",  # 16 idle workers take both cores while the first one imports verl
+        "RAY_prestart_worker_first_driver": "0",
         "PYTHONUNBUFFERED": "1",
     }
     if tool:
