@@ -15,16 +15,20 @@ from types import ModuleType
 from typing import Any, Final
 
 from verl_otel import _guard
-from verl_otel.integrations.patch import PATCHED, Hook, replace
+from verl_otel.integrations.patch import PATCHED, Hook, enter, leave, replace
 from verl_otel.integrations.verl import lineage
 from verl_otel.integrations.verl.agent_loop import find_open
+from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.integrations.verl.lineage import TAG
 from verl_otel.integrations.verl.origins import Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
 from verl_otel.recording.store import Store
 
 MAX_READY: Final = 16
 """Batches that wait for their step; verl generates one ahead."""
+_WARMUP: Final = Site("warmup", hook=True)
 _arrived: ContextVar[list[Origin] | None] = ContextVar("verl_otel_arrived", default=None)
 _ready: dict[int, list[Origin]] = {}
 """What a batch that was generated ahead of its step consists of, by the identity of the batch."""
@@ -81,6 +85,11 @@ def _read_metrics(original: Any) -> Any:
     return performance_metrics
 
 
+def _begin_warmup(*_: Any) -> Span | None:
+    """Begin the span to which the first batch belongs, which is generated before there is a step."""
+    return Span(_WARMUP) if find_open("step") is None else None
+
+
 def _collect_ahead(original: Any) -> Any:
     """Wrap the generation of the next step's batch, which runs beside the step."""
 
@@ -88,10 +97,15 @@ def _collect_ahead(original: Any) -> Any:
     async def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         origins: list[Origin] = []
         token = _arrived.set(origins)
+        span = enter("warmup", _begin_warmup, self, args, kwargs)
         try:
             result = await original(self, *args, **kwargs)
+        except BaseException as error:
+            leave(span, error)
+            raise
         finally:
             _arrived.reset(token)
+        leave(span)
         with _guard.swallowed("lineage"):
             if result is not None and origins:
                 if len(_ready) >= MAX_READY:
@@ -139,6 +153,10 @@ def _patch_manager(module: ModuleType) -> None:
     replace(module.AgentLoopManager, "_performance_metrics", _read_metrics)
 
 
+def _patch_generate(module: ModuleType) -> None:
+    replace(module.AgentLoopManager, "generate_sequences", wrap_awaited)
+
+
 def _patch_one_step(module: ModuleType) -> None:
     replace(module.OneStepOffRayTrainer, "_async_gen_next_batch", _collect_ahead)
     replace(module.OneStepOffRayTrainer, "_fit_generate", _consume_ahead)
@@ -153,6 +171,12 @@ _LOST: Final = "steps are not linked to the trajectories that they trained on ({
 HOOKS: Final = (
     Hook(_LOOP, "AgentLoopWorker._postprocess", _patch_worker, _LOST.format("without TransferQueue")),
     Hook(_LOOP, "AgentLoopManager._performance_metrics", _patch_manager, _LOST.format("without TransferQueue")),
+    Hook(
+        _LOOP,
+        "AgentLoopManager.generate_sequences",
+        _patch_generate,
+        "validation counts as training (one-step-off and fully asynchronous trainers)",
+    ),
     Hook(
         "verl.experimental.one_step_off_policy.ray_trainer",
         "OneStepOffRayTrainer._async_gen_next_batch",

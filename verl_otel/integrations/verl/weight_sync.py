@@ -1,18 +1,14 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Weight sync: from the actor to the rollout replicas.
-
-``CheckpointEngineManager.update_weights`` is decorated with ``@auto_await``, which looks at its caller's frame to see whether it will be
-awaited. A wrapper outside it breaks asynchronous callers (seen), so ours goes inside.
-"""
+"""Weight sync: from the actor to the rollout replicas."""
 
 from __future__ import annotations
 
-import inspect
 from types import ModuleType
 from typing import Any, Final
 
 from verl_otel.integrations.patch import Hook, make_wrapper, replace
+from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.model import AttributeValue
 from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
@@ -38,12 +34,7 @@ def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
 
 
 def _rewrap(original: Any) -> Any:
-    from verl.utils.ray_utils import auto_await
-
-    inner = getattr(original, "__wrapped__", None)
-    if inner is None or not inspect.iscoroutinefunction(inner):
-        return make_wrapper(original, _begin, _finish)
-    return auto_await(make_wrapper(inner, _begin, _finish))
+    return wrap_awaited(original, lambda inner: make_wrapper(inner, _begin, _finish))
 
 
 def _patch(module: ModuleType) -> None:
