@@ -23,15 +23,6 @@ from verl_otel.recording.span import Span
 from verl_otel.recording.store import Store
 
 
-def pytest_collection_modifyitems(items):
-    """Be silent about the event loop that old versions of pytest-asyncio leave behind when a test calls `asyncio.run`."""
-    here = Path(__file__).parent
-    for item in items:
-        if here in item.path.parents:
-            for warning in ("unclosed <socket", "unclosed event loop"):
-                item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}:ResourceWarning"))
-
-
 @pytest.fixture(autouse=True)
 def clean_context(monkeypatch):
     """Start with an empty context and default settings, and put both back, whatever a test leaves behind."""
