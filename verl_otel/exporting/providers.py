@@ -18,6 +18,7 @@ from opentelemetry.sdk.metrics.export import MetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
+from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
 from verl_otel.model import EventRecord, LinkRecord, Scope, SpanRecord
 
@@ -80,6 +81,7 @@ def install(
         made.readers = _exchange_readers(_ours, readers)
     if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
         made.tracer = TracerProvider(resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
+        made.tracer.sampler = NoScrapes(made.tracer.sampler)
         made.tracer.add_span_processor(_Forward(on_span))
         trace.set_tracer_provider(made.tracer)
     if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":  # the API does not export the class
@@ -92,6 +94,36 @@ def install(
         made.readers = readers
         _ours.reader, _ours.meter, _ours.readers = made.reader, made.meter, readers
     return made
+
+
+class NoScrapes(Sampler):
+    """Drops a web server's span of a Prometheus scrape, with all below it: an instrumented engine makes one every few seconds.
+
+    Everything else is decided by the sampler that was there (``OTEL_TRACES_SAMPLER``).
+    """
+
+    def __init__(self, inner: Sampler) -> None:
+        self._inner = inner
+
+    def should_sample(
+        self,
+        parent_context: Any,
+        trace_id: int,
+        name: str,
+        kind: Any = None,
+        attributes: Any = None,
+        *rest: Any,
+        **more: Any,
+    ) -> SamplingResult:
+        """Decide on one span; see `Sampler.should_sample`."""
+        path = (attributes or {}).get("url.path") or (attributes or {}).get("http.target")
+        if path == "/metrics" and not trace.get_current_span(parent_context).get_span_context().is_valid:
+            return SamplingResult(Decision.DROP)
+        return self._inner.should_sample(parent_context, trace_id, name, kind, attributes, *rest, **more)
+
+    def get_description(self) -> str:
+        """Return the name of this sampler and of the one that it asks."""
+        return f"NoScrapes({self._inner.get_description()})"
 
 
 def _exchange_readers(ours: Providers, readers: tuple[Any, ...]) -> tuple[Any, ...]:
