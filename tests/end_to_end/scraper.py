@@ -8,7 +8,8 @@ import threading
 import time
 import urllib.request
 
-from prometheus_client.openmetrics.parser import text_string_to_metric_families
+from prometheus_client import parser as plain_text
+from prometheus_client.openmetrics import parser as openmetrics
 
 ACCEPT = "application/openmetrics-text; version=1.0.0"
 
@@ -49,13 +50,14 @@ class Scraper:
         try:
             request = urllib.request.Request(f"http://{address}/metrics", headers={"Accept": ACCEPT})
             with urllib.request.urlopen(request, timeout=5) as answer:
+                parse = openmetrics if "openmetrics" in answer.headers["Content-Type"] else plain_text
                 text = answer.read().decode()
         except OSError:
             return  # the process has just ended
         self.targets[labels["instance"]] = labels
         self.scrapes += 1
         try:
-            families = list(text_string_to_metric_families(text))
+            families = list(parse.text_string_to_metric_families(text))
         except ValueError as error:
             self.failures.append((labels["instance"], str(error), text))
             return

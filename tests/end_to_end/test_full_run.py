@@ -255,11 +255,12 @@ def test_scalars_on_metrics_pages_equal_verls_own_logger(full):
 
 
 def test_every_recording_process_was_a_target(full, spans):
-    """Each process that recorded metrics registered itself, pages parsed strictly, and the file is gone at the end."""
+    """Each process that recorded metrics registered itself, and the engine, pages parsed strictly, and the file is gone at the end."""
     scraper = full.scraper
     assert not scraper.failures
     roles = {labels["verl_role"] for labels in scraper.targets.values()}
     assert roles == {"trainer", "actor_rollout_ref", "agent_loop", "reward", "llm_server"}
+    assert [labels["verl_engine"] for labels in scraper.targets.values() if "verl_engine" in labels] == ["cpu"]
     run_id = full.folder.name
     for instance, labels in scraper.targets.items():
         assert labels["job"] == "verl"
