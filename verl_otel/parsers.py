@@ -4,17 +4,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Callable
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 EXPORTERS: Final = ("otlp", "prometheus", "file", "console", "none")
 MAX_NAME: Final = 128
 DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
 TRUE: Final = ("1", "true", "yes", "on")
 FALSE: Final = ("", "0", "false", "no", "off")
+_Number = TypeVar("_Number", int, float)
 
 
 def parse_flag(text: str) -> bool:
@@ -37,34 +39,22 @@ def parse_exporters(text: str) -> tuple[str, ...]:
 
 def make_number_parser(low: float, high: float) -> Callable[[str], float]:
     """Return a parser of numbers in a range."""
-
-    def parse(text: str) -> float:
-        problem = f"use a number from {low:g} to {high:g}"
-        try:
-            value = float(text)
-        except ValueError:
-            raise ValueError(problem) from None
-        if not low <= value <= high:
-            raise ValueError(problem)
-        return value
-
-    return parse
+    return functools.partial(_parse_between, float, low, high, f"use a number from {low:g} to {high:g}")
 
 
 def make_whole_parser(low: int, high: int) -> Callable[[str], int]:
     """Return a parser of whole numbers in a range."""
+    return functools.partial(_parse_between, int, low, high, f"use a whole number from {low} to {high}")
 
-    def parse(text: str) -> int:
-        problem = f"use a whole number from {low} to {high}"
-        try:
-            value = int(text)
-        except ValueError:
-            raise ValueError(problem) from None
-        if not low <= value <= high:
-            raise ValueError(problem)
-        return value
 
-    return parse
+def _parse_between(convert: Callable[[str], _Number], low: _Number, high: _Number, problem: str, text: str) -> _Number:
+    try:
+        value = convert(text)
+    except ValueError:
+        raise ValueError(problem) from None
+    if not low <= value <= high:
+        raise ValueError(problem)
+    return value
 
 
 def make_choice_parser(*words: str) -> Callable[[str], str]:

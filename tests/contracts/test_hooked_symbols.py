@@ -51,7 +51,7 @@ def hooks_of(release):
 def bound_of(release, text):
     """Return the numbers of a bound if it is about this release's host."""
     name, _, number = text.partition(" ")
-    return symbols._numbers(number) if name == release.package else None
+    return symbols.parse_version(number) if name == release.package else None
 
 
 def look(release, root):

@@ -15,8 +15,8 @@ from verl_otel import config
 from verl_otel.cli import cluster as cluster_checks
 from verl_otel.cli.cluster import Finding
 from verl_otel.cli.destinations import REINSTALL, check_exporters
-from verl_otel.cli.versions import read_version
 from verl_otel.errors import ConfigError
+from verl_otel.integrations.symbols import read_version
 
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last release that the hooks were made for."""

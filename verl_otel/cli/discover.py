@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List and check, or serve. Returns 1 when a target does not answer or there is none."""
     if arguments.local and arguments.address:
         raise VerlOtelError("--local and --address exclude each other")
-    folder = (arguments.run_dir.absolute() if arguments.run_dir else config.load().run_dir) / targets.FOLDER
+    folder = config.load(run_dir=arguments.run_dir).run_dir / targets.FOLDER
     find = functools.partial(find_entries, folder, arguments.address, arguments.run, local=arguments.local)
     if arguments.serve:
         access = Access(arguments.tls_cert, arguments.tls_key, arguments.basic_auth_file)

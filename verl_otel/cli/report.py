@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print where the time of a run went: steps, phases, slowest trajectories, reward, what is missing.
 
-Without a folder the newest run is taken. Give several folders when the nodes of a run have folders of their own. Files of a run
-that is still going, or was killed, are read as far as they go.
+Without a folder the newest run is taken; the id of a run is enough, too. Give several folders when the nodes of a run have folders of
+their own. Files of a run that is still going, or was killed, are read as far as they go.
 
 Examples:
   verl-otel report
@@ -26,7 +26,9 @@ from verl_otel.cli import report_json, report_text
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("folders", nargs="*", type=Path, metavar="RUN_DIR", help="folder of the run, one for each node")
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="RUN_DIR", help="folder or id of the run; several for several nodes"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
     parser.add_argument("--slowest", type=int, default=5, metavar="N", help="how many slow trajectories to show (5)")
     parser.add_argument(
@@ -36,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, print. Returns 1 when the run has no step, trajectory or open work to speak of."""
-    folders = arguments.folders or [_newest()]
+    folders = [_find(folder) for folder in arguments.folders] or [_newest()]
     loaded = load.read_run(folders)
     built = timeline.build(loaded)
     found = gaps.find(loaded)
@@ -47,6 +49,14 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         print(report_text.render(loaded, built, found, verdicts, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if built.steps or built.trajectories or loaded.open_spans else 1
+
+
+def _find(folder: Path) -> Path:
+    """Return a run's folder, which may be said by the run's id alone."""
+    if folder.exists() or len(folder.parts) != 1:
+        return folder
+    known = config.load().run_dir / folder
+    return known if known.exists() else folder
 
 
 def _newest() -> Path:

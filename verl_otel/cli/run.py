@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from verl_otel import config
-from verl_otel.cli.versions import read_version
+from verl_otel.integrations.symbols import read_version
 
 ENABLE: Final = "metrics.enable_prometheus"
 PORT: Final = "metrics.prometheus_port"

@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import ast
 import importlib.util
+import itertools
 import re
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -41,26 +43,28 @@ def is_release(*, since: str = "", until: str = "") -> bool:
     """
     for bound, wanted in ((since, True), (until, False)):
         package, _, text = bound.partition(" ")
-        installed, limit = find_release(package) if package else None, _numbers(text)
-        if installed is not None and limit is not None and (installed >= limit) is not wanted:
+        installed = read_version(package) if package else None
+        if installed and (installed >= parse_version(text)) is not wanted:
             return False
     return True
 
 
-@lru_cache
-def find_release(package: str) -> tuple[int, ...] | None:
-    """Return major and minor number of an installed distribution; None if it is not installed or has no such numbers."""
-    from importlib.metadata import PackageNotFoundError, version
-
+def read_version(package: str) -> tuple[int, ...] | None:
+    """Return the first numbers of an installed package's version; None if it is not installed."""
     try:
-        return _numbers(version(package))
-    except PackageNotFoundError:
+        return parse_version(metadata.version(package))
+    except metadata.PackageNotFoundError:
         return None
 
 
-def _numbers(text: str) -> tuple[int, ...] | None:
-    found = re.match(r"(\d+)\.(\d+)", text)
-    return tuple(map(int, found.groups())) if found else None
+def parse_version(text: str) -> tuple[int, ...]:
+    """Return the first three numbers of a version, or as many as there are.
+
+    Example:
+        (0, 9) of "0.9rc1" and (0, 7, 0) of "0.7.0.dev0"; () of "unknown"
+    """
+    numbers = (re.match(r"\d+", part) for part in text.split(".")[:3])
+    return tuple(int(number[0]) for number in itertools.takewhile(bool, numbers) if number)
 
 
 def has_symbol(root: Path, module: str, symbol: str) -> bool:

@@ -35,6 +35,13 @@ _INFO: Final = {
 """Labels of ``verl.run.info`` and where verl's configuration holds them."""
 
 
+class _Run:
+    """The run that this process trains."""
+
+    state = 0
+    """What was said of it last."""
+
+
 def _wrap_init(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -70,6 +77,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
         {attr.PROJECT: project, attr.EXPERIMENT: experiment, **({attr.VERL_VERSION: version} if version else {})}
     )
     registry.gauge("verl.run.info", tuple(labels.items())).set(1)
+    _Run.state = RUNNING
     registry.gauge("verl.run.state").set(RUNNING)
     session.record_run(labels)
 
@@ -138,10 +146,12 @@ def _wrap_finish(original: Any) -> Any:
 
 
 def end_run(*, failed: bool) -> None:
-    """Say how the run ended, and send everything."""
-    if Store.on:
+    """Say how the run ended, and send everything; once, although the trainer's ``fit`` and its ``Tracking`` end one after the other."""
+    state = FAILED if failed else FINISHED
+    if Store.on and _Run.state != state:
+        _Run.state = state
         with _guard.swallowed("run state"):
-            registry.gauge("verl.run.state").set(FAILED if failed else FINISHED)
+            registry.gauge("verl.run.state").set(state)
             session.flush(FLUSH_SECONDS)
 
 

@@ -4,9 +4,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
@@ -69,14 +71,9 @@ def _remember(trainer: Any) -> None:
 def _wrap_fit(original: Any) -> Any:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _remember(self)
-        try:
+        with _run_of(self):
             result = original(self, *args, **kwargs)
-        except BaseException:
-            end_run(failed=True)
-            raise
-        end_run(failed=False)
-        _wait_for_workers()
+        time.sleep(_last_drain())
         return result
 
     return fit
@@ -85,24 +82,30 @@ def _wrap_fit(original: Any) -> Any:
 def _wrap_async_fit(original: Any) -> Any:
     @functools.wraps(original)
     async def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        _remember(self)
-        try:
+        with _run_of(self):
             result = await original(self, *args, **kwargs)
-        except BaseException:
-            end_run(failed=True)
-            raise
-        end_run(failed=False)
-        _wait_for_workers()
+        await asyncio.sleep(_last_drain())
         return result
 
     return fit
 
 
-def _wait_for_workers() -> None:
-    """Give the workers one drain interval: Ray kills them with the trainer, without running their ``atexit``."""
+@contextlib.contextmanager
+def _run_of(trainer: Any) -> Iterator[None]:
+    """Know the trainer while it trains, and say how that ended."""
+    _remember(trainer)
+    try:
+        yield
+    except BaseException:
+        end_run(failed=True)
+        raise
+    end_run(failed=False)
+
+
+def _last_drain() -> float:
+    """Return the seconds of one drain: the workers need them, Ray kills them with the trainer without running their ``atexit``."""
     running = session.current()
-    if Store.on and running is not None:
-        time.sleep(running.config.drain_interval + 0.2)
+    return running.config.drain_interval + 0.2 if Store.on and running is not None else 0.0
 
 
 def _remember_at_step(original: Any) -> Any:
