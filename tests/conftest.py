@@ -3,6 +3,9 @@
 """Fixtures of every test, and the check that no test leaves something switched on."""
 
 import os
+import shutil
+import subprocess
+import sys
 import time
 from importlib.metadata import version
 
@@ -79,3 +82,64 @@ def wait_for():
             time.sleep(interval)
 
     return wait
+
+
+@pytest.fixture(scope="session")
+def clean_python():
+    """Run Python in a process of its own, in an environment without verl's, OpenTelemetry's, our and pytest's variables."""
+
+    def run(*arguments, prefix=(), without=(), code=0, seconds=60, cwd=None, **variables):
+        """Return the process that has ended, in time and with this code. ``without``: more beginnings of variables."""
+        hidden = ("OTEL_", "VERL_", "PYTEST_", *without)
+        inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        done = subprocess.run(
+            [*prefix, sys.executable, *map(str, arguments)],
+            env={**inherited, **variables},
+            cwd=cwd,
+            capture_output=True,
+            text=True,
+            timeout=seconds,
+            check=False,
+        )
+        assert done.returncode == code, f"exit code {done.returncode}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
+        return done
+
+    return run
+
+
+@pytest.fixture
+def fast_switching():
+    """Have threads take turns as often as the interpreter can."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.fixture
+def dead_pid():
+    """The id of a process that has just ended."""
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory):
+    """Return a function from a name to the files (certificate, key) of a self-signed certificate for the loopback."""
+    openssl = shutil.which("openssl")
+    if openssl is None:
+        pytest.skip("openssl, which makes the test's certificates, is not installed")
+    folder = tmp_path_factory.mktemp("certificates")
+
+    def make(name):
+        certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
+        if not certificate.exists():
+            command = (
+                f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
+            )
+            extra = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", certificate]
+            subprocess.run([*command.split(), *extra], check=True, capture_output=True)
+        return str(certificate), str(key)
+
+    return make

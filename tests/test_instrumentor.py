@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenTelemetry's way to instrument verl: on, off and on again, and by ``opentelemetry-instrument``."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -33,7 +31,7 @@ ON, OFF = "(True, True, True, 2)", "(False, False, False, 1)"
 
 
 @pytest.fixture
-def process(tmp_path):
+def process(clean_python, tmp_path):
     """Run a script beside a small stand-in for verl; returns what it printed."""
     package = tmp_path / "site" / "verl" / "utils"
     package.mkdir(parents=True)
@@ -45,26 +43,15 @@ def process(tmp_path):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: verl\nVersion: 0.9.1\n")
 
     def run(code, *command, **variables):
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
         script = tmp_path / "script.py"
         script.write_text(code)
-        done = subprocess.run(
-            [*command, sys.executable, script],
-            env={
-                **inherited,
-                "PYTHONPATH": str(tmp_path / "site"),
-                "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"),
-                "VERL_OTEL_RUN_ID": "r1",
-                **variables,
-            },
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
-        return done.stdout.splitlines()
+        environ = {
+            "PYTHONPATH": str(tmp_path / "site"),
+            "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"),
+            "VERL_OTEL_RUN_ID": "r1",
+            **variables,
+        }
+        return clean_python(script, prefix=command, cwd=tmp_path, **environ).stdout.splitlines()
 
     return run
 

@@ -4,9 +4,6 @@
 
 import importlib.metadata
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -26,23 +23,11 @@ print(json.dumps({{"own": own, "loaded": loaded, "on": Store.on, "threads": thre
 
 
 @pytest.fixture
-def process(tmp_path):
+def process(clean_python, tmp_path):
     """Run a script in a clean environment with these variables."""
 
     def run(code, **variables):
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
-        script = tmp_path / "script.py"
-        script.write_text(code)
-        done = subprocess.run(
-            [sys.executable, script],
-            env={**inherited, "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), **variables},
-            cwd=tmp_path,
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        assert done.returncode == 0, done.stderr
+        done = clean_python("-c", code, cwd=tmp_path, **{"VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), **variables})
         return SimpleNamespace(out=done.stdout, err=done.stderr, seen=json.loads(done.stdout.splitlines()[-1]))
 
     return run

@@ -244,11 +244,17 @@ _OTLP_ENDPOINTS: Final = (
 )
 
 
+def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether OpenTelemetry's own switch turns everything off. It knows no other word than ``true``."""
+    values = os.environ if environ is None else environ
+    return values.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
+
+
 def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
     """Return whether the switch is on. Reads two variables and nothing else; an unknown word counts as off."""
     values = os.environ if environ is None else environ
     on = values.get("VERL_OTEL_ENABLED", "").strip().lower() in TRUE
-    return on and values.get("OTEL_SDK_DISABLED", "").strip().lower() != "true"
+    return on and not is_disabled(values)
 
 
 def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:

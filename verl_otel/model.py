@@ -7,6 +7,7 @@ Named tuples and not dataclasses: a frozen dataclass costs 2 µs to make, a tupl
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple, Union
 
@@ -22,6 +23,19 @@ SAMPLED: Final = 0x01
 """Flag of a span: it is kept (W3C trace flags)."""
 REMOTE: Final = 0x200
 """Flag of a span or link: the span it points to lives in another process (OTLP's bit)."""
+
+
+def in_64_bits(value: int) -> bool:
+    """Return whether OpenTelemetry can hold an integer."""
+    return -(1 << 63) <= value < 1 << 63
+
+
+def to_float(value: float) -> float:
+    """Return any number as a float, infinite for integers beyond all floats."""
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf
 
 
 class Scope(NamedTuple):

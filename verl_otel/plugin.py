@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Loaded by ``import verl`` in every process: reads the switch and registers post-import hooks, nothing else.
 
-verl 0.9 and later find this module by its entry point; for 0.6 to 0.8 set ``VERL_USE_EXTERNAL_MODULES=verl_otel.plugin``. Importing it never
+verl 0.9 and later find this module by its entry point; for 0.7 and 0.8 set ``VERL_USE_EXTERNAL_MODULES=verl_otel.plugin``. Importing it never
 raises: verl hides a plug-in's failure at DEBUG and an external module's failure kills the process.
 """
 

@@ -5,8 +5,6 @@
 import contextlib
 import json
 import socket
-import subprocess
-import sys
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -47,13 +45,6 @@ def page():
             wait.set()
         server.shutdown()
         server.server_close()
-
-
-def dead_pid():
-    """The id of a process that has just ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
 
 
 def test_targets_that_answer_are_listed_and_the_code_is_0(call, listed, page):
@@ -112,17 +103,17 @@ def test_one_run_is_listed_when_asked_for(call, listed, page):
     assert (done.code, done.out.partition(" in ")[0]) == (1, "no targets")
 
 
-def test_the_dead_are_not_listed(call, listed):
+def test_the_dead_are_not_listed(call, listed, dead_pid):
     """Processes of this machine that died are left out; the file, which others may still write, is not touched."""
-    folder = listed("r1", "127.0.0.1:1", pid=dead_pid())
+    folder = listed("r1", "127.0.0.1:1", pid=dead_pid)
     before = (folder / "r1.json").read_text()
     assert call("discover", "--local").out.startswith("no targets")
     assert (folder / "r1.json").read_text() == before
 
 
-def test_processes_of_another_container_are_listed(call, listed, page):
+def test_processes_of_another_container_are_listed(call, listed, page, dead_pid):
     """A container that shares name and folder with this machine has process ids of its own: they say nothing here."""
-    folder = listed("r1", page(), pid=dead_pid())
+    folder = listed("r1", page(), pid=dead_pid)
     entries = json.loads((folder / "r1.json").read_text())
     entries[0]["labels"]["__meta_verl_otel_pid_space"] = "pid:[1]"
     (folder / "r1.json").write_text(json.dumps(entries))

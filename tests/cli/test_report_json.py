@@ -6,8 +6,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*unclosed file:ResourceWarning")
-
 
 @pytest.fixture
 def report(call):

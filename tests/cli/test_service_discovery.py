@@ -6,7 +6,6 @@ import base64
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import ssl
@@ -25,7 +24,7 @@ from verl_otel.integrations.ray import discovery
 
 
 @pytest.fixture
-def served(runs, tmp_path, wait_for):
+def served(runs):
     """Start ``verl-otel discover --serve`` as a process; returns its URL, the process, and what it said."""
     started = []
 
@@ -65,22 +64,23 @@ def ask(url, user=None, context=None):
         return error.code, error.headers["Content-Type"], error.read()
 
 
-def test_prometheus_gets_the_targets_of_this_moment(served, listed):
+def test_prometheus_gets_the_targets_of_this_moment(served, listed, wait_for):
     """The answer is the JSON list that Prometheus asks for; a run that began later is in the next one."""
     url, _ = served()
     assert url.startswith("http://127.0.0.1:")
     assert ask(url) == (200, "application/json", b"[]")
     listed("r1", "127.0.0.1:1", "127.0.0.1:2")
     listed("r2", "127.0.0.1:3")
-    deadline = threading.Event()
-    for _ in range(200):
+
+    def targets():
         code, kind, body = ask(url)
-        if body != b"[]":
-            break
-        deadline.wait(0.05)
-    assert (code, kind) == (200, "application/json")
-    assert [entry["targets"] for entry in json.loads(body)] == [["127.0.0.1:1"], ["127.0.0.1:2"], ["127.0.0.1:3"]]
-    assert {"job", "instance", "verl_role", "verl_run_id"} <= json.loads(body)[0]["labels"].keys()
+        assert (code, kind) == (200, "application/json")
+        found = json.loads(body)
+        return found if len(found) >= 3 else None
+
+    found = wait_for(targets, interval=0.05)
+    assert [entry["targets"] for entry in found] == [["127.0.0.1:1"], ["127.0.0.1:2"], ["127.0.0.1:3"]]
+    assert {"job", "instance", "verl_role", "verl_run_id"} <= found[0]["labels"].keys()
     assert [entry["targets"] for entry in json.loads(ask(f"{url}?run=r2")[2])] == [["127.0.0.1:3"]]
     assert ask(f"{url}-/healthy")[0] == 200
     assert ask(f"{url}metrics")[0] == 404
@@ -126,25 +126,13 @@ def test_only_users_of_the_file_may_ask(served, tmp_path):
     assert ask(url, "other:y")[0] == 200
 
 
-@pytest.fixture(scope="session")
-def certificate(tmp_path_factory):
-    """Return the files of a self-signed certificate for the loopback."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl, which makes the test's certificates, is not installed")
-    folder = tmp_path_factory.mktemp("certificate")
-    command = f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN=x"
-    extra = ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"]
-    subprocess.run([*command.split(), *extra], check=True, capture_output=True)
-    return folder / "cert.pem", folder / "key.pem"
-
-
-def test_tls_from_files(served, certificate, listed):
+def test_tls_from_files(served, certificates, listed):
     """With --tls-cert and --tls-key a client that trusts the certificate gets the list; plain HTTP and silence get nothing."""
     listed("r1", "127.0.0.1:1")
-    url, _ = served("--tls-cert", certificate[0], "--tls-key", certificate[1])
+    certificate, key = certificates("server")
+    url, _ = served("--tls-cert", certificate, "--tls-key", key)
     assert url.startswith("https://")
-    context = ssl.create_default_context(cafile=str(certificate[0]))
+    context = ssl.create_default_context(cafile=certificate)
     host, port = url.removeprefix("https://").strip("/").split(":")
     with socket.create_connection((host, int(port))):
         code, _, body = ask(url, context=context)
@@ -154,8 +142,9 @@ def test_tls_from_files(served, certificate, listed):
     assert ask(url, context=context)[0] == 200
 
 
-def test_what_cannot_be_served_is_said(shell, tmp_path, certificate):
+def test_what_cannot_be_served_is_said(shell, tmp_path, certificates):
     """A port that is taken, half of a TLS pair, a missing or open password file: code 2 and what is wrong."""
+    certificate, _ = certificates("server")
     users = tmp_path / "users.txt"
     users.write_text("a:b")
     users.chmod(0o644)
@@ -166,8 +155,8 @@ def test_what_cannot_be_served_is_said(shell, tmp_path, certificate):
         taken.listen()
         cases = {
             ("--port", taken.getsockname()[1]): "cannot be bound",
-            ("--port", 0, "--tls-cert", certificate[0]): "go together",
-            ("--port", 0, "--tls-cert", certificate[0], "--tls-key", users): "cannot be used for TLS",
+            ("--port", 0, "--tls-cert", certificate): "go together",
+            ("--port", 0, "--tls-cert", certificate, "--tls-key", users): "cannot be used for TLS",
             ("--port", 0, "--basic-auth-file", tmp_path / "none"): "No such file",
             ("--port", 0, "--basic-auth-file", users): "chmod 600",
             ("--port", 0, "--basic-auth-file", empty): "user:password",

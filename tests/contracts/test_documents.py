@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
+import tomllib
 
 from verl_otel.cli import COMMANDS
 
@@ -27,12 +28,15 @@ def blocks(kind):
 
 
 @pytest.mark.parametrize("code", blocks("python"))
-def test_python_blocks_run(code, tmp_path):
-    """Each Python block of a document runs by itself, with warnings as errors."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False
+def test_python_blocks_run(clean_python, code, tmp_path):
+    """Each Python block of a document runs by itself, with warnings as errors; one with tests by pytest."""
+    script = tmp_path / "test_block.py"
+    script.write_text(code)
+    by_pytest = (
+        ["-m", "pytest", "-W", "error", "-p", "no:cacheprovider", "-p", "no:asyncio"] if "\ndef test_" in code else []
     )
-    assert done.returncode == 0, done.stderr
+    done = clean_python("-W", "error", *by_pytest, script, cwd=tmp_path)
+    assert not by_pytest or f"{code.count('def test_')} passed" in done.stdout
 
 
 @pytest.mark.parametrize("code", blocks("console"))
@@ -74,3 +78,31 @@ def test_every_setting_is_in_the_guide():
     for path in (TOP / "verl_otel").rglob("*.py"):
         read |= set(re.findall(r"[\"'](VERL_OTEL_[A-Z_]+)[\"']", path.read_text("utf-8")))
     assert {name for name in read if name not in page} <= {"VERL_OTEL_SWALLOW", "VERL_OTEL_"}
+
+
+def test_every_decision_is_in_the_index():
+    """Each decision has one row in the index, in order, with the title that its page has."""
+    folder = TOP / "docs" / "decisions"
+    rows = re.findall(
+        r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+) \|$", (folder / "README.md").read_text("utf-8"), re.MULTILINE
+    )
+    pages = sorted(page for page in folder.glob("*.md") if page.name != "README.md")
+    assert [name for _, name, _ in rows] == [page.name for page in pages]
+    for (number, name, title), page in zip(rows, pages, strict=True):
+        assert name.startswith(f"{number}-")
+        assert page.read_text("utf-8").splitlines()[0] == f"# {number} {title}"
+
+
+def test_the_settings_of_the_project_name_what_is_there():
+    """Each path in pyproject.toml exists, and the source distribution leaves out nothing that is tracked beside its settings for git and CI."""
+    settings = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))
+    lint, build = settings["tool"]["ruff"], settings["tool"]["hatch"]["build"]["targets"]["sdist"]
+    named = {*lint.get("extend-exclude", ()), *lint["lint"]["per-file-ignores"], *settings["tool"]["mypy"]["files"]}
+    assert not [path for path in named if not list(TOP.glob(path))]
+    included = {path.removeprefix("/") for path in build["include"]}
+    assert not [path for path in included if not (TOP / path).exists()]
+    listed = subprocess.run(["git", "ls-files"], cwd=TOP, capture_output=True, text=True, check=False)
+    if listed.returncode:
+        pytest.skip("the sources are in no git repository")
+    tracked = {path.partition("/")[0] for path in listed.stdout.splitlines()}
+    assert tracked - included == {".ci", ".gitignore", "pyproject.toml"}  # hatchling adds the last two by itself

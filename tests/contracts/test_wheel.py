@@ -20,6 +20,12 @@ verl_otel.init(exporters="file", run_dir="runs", run_id="r")
 with verl_otel.step(1), verl_otel.phase("gen"):
     pass
 """
+LOOK = """
+import importlib.util
+for name in ("verl_otel", "verl", "ray", "torch"):
+    found = importlib.util.find_spec(name)
+    print(found and found.origin)
+"""
 
 
 @pytest.fixture(scope="module")
@@ -63,4 +69,6 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
     run(environment / "bin" / "python", "-W", "error", "-c", SCRIPT)
     assert "1 steps" in run(environment / "bin" / "verl-otel", "report", "runs/r")
     assert "FAIL verl: not installed in this environment" in run(environment / "bin" / "verl-otel", "check", code=1)
-    assert "verl_otel" in run(environment / "bin" / "python", "-c", "import verl_otel; print(verl_otel.__name__)")
+    where, *hosts = run(environment / "bin" / "python", "-c", LOOK).splitlines()
+    assert Path(where).is_relative_to(environment), "not the wheel was tested"
+    assert hosts == ["None"] * 3

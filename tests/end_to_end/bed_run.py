@@ -42,6 +42,11 @@ class Training:
         """Folder of the telemetry."""
         return next(path.parent for path in (self.out / "runs").glob("*/run.json"))
 
+    def report(self):
+        """What ``verl-otel report`` prints; it must succeed."""
+        command = [Path(sys.executable).with_name("verl-otel"), "report", self.folder]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
     def bed(self, kind):
         """Lines of the bed's own log."""
         return cpu_log.read(self.out / "log", kind)

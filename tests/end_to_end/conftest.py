@@ -3,6 +3,7 @@
 """The trainings that the end-to-end tests read. Each is run once and shared; a minute or two each."""
 
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,25 @@ import modes
 from otlp_sink import Sink
 from scraper import Scraper
 
+PASSED = defaultdict(set)
+"""Parameter of the fixture ``run`` to the tests that have passed, or had nothing to test, with it."""
 COUNTED = ["trainer.val_before_train=True"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Remember what passed with which training."""
+    report = yield
+    parameters = item.callspec.params if hasattr(item, "callspec") else {}
+    if report.when == "call" and "run" in parameters and not report.failed:
+        PASSED[parameters["run"]].add(item.originalname)
+    return report
+
+
+@pytest.fixture
+def passed():
+    """The names of the tests that have passed so far, by the parameter of ``run``."""
+    return PASSED
 
 
 @pytest.fixture(scope="session")

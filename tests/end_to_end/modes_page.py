@@ -41,8 +41,13 @@ def hash_integrations():
     return digest.hexdigest()[:16]
 
 
+def forget(name):
+    """Forget what was kept of a mode: it is about to be trained anew, and what fails has no row."""
+    (KEPT / f"{name}.json").unlink(missing_ok=True)
+
+
 def keep(name, training, spans):
-    """Keep what one training produced, for the page."""
+    """Keep what one training produced, for the page. Only for what was counted and found right."""
     KEPT.mkdir(parents=True, exist_ok=True)
     names = Counter()
     for span in spans:
@@ -59,11 +64,17 @@ def keep(name, training, spans):
     (KEPT / f"{name}.json").write_text(json.dumps(facts))
 
 
+def read_kept():
+    """Return what was kept of the modes that were trained with the integrations that are here now."""
+    present = hash_integrations()
+    kept = {name: json.loads(path.read_text()) for name in modes.MODES if (path := KEPT / f"{name}.json").exists()}
+    return {name: facts for name, facts in kept.items() if facts["hash"] == present}
+
+
 def write_page():
-    """Write the page; modes that were never run are named on it."""
-    found = {name: json.loads(path.read_text()) for name in modes.MODES if (path := KEPT / f"{name}.json").exists()}
+    """Write the page; modes that were not run with the present integrations, or failed, are named on it and have no row."""
+    found = read_kept()
     missing = ", ".join(modes.MODES[name].title for name in modes.MODES if name not in found) or "none"
-    hashes = sorted({facts["hash"] for facts in found.values()})
     head = ["mode", *COLUMNS, "linked to a step", "processes", "metrics"]
     rows = [
         [
@@ -75,7 +86,7 @@ def write_page():
     ]
     lines = ["| " + " | ".join(row) + " |" for row in (head, ["---"] * len(head), *rows)]
     PAGE.write_text(
-        _TEXT.format(table="\n".join(lines), missing=missing, stamp=STAMP + ", ".join(hashes), day=_today())
+        _TEXT.format(table="\n".join(lines), missing=missing, stamp=STAMP + hash_integrations(), day=_today())
     )
 
 

@@ -4,13 +4,15 @@
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ray"))
+
 import bed_run
+from ray_job import find_port
 
 FORWARDED = (
     "PYTHONPATH",
@@ -51,12 +53,6 @@ def start(folder, nodes=2, cpus=16):
     finally:
         for process in reversed(processes):
             bed_run.end(process)
-
-
-def find_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def wait_until_started(process, log, seconds=60):

@@ -4,21 +4,12 @@
 
 import os
 import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import bed_run
 import counts
 import pytest
 
 pytestmark = [pytest.mark.verl, pytest.mark.matrix]
-
-
-def report(folder):
-    """What ``verl-otel report`` prints; it must succeed."""
-    command = [Path(sys.executable).with_name("verl-otel"), "report", folder]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def start(out, **variables):
@@ -46,21 +37,31 @@ def test_a_crash_of_the_trainer_is_told(outs):
     steps = {span.attributes["verl.step.number"]: span for span in spans if span.name == "verl.step"}
     assert steps[1].status != 2
     assert (steps[2].status, steps[2].attributes["error.type"]) == (2, "RuntimeError")
-    text = report(training.folder)
+    text = training.report()
     assert "FAILED" in text.splitlines()[0]
     assert "2 FAILED" in text
 
 
 def test_a_killed_rank_is_named_with_what_it_did(outs, wait_for):
-    """SIGKILL of a training worker: verl ends; its last second may be missing, and the report says whose it is."""
-    with start(outs / "killed-rank") as (training, process):
-        wait_for(has_steps(training, process, 2), 300, 0.2)
-        (path,) = (outs / "killed-rank" / "runs").glob("*/metrics-actor_rollout_ref-*.jsonl")
-        os.kill(int(path.stem.rpartition("-")[2]), signal.SIGKILL)
+    """SIGKILL of a training worker in its update: verl ends, and the report says which process it was and what it was doing."""
+    with start(outs / "killed-rank", CPU_BED_PLANT="rank:300:3") as (training, process):
+
+        def updating_rank():
+            assert process.poll() is None, training.log[-3000:]
+            open_files = list((training.out / "runs").glob("*/open-actor_rollout_ref-*.jsonl"))
+            return [path for path in open_files if "update_actor" in path.read_text()]
+
+        (path,) = wait_for(updating_rank, 300, 0.2)
+        pid = int(path.stem.rpartition("-")[2])
+        os.kill(pid, signal.SIGKILL)
         assert process.wait(120) != 0
     assert len([span for span in training.spans() if span.name == "verl.step"]) >= 2
-    text = report(training.folder)
+    text = training.report()
     assert "FAILED" in text.splitlines()[0]
+    lines = text[text.index("Unfinished work") :].splitlines()
+    (rank,) = (number for number, line in enumerate(lines) if line.startswith(f"  actor_rollout_ref-0 (pid {pid} on "))
+    assert lines[rank + 1].startswith("    verl.worker ")
+    assert ".update_actor: open for " in lines[rank + 1]
 
 
 def test_ctrl_c_leaves_readable_files(outs, wait_for):
@@ -73,4 +74,4 @@ def test_ctrl_c_leaves_readable_files(outs, wait_for):
     steps = [span for span in training.spans() if span.name == "verl.step"]
     assert len(steps) >= logged - 1
     assert "verl-otel:" not in training.log
-    assert report(training.folder).startswith("Run ")
+    assert training.report().startswith("Run ")

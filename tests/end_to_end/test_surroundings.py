@@ -2,21 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Tools, custom code and hostile surroundings, each in a real training."""
 
-import subprocess
-import sys
 from collections import Counter, defaultdict
-from pathlib import Path
 
 import bed_run
 import pytest
 
 pytestmark = pytest.mark.verl
-
-
-def report(folder):
-    """What ``verl-otel report`` prints."""
-    command = [Path(sys.executable).with_name("verl-otel"), "report", folder]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def below(spans):
@@ -77,7 +68,7 @@ def test_plain_timers_work_without_nvtx(tool_run):
 
 def test_the_slow_tool_is_named_in_the_first_lines(tool_run):
     """The report begins with the step that waited, the trajectory, the tool and the turn."""
-    head = report(tool_run.folder).split("\n\n")[1]
+    head = tool_run.report().split("\n\n")[1]
     assert "Step 2" in head
     assert "tool add (turn 0)" in head
 
@@ -136,7 +127,7 @@ def test_a_killed_agent_loop_is_found_by_the_report(outs, wait_for):
         bed_run.psutil.Process(pid).kill()
 
         def verdict():
-            text = report(training.folder)
+            text = training.report()
             return text if "DEAD" in text else None
 
         text = wait_for(verdict, 60, 1.0)

@@ -3,9 +3,7 @@
 """Fixtures of the exporting tests: servers that stand for a Collector, and exporters that are closed at the end."""
 
 import os
-import shutil
 import socket
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -62,24 +60,3 @@ def otlp(monkeypatch):
     for exporter in made:
         exporter._thread.join(20)
         assert not exporter._thread.is_alive(), "the thread of an exporter did not end"
-
-
-@pytest.fixture(scope="session")
-def certificates(tmp_path_factory):
-    """Return a function from a name to the files (certificate, key) of a self-signed certificate for the loopback."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("openssl, which makes the test's certificates, is not installed")
-    folder = tmp_path_factory.mktemp("certificates")
-
-    def make(name):
-        certificate, key = folder / f"{name}.pem", folder / f"{name}.key"
-        if not certificate.exists():
-            command = (
-                f"{openssl} req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2 -subj /CN={name}"
-            )
-            extra = ["-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost", "-keyout", key, "-out", certificate]
-            subprocess.run([*command.split(), *extra], check=True, capture_output=True)
-        return str(certificate), str(key)
-
-    return make

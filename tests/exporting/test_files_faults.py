@@ -96,6 +96,24 @@ def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, m
     assert sorted(span_ids(folder)) == list(range(1, 301))
 
 
+def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder, monkeypatch):
+    """An exit whose time is up while a slow disk is written to does not close the file under the writer's hands."""
+    exporter.put(make_batch(1, 2))
+    write, closer = os.write, threading.Thread(target=lambda: exporter.close(time.monotonic()))
+
+    def slow_write(handle, data):
+        written = write(handle, data[:10])
+        if not closer.ident:
+            closer.start()
+            closer.join()
+        return written
+
+    monkeypatch.setattr(os, "write", slow_write)
+    exporter.tick()
+    assert exporter.dropped("spans") == {}
+    assert span_ids(folder) == [1, 2]
+
+
 def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swallow):
     """A span whose attributes cannot be encoded is dropped and counted; the others of the batch are written."""
 

@@ -2,10 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The folded state: the latest point of every series, read by several readers that do not disturb each other."""
 
-import sys
 import threading
 
-import pytest
 from exporting_records import make_point, steady
 from hypothesis import given
 from hypothesis import strategies as st
@@ -130,15 +128,6 @@ def test_the_history_has_gauges_only_and_is_bounded():
     _, points = state.read_history()
     assert [point.value for point in points if point.instrument.name == "verl.b"] == [MAX_HISTORY + 9]
     assert [point.value for point in points if point.instrument.name == "verl.a"] == [*range(10, MAX_HISTORY + 10)]
-
-
-@pytest.fixture
-def fast_switching():
-    """Have threads take turns as often as the interpreter can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 def test_nothing_is_missed_under_concurrent_updates(fast_switching):

@@ -169,15 +169,6 @@ def test_an_empty_histogram_has_no_minimum():
     assert (point.count, point.HasField("min"), point.HasField("max")) == (0, False, False)
 
 
-def test_a_delta_is_said():
-    """With delta temporality a counter and a histogram say so, an up-down counter stays cumulative."""
-    points = [make_point("c", "counter"), make_point("h", "histogram", make_histogram(1.0)), make_point("u", "updown")]
-    message = ExportMetricsServiceRequest.FromString(wire.encode_metrics(RESOURCE, SCOPE, points, wire.DELTA))
-    counter, histogram, updown = message.resource_metrics[0].scope_metrics[0].metrics
-    found = (counter.sum, histogram.histogram, updown.sum)
-    assert [each.aggregation_temporality for each in found] == [wire.DELTA, wire.DELTA, wire.CUMULATIVE]
-
-
 @pytest.mark.parametrize("value", [True, 1 << 63, 1 << 64, -(1 << 64), math.nan, -math.inf])
 def test_any_number_of_a_gauge_arrives(value):
     """A truth value is 0 or 1, an integer of more than 64 bits a float, NaN and infinity what they are."""

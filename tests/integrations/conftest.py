@@ -8,8 +8,13 @@ import types
 from collections import Counter
 
 import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from verl_otel import integrations
+from verl_otel.analysis.load import read_run
 from verl_otel.integrations import patch
 
 
@@ -70,3 +75,41 @@ def hook():
         return types.SimpleNamespace(hook=patch.Hook(module, symbol, run, "no test"), ran=ran)
 
     return make
+
+
+@pytest.fixture
+def drive():
+    """Run a coroutine that waits for nothing to its end, without an event loop."""
+
+    def run(coroutine):
+        with pytest.raises(StopIteration) as end:
+            coroutine.send(None)
+        return end.value.value
+
+    return run
+
+
+@pytest.fixture
+def sent(monkeypatch):
+    """The spans that leave by the global provider, in the order in which they ended."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
+    return exporter.get_finished_spans
+
+
+@pytest.fixture
+def files_of(tmp_path):
+    """Variables with which a process writes its telemetry to files, and the spans in these files by name."""
+    environ = {
+        "VERL_OTEL_ENABLED": "1",
+        "VERL_OTEL_EXPORTERS": "file",
+        "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"),
+        "VERL_OTEL_RUN_ID": "r",
+    }
+
+    def spans():
+        return {each.span.name: each.span for each in read_run([tmp_path / "runs" / "r"]).spans}
+
+    return types.SimpleNamespace(environ=environ, spans=spans)

@@ -3,9 +3,6 @@
 """HTTP calls of rewards belong to the reward: with OpenTelemetry's own instrumentation, a real server and a real client."""
 
 import asyncio
-import json
-import os
-import subprocess
 import sys
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
@@ -14,9 +11,6 @@ import pytest
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
 from verl_otel.integrations import aiohttp as integration
@@ -36,16 +30,6 @@ class RewardLoopWorker:
     def _init_reward_fn(self):
         self.ready = True
 """
-
-
-@pytest.fixture
-def sent(monkeypatch):
-    """The spans that leave by the global provider, in the order in which they ended."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return exporter.get_finished_spans
 
 
 @pytest.fixture
@@ -324,20 +308,8 @@ asyncio.run(main())
 """
 
 
-def test_the_first_call_is_sent(tmp_path):
+def test_the_first_call_is_sent(clean_python, files_of):
     """The span of a process's very first call is in its files, with ours."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "VERL_", "PYTEST_"))}
-    environ |= {"VERL_OTEL_ENABLED": "1", "VERL_OTEL_RUN_DIR": str(tmp_path), "VERL_OTEL_EXPORTERS": "file"}
-    done = subprocess.run(
-        [sys.executable, "-c", FIRST_CALL], env=environ, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
-    spans = {
-        span["name"]: span
-        for path in tmp_path.glob("*/traces-*.jsonl")
-        for line in path.read_text().splitlines()
-        for resource in json.loads(line)["resourceSpans"]
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
-    }
-    assert spans["GET"]["parentSpanId"] == spans["verl.reward"]["spanId"]
+    clean_python("-c", FIRST_CALL, **files_of.environ)
+    spans = files_of.spans()
+    assert spans["GET"].parent_id == spans["verl.reward"].span_id

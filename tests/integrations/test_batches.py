@@ -50,21 +50,19 @@ def host():
     return types.SimpleNamespace(worker=module.AgentLoopWorker(), manager=module.AgentLoopManager())
 
 
-def drive(coroutine):
-    """Run a coroutine that waits for nothing to its end."""
-    with pytest.raises(StopIteration) as end:
-        coroutine.send(None)
-    return end.value.value
+@pytest.fixture
+def generate(drive):
+    """Make a worker's batch of so many trajectories, each with its own trace."""
 
+    def make(worker, count):
+        outputs = []
+        for index in range(count):
+            output = types.SimpleNamespace(extra_fields={"turn_scores": []})
+            with verl_otel.trajectory("prompt", index):
+                outputs.append(drive(worker._agent_loop_postprocess(output, validate=False)))
+        return worker._postprocess(outputs)
 
-def generate(worker, count):
-    """Return a worker's batch of so many trajectories, each with its own trace."""
-    outputs = []
-    for index in range(count):
-        output = types.SimpleNamespace(extra_fields={"turn_scores": []})
-        with verl_otel.trajectory("prompt", index):
-            outputs.append(drive(worker._agent_loop_postprocess(output, validate=False)))
-    return worker._postprocess(outputs)
+    return make
 
 
 def links(recorded):
@@ -75,7 +73,7 @@ def traces(recorded):
     return [span.trace_id for span in recorded.spans if span.name == "verl.trajectory"]
 
 
-def test_the_step_is_linked_to_its_batch_and_no_column_is_left(host, recorded):
+def test_the_step_is_linked_to_its_batch_and_no_column_is_left(host, recorded, generate):
     """Each trajectory of two workers' batches is linked once; verl sees its own columns and metrics only."""
     chunks = [generate(host.worker, 2), generate(host.worker, 1)]
     assert [chunk.columns for chunk in chunks] == [["turn_scores"]] * 2
@@ -86,7 +84,7 @@ def test_the_step_is_linked_to_its_batch_and_no_column_is_left(host, recorded):
     assert len(links(recorded)) == 3
 
 
-def test_a_worker_without_us_costs_only_its_own_links(host, recorded):
+def test_a_worker_without_us_costs_only_its_own_links(host, recorded, generate):
     """Metrics without our tag, from a node that lacks verl-otel, are read as they are."""
     ours = generate(host.worker, 1)
     with verl_otel.step(1):
@@ -94,7 +92,7 @@ def test_a_worker_without_us_costs_only_its_own_links(host, recorded):
     assert links(recorded) == traces(recorded)
 
 
-def test_validation_is_not_linked(host, recorded):
+def test_validation_is_not_linked(host, recorded, generate):
     """A batch that is generated inside of a validation is no training, its tags are taken out all the same."""
     from verl_otel.recording.site import Site
     from verl_otel.recording.span import Span
@@ -105,7 +103,7 @@ def test_validation_is_not_linked(host, recorded):
     assert not links(recorded)
 
 
-def test_a_worker_that_makes_its_batch_itself_gets_no_tags(host, recorded):
+def test_a_worker_that_makes_its_batch_itself_gets_no_tags(host, recorded, generate):
     """Where a user's class replaces the making of the batch, no field of ours could be taken out again: none is added."""
 
     class Own(type(host.worker)):
@@ -116,7 +114,7 @@ def test_a_worker_that_makes_its_batch_itself_gets_no_tags(host, recorded):
     assert generate(Own(), 1) == [["turn_scores"]]
 
 
-def test_a_batch_that_was_generated_ahead_is_linked_to_its_own_step(host, recorded):
+def test_a_batch_that_was_generated_ahead_is_linked_to_its_own_step(host, recorded, generate, drive):
     """One step off: what was generated during step 1 is consumed by step 2, where verl waits for it."""
 
     class OneStepOffRayTrainer:
@@ -145,7 +143,7 @@ def test_a_batch_that_was_generated_ahead_is_linked_to_its_own_step(host, record
     assert not batches._ready
 
 
-def test_samples_of_a_queue_are_linked_where_the_batch_is_made(host, recorded):
+def test_samples_of_a_queue_are_linked_where_the_batch_is_made(host, recorded, generate):
     """Fully asynchronous: tags that came through the message queue are read and taken out before verl assembles the batch."""
     module = types.ModuleType("host")
     module.assemble_batch_from_rollout_samples = lambda samples, *_: [sample.full_batch.meta_info for sample in samples]

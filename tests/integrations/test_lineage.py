@@ -37,13 +37,6 @@ def tags(*origins, **more):
     return [{TAG: origin.encode(), "seq_len": 7, **more} for origin in origins]
 
 
-def drive(coroutine):
-    """Run a coroutine that waits for nothing to its end."""
-    with pytest.raises(StopIteration) as end:
-        coroutine.send(None)
-    return end.value.value
-
-
 def origin(number, *, seconds=1.0, score=None, source="", version=None):
     return Origin(0xA000 + number, 0xB000 + number, seconds, score, source, "", version)
 
@@ -209,7 +202,7 @@ def test_a_damaged_tag_costs_itself_only(recorded, damaged):
     assert len(consumed(recorded)[0].links) == 2
 
 
-def test_the_step_names_the_uid_of_its_slowest_trajectory(recorded):
+def test_the_step_names_the_uid_of_its_slowest_trajectory(recorded, drive):
     """The step's attributes hold the uid of its slowest trajectory, not only its trace id."""
     batch = [{}]
 
@@ -265,7 +258,7 @@ def test_a_buffer_that_hands_out_something_else(recorded, swallow, result):
     assert buffer.sample(3, "train", 1) is result
 
 
-def test_samples_are_tagged_with_their_trajectory(recorded):
+def test_samples_are_tagged_with_their_trajectory(recorded, drive):
     """What an agent loop puts carries its trajectory's ids, length, score and source; outside of one nothing is added."""
     seen = []
 

@@ -57,13 +57,6 @@ def begin(_self, args, kwargs):
     return Span(SITE, {"arguments": len(args) + len(kwargs)})
 
 
-def drive(coroutine):
-    """Run a coroutine that waits for nothing to its end."""
-    with pytest.raises(StopIteration) as end:
-        coroutine.send(None)
-    return end.value.value
-
-
 def loud(_original):
     return lambda *_, **__: "replaced"
 
@@ -121,7 +114,7 @@ def test_the_hosts_exceptions_pass_unchanged(host_module, recorded, error):
 
 @pytest.mark.parametrize("name", ["method", "later"])
 @pytest.mark.parametrize("where", ["begin", "finish", "nothing"])
-def test_our_failures_never_reach_the_host(host_module, recorded, swallow, caplog, name, where):
+def test_our_failures_never_reach_the_host(host_module, recorded, swallow, caplog, name, where, drive):
     """A begin or a finish that raises, or a begin that wants no span, costs the detail and one line in the log."""
 
     def fail(*_):

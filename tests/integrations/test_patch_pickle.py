@@ -2,10 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Patched classes travel to other processes as Ray sends them: by reference and by value."""
 
-import os
-import subprocess
-import sys
-
 import pytest
 
 pytest.importorskip("cloudpickle")
@@ -67,24 +63,12 @@ print(results, len(spans), [span["result"] for span in spans if "result" in span
 
 
 @pytest.fixture
-def processes(tmp_path):
+def processes(clean_python, tmp_path):
     """Run scripts one after the other in the same folder; returns what the last one printed."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
-    environ["PYTHONPATH"] = str(tmp_path)
 
     def run(*scripts):
-        for script in scripts:
-            done = subprocess.run(
-                [sys.executable, "-c", script],
-                cwd=tmp_path,
-                env={**environ, "VERL_OTEL_DRAIN_INTERVAL": "60"},
-                capture_output=True,
-                text=True,
-                timeout=60,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr
-        return done.stdout.strip()
+        environ = {"PYTHONPATH": str(tmp_path), "VERL_OTEL_DRAIN_INTERVAL": "60"}
+        return [clean_python("-c", script, cwd=tmp_path, **environ).stdout.strip() for script in scripts][-1]
 
     return run
 

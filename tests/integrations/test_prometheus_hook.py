@@ -3,9 +3,6 @@
 """Engines become targets of the run, and the user's ``prometheus.yml`` stays as it is."""
 
 import json
-import os
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -266,14 +263,11 @@ print("RESULT " + json.dumps(found))
 
 @pytest.mark.verl
 @pytest.mark.parametrize("when", ["early", "late"])
-def test_every_call_site_of_real_verl_is_ours(when, tmp_path):
+def test_every_call_site_of_real_verl_is_ours(clean_python, when, tmp_path):
     """In the installed verl, whoever imports the function has ours, whether we were loaded before or after."""
     pytest.importorskip("verl", reason="verl is not installed in this environment")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
     switch = {"VERL_OTEL_ENABLED": "1" if when == "early" else "0", "VERL_OTEL_RUN_DIR": str(tmp_path)}
-    command = [sys.executable, "-c", REAL, when]
-    done = subprocess.run(command, env=inherited | switch, capture_output=True, text=True, timeout=200, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = clean_python("-c", REAL, when, seconds=200, **switch)
     (line,) = [each for each in done.stdout.splitlines() if each.startswith("RESULT ")]
     found = json.loads(line.removeprefix("RESULT "))
     assert all(found.values()), found

@@ -3,9 +3,7 @@
 """What is put into the job's own ``ray.init``: a hook and the settings, around what the user has set; Ray is made up here."""
 
 import json
-import os
 import pickle
-import subprocess
 import sys
 import types
 
@@ -118,7 +116,7 @@ def test_a_ray_without_its_private_names_can_be_shut_down(ray, monkeypatch, swal
     assert ray.calls == ["shutdown"]
 
 
-def test_the_hook_runs_where_we_are_not_installed(tmp_path):
+def test_the_hook_runs_where_we_are_not_installed(clean_python, tmp_path):
     """Pickled by value the hook runs in a process without verl-otel, says one line there and raises nothing."""
     cloudpickle = pytest.importorskip("cloudpickle")
     (tmp_path / "hook").write_bytes(cloudpickle.dumps(start.make_setup_hook(None)))
@@ -133,11 +131,7 @@ hook = pickle.load(open("hook", "rb"))
 hook()
 hook()
 """
-    environ = {**os.environ, "TMPDIR": str(tmp_path), "VERL_OTEL_RUN_ID": "r1"}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = clean_python("-c", code, cwd=tmp_path, TMPDIR=str(tmp_path), VERL_OTEL_RUN_ID="r1")
     (line,) = done.stderr.splitlines()
     assert line.startswith("verl-otel is not on this node: its processes will be missing")
     assert pickle.loads((tmp_path / "hook").read_bytes())

@@ -4,9 +4,6 @@
 
 import importlib.util
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -35,31 +32,29 @@ def trace_state(state_name, *, state_lane_id=None, **labels):
 """
 
 
-def run_sites(folder, path="", **variables):
+@pytest.fixture(scope="module")
+def run_sites(clean_python):
     """Run every call site with these variables."""
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith(("VERL_", "OTEL_", "PYTEST_CURRENT"))
-    }
-    environ = {
-        **inherited,
-        "VERL_RL_INSIGHT_ENABLE": "1",
-        "RL_INSIGHT_SERVER_URL": "http://127.0.0.1:1",
-        "VERL_OTEL_RUN_DIR": str(folder / "runs"),
-        "VERL_OTEL_RUN_ID": "r",
-        "PYTHONPATH": str(path),
-        **variables,
-    }
-    return subprocess.run(
-        [sys.executable, SITES], env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False
-    )
+
+    def run(folder, path="", code=0, **variables):
+        environ = {
+            "VERL_RL_INSIGHT_ENABLE": "1",
+            "RL_INSIGHT_SERVER_URL": "http://127.0.0.1:1",
+            "VERL_OTEL_RUN_DIR": str(folder / "runs"),
+            "VERL_OTEL_RUN_ID": "r",
+            "PYTHONPATH": str(path),
+            **variables,
+        }
+        return clean_python(SITES, cwd=folder, code=code, seconds=300, **environ)
+
+    return run
 
 
 @pytest.fixture(scope="module")
-def sites(tmp_path_factory):
+def sites(run_sites, tmp_path_factory):
     """What one process with the one setting, and without the real package, has seen and written."""
     folder = tmp_path_factory.mktemp("insight")
     done = run_sites(folder, VERL_OTEL_ENABLED="1")
-    assert done.returncode == 0, done.stderr[-2000:]
     run = read_run([folder / "runs" / "r"])
     spans = {each.span.name: each.span for each in run.spans}
     assert len(spans) == len(run.spans), "no name is recorded twice here"
@@ -133,13 +128,12 @@ def test_no_actor_no_server_no_thread(sites):
     assert sites.seen["after"] is True
 
 
-def test_an_installed_rl_insight_goes_on_answering(tmp_path):
+def test_an_installed_rl_insight_goes_on_answering(run_sites, tmp_path):
     """With the real package there, verl calls that one, and we record what we hook and no more."""
     (tmp_path / "rl_insight").mkdir()
     (tmp_path / "rl_insight" / "__init__.py").write_text(REAL)
     (tmp_path / "rl_insight" / "agent_loop.py").write_text("from rl_insight import agent_loop_session\n")
     done = run_sites(tmp_path, tmp_path, VERL_OTEL_ENABLED="1")
-    assert done.returncode == 0, done.stderr[-2000:]
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("finished after ")]
     for call in ("init", "actor_pg_loss", "train_batch", "vllm_generate", "sglang_generate", "transfer_queue", "vllm"):
         assert f"'{call}'" in line
@@ -148,9 +142,8 @@ def test_an_installed_rl_insight_goes_on_answering(tmp_path):
     assert [each.value for each in run.scalars if each.name == "verl.actor.pg_loss"] == [0.5]
 
 
-def test_off_means_off(tmp_path):
+def test_off_means_off(run_sites, tmp_path):
     """Without our switch, and without the package, verl says what it always said: there is no module ``rl_insight``."""
-    done = run_sites(tmp_path)
-    assert done.returncode == 1
+    done = run_sites(tmp_path, code=1)
     assert "ModuleNotFoundError: No module named 'rl_insight'" in done.stderr
     assert not (tmp_path / "runs").exists()

@@ -7,20 +7,21 @@ import importlib
 import importlib.util
 import inspect
 import re
-import shutil
-import subprocess
 import sys
 import types
 from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "contracts"))
+
+import released
+
 from verl_otel import integrations, session
 from verl_otel.integrations import rl_insight as answers
 from verl_otel.integrations import symbols
 from verl_otel.integrations.rl_insight import finder, traces
 
-TOP = Path(__file__).resolve().parents[2]
 REAL = importlib.util.find_spec("rl_insight") is not None
 pytestmark = pytest.mark.skipif(REAL, reason="the real rl-insight is installed here")
 
@@ -98,20 +99,12 @@ def test_verl_keeps_ours_only_where_nothing_else_is_there(monkeypatch, insight, 
 
 
 @pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
+def wheel():
     """RL-Insight 0.3.0 as released, unpacked and not imported."""
-    folder = tmp_path_factory.mktemp("wheel")
-    known = (shutil.which("uv"), TOP / ".cache" / "uv" / "bin" / "uv")
-    uv = next((each for each in known if each and Path(each).exists()), None)
-    pip = [uv, "pip"] if uv else [shutil.which("pip") or "pip"]
-    command = [*pip, "install", "--quiet", "--no-deps", "--target", folder, "rl-insight==0.3.0"]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"rl-insight 0.3.0 cannot be fetched: {error!r}")
-    if done.returncode:
-        pytest.skip(f"rl-insight 0.3.0 cannot be fetched: {done.stderr.strip()[-200:]}")
-    return folder / "rl_insight"
+        return released.find_sources(released.Release("rl-insight", "0.3.0", ("rl_insight/",))) / "rl_insight"
+    except released.UnreachableError as error:
+        pytest.skip(str(error))
 
 
 def read_signatures(path):

@@ -6,10 +6,7 @@ import importlib.util
 import itertools
 import json
 import math
-import os
 import re
-import subprocess
-import sys
 from types import SimpleNamespace
 
 import pytest
@@ -127,24 +124,18 @@ def keys():
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
+def run(clean_python, tmp_path_factory):
     """One process that logs everything, and what its files say: points by step, and verl's own log."""
     folder = tmp_path_factory.mktemp("scalars")
     values = {key: round(0.25 + number * 1.0625, 6) for number, key in enumerate(keys())}
     (folder / "values.json").write_text(json.dumps(values))
-    inherited = {
-        key: value for key, value in os.environ.items() if not key.startswith(("VERL_", "OTEL_", "PYTEST_CURRENT"))
-    }
     environ = {
-        **inherited,
         "VERL_OTEL_ENABLED": "1",
         "VERL_OTEL_RUN_DIR": str(folder / "runs"),
         "VERL_OTEL_RUN_ID": "r",
         "VERL_FILE_LOGGER_PATH": str(folder / "verl.jsonl"),
     }
-    command = [sys.executable, "-c", RUN, folder / "values.json"]
-    done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    done = clean_python("-c", RUN, folder / "values.json", cwd=folder, seconds=300, **environ)
     loaded = read_run([folder / "runs" / "r"])
     steps, points = {}, {}
     for scalar in loaded.scalars:

@@ -6,8 +6,6 @@ The engine is a fake with the real signatures (`engines`); a contract test compa
 """
 
 import importlib
-import os
-import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -138,53 +136,44 @@ print(shown[0])
 RECORD = "with verl_otel.step(0): pass\nfrom verl_otel import session; session.flush(0.5)"
 
 
-def launch(tmp_path, before, exporters, **variables):
+@pytest.fixture
+def launch(clean_python, tmp_path):
     """Do what happens in an SGLang server, with or without a record of ours first; return what its ``/metrics`` shows."""
-    environ = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("OTEL_", "VERL_", "PYTEST_", "PROMETHEUS_"))
-    }
-    environ |= {
-        "PYTHONPATH": str(FAKES),
-        "VERL_OTEL_ENABLED": "1",
-        "VERL_OTEL_RUN_DIR": str(tmp_path),
-        "VERL_OTEL_EXPORTERS": exporters,
-        "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
-        "VERL_OTEL_EXIT_TIMEOUT": "0.2",
-        **variables,
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", LAUNCH.format(before=before)],
-        env=environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+
+    def run(before, exporters, **variables):
+        environ = {
+            "PYTHONPATH": str(FAKES),
+            "VERL_OTEL_ENABLED": "1",
+            "VERL_OTEL_RUN_DIR": str(tmp_path),
+            "VERL_OTEL_EXPORTERS": exporters,
+            "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9",
+            "VERL_OTEL_EXIT_TIMEOUT": "0.2",
+            **variables,
+        }
+        return clean_python("-c", LAUNCH.format(before=before), without=("PROMETHEUS_",), **environ).stdout
+
+    return run
 
 
 @pytest.mark.parametrize("before", ["", RECORD], ids=["launch first", "record first"])
 @pytest.mark.parametrize("exporters", ["file,otlp", "prometheus,file"])
-def test_its_metrics_are_all_there(tmp_path, before, exporters):
+def test_its_metrics_are_all_there(launch, before, exporters):
     """SGLang's own ``/metrics`` shows its metrics and none of ours, whatever we export and whoever comes first."""
-    shown = launch(tmp_path, before, exporters)
+    shown = launch(before, exporters)
     assert "sglang:prompt_tokens_total 7.0" in shown
     assert "verl_" not in shown
 
 
-def test_what_was_decided_well_stays(tmp_path):
+def test_what_was_decided_well_stays(launch, tmp_path):
     """Where the user has said himself where the files are, ``prometheus_client`` goes on with the files that it has."""
     kept = "from prometheus_client import values; kept = values.ValueClass; import atexit"
     check = "atexit.register(lambda: print('kept', values.ValueClass is kept))"
-    shown = launch(tmp_path, f"{RECORD}\n{kept}\n{check}", "prometheus,file", PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
+    shown = launch(f"{RECORD}\n{kept}\n{check}", "prometheus,file", PROMETHEUS_MULTIPROC_DIR=str(tmp_path))
     assert "kept True" in shown
     assert "sglang:prompt_tokens_total 7.0" in shown
 
 
-def test_the_package_is_not_imported_for_files_and_otlp(tmp_path):
+def test_the_package_is_not_imported_for_files_and_otlp(launch):
     """Neither the plug-in, nor the hooks, nor recording and sending by files and OTLP import ``prometheus_client``."""
     assert_it = "assert 'prometheus_client' not in sys.modules, 'imported'"
-    launch(tmp_path, f"{assert_it}\n{RECORD}\n{assert_it}", "file,otlp")
+    launch(f"{assert_it}\n{RECORD}\n{assert_it}", "file,otlp")

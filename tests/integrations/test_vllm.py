@@ -8,9 +8,7 @@ The engine is a fake with the real signatures (`engines`); a contract test compa
 import asyncio
 import gc
 import importlib
-import json
 import os
-import subprocess
 import sys
 import weakref
 from pathlib import Path
@@ -18,9 +16,6 @@ from types import SimpleNamespace
 
 import pytest
 from opentelemetry import trace
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.trace import NonRecordingSpan, SpanContext, TraceFlags
 
 import verl_otel
@@ -49,13 +44,9 @@ def vllm(fakes):
 
 
 @pytest.fixture
-def sent(monkeypatch):
+def sent(sent):
     """The spans that leave by the global provider, by request id."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
-    return lambda: {span.attributes["gen_ai.request.id"]: span for span in exporter.get_finished_spans()}
+    return lambda: {span.attributes["gen_ai.request.id"]: span for span in sent()}
 
 
 def make_engine(vllm, *, endpoint="grpc://collector:4317", disable_log_stats=True):
@@ -288,31 +279,14 @@ asyncio.run(main())
 
 
 @pytest.mark.parametrize(("setting", "names"), [("1", {"llm_request"}), ("0", set())])
-def test_the_setting_sends_them_with_ours(tmp_path, setting, names):
+def test_the_setting_sends_them_with_ours(clean_python, files_of, setting, names):
     """With VERL_OTEL_ENGINE_TRACES=1 and no endpoint the first request's span is already in our files, below our own; else none is."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "VERL_", "PYTEST_"))}
-    environ |= {
-        "PYTHONPATH": str(FAKES),
-        "VERL_OTEL_ENABLED": "1",
-        "VERL_OTEL_ENGINE_TRACES": setting,
-        "VERL_OTEL_RUN_DIR": str(tmp_path),
-        "VERL_OTEL_EXPORTERS": "file",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", ENGINE_TRACES], env=environ, capture_output=True, text=True, check=False, timeout=60
-    )
-    assert done.returncode == 0, done.stderr
+    variables = {"PYTHONPATH": str(FAKES), "VERL_OTEL_ENGINE_TRACES": setting}
+    done = clean_python("-c", ENGINE_TRACES, **files_of.environ, **variables)
     on = setting == "1"
     assert done.stdout.split() == [str(on), str(on), "False"]
-    spans = {
-        span["name"]: span
-        for path in tmp_path.glob("*/traces-*.jsonl")
-        for line in path.read_text().splitlines()
-        for resource in json.loads(line)["resourceSpans"]
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
-    }
+    spans = files_of.spans()
     assert set(spans) - {"verl.trajectory", "chat m"} == names
     if names:
-        assert spans["llm_request"]["parentSpanId"] == spans["chat m"]["spanId"]
-        assert spans["llm_request"]["traceId"] == spans["verl.trajectory"]["traceId"]
+        assert spans["llm_request"].parent_id == spans["chat m"].span_id
+        assert spans["llm_request"].trace_id == spans["verl.trajectory"].trace_id

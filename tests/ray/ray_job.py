@@ -20,7 +20,8 @@ HERE = Path(__file__).resolve().parent
 BIN = Path(sys.executable).parent
 
 
-def free_port():
+def find_port():
+    """Return a port on which nobody listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
@@ -29,11 +30,11 @@ def free_port():
 @contextlib.contextmanager
 def head(folder):
     """Run a head node in the foreground of a process of ours and yield its two addresses."""
-    port, dashboard = free_port(), free_port()
+    port, dashboard = find_port(), find_port()
     command = [
         BIN / "ray", "start", "--head", "--block", f"--port={port}", f"--dashboard-port={dashboard}", "--num-cpus=4",
         f"--temp-dir={folder}", "--disable-usage-stats", "--include-dashboard=true",
-        f"--ray-client-server-port={free_port()}", f"--dashboard-agent-listen-port={free_port()}",
+        f"--ray-client-server-port={find_port()}", f"--dashboard-agent-listen-port={find_port()}",
     ]  # fmt: skip
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT, start_new_session=True)
     try:

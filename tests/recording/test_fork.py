@@ -171,3 +171,30 @@ def test_a_fork_while_another_thread_makes_ids_does_not_stop_the_child(forking):
     print(json.dumps(child))
     """)
     assert child is True
+
+
+def test_a_fork_while_another_thread_decorates_does_not_stop_the_child(forking):
+    """A child can decorate, and switch recording, although another thread of its parent was at it when it was born."""
+    child = forking("""
+    held, done = threading.Event(), threading.Event()
+
+    def hold():
+        with wrap._lock:
+            held.set()
+            done.wait()
+
+    thread = threading.Thread(target=hold)
+    thread.start()
+    held.wait()
+
+    def work():
+        signal.setitimer(signal.ITIMER_REAL, 2)
+        switch_on()
+        return verl_otel.tool("in child")(lambda: 7)()
+
+    child = in_child(work)
+    done.set()
+    thread.join()
+    print(json.dumps(child))
+    """)
+    assert child == 7

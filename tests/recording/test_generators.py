@@ -85,6 +85,26 @@ def test_a_decorated_generator_does_what_the_plain_one_does(actions, operations)
     assert outcomes[0] == outcomes[1]
 
 
+def outcome(generator, operations, log):
+    """What came out of each operation, and what the body has seen."""
+    return [*(operate(generator, operation) for operation in operations), operate(generator, "close")], log
+
+
+@given(ACTIONS, OPERATIONS)
+@settings(deadline=None, max_examples=200, database=None)
+def test_off_or_timed_a_generator_does_what_the_plain_one_does(actions, operations):
+    """Any sequence of `next`, `send`, `throw` and `close` gives the same results, off and timed."""
+    log = []
+    expected = outcome(machine(actions, log), operations, log)
+    for verb in (verl_otel.span("g"), verl_otel.timed("light.g")):
+        log = []
+        assert outcome(verb(machine)(actions, log), operations, log) == expected
+    with capture() as captured:
+        log = []
+        assert outcome(verl_otel.timed("light.g")(machine)(actions, log), operations, log) == expected
+        assert sum(point.value.samples for point in captured.points) <= 1
+
+
 def test_the_span_lasts_as_long_as_the_generator(recorded, is_outside):
     """The span begins with the first resumption, is current in the body only, and ends with the generator."""
     seen = []

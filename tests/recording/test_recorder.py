@@ -122,6 +122,23 @@ def test_what_joined_another_span_is_not_open_twice(recorded, later):
         assert [each.span.name for each in drain().open_spans] == ["execute_tool mine"]
 
 
+def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, swallow, monkeypatch):
+    """Where one open span cannot be turned into a record, the drain hands out all others and raises nothing."""
+    resolve = Span.resolve
+
+    def fail(span):
+        if span.name == "bad":
+            raise RuntimeError("as told")
+        return resolve(span)
+
+    with verl_otel.span("outer"), verl_otel.span("bad"):
+        later(10)
+        with monkeypatch.context() as broken:
+            broken.setattr(Span, "resolve", fail)
+            assert [each.span.name for each in drain().open_spans] == ["outer"]
+    assert _guard.counts() == {"open span": 1}
+
+
 def test_points_that_were_made_as_a_whole_are_handed_on_once(recorded):
     """Points that somebody made himself come out of the next drain, unchanged, and of no other."""
     point = Point(Instrument("verl.x", "gauge", "", ""), (), 1, 2, float("inf"))

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
 import itertools
+import threading
 
 import pytest
 from hypothesis import given, settings
@@ -9,7 +10,8 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 import verl_otel
 from verl_otel.model import SAMPLED
-from verl_otel.recording.sampling import Policy
+from verl_otel.recording import recorder
+from verl_otel.recording.sampling import MAX_STEPS, Policy
 from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
 from verl_otel.testing import capture
@@ -112,6 +114,37 @@ def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
         trajectories(1, step)
         trajectories(1, step + 1_000_000)
     assert sampled(recorded) == 10
+
+
+def test_a_session_counts_its_steps_anew(recorded, step):
+    """The trajectories of a step of the session before do not use up the number of the next one."""
+    Policy.whole_per_step, Policy.share_above = 3, 0.0
+    trajectories(5, step)
+    assert sampled(recorded) == 3
+    recorder.forget()
+    trajectories(5, step)
+    assert sampled(recorded) == 6
+
+
+def test_many_threads_may_count_at_once(recorded, fast_switching, step):
+    """Threads that begin trajectories of ever new steps do not disturb each other, and few steps are remembered."""
+    Policy.whole_per_step = 1
+    failures = []
+
+    def work(first):
+        try:
+            for number in range(first, first + 3000):
+                Policy.decide(Span(Site("trajectory"), {"verl.step.number": number}), 1)
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=work, args=(step + index * 10_000,)) for index in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not failures
+    assert len(Policy._counts) <= MAX_STEPS + len(threads)
 
 
 @given(st.lists(st.sampled_from(["tool", "turn", "llm", "span", "reward"]), min_size=1, max_size=5), st.booleans())

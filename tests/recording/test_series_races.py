@@ -2,11 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Many threads at once: nothing is lost, nothing is counted twice, nothing grows beyond its bound."""
 
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
-
-import pytest
 
 import verl_otel
 from verl_otel.model import HistogramValue
@@ -17,15 +14,6 @@ from verl_otel.recording.span import Span
 from verl_otel.recording.store import Store
 
 WRITERS, EACH, DRAINERS = 8, 100_000, 4
-
-
-@pytest.fixture
-def nervous():
-    """Have Python switch threads as often as it can."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    yield
-    sys.setswitchinterval(before)
 
 
 class Drainers:
@@ -59,7 +47,7 @@ class Drainers:
         return max(value.samples if isinstance(value, HistogramValue) else value for value in values)
 
 
-def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, nervous):
+def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, fast_switching):
     """800,000 records of 8 threads are all counted or counted as dropped while 4 threads drain all the time."""
     count = registry.counter("verl.training.steps")
     timed = registry.histogram("verl.step.duration")
@@ -75,7 +63,7 @@ def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, nervous):
     assert drainers.last_value(timed.instrument.name) + sum(timed.dropped.values()) == WRITERS * EACH // 2
 
 
-def test_decorated_functions_are_exact_in_many_threads(recorded, nervous):
+def test_decorated_functions_are_exact_in_many_threads(recorded, fast_switching):
     """Every call of a timed function in 8 threads is measured or counted as dropped while others drain."""
 
     @verl_otel.timed("work")
@@ -90,7 +78,7 @@ def test_decorated_functions_are_exact_in_many_threads(recorded, nervous):
     assert drainers.last_value("work") + registry.dropped() == WRITERS * 5000
 
 
-def test_every_span_is_drained_once(recorded, nervous):
+def test_every_span_is_drained_once(recorded, fast_switching):
     """Each span that 8 threads end comes out of exactly one drain."""
 
     def work(number):
@@ -104,7 +92,7 @@ def test_every_span_is_drained_once(recorded, nervous):
     assert len(keys) == len(set(keys)) == WRITERS * 500
 
 
-def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, nervous):
+def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, fast_switching):
     """Spans that end while a drain empties the list of ended ones are in it or in the next one."""
     ended = [Span(Site("span", "s")) for _ in range(20_000)]
     taken = []
@@ -116,12 +104,12 @@ def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, nervous):
     with ThreadPoolExecutor(4) as pool:
         ending = [pool.submit(end, number) for number in range(4)]
         while not all(each.done() for each in ending):
-            taken.extend(store.take())
-    taken.extend(store.take())
+            taken.extend(store.take(Store.finished))
+    taken.extend(store.take(Store.finished))
     assert len(taken) + sum(Store.dropped.values()) == 4 * len(ended)
 
 
-def test_the_bound_on_memory_holds_for_many_writers(recorded, nervous):
+def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
     """With a fold that takes for ever, 8 threads fill a buffer up to its ceiling and count all else as dropped."""
     count = registry.counter("verl.training.steps")
 
@@ -137,7 +125,7 @@ def test_the_bound_on_memory_holds_for_many_writers(recorded, nervous):
     assert recorded.value("verl.training.steps") == held
 
 
-def test_rivals_for_a_new_series_get_the_same_one(recorded, nervous):
+def test_rivals_for_a_new_series_get_the_same_one(recorded, fast_switching):
     """Threads that record to the same new labels at the same time share one series."""
     start = threading.Barrier(WRITERS, timeout=30)
     done = verl_otel.counter("done")
@@ -162,7 +150,7 @@ def test_only_one_drains_at_a_time(recorded):
     assert recorded.value("done") == 1
 
 
-def test_functions_may_be_decorated_while_recording_is_switched(nervous):
+def test_functions_may_be_decorated_while_recording_is_switched(fast_switching):
     """Decorating in one thread while another one switches recording on and off raises in neither."""
     functions = [verl_otel.span("s")(lambda: 1) for _ in range(300)]
     stop = threading.Event()

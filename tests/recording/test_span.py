@@ -48,8 +48,9 @@ def test_spans_have_the_time_of_the_wall_clock(recorded, monkeypatch):
     ticks = iter([100.0, 101.0, 103.5])
     monkeypatch.setattr(span, "clock", lambda: next(ticks))
     monkeypatch.setattr(span, "wall_offset_ns", lambda: 1_000_000_000_000)
-    with verl_otel.step(1), verl_otel.phase("gen"):
+    with verl_otel.step(1) as made, verl_otel.phase("gen"):
         monkeypatch.setattr(span, "clock", lambda: 102.0)
+    assert (made.start_ns, made.end_ns, made.error) == (1_100_000_000_000, 1_102_000_000_000, "")
     gen, step = recorded.span("verl.phase.gen"), recorded.span("verl.step")
     assert (step.start_ns, step.end_ns) == (1_100_000_000_000, 1_102_000_000_000)
     assert (gen.start_ns, gen.end_ns) == (1_101_000_000_000, 1_102_000_000_000)

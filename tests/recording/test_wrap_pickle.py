@@ -8,7 +8,9 @@ import pickle
 import pytest
 
 import verl_otel
+from verl_otel.recording import registry, series
 from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
 
 SENDER = """
     import sys
@@ -163,18 +165,47 @@ def test_functions_by_name_record_where_they_arrive(run_python, tmp_path):
     assert said.strip() == "1"
 
 
+def parts(site):
+    return {name: getattr(site, name) for name in Site.__slots__}
+
+
 @pytest.mark.parametrize("hook", [False, True])
 def test_a_site_arrives_as_it_was(hook):
-    """A pickled site has the same verb, name, attributes and origin."""
-    sent = Site("tool", "execute_tool x", attributes={"key": "value"}, hook=hook)
-    made = pickle.loads(pickle.dumps(sent))
-    assert (made.spec, made.name, made.attributes, made.hook, made.adopts) == (
-        sent.spec,
-        sent.name,
-        sent.attributes,
-        sent.hook,
-        sent.adopts,
+    """A pickled site is the same in everything, and so is a copy with more attributes."""
+    sent = Site(
+        "tool",
+        "execute_tool x",
+        attributes={"key": "value"},
+        extract=json.loads,
+        hook=hook,
+        adopts=not hook,
+        series=registry.histogram("verl.step.duration"),
+        defaults=frozenset({"key"}),
     )
+    assert parts(pickle.loads(pickle.dumps(sent))) == parts(sent)
+    more = sent.with_attributes({"more": 1})
+    assert parts(more) == {**parts(sent), "attributes": {"key": "value", "more": 1}}
+
+
+def test_the_users_word_wins_over_what_nobody_said_in_another_process(recorded):
+    """A decorated LLM call that was sent as a pickled span leaves the hook's provider, as it does where it was made."""
+    sent = pickle.loads(pickle.dumps(verl_otel.llm("qwen")))
+    with Span(Site("llm", hook=True, attributes={"gen_ai.provider.name": "vllm"})), sent:
+        pass
+    assert recorded.spans[0].attributes["gen_ai.provider.name"] == "vllm"
+
+
+def test_an_instrument_asks_for_its_name_where_it_arrives(recorded, monkeypatch):
+    """An instrument that has recorded here records nothing where its name belongs to another kind."""
+    done = verl_otel.counter("sent.done", unit="x", description="what")
+    done.add(1)
+    sent = pickle.dumps(done)
+    monkeypatch.setattr(registry._Registry, "kinds", {"sent.done": series.Histogram})
+    monkeypatch.setattr(registry._Registry, "series", {})
+    arrived = pickle.loads(sent)
+    assert arrived._instrument == done._instrument
+    arrived.add(1)
+    assert not registry._Registry.series
 
 
 def test_a_site_that_was_taken_over_arrives_so(recorded):

@@ -12,6 +12,7 @@ from prometheus_client.parser import text_string_to_metric_families
 import verl_otel
 from verl_otel import session
 from verl_otel.exporting import files as file_exporter
+from verl_otel.model import SpanRecord
 
 WRITERS, STEPS = 8, 250
 
@@ -113,6 +114,18 @@ def test_two_flushes_at_once_write_no_line_twice(start, monkeypatch):
     second.join(10)
     times = [(point.time, point.value) for point in files.points("my.samples")]
     assert len(times) == len(set(times))
+
+
+def test_a_span_that_comes_while_others_are_taken_is_kept(start):
+    """A span of the user that a thread puts down just when a drain takes those before is in the files after the next."""
+    files = start(drain_interval=60)
+    waiting = session.current().foreign_spans  # what a thread holds that is between looking it up and adding to it
+    record = SpanRecord(1, 2, 0, "late", 1, 3, 4, {}, (), (), 0, "", 1, "")
+    waiting.append(record._replace(name="early"))
+    session.flush()
+    waiting.append(record)
+    session.flush()
+    assert files.names() == ["early", "late"]
 
 
 def test_shutdown_from_several_threads_is_one_shutdown(start):

@@ -4,12 +4,14 @@
 
 import json
 import os
+import threading
 import urllib.request
 
 import pytest
 
 import verl_otel
-from verl_otel import session
+from verl_otel import _guard, session
+from verl_otel.recording import recorder
 from verl_otel.recording.store import Store
 
 
@@ -149,6 +151,35 @@ def test_flush_makes_everything_readable_now(start):
     session.flush()
     assert files.names() == ["verl.phase.gen", "verl.step"]
     assert files.last("verl.training.steps") == 1
+
+
+def test_a_flush_waits_no_longer_than_asked(start, monkeypatch):
+    """What a flush has waited for another thread that hands over, it does not wait again for one that folds."""
+    start(drain_interval=60)
+    waits, drain = [], recorder.drain
+    monkeypatch.setattr(recorder, "drain", lambda **keywords: waits.append(keywords["wait"]) or drain(**keywords))
+    lock = session.current()._pump_lock
+    lock.acquire()
+    threading.Timer(0.5, lock.release).start()
+    session.flush(30)
+    assert 0 <= waits[0] <= 29.9
+
+
+def test_a_failing_drain_reaches_nobody(start, swallow, monkeypatch):
+    """Where recording cannot be drained, flush and shutdown raise nothing, and what was drained before is complete."""
+    files = start(drain_interval=60)
+    record()
+    session.flush()
+
+    def fail(**_):
+        raise RuntimeError("as told")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(recorder, "drain", fail)
+        session.flush()
+        verl_otel.shutdown()
+    assert _guard.counts()["drain"] >= 2
+    assert files.names() == ["verl.phase.gen", "verl.step"]
 
 
 def test_functions_of_the_session_do_nothing_without_one():

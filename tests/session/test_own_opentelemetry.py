@@ -173,7 +173,8 @@ verl_otel.init()
 
 
 def test_own_spans_do_not_grow_without_bound(own):
-    """Spans of the user that wait for a drain are bounded; what is too much is dropped."""
-    work = "for number in range(10_500):\n    tracer.start_span(str(number)).end()"
-    names = own(work, "drain_interval=60").names()
-    assert names == [str(number) for number in range(10_000)]
+    """Spans of the user that wait for a drain are bounded; what is too much is dropped and counted."""
+    work = "for number in range(10_500):\n    tracer.start_span(str(number)).end()\nsession.flush()\nsession.flush()"
+    found = own(work, "drain_interval=60")
+    assert found.names() == [str(number) for number in range(10_000)]
+    assert found.last("verl.otel.spans.dropped") == 500

@@ -42,13 +42,6 @@ def foreign(pid, host=None, address="127.0.0.1:1"):
     }
 
 
-def dead_pid():
-    """The id of a process that has just ended."""
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
 def addresses(settings):
     return [entry["targets"][0] for entry in targets.read_targets(targets.targets_path(settings))]
 
@@ -84,11 +77,11 @@ def test_a_process_has_one_entry_and_the_last_takes_the_file_away(settings, mine
     assert not [path for path in (settings.run_dir / "targets").glob("*") if path.suffix in (".json", ".tmp")]
 
 
-def test_the_dead_are_dropped_and_the_others_stay(settings, mine):
+def test_the_dead_are_dropped_and_the_others_stay(settings, mine, dead_pid):
     """Whoever writes drops the entries of processes that died on this machine; those of other machines stay."""
     path = targets.targets_path(settings)
     path.parent.mkdir()
-    others = [foreign(dead_pid(), address="a:1"), foreign(1, address="b:1"), foreign(999999, "elsewhere", "c:1")]
+    others = [foreign(dead_pid, address="a:1"), foreign(1, address="b:1"), foreign(999999, "elsewhere", "c:1")]
     path.write_text(json.dumps(others))
     targets.add_target(settings, mine, "d:1")
     assert addresses(settings) == ["b:1", "c:1", "d:1"]

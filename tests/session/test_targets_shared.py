@@ -2,16 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Targets beyond one process: the address that others use, engines, files of crashed runs, mirrors on other machines."""
 
+import fcntl
 import json
 import os
 import socket
 import subprocess
 import sys
+import threading
 
 import pytest
 
 import verl_otel
-from verl_otel import config
+from verl_otel import config, session
 from verl_otel.session import resource, targets
 
 
@@ -154,3 +156,66 @@ def test_a_session_tells_and_takes_back(tmp_path, mirror):
         verl_otel.shutdown()
     assert ("remove", "r1") in mirror.told[1:]
     assert not (tmp_path / "targets" / "r1.json").exists()
+
+
+def test_the_end_of_a_process_takes_its_entries_away_once(monkeypatch, mirror, tmp_path):
+    """A process that serves /metrics tells everybody once that it ends."""
+    verl_otel.init(exporters="prometheus", run_dir=tmp_path, run_id="r1", drain_interval=60)
+    verl_otel.shutdown()
+    assert [each[0] for each in mirror.told] == ["add", "remove"]
+
+
+def test_a_process_that_ends_before_its_first_drain_is_not_announced(monkeypatch, mirror, tmp_path):
+    """A process whose first record is sent at its end, and which therefore serves nothing any more, adds no entry."""
+    for name, value in (("ENABLED", "1"), ("RUN_DIR", str(tmp_path)), ("EXPORTERS", "prometheus")):
+        monkeypatch.setenv(f"VERL_OTEL_{name}", value)
+    monkeypatch.setenv("VERL_OTEL_DRAIN_INTERVAL", "60")
+    session.start_lazily()
+    with verl_otel.step(1):
+        pass
+    verl_otel.shutdown()
+    assert [each[0] for each in mirror.told] == ["remove"]
+
+
+def test_a_folder_that_may_not_be_read_any_more_harms_no_exit(settings, monkeypatch):
+    """Where it cannot even be asked whether the file is there, the end of a process and of a run raise nothing."""
+
+    def refuse(path, *, follow_symlinks=True):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(targets.Path, "exists", refuse)
+    targets.remove_target(settings)
+    targets.remove_run(settings)
+
+
+@pytest.fixture
+def held(settings, entry):
+    """Hold the lock of the targets, as a process that is stopped, or on a machine that is gone."""
+    targets.add_entries(settings, [entry("r1/trainer-0", "a:1")])
+    with (settings.run_dir / "targets" / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield lock
+
+
+def test_an_exit_does_not_wait_for_a_lock_for_ever(settings, held, monkeypatch, caplog):
+    """Where somebody holds the lock the end of a process gives up, says so, and whoever writes next cleans up."""
+    monkeypatch.setattr(targets, "EXIT_WAIT", 0.1)
+    thread = threading.Thread(target=targets.remove_target, args=(settings,), daemon=True)
+    thread.start()
+    thread.join(10)
+    given_up = not thread.is_alive()
+    fcntl.flock(held, fcntl.LOCK_UN)
+    thread.join(10)
+    assert given_up
+    assert "another process holds its lock" in caplog.text
+    assert len(targets.read_own(settings)) == 1
+    targets.remove_target(settings)
+    assert targets.read_own(settings) == []
+
+
+def test_an_entry_waits_its_turn(settings, entry, held, monkeypatch):
+    """Many processes that begin at once all get into the file: to be added one waits for longer than to be removed."""
+    monkeypatch.setattr(targets, "EXIT_WAIT", 0.0)
+    threading.Timer(0.5, fcntl.flock, (held, fcntl.LOCK_UN)).start()
+    targets.add_entries(settings, [entry("r1/llm_server-0", "b:1")])
+    assert [each["targets"][0] for each in targets.read_own(settings)] == ["a:1", "b:1"]

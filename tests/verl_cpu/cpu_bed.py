@@ -17,6 +17,7 @@ import sys
 import types
 
 import cpu_log
+import cpu_plant
 import numpy as np
 import torch
 
@@ -165,10 +166,15 @@ def register_engines(module):
 
     policy = module.CPUOffloadPolicy
     module.CPUOffloadPolicy = lambda *_, **__: policy(pin_memory=False)  # pinning needs an accelerator
+    cpu_plant.delay_calls(module.FSDPEngine, "save_checkpoint", "checkpoint")
     engines = (("language_model", module.FSDPEngineWithLMHead), ("value_model", module.FSDPEngineWithValueHead))
     for kind, engine in engines:
         if "cpu" not in EngineRegistry._engines.get(kind, {}).get("fsdp2", {}):
             EngineRegistry.register(model_type=kind, backend=["fsdp", "fsdp2"], device="cpu")(engine)
+
+
+def hold_rank(module):
+    cpu_plant.delay_calls(module.TrainingWorker, "train_mini_batch", "rank")
 
 
 def register_replica(module):
@@ -262,6 +268,7 @@ def log_rewards(module):
 
 HOOKS = {
     "verl.workers.engine.fsdp.transformer_impl": register_engines,
+    "verl.workers.engine_workers": hold_rank,
     "verl.workers.rollout.replica": register_replica,
     "verl.workers.rollout.base": register_adapter,
     "verl.utils.distributed": fix_process_group,

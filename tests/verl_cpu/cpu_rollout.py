@@ -9,6 +9,7 @@ import sys
 import zlib
 
 import cpu_log
+import cpu_plant
 import ray
 import torch
 from verl.workers.rollout.base import BaseRollout
@@ -72,6 +73,7 @@ class CPUHttpServer:
             return await self.answer(list(prompt_ids), sampling_params)
 
     async def answer(self, prompt, sampling_params):
+        await asyncio.sleep(cpu_plant.find_delay("server", self.global_steps, self.replica_rank))
         limit = (
             sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.config.response_length
         )
@@ -188,6 +190,7 @@ class CPUServerAdapter(BaseRollout):
     async def update_weights(self, weights, global_steps=None, wire_format="named_tensors", **kwargs):
         from verl.workers.rollout.utils import ensure_async_iterator
 
+        await asyncio.sleep(cpu_plant.find_delay("sync", global_steps, self.replica_rank))
         named = []
         async for name, parameter in ensure_async_iterator(weights):
             named.append((name, parameter.detach().to("cpu", torch.float32).clone()))

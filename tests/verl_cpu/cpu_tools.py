@@ -7,6 +7,7 @@ import itertools
 import os
 
 import cpu_log
+import cpu_plant
 from verl.tools.function_tool import function_tool
 
 SLOW = "CPU_BED_SLOW_TOOL"
@@ -29,6 +30,7 @@ async def add(a: int, b: int) -> str:
         seconds, _, number = os.environ.get(SLOW, "0:0").partition(":")
         bad = os.environ.get(BAD, "").split(",")
         call = next(_calls)
+        await asyncio.sleep(cpu_plant.find_delay("tool", call))
         if call == int(number):
             await asyncio.sleep(float(seconds))
         kind = next((each.partition(":")[0] for each in bad if each.endswith(f":{call}")), "")

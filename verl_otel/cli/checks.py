@@ -65,7 +65,7 @@ def check_settings() -> Iterator[Finding]:
 
 def check_switch() -> Iterator[Finding]:
     """Whether the switch is on in this shell."""
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() == "true":
+    if config.is_disabled():
         yield Finding("note", "switch", "OTEL_SDK_DISABLED=true turns everything off", "unset it to record")
     elif config.is_enabled():
         yield Finding("ok", "switch", "VERL_OTEL_ENABLED is on")

@@ -13,6 +13,7 @@ import os
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -147,9 +148,12 @@ class FileExporter(Exporter):
 
     def flush(self, deadline: float) -> None:
         """Write what waits. Another thread may be at it: it is waited for, until ``deadline``."""
+        self._alone(self._write, deadline)
+
+    def _alone(self, work: Callable[[], None], deadline: float) -> None:
         if self._lock.acquire(timeout=remaining(deadline)):
             try:
-                self._write()
+                work()
             finally:
                 self._lock.release()
 
@@ -161,8 +165,15 @@ class FileExporter(Exporter):
         self.seconds += time.monotonic() - begin
 
     def close(self, deadline: float) -> None:
-        """Write what waits and take the open-span file away: this process ended in order."""
-        self.flush(deadline)
+        """Write what waits and take the open-span file away: this process ended in order.
+
+        A thread that still writes keeps its files: closed under it, the next line of anybody could be written to another file
+        that got the same number.
+        """
+        self._alone(self._end, deadline)
+
+    def _end(self) -> None:
+        self._write()
         self._traces.close()
         self._metrics.close()
         if not self._open_spans:

@@ -13,8 +13,18 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from verl_otel.exporting.wire import CUMULATIVE, in_64_bits, to_float
-from verl_otel.model import Attributes, HistogramValue, Instrument, Point, Resource, Scope, SpanRecord
+from verl_otel.exporting.wire import CUMULATIVE
+from verl_otel.model import (
+    Attributes,
+    HistogramValue,
+    Instrument,
+    Point,
+    Resource,
+    Scope,
+    SpanRecord,
+    in_64_bits,
+    to_float,
+)
 
 Json = dict[str, Any]
 

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from threading import Lock
@@ -20,8 +21,7 @@ from prometheus_client.utils import floatToGoString
 from verl_otel import _guard
 from verl_otel.exporting.exporter import Exporter
 from verl_otel.exporting.names import label_name, metric_name
-from verl_otel.exporting.wire import to_float
-from verl_otel.model import HistogramValue, Instrument, Point, Resource
+from verl_otel.model import HistogramValue, Instrument, Point, Resource, to_float
 
 if TYPE_CHECKING:
     from verl_otel.exporting.fold import State
@@ -105,7 +105,7 @@ def _samples(name: str, point: Point) -> Iterator[Sample]:
     if not isinstance(value, HistogramValue):
         yield Sample(name, labels, to_float(value))
         return
-    exemplars = {_bucket_of(each.value, value.bounds): each for each in point.exemplars}
+    exemplars = {bisect_left(value.bounds, each.value): each for each in point.exemplars}
     total = 0
     for index, count in enumerate(value.counts):
         total += count
@@ -120,10 +120,6 @@ def _samples(name: str, point: Point) -> Iterator[Sample]:
     yield Sample(f"{name}_sum", labels, value.total)
 
 
-def _bucket_of(value: float, bounds: tuple[float, ...]) -> int:
-    return next((index for index, bound in enumerate(bounds) if value <= bound), len(bounds))
-
-
 class PrometheusExporter(Exporter):
     """Serves ``/metrics``, in text and OpenMetrics form.
 
@@ -131,13 +127,13 @@ class PrometheusExporter(Exporter):
         host: Address to bind to.
         port: Port; 0 takes a free one.
         refresh: Called before each scrape.
-        announce: Told the bound port once it serves, and None when it stops.
+        announce: Told the bound port once it serves.
     """
 
     name = "prometheus"
 
     def __init__(
-        self, host: str, port: int, refresh: Callable[[], None], announce: Callable[[int | None], None] | None = None
+        self, host: str, port: int, refresh: Callable[[], None], announce: Callable[[int], None] | None = None
     ) -> None:
         super().__init__()
         self._address = (host, port)
@@ -167,8 +163,6 @@ class PrometheusExporter(Exporter):
         """Stop serving."""
         if self._server is not None:
             self._stop()
-            if self._announce is not None:
-                self._announce(None)
 
     def _stop(self) -> None:
         self._server.shutdown()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401 - its fork hooks must be first: a TracerProvider uses a pool in every child
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import metrics, trace
 from opentelemetry.sdk.metrics import MeterProvider
@@ -26,6 +26,11 @@ if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
     from verl_otel.model import Attributes, Resource
+
+
+_VENDOR: Final = "verl"
+_SCRAPE: Final = "scrape"
+"""Our entry in the trace state of a scrape; those of traces are in `verl_otel.semconv.spans`."""
 
 
 class Providers:
@@ -99,7 +104,9 @@ def install(
 class NoScrapes(Sampler):
     """Drops a web server's span of a Prometheus scrape, with all below it: an instrumented engine makes one every few seconds.
 
-    Everything else is decided by the sampler that was there (``OTEL_TRACES_SAMPLER``).
+    Everything else is decided by the sampler that was there (``OTEL_TRACES_SAMPLER``). It need not look at a span's parent, so a
+    scrape's trace state says what it is: whatever carries it is part of a scrape. A sampler around the user's, such as
+    ``ParentBased``, would drop more than he wants.
     """
 
     def __init__(self, inner: Sampler) -> None:
@@ -117,8 +124,9 @@ class NoScrapes(Sampler):
     ) -> SamplingResult:
         """Decide on one span; see `Sampler.should_sample`."""
         path = (attributes or {}).get("url.path") or (attributes or {}).get("http.target")
-        if path == "/metrics" and not trace.get_current_span(parent_context).get_span_context().is_valid:
-            return SamplingResult(Decision.DROP)
+        parent = trace.get_current_span(parent_context).get_span_context()
+        if (path == "/metrics" and not parent.is_valid) or parent.trace_state.get(_VENDOR) == _SCRAPE:
+            return SamplingResult(Decision.DROP, trace_state=trace.TraceState([(_VENDOR, _SCRAPE)]))
         return self._inner.should_sample(parent_context, trace_id, name, kind, attributes, *rest, **more)
 
     def get_description(self) -> str:

@@ -8,7 +8,6 @@ bytes and compare them with the SDK encoder's messages.
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -27,10 +26,11 @@ from verl_otel.model import (
     Resource,
     Scope,
     SpanRecord,
+    in_64_bits,
+    to_float,
 )
 
 CUMULATIVE: Final = 2
-DELTA: Final = 1
 _REMOTE_KNOWN: Final = 0x100
 """Span flag that says that the "is remote" bit is known; the SDK writes these two bits and no others."""
 _MORE: Final = 0x80
@@ -62,19 +62,6 @@ def field(number: int, payload: bytes) -> bytes:
 def text(value: str) -> bytes:
     """Return text as protobuf may hold it: lone surrogates become question marks."""
     return value.encode("utf-8", "replace")
-
-
-def in_64_bits(value: int) -> bool:
-    """Return whether OTLP can hold an integer."""
-    return -(1 << 63) <= value < 1 << 63
-
-
-def to_float(value: float) -> float:
-    """Return any number as a float, infinity for integers beyond all floats."""
-    try:
-        return float(value)
-    except OverflowError:
-        return math.inf if value > 0 else -math.inf
 
 
 def _any_value(value: Any) -> bytes:
@@ -168,7 +155,7 @@ def _number_point(point: Point, value: float) -> bytes:
     return start + b"\x19" + _fixed64(point.time_ns) + number + _labels(7, point.labels)
 
 
-def _metric(instrument: Instrument, points: Sequence[Point], temporality: int) -> bytes:
+def _metric(instrument: Instrument, points: Sequence[Point]) -> bytes:
     out = field(1, text(instrument.name))
     if instrument.description:
         out += field(2, text(instrument.description))
@@ -183,14 +170,14 @@ def _metric(instrument: Instrument, points: Sequence[Point], temporality: int) -
         )
         for point in points
     )
-    tail = b"\x10" + varint(temporality)
+    tail = b"\x10" + varint(CUMULATIVE)
     if instrument.kind == "gauge":
         return out + field(5, data)
     if instrument.kind == "histogram":
         return out + field(9, data + tail)
     if instrument.kind == "counter":
         return out + field(7, data + tail + b"\x18\x01")
-    return out + field(7, data + b"\x10" + varint(CUMULATIVE))
+    return out + field(7, data + tail)
 
 
 def _scope(scope: Scope) -> bytes:
@@ -211,12 +198,12 @@ def encode_traces(resource: Resource, scope: Scope, spans: Iterable[SpanRecord])
     return _request(resource, by_scope)
 
 
-def encode_metrics(resource: Resource, scope: Scope, points: Iterable[Point], temporality: int = CUMULATIVE) -> bytes:
+def encode_metrics(resource: Resource, scope: Scope, points: Iterable[Point]) -> bytes:
     """Return an ``ExportMetricsServiceRequest`` with one ``Metric`` per instrument."""
     by_instrument: dict[Instrument, list[Point]] = {}
     for point in points:
         by_instrument.setdefault(point.instrument, []).append(point)
-    metrics = [field(2, _metric(instrument, group, temporality)) for instrument, group in by_instrument.items()]
+    metrics = [field(2, _metric(instrument, group)) for instrument, group in by_instrument.items()]
     return _request(resource, {scope: metrics})
 
 

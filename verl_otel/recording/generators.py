@@ -103,7 +103,7 @@ def _begin(to: Site | Histogram, arguments: Mapping[str, Any]) -> _Body | _Clock
 class Driver:
     """Runs a generator step by step and records its life. The wrapper yields what each step gave."""
 
-    __slots__ = ("_arguments", "_begun", "_body", "_generator", "_to", "item", "sent", "thrown")
+    __slots__ = ("_arguments", "_begun", "_body", "_generator", "_item", "_to", "sent", "thrown")
 
     def __init__(self, to: Site | Histogram, generator: Any, arguments: Mapping[str, Any]) -> None:
         self._to = to
@@ -111,10 +111,14 @@ class Driver:
         self._arguments = arguments
         self._body: _Body | _Clock | None = None
         self._begun = False
-        self.item: Any = None
-        """What the last step gave; in the end, what the generator returned."""
+        self._item: Any = None
         self.sent: Any = None
         self.thrown: BaseException | None = None
+
+    def take(self) -> Any:
+        """Hand over what the last step gave, or in the end what the generator returned: it may be large, and is not held."""
+        item, self._item = self._item, None
+        return item
 
     def resume(self) -> bool:
         """Run one step; return whether it gave an item."""
@@ -125,9 +129,9 @@ class Driver:
         body = self._body
         try:
             with body or _NOTHING:
-                self.item = self._generator.send(sent) if thrown is None else self._generator.throw(thrown)
+                self._item = self._generator.send(sent) if thrown is None else self._generator.throw(thrown)
         except StopIteration as stop:
-            self.item = stop.value
+            self._item = stop.value
             if body is not None:
                 body.succeed(stop.value)
             return False
@@ -161,7 +165,7 @@ class AsyncDriver(Driver):
         body = self._body
         try:
             with body or _NOTHING:
-                self.item = await step
+                self._item = await step
         except StopAsyncIteration:
             if body is not None:
                 body.succeed(None)

@@ -43,16 +43,16 @@ def valid_bounds(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
     return tuple(sorted({float(bound) for bound in bounds if math.isfinite(bound)})) or buckets.TINY
 
 
-def _is_kind(instrument: Instrument, kind: type[series.Series]) -> bool:
-    """Return whether a name is free for a kind of instrument; say once that it is not."""
-    taken = registry.kind_of(instrument.name)
-    if taken in (None, kind):
+def _claim(instrument: Instrument, kind: type[series.Series]) -> bool:
+    """Return whether a name belongs to a kind of instrument, which is settled for good; say once that it does not."""
+    taken = registry.claim(instrument.name, kind)
+    if taken is kind:
         return True
     _guard.say(
         f"kind {instrument.name}",
         "verl-otel: %r is a %s already; the %s is not recorded",
         instrument.name,
-        taken.__name__.lower() if taken else "",
+        taken.__name__.lower(),
         instrument.kind,
     )
     return False
@@ -67,9 +67,17 @@ class _Labelled:
     def __init__(self, name: str, unit: str, description: str, bounds: tuple[float, ...] = ()) -> None:
         self._instrument = Instrument(valid_name(name), self.word, unit, description)
         self._bounds = bounds
+        self._is_mine: bool | None = None
+        """Whether the name is one of this kind; the first instrument that records decides."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Made anew where it arrives: there the name may belong to another kind.
+        return type(self), (self._instrument.name, self._instrument.unit, self._instrument.description, self._bounds)
 
     def _find(self, labels: dict[str, Any]) -> series.Series | None:
-        if not _is_kind(self._instrument, self.kind):
+        if self._is_mine is None:
+            self._is_mine = _claim(self._instrument, self.kind)
+        if not self._is_mine:
             return None
         key: Labels = tuple((name, to_text(value)) for name, value in sorted(labels.items()))
         return registry.find(self.kind, self._instrument, key, self._bounds)
@@ -108,10 +116,7 @@ class Gauge(_Labelled):
 
     def set(self, value: float, **labels: str | int | bool) -> None:
         """Replace the value. Labels must have few values: never a step, an id or free text."""
-        number = to_number(value) if Store.on else None
-        found = self._find(labels) if number is not None else None
-        if isinstance(found, series.Gauge) and number is not None:
-            found.set(number)
+        self._record(value, labels)
 
 
 class Timer:
@@ -146,7 +151,7 @@ class Timer:
 def timer_series(name: str, description: str = "") -> series.Histogram:
     """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
     instrument = Instrument(valid_name(name), "histogram", "s", description)
-    if not _is_kind(instrument, series.Histogram):
+    if not _claim(instrument, series.Histogram):
         return series.Histogram(instrument, (), buckets.TINY)  # of nobody's: it is never drained
     found = registry.find(series.Histogram, instrument, (), buckets.TINY)
     assert isinstance(found, series.Histogram)  # noqa: S101 - made so above

@@ -40,9 +40,8 @@ def labels_of(span: Span, names: tuple[str, ...], *, with_error: bool = False) -
     """Return the attributes that are labels, in the order of the catalogue; what is absent is left out."""
     values = span.attributes
     labels = tuple((name, _text(values[name])) for name in names if name in values)
-    detail = span._detail
-    if with_error and detail is not None and detail.error:
-        labels += ((attr.ERROR_TYPE, detail.error),)
+    if with_error and span.error:
+        labels += ((attr.ERROR_TYPE, span.error),)
     return labels
 
 
@@ -62,14 +61,12 @@ def _step(span: Span, _seconds: float) -> None:
     if _was_stopped(span):
         return
     registry.counter("verl.training.steps").record(1)
-    mine = span.resolve()
-    registry.gauge("verl.training.last_step.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+    registry.gauge("verl.training.last_step.timestamp").set(span.end_ns / 1e9)
 
 
 def _was_stopped(span: Span) -> bool:
     """Return whether the work failed or was cancelled."""
-    detail = span._detail
-    return bool(detail is not None and detail.error) or span.attributes.get(attr.OUTCOME) == "cancelled"
+    return bool(span.error) or span.attributes.get(attr.OUTCOME) == "cancelled"
 
 
 def _phase(span: Span, seconds: float) -> None:
@@ -79,8 +76,7 @@ def _phase(span: Span, seconds: float) -> None:
 
 def _checkpoint(span: Span, _seconds: float) -> None:
     if not _was_stopped(span):
-        mine = span.resolve()
-        registry.gauge("verl.checkpoint.last.timestamp").set((int(span.stop * 1e9) + mine.offset_ns) / 1e9)
+        registry.gauge("verl.checkpoint.last.timestamp").set(span.end_ns / 1e9)
 
 
 def _worker(span: Span, seconds: float) -> None:
@@ -95,8 +91,7 @@ def _worker(span: Span, seconds: float) -> None:
 def _trajectory(span: Span, _seconds: float) -> None:
     values = span.attributes
     if attr.OUTCOME not in values:
-        detail = span._detail
-        span.set_attribute(attr.OUTCOME, "failure" if detail is not None and detail.error else "success")
+        span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
     for kind, key in (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS)):
         tokens = to_number(values.get(key))
         if tokens is not None:

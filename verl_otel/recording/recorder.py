@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from verl_otel import _guard
-from verl_otel.model import SAMPLED, Batch, Exemplar, Instrument, Labels, OpenSpan, Point, SpanRecord
+from verl_otel.model import SAMPLED, Batch, Exemplar, Labels, OpenSpan, Point, SpanRecord
 from verl_otel.recording import registry, store
+from verl_otel.recording.sampling import Policy
 from verl_otel.recording.series import FoldLock
 from verl_otel.recording.span import Span, clock, shorten
 from verl_otel.recording.store import Store
 from verl_otel.semconv import spans as semconv
-from verl_otel.semconv.metrics import METRICS
 
 OPEN_AFTER: Final = 1.0
 """Seconds after which an open span is written down; younger ones end before the next drain as a rule."""
@@ -54,14 +54,13 @@ def drain(*, observe: bool = False, wait: float = -1) -> Batch | None:
     try:
         now = time.time_ns()
         records = []
-        for span in store.take():
+        for span in store.take(Store.finished):
             with _guard.swallowed("record"):
                 record = _end(span)
                 if record is not None:
                     records.append(record)
         points = registry.fold_all()
-        scalars = _pending[:]
-        del _pending[: len(scalars)]
+        scalars = store.take(_pending)
     finally:
         lock.release()
     points.extend(scalars)
@@ -95,6 +94,7 @@ def forget() -> None:
     with FoldLock.held:
         registry.reset()
     store.clear()
+    Policy.clear()
     clear()
 
 
@@ -114,17 +114,16 @@ def _end(span: Span) -> SpanRecord | None:
     detail = span._detail
     sampled = ids.flags & SAMPLED
     if detail is not None and detail.series is not None and sampled:
-        exemplar = Exemplar(span.stop - span.start, int(span.stop * 1e9) + ids.offset_ns, ids.trace_id, ids.span_id)
-        detail.series.offer(exemplar)
+        detail.series.offer(Exemplar(span.stop - span.start, span.end_ns, ids.trace_id, ids.span_id))
     shorten(span)
     if not sampled and span.site.spec.verb != "trajectory":
         return None
-    return _record(span, int(span.stop * 1e9) + ids.offset_ns)
+    return _record(span, span.end_ns)
 
 
 def _record(span: Span, end_ns: int) -> SpanRecord:
     ids, detail = span.resolve(), span._detail
-    start_ns = int(span.start * 1e9) + ids.offset_ns
+    start_ns = span.start_ns
     kind = span.site.spec.kind
     if detail is None:
         return SpanRecord(
@@ -170,17 +169,21 @@ def _open_spans() -> list[OpenSpan]:
         if len(found) >= MAX_OPEN or age < OPEN_AFTER:
             break
         if not span.stop:
-            detail = span._detail
-            last_child = detail.last_child if detail is not None else ""
-            found.append(OpenSpan(_record(span, 0), age, last_child, span.site.spec.verb))
+            with _guard.swallowed("open span"):
+                found.append(_open(span, age))
     return found
+
+
+def _open(span: Span, age: float) -> OpenSpan:
+    detail = span._detail
+    last_child = detail.last_child if detail is not None else ""
+    return OpenSpan(_record(span, 0), age, last_child, span.site.spec.verb)
 
 
 def _ask(now: int) -> list[Point]:
     points = []
     for name, callback in list(_observables.items()):
-        row = METRICS[name]
-        instrument = Instrument(row.name, row.kind, row.unit, row.description)
+        instrument = registry.INSTRUMENTS[name]
         try:
             points += [Point(instrument, labels, _started_ns, now, value) for labels, value in callback()]
         except Exception as error:

@@ -49,32 +49,33 @@ def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tup
             return _Registry.series[key]
     labels = key[1]
     made = Histogram(instrument, labels, bounds) if kind is Histogram else kind(instrument, labels)
-    if _Registry.kinds.setdefault(instrument.name, kind) is not kind:
+    if claim(instrument.name, kind) is not kind:
         return made  # one name is one kind: this one is never handed out
     _Registry.sizes[instrument.name] = _Registry.sizes.get(instrument.name, 0) + 1
     return _Registry.series.setdefault(key, made)
 
 
-_INSTRUMENTS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
+INSTRUMENTS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
+"""The rows of the catalogue as what a series measures."""
 
 
 def histogram(name: str, labels: Labels = ()) -> Histogram:
     """Return a histogram of the catalogue."""
-    found = _Registry.series.get((name, labels)) or find(Histogram, _INSTRUMENTS[name], labels, METRICS[name].bounds)
+    found = _Registry.series.get((name, labels)) or find(Histogram, INSTRUMENTS[name], labels, METRICS[name].bounds)
     assert isinstance(found, Histogram)  # noqa: S101 - the catalogue says so
     return found
 
 
 def counter(name: str, labels: Labels = ()) -> Counter:
     """Return a counter of the catalogue."""
-    found = _Registry.series.get((name, labels)) or find(Counter, _INSTRUMENTS[name], labels)
+    found = _Registry.series.get((name, labels)) or find(Counter, INSTRUMENTS[name], labels)
     assert isinstance(found, Counter)  # noqa: S101 - the catalogue says so
     return found
 
 
 def gauge(name: str, labels: Labels = ()) -> Gauge:
     """Return a gauge of the catalogue."""
-    found = _Registry.series.get((name, labels)) or find(Gauge, _INSTRUMENTS[name], labels)
+    found = _Registry.series.get((name, labels)) or find(Gauge, INSTRUMENTS[name], labels)
     assert isinstance(found, Gauge)  # noqa: S101 - the catalogue says so
     return found
 
@@ -106,9 +107,9 @@ def fold_all() -> list[Point]:
     return points
 
 
-def kind_of(name: str) -> type[Series] | None:
-    """Return the kind of a metric that has series in this process."""
-    return _Registry.kinds.get(name)
+def claim(name: str, kind: type[Series]) -> type[Series]:
+    """Return the kind of a metric, for as long as this process lives: the one that asked for it first."""
+    return _Registry.kinds.setdefault(name, kind)
 
 
 def exists(name: str) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from verl_otel.model import SAMPLED
 from verl_otel.recording import ids
+from verl_otel.semconv import attributes as attr
 
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
@@ -41,8 +42,13 @@ class Policy:
             return 0
         if not cls.whole_per_step:
             return SAMPLED
-        step = span.attributes.get("verl.step.number")
+        step = span.attributes.get(attr.STEP_NUMBER)
         count = cls._counts[step] = cls._counts.get(step, 0) + 1
-        while len(cls._counts) > MAX_STEPS:
-            cls._counts.pop(next(iter(cls._counts)), None)
+        for old in list(cls._counts)[:-MAX_STEPS]:  # the copy is one step: other threads count, too
+            cls._counts.pop(old, None)
         return SAMPLED if count <= cls.whole_per_step or ids.draw() < cls.share_above else 0
+
+    @classmethod
+    def clear(cls) -> None:
+        """Forget what was counted: a session begins, whose steps are not those of the one before."""
+        cls._counts.clear()

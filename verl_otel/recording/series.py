@@ -18,6 +18,7 @@ from threading import get_ident
 from typing import Final
 
 from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point
+from verl_otel.recording.store import take
 
 CHUNK: Final = 1000
 """Values in a buffer at which the caller folds them itself, if nobody folds just then."""
@@ -81,13 +82,6 @@ class Series:
             thread = get_ident()
             self.dropped[thread] = self.dropped.get(thread, 0) + 1
 
-    def take(self) -> list[float]:
-        """Empty the buffer. Both steps are atomic; what is appended in between stays."""
-        buffer = self.buffer
-        values = buffer[:]
-        del buffer[: len(values)]
-        return values
-
     def fold(self) -> None:
         """Add the buffer to the state. Call under the fold lock."""
         raise NotImplementedError
@@ -123,7 +117,7 @@ class Histogram(Series):
 
     def fold(self) -> None:
         """Add the buffer to the buckets, chunk by chunk (one long sort costs eight times as much a value)."""
-        values = self.take()
+        values = take(self.buffer)
         for begin in range(0, len(values), CHUNK):
             self._fold_chunk(values[begin : begin + CHUNK])
 
@@ -177,7 +171,7 @@ class Counter(Series):
 
     def fold(self) -> None:
         """Add the buffer to the sum."""
-        values = self.take()
+        values = take(self.buffer)
         if not values:
             return
         total = sum(values)
@@ -200,6 +194,10 @@ class Gauge(Series):
         """Forget the value."""
         super().reset()
         self.value: float | None = None
+
+    def record(self, value: float) -> None:
+        """Replace the value."""
+        self.set(value)
 
     def set(self, value: float, time_ns: int = 0) -> None:
         """Replace the value. ``time_ns`` 0: now."""

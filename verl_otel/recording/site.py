@@ -91,16 +91,18 @@ class Site:
         return self._copy(name, attributes)
 
     def _copy(self, name: str, attributes: Mapping[str, AttributeValue]) -> Site:
-        return Site(
-            self.spec.verb,
-            name,
-            attributes=attributes,
-            extract=self.extract,
-            hook=self.hook,
-            adopts=self.adopts,
-            series=self.series,
-            defaults=self.defaults,
-        )
+        return Site(self.spec.verb, name, **{**self._keywords(), "attributes": attributes})
+
+    def _keywords(self) -> dict[str, Any]:
+        """Return what a site is made of besides verb and name: whoever makes another one like it takes all of it."""
+        return {
+            "attributes": dict(self.attributes),
+            "extract": self.extract,
+            "hook": self.hook,
+            "adopts": self.adopts,
+            "series": self.series,
+            "defaults": self.defaults,
+        }
 
     def read(self, span: Span, arguments: Mapping[str, Any], result: Any) -> None:
         """Put what the extractor finds in one call on its span; what the decorator says wins. Never raises."""
@@ -120,20 +122,10 @@ class Site:
             _guard.say(f"extract {self.name}", message, self.name, error)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        values = (self.spec.verb, self.name, dict(self.attributes), self.extract, self.hook, self.adopts, self.series)
-        return _rebuild, (*values, self.superseded)
+        return _rebuild, (self.spec.verb, self.name, self._keywords(), self.superseded)
 
 
-def _rebuild(
-    verb: str,
-    name: str,
-    attributes: dict[str, AttributeValue],
-    extract: Extract | None,
-    hook: bool,  # noqa: FBT001 - as above
-    adopts: bool,  # noqa: FBT001 - as above
-    series: Histogram | None,
-    superseded: bool = False,  # noqa: FBT001, FBT002 - as above
-) -> Site:
-    site = Site(verb, name, attributes=attributes, extract=extract, hook=hook, adopts=adopts, series=series)
+def _rebuild(verb: str, name: str, keywords: dict[str, Any], superseded: bool) -> Site:  # noqa: FBT001 - as pickled
+    site = Site(verb, name, **keywords)
     site.superseded = superseded
     return site

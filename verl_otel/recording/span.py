@@ -157,7 +157,7 @@ class Span(Surface):
     def _was_told(self, error: BaseException) -> bool:
         """Return whether the span that became one with us has said this already."""
         detail = self._detail
-        return detail is not None and detail.adopter is not None and detail.error == error_name(error)
+        return detail is not None and detail.adopter is not None and self.error == error_name(error)
 
     def _leave(self) -> None:
         """Give the context back, if it is still ours to give (an async generator may be closed by another task)."""
@@ -266,6 +266,22 @@ class Span(Surface):
         """The span that this one became one with, if any."""
         detail = self._detail
         return detail.host if detail is not None else None
+
+    @property
+    def start_ns(self) -> int:
+        """Unix time at which it began, by the clock of its trace."""
+        return int(self.start * 1e9) + self.resolve().offset_ns
+
+    @property
+    def end_ns(self) -> int:
+        """Unix time at which it ended, by the clock of its trace."""
+        return int(self.stop * 1e9) + self.resolve().offset_ns
+
+    @property
+    def error(self) -> str:
+        """``error.type`` of a span that failed; empty otherwise."""
+        detail = self._detail
+        return detail.error if detail is not None else ""
 
     @property
     def name(self) -> str:

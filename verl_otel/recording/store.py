@@ -7,10 +7,12 @@ from __future__ import annotations
 import os
 import time
 from threading import get_ident
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
+
+T = TypeVar("T")
 
 SPAN_BYTES: Final = 1024
 """What one ended span with a dozen attributes takes until it is drained; turns the memory limit into a number of spans."""
@@ -42,15 +44,19 @@ def keep(span: Span) -> None:
     if len(Store.finished) < Store.capacity:
         Store.finished.append(span)
     else:
-        thread = get_ident()
-        Store.dropped[thread] = Store.dropped.get(thread, 0) + 1
+        count_dropped()
 
 
-def take() -> list[Span]:
-    """Empty the list of ended spans. Both steps are atomic; what ends in between stays."""
-    finished = Store.finished
-    taken = finished[:]
-    del finished[: len(taken)]
+def count_dropped() -> None:
+    """Count one span that found no room."""
+    thread = get_ident()  # one key per thread: an unlocked ``+= 1`` shared by threads would lose counts
+    Store.dropped[thread] = Store.dropped.get(thread, 0) + 1
+
+
+def take(items: list[T]) -> list[T]:
+    """Empty a list that others append to. Both steps are atomic; what comes in between stays. One taker at a time."""
+    taken = items[:]
+    del items[: len(taken)]
     return taken
 
 

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.model import AttributeValue
+from verl_otel.model import AttributeValue, in_64_bits, to_float
 
 MAX_TEXT: Final = 4096
 """Characters of a text attribute."""
@@ -16,8 +15,6 @@ MAX_ITEMS: Final = 128
 """Items of a sequence attribute."""
 
 _PLAIN: Final = frozenset({str, bool, int, float})
-_LIMIT: Final = 1 << 63
-"""Integers from here on do not fit into OpenTelemetry's 64 bits."""
 
 
 def clean(value: object) -> AttributeValue:
@@ -73,12 +70,7 @@ def to_number(value: object) -> int | float | bool | None:
 
 
 def _fit(number: float) -> float:
-    if not isinstance(number, int) or -_LIMIT <= number < _LIMIT:
-        return number
-    try:
-        return float(number)
-    except OverflowError:
-        return math.inf if number > 0 else -math.inf
+    return number if not isinstance(number, int) or in_64_bits(number) else to_float(number)
 
 
 def to_text(value: object) -> str:

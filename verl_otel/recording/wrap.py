@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import threading
 import time
 import weakref
@@ -18,7 +19,7 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel.recording import generators
-from verl_otel.recording.registry import record_failure
+from verl_otel.recording.registry import record_failure, record_success
 from verl_otel.recording.series import CHUNK
 from verl_otel.recording.signatures import make_unique, read_parameters
 from verl_otel.recording.site import Site
@@ -80,18 +81,40 @@ def make({f}, {a}, {b}):
     return active, passive
 """
 
-# `a` is a site or a series, `b` drives the generator: see `verl_otel.recording.generators`.
+# `a` is a site (of an async generator: or a series), `b` drives the generator: see `verl_otel.recording.generators`.
+# `yield from` is all there is to do while off.
 _GENERATOR: Final = """
 def make({f}, {a}, {b}):
     def active({declared}):
         {span} = {b}({a}, {f}({passed}), {{{arguments}}})
         while {span}.resume():
             try:
-                {span}.sent = yield {span}.item
+                {span}.sent = yield {span}.take()
             except {base} as {error}:
                 {span}.thrown = {error}
-        return {span}.item
-    return active, active
+        return {span}.take()
+    def passive({declared}):
+        return (yield from {f}({passed}))
+        ({a}, {b})
+    return active, passive
+"""
+
+# Nothing is current in a timed generator's body, so CPython may hand the items on: no price by the item.
+_TIMED_GENERATOR: Final = """
+def make({f}, {a}, {b}):
+    def active({declared}):
+        {span} = {b}()
+        try:
+            {result} = yield from {f}({passed})
+        except {base} as {error}:
+            {fail}({a}, {b}() - {span}, {error})
+            raise
+        {done}({a}, {b}() - {span})
+        return {result}
+    def passive({declared}):
+        return (yield from {f}({passed}))
+        ({a}, {b})
+    return active, passive
 """
 
 _ASYNC_GENERATOR: Final = """
@@ -100,14 +123,14 @@ def make({f}, {a}, {b}):
         {span} = {b}({a}, {f}({passed}), {{{arguments}}})
         while await {span}.resume():
             try:
-                {span}.sent = yield {span}.item
+                {span}.sent = yield {span}.take()
             except {base} as {error}:
                 {span}.thrown = {error}
     return active, active
 """
 
 MEMBER: Final = "__verl_otel_member__"
-_NAMES: Final = ("f", "a", "b", "span", "result", "error", "fail", "len", "base")
+_NAMES: Final = ("f", "a", "b", "span", "result", "error", "fail", "done", "len", "base")
 _lock = threading.RLock()
 _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 _codes: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
@@ -148,7 +171,7 @@ def wrap_timed(function: F, series: Histogram) -> F:
     if inspect.isasyncgenfunction(function):
         return _generate(_ASYNC_GENERATOR, function, series, generators.AsyncDriver)  # type: ignore[no-any-return]
     if inspect.isgeneratorfunction(function) and not _is_coroutine(function):
-        return _generate(_GENERATOR, function, series, generators.Driver)  # type: ignore[no-any-return]  # as above
+        return _generate(_TIMED_GENERATOR, function, series, time.perf_counter)  # type: ignore[no-any-return]  # as above
     return _generate(_TIMED, function, series, time.perf_counter)  # type: ignore[no-any-return]  # of the same signature
 
 
@@ -228,7 +251,12 @@ def _generate(template: str, function: Callable[..., Any], a: object, b: object,
         chunk=CHUNK,
     )
     label = getattr(function, "__qualname__", type(function).__name__)
-    helpers = {names["fail"]: record_failure, names["len"]: len, names["base"]: BaseException}
+    helpers = {
+        names["fail"]: record_failure,
+        names["done"]: record_success,
+        names["len"]: len,
+        names["base"]: BaseException,
+    }
     namespace: dict[str, Any] = {"__name__": getattr(function, "__module__", __name__), **helpers}
     exec(compile(source, f"<verl_otel wrapper of {label}>", "exec"), namespace)  # noqa: S102 - the template above
     active, passive = namespace["make"](function, a, b)
@@ -236,3 +264,11 @@ def _generate(template: str, function: Callable[..., Any], a: object, b: object,
     wrapper.__defaults__, wrapper.__kwdefaults__ = parameters.defaults, parameters.keyword_defaults
     setattr(wrapper, MEMBER, _join(wrapper, active.__code__, passive.__code__, helpers))
     return wrapper
+
+
+def _after_fork_in_child() -> None:
+    global _lock
+    _lock = threading.RLock()  # its holder does not exist here
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -47,7 +47,7 @@ def init(**keywords: object) -> None:
     if keywords.get("enabled") is None:
         keywords["enabled"] = "1"
     config = settings.load(None, **keywords)
-    if os.environ.get("OTEL_SDK_DISABLED", "").strip().lower() != "true" and config.enabled:
+    if config.enabled and not settings.is_disabled():
         _begin(config, lazy=False)
 
 

@@ -88,7 +88,7 @@ class Session:
         self._wake.ring()
         if self._thread is not None:
             self._thread.join(remaining(deadline))
-        self._pump(observe=self.opened, wait=remaining(deadline))
+        self._pump(observe=self.opened, deadline=deadline)
         recorder.stop_observing()
         for exporter in self.exporters:
             with _guard.swallowed(f"close {exporter.name}"):
@@ -104,7 +104,7 @@ class Session:
     def flush(self, timeout: float) -> None:
         """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        self._pump(observe=True, wait=timeout)
+        self._pump(observe=True, deadline=deadline)
         for exporter in self.exporters:
             with _guard.swallowed(f"flush {exporter.name}"):
                 exporter.flush(deadline)
@@ -153,7 +153,7 @@ class Session:
         if self._began_run:
             targets.remove_run(self.config)
             if "file" in self.config.exporters:
-                manifest.end_attempt(self.config.run_dir / resource.find_run_id(self.config))
+                manifest.end_attempt(self.config.run_path)
 
     def abandon(self) -> None:
         """Let go of everything without sending: this is a forked child, the parent will send."""
@@ -165,33 +165,32 @@ class Session:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(self.config.drain_interval)
-            with _guard.swallowed("drain"):
-                self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
+            self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
             for exporter in self.exporters:
                 with _guard.swallowed(f"tick {exporter.name}"):
                     exporter.tick()
             if self._flush_wanted:
                 self._flush_wanted = False
-                with _guard.swallowed("drain"):
-                    self.flush(self.config.exit_timeout)
+                self.flush(self.config.exit_timeout)
                 self._flushed.ring()
             self._cpu_seconds = time.thread_time()
 
     def refresh(self) -> None:
         """Bring the folded state up to this moment: a scrape asks for it."""
-        self._pump(observe=True, wait=1.0)
+        self._pump(observe=True, deadline=time.monotonic() + 1.0)
 
-    def _pump(self, *, observe: bool, wait: float = -1) -> None:
+    @_guard.guarded("drain")
+    def _pump(self, *, observe: bool, deadline: float | None = None) -> None:
         """Drain once and hand the batch to every exporter. One at a time: a later batch must not be overtaken."""
-        if not self._pump_lock.acquire(timeout=wait):
+        if not self._pump_lock.acquire(timeout=_wait(deadline)):
             return
         try:
-            batch = recorder.drain(observe=observe and self.opened, wait=wait)
+            batch = recorder.drain(observe=observe and self.opened, wait=_wait(deadline))
             if batch is None:
                 return
-            if self.foreign_spans:
-                spans, self.foreign_spans = self.foreign_spans, []
-                batch = batch._replace(spans=batch.spans + tuple(spans))
+            foreign = store.take(self.foreign_spans)
+            if foreign:
+                batch = batch._replace(spans=(*batch.spans, *foreign))
             if not self.opened and (batch.spans or batch.points or batch.open_spans):
                 self._open()
             if self.opened:
@@ -241,19 +240,26 @@ class Session:
         for exporter in self.exporters:
             exporter.put_metrics(message)
 
-    def announce(self, port: int | None) -> None:
-        """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, or remove it."""
-        if port is None:
-            targets.remove_target(self.config)
-        else:
+    def announce(self, port: int) -> None:
+        """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, unless the process ends just now."""
+        if not self._stopping:
             targets.add_target(self.config, self.resource, targets.make_address(self.config, port))
+
+
+def _wait(deadline: float | None) -> float:
+    """Return for how long a lock may be waited for; -1, as locks have it, if there is no deadline."""
+    return -1 if deadline is None else remaining(deadline)
 
 
 def on_foreign_span(record: SpanRecord) -> None:
     """Take one ended span of the user's own OpenTelemetry, in whatever process of a fork we are."""
     session = Current.session
-    if session is not None and len(session.foreign_spans) < MAX_FOREIGN_SPANS:
+    if session is None:
+        return
+    if len(session.foreign_spans) < MAX_FOREIGN_SPANS:
         session.foreign_spans.append(record)
+    else:
+        store.count_dropped()
 
 
 def make_exporter(name: str, session: Session) -> Exporter:

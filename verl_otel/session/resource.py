@@ -22,7 +22,7 @@ from verl_otel.recording import ids
 from verl_otel.semconv import attributes as attr
 
 Describe = Callable[[], Mapping[str, AttributeValue]]
-"""Asked once, at the first export, for attributes that only an integration knows."""
+"""Asked for attributes that only an integration knows: at the first export, and again when more is said of the process."""
 
 _described: dict[str, AttributeValue] = {}
 _describers: list[Describe] = []
@@ -42,7 +42,7 @@ def describe(attributes: Mapping[str, AttributeValue]) -> None:
 
 
 def add_describer(describer: Describe) -> None:
-    """Have an integration asked for attributes at the first export."""
+    """Have an integration asked for attributes whenever the resource is built."""
     _describers.append(describer)
 
 

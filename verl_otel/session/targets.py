@@ -9,13 +9,15 @@ dropped by whoever writes next, in the files of other runs too. Mirrors are told
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import socket
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import IO, Any, Final, Protocol
 
 from verl_otel import _guard
 from verl_otel.config import Config
@@ -23,6 +25,11 @@ from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 
 FOLDER: Final = "targets"
+WAIT: Final = 10.0
+"""Seconds that a process waits for the file's lock to add its entry: a thousand ranks may begin at once."""
+EXIT_WAIT: Final = 1.0
+"""Seconds that it waits to remove it: an exit must not hang on the file system."""
+POLL: Final = 0.01
 _PID: Final = "__meta_verl_otel_pid"
 _HOST: Final = "__meta_verl_otel_host"
 _SPACE: Final = "__meta_verl_otel_pid_space"
@@ -132,16 +139,14 @@ def add_entries(config: Config, entries: Sequence[Entry]) -> None:
 
 def remove_target(config: Config) -> None:
     """Remove the entries of this process, and the file with the last one."""
-    if targets_path(config).exists():
-        _change(targets_path(config), lambda known: [each for each in known if _is_alive(each) and not _is_mine(each)])
+    _take_away(targets_path(config), lambda each: _is_alive(each) and not _is_mine(each))
     for mirror in _mirrors:
         mirror.remove(config)
 
 
 def remove_run(config: Config) -> None:
     """Remove the file: the run has ended (Ray kills its workers without a chance to say goodbye)."""
-    if targets_path(config).exists():
-        _change(targets_path(config), lambda _: [])
+    _take_away(targets_path(config), lambda _: False)
     for mirror in _mirrors:
         mirror.end(config)
 
@@ -204,6 +209,7 @@ def _pid_space() -> str:
         return ""
 
 
+@_guard.guarded("targets")
 def _sweep(mine: Path) -> None:
     """Drop the dead from the files of other runs, once per process: nobody else does it for a run that crashed."""
     key = (os.getpid(), mine.parent)
@@ -212,15 +218,36 @@ def _sweep(mine: Path) -> None:
     _swept.add(key)
     for path in mine.parent.glob("*.json"):
         if path != mine and not all(map(_is_alive, read_targets(path))):
-            _change(path, lambda known: [each for each in known if _is_alive(each)])
+            _take_away(path, _is_alive)
 
 
-def _change(path: Path, change: Callable[[Entries], Entries]) -> None:
+@_guard.guarded("targets")
+def _take_away(path: Path, keep: Callable[[Entry], bool]) -> None:
+    """Keep some entries of a file that may not exist. Processes end here: whoever writes next does what cannot be done now."""
+    if os.path.lexists(path):  # unlike `Path.exists` it never raises, as in a folder that may not be read any more
+        _change(path, lambda known: [each for each in known if keep(each)], adds=False)
+
+
+def _lock_alone(lock: IO[str], seconds: float) -> None:
+    """Take a lock of the file system, whose holder may be stopped or on a machine that is gone."""
+    deadline = time.monotonic() + seconds
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(errno.ETIMEDOUT, "another process holds its lock") from None
+            time.sleep(POLL)
+        else:
+            return
+
+
+def _change(path: Path, change: Callable[[Entries], Entries], *, adds: bool = True) -> None:
     with _guard.swallowed("targets"):
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with (path.parent / ".lock").open("w") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX)
+                _lock_alone(lock, WAIT if adds else EXIT_WAIT)
                 entries = change(read_targets(path))
                 if entries:
                     temporary = path.with_suffix(".tmp")
@@ -229,6 +256,7 @@ def _change(path: Path, change: Callable[[Entries], Entries]) -> None:
                 else:
                     path.unlink(missing_ok=True)
         except OSError as error:
+            cost = "not find this process" if adds else "look for processes that are gone"
             _guard.say(
-                "targets", "verl-otel: cannot write %s: %s; Prometheus will not find this process", path, error.strerror
+                f"targets {adds}", "verl-otel: cannot write %s: %s; Prometheus will %s", path, error.strerror, cost
             )

@@ -62,7 +62,7 @@ def trace_span(*, name: str, start_time_ns: int, end_time_ns: int, attributes: M
         span = Span(Site("span", to_text(name)), _clean(attributes))
         outer: Any = current() or kernel().get()
         around = local_span(outer)
-        while around is not None and _begin_ns(around) > start_time_ns:
+        while around is not None and around.start_ns > start_time_ns:
             outer = None if around.site.spec.root else around.outer  # what submitted a trajectory is not around it
             around = local_span(outer)
         span.outer = outer
@@ -70,10 +70,6 @@ def trace_span(*, name: str, start_time_ns: int, end_time_ns: int, attributes: M
         span.start = (int(start_time_ns) - offset) / 1e9
         span.stop = (max(int(start_time_ns), int(end_time_ns)) - offset) / 1e9
         keep(span)
-
-
-def _begin_ns(span: Span) -> int:
-    return int(span.start * 1e9) + span.resolve().offset_ns
 
 
 def trace_op(

@@ -18,7 +18,7 @@ from verl_otel.exporting.names import metric_name
 from verl_otel.integrations.verl import units
 from verl_otel.model import Instrument, Labels, Point
 from verl_otel.recording import phases
-from verl_otel.recording.registry import MAX_SCALARS, MAX_SERIES
+from verl_otel.recording.registry import INSTRUMENTS, MAX_SCALARS, MAX_SERIES
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
@@ -27,16 +27,15 @@ from verl_otel.semconv.spans import OTHER
 _VALIDATION: Final = ("val-core/", "val-aux/")
 _SUFFIXES: Final = {"histogram": ("", "_bucket", "_count", "_sum", "_created"), "counter": ("", "_total", "_created")}
 """What one metric of these kinds is in Prometheus."""
-_ROWS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
 _RESERVED: Final = frozenset(
     metric_name(row).removesuffix("_total") + suffix
-    for row in _ROWS.values()
+    for row in INSTRUMENTS.values()
     for suffix in _SUFFIXES.get(row.kind, ("",))
 )
 """The names of the catalogue in Prometheus."""
-STEP: Final = _ROWS["verl.training.step"]
-REWARD: Final = _ROWS["verl.average_reward"]
-_SCORE: Final = _ROWS["verl.validation.score"]
+STEP: Final = INSTRUMENTS["verl.training.step"]
+REWARD: Final = INSTRUMENTS["verl.average_reward"]
+_SCORE: Final = INSTRUMENTS["verl.validation.score"]
 MAX_NAME: Final = 230
 """Characters of a key that go into a name; OpenTelemetry allows 255, with prefix and number."""
 _names: dict[str, Instrument] = {}

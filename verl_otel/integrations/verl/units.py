@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from verl_otel.model import Instrument, Labels, Point
+from verl_otel.recording.registry import INSTRUMENTS
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metrics import METRICS
 
 _MIB: Final = 1 << 20
 _GIB: Final = 1 << 30
@@ -29,8 +29,7 @@ class Meaning(NamedTuple):
 
 
 def _of(metric: str, labels: Labels = (), factor: int = 1, *, signed: bool = True) -> Meaning:
-    row = METRICS[metric]
-    return Meaning(Instrument(row.name, row.kind, row.unit, row.description), labels, factor, signed)
+    return Meaning(INSTRUMENTS[metric], labels, factor, signed)
 
 
 _SLOWEST: Final = {
