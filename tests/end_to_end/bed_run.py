@@ -3,6 +3,7 @@
 """What a training left behind: the telemetry, read as plain JSON, and the bed's and verl's own records of the same run."""
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -165,6 +166,8 @@ def start(
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # A shell that runs tests in the background has them ignore Ctrl-C, and who starts them inherits that.
+            preexec_fn=functools.partial(signal.signal, signal.SIGINT, signal.SIG_DFL),  # noqa: PLW1509 - before Python starts
         )
         try:
             yield training, process

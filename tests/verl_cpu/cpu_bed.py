@@ -225,6 +225,19 @@ def fix_padding(module):
         module._get_attention_functions = get_functions
 
 
+def fix_layers(module):
+    """Let verl 0.7 read transformers 5, which names a model's layers in a set."""
+    original = module.apply_fsdp2
+
+    @functools.wraps(original)
+    def apply_fsdp2(model, *args, **kwargs):
+        model._no_split_modules = sorted(model._no_split_modules or ())
+        return original(model, *args, **kwargs)
+
+    if not HAS_PLATFORMS:
+        module.apply_fsdp2 = apply_fsdp2
+
+
 def log_trajectories(module):
     original = module.AgentLoopWorker._run_agent_loop
 
@@ -274,6 +287,7 @@ HOOKS = {
     "verl.utils.distributed": fix_process_group,
     "verl.utils.model": fix_critic_attention,
     "verl.utils.attention_utils": fix_padding,
+    "verl.utils.fsdp_utils": fix_layers,
 }
 LOGS = {
     "verl.experimental.agent_loop.agent_loop": log_trajectories,

@@ -64,8 +64,9 @@ def _carry_context(original: Any) -> Any:
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
         with _guard.swallowed("reward executor"):
-            if getattr(self.loop, "_default_executor", None) is None:  # somebody else's pool is left alone
-                self.loop.set_default_executor(ContextExecutor())
+            loop = getattr(self, "loop", None) or self.reward_manager.loop  # verl 0.7: only the manager has it
+            if getattr(loop, "_default_executor", None) is None:  # somebody else's pool is left alone
+                loop.set_default_executor(ContextExecutor())
 
     return init
 
