@@ -21,6 +21,7 @@ demo: $(STAMP) ## Train real verl on the CPU with telemetry on, and show where t
 
 test: PYTHONS = --without 3.12
 test: lint test-pythons $(STAMP) ## Run everything that checks the project (30 minutes)
+	@sh tests/chromium.sh >/dev/null || true  # without it the tests of the page are skipped, with the reason
 	$(BIN)/python -m pytest
 
 test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)

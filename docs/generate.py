@@ -58,7 +58,7 @@ RESOURCE = """
 
 `service.name` (`verl`), `service.namespace` (project/experiment), `service.instance.id` (`<run id>/<role>-<number>`), `verl.run.id`,
 `verl.run.attempt`, `verl.project`, `verl.experiment`, `verl.role`, `verl.rank`, `verl.world_size`, `verl.version`, `host.name`,
-`process.pid`, `ray.job.id`, `ray.node.id`, `ray.actor.id`, `telemetry.*`.
+`process.pid`, `ray.job.id`, `ray.node.id`, `ray.actor.id`, `verl.gpu.ids`, `verl.replica.mode`, `telemetry.*`.
 
 ## What is not sent
 

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from importlib.metadata import version
+from types import SimpleNamespace
 
 import pytest
 
 from verl_otel import _guard
+from verl_otel.analysis import reader
 from verl_otel.recording import recorder, registry, store
 from verl_otel.recording.store import Store
 from verl_otel.session.lifecycle import Current
@@ -68,7 +70,7 @@ def swallow(monkeypatch):
     monkeypatch.setenv("VERL_OTEL_SWALLOW", "1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def wait_for():
     """Poll a condition until it holds; fail with its last value after ``seconds``."""
 
@@ -105,6 +107,27 @@ def clean_python():
         return done
 
     return run
+
+
+@pytest.fixture(scope="session")
+def read_run():
+    """Read every span and every value that the files in a folder hold."""
+
+    def read(folder):
+        writers, problems = reader.Writers(), []
+        spans, scalars = (
+            [
+                each
+                for path in reader.find_files([folder], kind)
+                for _, group in read_kind([reader.Extent(path, 0, path.stat().st_size)], writers, problems)
+                for each in group
+            ]
+            for kind, read_kind in (("traces", reader.read_spans), ("metrics", reader.read_points))
+        )
+        assert not problems
+        return SimpleNamespace(spans=sorted(spans, key=lambda span: span.start_ns), scalars=scalars)
+
+    return read
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-UNIT = ("-m", "not verl and not ray and not gate")
+UNIT = ("-m", "not verl and not ray and not browser and not gate")
 SMOKE = ("tests/ray", "-k", "every_kind_of_call or context_goes")
 ENVIRONMENTS = {
     "lowest": ("3.10", "requirements/lowest.txt", UNIT),

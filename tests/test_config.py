@@ -41,6 +41,8 @@ GOOD = {
     "token_file": ("/etc/token", Path("/etc/token"), "/etc/other", Path("/etc/other")),
     "rl_insight": ("On", "on", "off", "off"),
     "engine_traces": ("on", True, "0", False),
+    "stalls": ("0", False, "1", True),
+    "stall_seconds": ("600", 600.0, "90", 90.0),
 }
 DEFAULTS = {
     "enabled": False,
@@ -67,6 +69,8 @@ DEFAULTS = {
     "token_file": None,
     "rl_insight": "auto",
     "engine_traces": False,
+    "stalls": True,
+    "stall_seconds": 1800.0,
 }
 # field: texts that must be refused, and words of the message that say what is allowed
 BAD = {
@@ -91,6 +95,8 @@ BAD = {
     "ray_carrier": (["si"], ["1 or 0"]),
     "rl_insight": (["1", "always"], ["auto", "on", "off"]),
     "engine_traces": (["all"], ["1 or 0"]),
+    "stalls": (["never"], ["1 or 0"]),
+    "stall_seconds": (["0", "nan", "1 h"], ["1", "1e+06"]),
 }
 VARIABLES = {setting.field: setting.variable for setting in SETTINGS}
 

@@ -70,6 +70,8 @@ class Config:
     token_file: Path | None
     rl_insight: str
     engine_traces: bool
+    stalls: bool
+    stall_seconds: float
 
     @property
     def run_path(self) -> Path:
@@ -234,6 +236,20 @@ SETTINGS: Final = (
         "0",
         "Have vLLM make its own `llm_request` span of every request, below ours and sent with ours. Turns vLLM's statistics on. Not needed "
         "where vLLM has an `otlp_traces_endpoint` of its own.",
+    ),
+    Setting(
+        "stalls",
+        "VERL_OTEL_STALLS",
+        parse_flag,
+        "1",
+        "Say while it happens what hangs and who died: one line in the log, and details in the run's folder. Off where nothing is exported.",
+    ),
+    Setting(
+        "stall_seconds",
+        "VERL_OTEL_STALL_SECONDS",
+        make_number_parser(1, 1_000_000),
+        "1800",
+        "Seconds after which work is said to hang that is the first of its kind. Other work is compared with its peers.",
     ),
 )
 

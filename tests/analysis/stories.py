@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+from verl_otel.analysis import reader, traces
 from verl_otel.exporting import otlp_json
 from verl_otel.model import Instrument, LinkRecord, Point, Resource, Scope, SpanRecord
 from verl_otel.semconv.spans import CLIENT, SERVER
@@ -178,3 +179,14 @@ def training(folder, run_id="r1"):
     trainer.scalar("verl.run.state", 25, 2)
     story.manifest(verl__project="bed", verl__experiment="demo", verl__algorithm="grpo", verl__version="0.9.1")
     return story
+
+
+def traces_of(folder):
+    """The traces of a folder, by trace id."""
+    writers, by_trace = reader.Writers(), {}
+    for path in reader.find_files([folder], "traces"):
+        for process, spans in reader.read_spans([reader.Extent(path, 0, path.stat().st_size)], writers, []):
+            for span in spans:
+                by_trace.setdefault(span.trace_id, []).append((span, process))
+    instances = [str(values["service.instance.id"]).rpartition("/")[2] for values in writers.resources]
+    return {trace_id: traces.assemble(trace_id, written, instances) for trace_id, written in by_trace.items()}

@@ -26,6 +26,7 @@ def _load(path):
 
 
 _STORIES = _load(Path(__file__).parents[1] / "analysis" / "stories.py")
+_EXPLANATIONS = _load(Path(__file__).parents[1] / "analysis" / "explanations.py")
 _HOSTS = _load(Path(__file__).with_name("hosts.py"))
 
 
@@ -33,6 +34,12 @@ _HOSTS = _load(Path(__file__).with_name("hosts.py"))
 def stories():
     """The module that tells runs."""
     return _STORIES
+
+
+@pytest.fixture(scope="session")
+def explanations():
+    """The module that makes analysed runs without files."""
+    return _EXPLANATIONS
 
 
 @pytest.fixture

@@ -57,10 +57,20 @@ def test_phases_are_shown_with_seconds_and_share(call, stories, runs):
 def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, stories, story):
     """Without a late trajectory the first lines name the slowest step and its largest phase."""
     trainer = story.process()
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 2), ("update_actor", 2, 10)])
+    stories.step(trainer, 2, 10, 15, [("gen", 10, 11), ("update_actor", 11, 15)])
+    out = call("report", story.write()).out
+    assert "Slowest step: 1, 10.00 s, 80% of it in update_actor." in out.splitlines()[3]
+
+
+def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, stories, story):
+    """A verdict on a phase stands in the first lines, with what it cost."""
+    trainer = story.process()
     stories.step(trainer, 1, 0, 10, [("gen", 0, 2), ("update_actor", 2, 4)])
     stories.step(trainer, 2, 10, 100, [("gen", 10, 20), ("update_actor", 20, 92)])
-    out = call("report", story.write()).out
-    assert "Slowest step: 2, 1 m 30 s, 80% of it in update_actor." in out.splitlines()[3]
+    line = call("report", story.write()).out.splitlines()[3]
+    assert line.startswith("Step 2 (1 m 30 s): Phase update_actor held it: 1 m 10 s longer than in other steps")
+    assert line.endswith("Without that the step would have been 1 m 10 s shorter.")
 
 
 def test_the_slowest_trajectories_with_their_time(call, stories, runs):

@@ -29,6 +29,10 @@ class Mode(NamedTuple):
     """Updates of the actor in one step."""
     submitted: bool = True
     """Whether every trajectory is submitted by a step, a validation or a warm-up."""
+    devices: int = 1
+    """GPUs, or what stands for them: ranks that train or hold a replica of their own."""
+    held: tuple[int, ...] = ()
+    """Steps that a planted cause held."""
     release: str = ""
     """An earlier release of verl, in an environment of its own."""
     cluster: bool = False
@@ -43,7 +47,7 @@ MODES = {
     "sync": Mode("v1 `sync`, GRPO", {}, steps=3),
     "colocate_async": Mode("v1 `colocate_async`, GRPO", _options(mode="colocate_async"), steps=3),
     "separate_async": Mode(
-        "v1 `separate_async`, GRPO, two replicas", _options(mode="separate_async"), steps=3, updates=2
+        "v1 `separate_async`, GRPO, two replicas", _options(mode="separate_async"), steps=3, updates=2, devices=2
     ),
     "critic": Mode(
         "v1 `sync`, PPO with critic, checkpoints, validation before and during training",
@@ -54,6 +58,7 @@ MODES = {
         "v1 `sync`, tool agent: a slow tool, one that raises, one that hangs until its time-out",
         {"tool": True, "hide": "nvtx", "CPU_BED_SLOW_TOOL": "3:11", "CPU_BED_BAD_TOOLS": "raise:3,hang:27"},
         steps=3,
+        held=(2, 3),
     ),
     "cluster": Mode(
         "v1 `sync` on a cluster that was there before: two raylets, two agent loop and two reward workers",
@@ -62,8 +67,10 @@ MODES = {
         cluster=True,
     ),
     "legacy": Mode("legacy trainer (`trainer.use_v1=false`), GRPO", _options(mode="legacy"), steps=3),
-    "one_step_off": Mode("one step off policy, GRPO", _options(mode="one_step_off"), steps=3),
-    "fully_async": Mode("fully asynchronous, GRPO", _options(mode="fully_async"), steps=8, samples=4, submitted=False),
+    "one_step_off": Mode("one step off policy, GRPO", _options(mode="one_step_off"), steps=3, devices=2),
+    "fully_async": Mode(
+        "fully asynchronous, GRPO", _options(mode="fully_async"), steps=8, samples=4, submitted=False, devices=2
+    ),
     "verl-0.8": Mode("verl 0.8.0, GRPO", _options(mode="0.8"), steps=3, release="08"),
     "verl-0.7": Mode("verl 0.7.1, GRPO", _options(mode="0.7"), steps=3, release="07"),
 }

@@ -292,3 +292,16 @@ def test_reward_statistics_are_those_of_the_consumed_samples(full, by_name):
     assert ours["verl.reward.score.mean"] == pytest.approx(sum(last) / len(last))
     assert (ours["verl.reward.score.min"], ours["verl.reward.score.max"]) == (min(last), max(last))
     assert ours["verl.reward.score.mean"] == pytest.approx(full.scalars()[STEPS]["critic/score/mean"])
+
+
+def test_gpu_time_told_live_adds_up(full, by_name):
+    """What the trainer said of its GPU while it trained is its time from the first step to the end of the last one, cause by cause."""
+    causes = {labels["verl.gpu.cause"]: value for name, labels, _, value in full.points() if name == "verl.gpu.time"}
+    steps = by_name["verl.step"]
+    wall = (max(span.end for span in steps) - min(span.start for span in steps)) / 1e9
+    assert sum(causes.values()) == pytest.approx(wall, rel=0.02)
+    updates = sum(span.seconds for span in by_name["verl.phase.update_actor"])
+    assert updates * 0.9 < causes["train"] < wall
+    shares = [value for name, _, _, value in full.points() if name == "verl.rollout.tail.share"]
+    assert shares
+    assert all(0 <= share <= 1 for share in shares)

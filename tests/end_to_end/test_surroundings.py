@@ -4,7 +4,6 @@
 
 from collections import Counter, defaultdict
 
-import bed_run
 import pytest
 
 pytestmark = pytest.mark.verl
@@ -109,34 +108,3 @@ def test_training_goes_on_where_workers_lack_verl_otel(lacking_run):
     assert lacking_run.returncode == 0, lacking_run.log[-3000:]
     assert lacking_run.log.count("verl-otel is not on this node") == 1
     assert lacking_run.scalars()[1]["critic/score/mean"] is not None
-
-
-def test_a_killed_agent_loop_is_found_by_the_report(outs, wait_for):
-    """After SIGKILL of the agent loop worker, on which verl waits without a word, the report says who died and who waits."""
-    out = outs / "killed"
-    options = {"tool": True, "VERL_OTEL_ENABLED": 1, "VERL_OTEL_RUN_DIR": out / "runs", "CPU_BED_SLOW_TOOL": "300:3"}
-    with bed_run.start(out, **options) as (training, process):
-
-        def hanging_tool():
-            assert process.poll() is None, training.log[-3000:]
-            open_files = list((out / "runs").glob("*/open-agent_loop-*.jsonl"))
-            return [path for path in open_files if "execute_tool add" in path.read_text()]
-
-        (path,) = wait_for(hanging_tool, 300, 0.5)
-        pid = int(path.stem.rpartition("-")[2])
-        bed_run.psutil.Process(pid).kill()
-
-        def verdict():
-            text = training.report()
-            return text if "DEAD" in text else None
-
-        text = wait_for(verdict, 60, 1.0)
-        assert process.poll() is None, "verl noticed by itself: the test proves nothing"
-    head = text.split("\n\n")[1]
-    assert f"pid {pid}" in head
-    assert "open trajectories" in head
-    unfinished = text[text.index("Unfinished work") :]
-    assert "verl.trajectory" in unfinished
-    assert "execute_tool add" in unfinished
-    assert "verl.phase.gen" in unfinished
-    assert "trainer" in unfinished

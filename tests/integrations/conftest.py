@@ -14,7 +14,6 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from verl_otel import integrations
-from verl_otel.analysis.load import read_run
 from verl_otel.integrations import patch
 
 
@@ -100,7 +99,7 @@ def sent(monkeypatch):
 
 
 @pytest.fixture
-def files_of(tmp_path):
+def files_of(read_run, tmp_path):
     """Variables with which a process writes its telemetry to files, and the spans in these files by name."""
     environ = {
         "VERL_OTEL_ENABLED": "1",
@@ -110,6 +109,6 @@ def files_of(tmp_path):
     }
 
     def spans():
-        return {each.span.name: each.span for each in read_run([tmp_path / "runs" / "r"]).spans}
+        return {span.name: span for span in read_run(tmp_path / "runs" / "r").spans}
 
     return types.SimpleNamespace(environ=environ, spans=spans)

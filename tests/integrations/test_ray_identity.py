@@ -2,11 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who a process is in a Ray job: role and number from its actor, different for every process of a run."""
 
+import enum
 import types
 
 import pytest
 
-from verl_otel.integrations.ray.identity import describe_actor
+from verl_otel.integrations.ray.identity import describe_actor, describe_gpus
 
 
 def actor(class_name, **attributes):
@@ -80,3 +81,35 @@ def test_an_actor_without_object_has_a_role():
     """Before its constructor ran, an actor counts as one of the user's."""
     assert describe_actor(None, "", {}) == {"verl.role": "actor"}
     assert describe_actor(types.SimpleNamespace(worker_dict={}), "", {})["verl.role"] == "actor"
+
+
+class Mode(enum.Enum):
+    """As verl has it."""
+
+    HYBRID = "hybrid"
+
+
+@pytest.mark.parametrize(
+    ("instance", "role", "reserved", "environ", "expected"),
+    [
+        (None, "actor_rollout_ref", {"GPU": ["3"], "TPU": ["7"]}, {}, {"verl.gpu.ids": ("3",)}),
+        (None, "actor", {"GPU": [], "NPU": [4, 5]}, {}, {"verl.gpu.ids": ("4", "5")}),
+        (None, "trainer", {"GPU": []}, {"CUDA_VISIBLE_DEVICES": "0,1"}, {}),
+        (
+            actor("vLLMHttpServer", rollout_mode=Mode.HYBRID),
+            "llm_server",
+            {"GPU": []},
+            {"CUDA_VISIBLE_DEVICES": "2, 3"},
+            {"verl.gpu.ids": ("2", "3"), "verl.replica.mode": "hybrid"},
+        ),
+        (actor("SGLangHttpServer"), "llm_server", {}, {"ASCEND_RT_VISIBLE_DEVICES": "6"}, {"verl.gpu.ids": ("6",)}),
+        (actor("vLLMHttpServer"), "llm_server", {}, {"CUDA_VISIBLE_DEVICES": "-1"}, {}),
+        (actor("vLLMHttpServer"), "llm_server", {}, {"CUDA_VISIBLE_DEVICES": "NoDevFiles"}, {}),
+        (actor("vLLMHttpServer"), "llm_server", {}, {}, {}),
+        (actor("TRTLLMHttpServer"), "llm_server", {}, {"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, {}),
+        (actor("Mine", rollout_mode="standalone"), "actor", {}, {}, {"verl.replica.mode": "standalone"}),
+    ],
+)
+def test_which_gpus_a_process_computes_on(instance, role, reserved, environ, expected):
+    """A worker says what Ray reserved for it, a server what verl made visible to it, others what they see is not theirs."""
+    assert describe_gpus(instance, role, reserved, environ) == expected

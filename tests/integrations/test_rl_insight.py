@@ -9,8 +9,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.analysis.load import read_run
-
 pytestmark = pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here")
 
 SITES = Path(__file__).with_name("insight_sites.py")
@@ -51,12 +49,12 @@ def run_sites(clean_python):
 
 
 @pytest.fixture(scope="module")
-def sites(run_sites, tmp_path_factory):
+def sites(run_sites, read_run, tmp_path_factory):
     """What one process with the one setting, and without the real package, has seen and written."""
     folder = tmp_path_factory.mktemp("insight")
     done = run_sites(folder, VERL_OTEL_ENABLED="1")
-    run = read_run([folder / "runs" / "r"])
-    spans = {each.span.name: each.span for each in run.spans}
+    run = read_run(folder / "runs" / "r")
+    spans = {span.name: span for span in run.spans}
     assert len(spans) == len(run.spans), "no name is recorded twice here"
     return SimpleNamespace(seen=json.loads(done.stdout.splitlines()[-1]), spans=spans, run=run, said=done.stderr)
 
@@ -128,7 +126,7 @@ def test_no_actor_no_server_no_thread(sites):
     assert sites.seen["after"] is True
 
 
-def test_an_installed_rl_insight_goes_on_answering(run_sites, tmp_path):
+def test_an_installed_rl_insight_goes_on_answering(run_sites, read_run, tmp_path):
     """With the real package there, verl calls that one, and we record what we hook and no more."""
     (tmp_path / "rl_insight").mkdir()
     (tmp_path / "rl_insight" / "__init__.py").write_text(REAL)
@@ -137,8 +135,8 @@ def test_an_installed_rl_insight_goes_on_answering(run_sites, tmp_path):
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("finished after ")]
     for call in ("init", "actor_pg_loss", "train_batch", "vllm_generate", "sglang_generate", "transfer_queue", "vllm"):
         assert f"'{call}'" in line
-    run = read_run([tmp_path / "runs" / "r"])
-    assert "encode" not in {each.span.name for each in run.spans}
+    run = read_run(tmp_path / "runs" / "r")
+    assert "encode" not in {span.name for span in run.spans}
     assert [each.value for each in run.scalars if each.name == "verl.actor.pg_loss"] == [0.5]
 
 

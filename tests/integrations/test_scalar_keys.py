@@ -11,7 +11,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.analysis.load import read_run
 from verl_otel.exporting.names import metric_name
 from verl_otel.model import Instrument
 from verl_otel.semconv.metrics import METRICS
@@ -124,7 +123,7 @@ def keys():
 
 
 @pytest.fixture(scope="module")
-def run(clean_python, tmp_path_factory):
+def run(clean_python, read_run, tmp_path_factory):
     """One process that logs everything, and what its files say: points by step, and verl's own log."""
     folder = tmp_path_factory.mktemp("scalars")
     values = {key: round(0.25 + number * 1.0625, 6) for number, key in enumerate(keys())}
@@ -136,7 +135,7 @@ def run(clean_python, tmp_path_factory):
         "VERL_FILE_LOGGER_PATH": str(folder / "verl.jsonl"),
     }
     done = clean_python("-c", RUN, folder / "values.json", cwd=folder, seconds=300, **environ)
-    loaded = read_run([folder / "runs" / "r"])
+    loaded = read_run(folder / "runs" / "r")
     steps, points = {}, {}
     for scalar in loaded.scalars:
         if scalar.name == "verl.training.step":

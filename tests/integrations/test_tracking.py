@@ -10,7 +10,6 @@ import pytest
 
 import verl_otel
 from verl_otel import session
-from verl_otel.analysis.load import read_run
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import scalars, tracking
 
@@ -201,7 +200,7 @@ def test_the_last_scalars_are_on_disk_after_finish(tracking_class, tmp_path):
         verl_otel.shutdown()
 
 
-def test_every_log_is_in_the_files(tracking_class, tmp_path):
+def test_every_log_is_in_the_files(tracking_class, read_run, tmp_path):
     """Steps that follow each other quickly are all in the files, each with its scalars."""
     verl_otel.init(exporters="file", run_dir=tmp_path, run_id="r1", drain_interval=60)
     try:
@@ -211,7 +210,7 @@ def test_every_log_is_in_the_files(tracking_class, tmp_path):
     finally:
         verl_otel.shutdown()
     values = defaultdict(dict)
-    for scalar in read_run([tmp_path / "r1"]).scalars:
+    for scalar in read_run(tmp_path / "r1").scalars:
         values[scalar.time_ns].setdefault(scalar.name, []).append(scalar.value)
     assert [values[at] for at in sorted(values) if "verl.training.step" in values[at]] == [
         {

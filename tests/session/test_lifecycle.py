@@ -249,7 +249,11 @@ def test_a_run_has_one_folder(monkeypatch, tmp_path):
     finally:
         verl_otel.shutdown()
     (folder,) = tmp_path.iterdir()
-    assert {path.name.partition("-")[0] for path in folder.iterdir()} == {"run.json", "traces", "metrics"}
+    assert {path.name.partition("-")[0] for path in folder.iterdir() if path.is_file()} == {
+        "run.json",
+        "traces",
+        "metrics",
+    }
 
 
 def test_environment_settings_reach_the_session(run, files, tmp_path):

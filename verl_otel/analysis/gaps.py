@@ -5,15 +5,18 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
-from verl_otel.analysis.load import Open, Process, Run
-from verl_otel.model import SpanRecord
+from verl_otel.analysis.reader import Open, Process
+from verl_otel.analysis.traces import Node, Trace
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.spans import CLIENT
+from verl_otel.semconv.spans import CLIENT, SPANS
 
 SILENT_SECONDS: Final = 5.0
 """A process with open work rewrites its open-span file every second; silent for longer while others write, it is dead."""
+_CALL: Final = SPANS["call"].name
+_OPERATIONS: Final = ("chat", "text_completion")
 
 
 class Unfinished(NamedTuple):
@@ -36,70 +39,92 @@ class Gaps(NamedTuple):
     """Spans whose parent is in no file."""
 
 
-def find(run: Run) -> Gaps:
-    """Return what is missing or unfinished."""
-    return Gaps(_unfinished(run), tuple(_missing(run)), len(orphans(run)))
+class Tally:
+    """What is missing in traces, counted one by one.
+
+    Args:
+        engine: What the run calls its own LLM servers; calls to others have no server side that could be missing.
+    """
+
+    def __init__(self, engine: str = "") -> None:
+        self._own = ("", "verl", engine)
+        self.orphans = 0
+        self.ranks: Counter[tuple[str, int, int]] = Counter()
+        """Calls of a group by how many of how many ranks answered."""
+        self.calls = 0
+        self.calls_without_server = 0
+
+    def add(self, trace: Trace) -> None:
+        """Count what is missing in a trace. Spans that are still open are part of it and miss nothing themselves."""
+        self.orphans += trace.orphans
+        waiting = list(trace.roots)
+        for node in waiting:
+            if node.children:
+                waiting += node.children
+            if node.span.kind == CLIENT and attr.OPEN_AGE not in node.span.attributes:
+                self._add_call(node)
+
+    def _add_call(self, node: Node) -> None:
+        span, values = node.span, node.span.attributes
+        if span.name.startswith(_CALL):
+            expected = _int(values.get(attr.WORLD_SIZE))
+            found = sum(child.span.name.startswith("verl.worker ") for child in node.children)
+            if found < expected:
+                self.ranks[(str(values.get(attr.WORKER_GROUP, "workers")), found, expected)] += 1
+        elif (
+            values.get(attr.GEN_AI_OPERATION) in _OPERATIONS
+            and str(values.get(attr.GEN_AI_PROVIDER, "")) in self._own
+            and span.flags & 1
+        ):
+            self.calls += 1
+            if "verl.generate" not in [child.span.name for child in node.children]:
+                self.calls_without_server += 1
+
+    def merge(self, other: Tally) -> None:
+        """Add what another one counted."""
+        self.orphans += other.orphans
+        self.ranks += other.ranks
+        self.calls += other.calls
+        self.calls_without_server += other.calls_without_server
 
 
-def orphans(run: Run) -> list[SpanRecord]:
-    """Return the spans whose parent is neither among the ended nor among the open spans."""
-    known = {(loaded.span.trace_id, loaded.span.span_id) for loaded in run.spans}
-    known |= {(each.span.trace_id, each.span.span_id) for each in run.open_spans}
-    return [
-        loaded.span
-        for loaded in run.spans
-        if loaded.span.parent_id and (loaded.span.trace_id, loaded.span.parent_id) not in known
-    ]
+def find(tally: Tally, processes: Sequence[Process], opened: Iterable[Open], manifest: Mapping[str, Any]) -> Gaps:
+    """Return what is missing or unfinished.
+
+    Args:
+        tally: What is missing in the traces.
+        processes: Those that wrote files.
+        opened: What had not ended, by index into ``processes``.
+        manifest: What the run says of itself.
+    """
+    return Gaps(_unfinished(processes, opened), tuple(_missing(tally, processes, manifest)), tally.orphans)
 
 
-def _unfinished(run: Run) -> tuple[Unfinished, ...]:
+def _unfinished(processes: Sequence[Process], opened: Iterable[Open]) -> tuple[Unfinished, ...]:
     by_process: dict[int, list[Open]] = defaultdict(list)
-    for each in run.open_spans:
+    for each in opened:
         by_process[each.process].append(each)
-    newest = max((process.newest_ns for process in run.processes), default=0)
+    newest = max((process.newest_ns for process in processes), default=0)
     found = []
     for index, work in by_process.items():
-        process = run.processes[index]
+        process = processes[index]
         silent = (newest - process.newest_ns) / 1e9
         work.sort(key=lambda each: each.span.start_ns)
         found.append(Unfinished(process, silent > SILENT_SECONDS, silent, tuple(work)))
     return tuple(sorted(found, key=lambda each: (not each.dead, -each.silent)))
 
 
-def _missing(run: Run) -> list[str]:
-    children: dict[tuple[int, int], Counter[str]] = defaultdict(Counter)
-    for loaded in run.spans:
-        children[(loaded.span.trace_id, loaded.span.parent_id)][loaded.span.name.partition(" ")[0]] += 1
-    for each in run.open_spans:
-        children[(each.span.trace_id, each.span.parent_id)][each.span.name.partition(" ")[0]] += 1
-    ranks_missing: Counter[tuple[str, int, int]] = Counter()
-    servers_missing = calls = 0
-    own = {"", "verl", str(run.manifest.get("verl.engine"))}
-    for loaded in run.spans:
-        span = loaded.span
-        below = children[(span.trace_id, span.span_id)]
-        if span.name.startswith("verl.call "):
-            expected, found = _int(span.attributes.get(attr.WORLD_SIZE)), below["verl.worker"]
-            if 0 < found < expected or (expected and not found):
-                ranks_missing[(str(span.attributes.get(attr.WORKER_GROUP, "workers")), found, expected)] += 1
-        elif (
-            span.kind == CLIENT
-            and span.attributes.get(attr.GEN_AI_OPERATION) in ("chat", "text_completion")
-            and str(span.attributes.get(attr.GEN_AI_PROVIDER, "")) in own
-            and span.flags & 1
-        ):
-            calls += 1
-            servers_missing += not below["verl.generate"]
+def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, Any]) -> list[str]:
     found_text = [
         f"{group}: none of {expected} ranks wrote files for {count} calls"
         if not found
         else f"{group}: only {found} of {expected} ranks wrote files for {count} calls"
-        for (group, found, expected), count in ranks_missing.items()
+        for (group, found, expected), count in tally.ranks.items()
     ]
-    if servers_missing:
-        found_text.append(f"LLM servers: {servers_missing} of {calls} calls have no server side")
-    nodes = {process.resource.text(attr.RAY_NODE) for process in run.processes} - {""}
-    expected_nodes = _int(run.manifest.get("verl.nodes"))
+    if tally.calls_without_server:
+        found_text.append(f"LLM servers: {tally.calls_without_server} of {tally.calls} calls have no server side")
+    nodes = {process.resource.text(attr.RAY_NODE) for process in processes} - {""}
+    expected_nodes = _int(manifest.get("verl.nodes"))
     if 0 < len(nodes) < expected_nodes:  # none: nobody names its node outside of Ray
         found_text.append(f"nodes: files of {len(nodes)} of {expected_nodes}; give the folders of the others, too")
     return found_text

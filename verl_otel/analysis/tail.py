@@ -1,46 +1,145 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Which trajectory held a step, and what it spent its time on: the first thing that a report says."""
+"""What held a step: verdicts, and what the step would have saved without it.
+
+A verdict needs three things: it lies on the critical path of the step, it took longer than its peers by more than they differ among
+each other, and without that the step would have been noticeably shorter. Rules and limits: ``docs/guide/verdicts.md``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from verl_otel.analysis.timeline import Part, Step, Timeline, Trajectory
+from verl_otel.analysis import critical_path
+from verl_otel.analysis.blame import decide_lag
+from verl_otel.analysis.facts import Step, Straggler, Trajectory, Verdict
+from verl_otel.analysis.laggards import Lag, find_lags, measure_spans
+from verl_otel.analysis.overruns import Overrun, decide_overruns, measure_phases
+from verl_otel.analysis.savings import find_savings
+from verl_otel.analysis.thresholds import LOOK_AHEAD, PHASE_SECONDS, RANK_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
+from verl_otel.analysis.traces import Node
+from verl_otel.analysis.typical import Typical
 
-NOTABLE_SHARE: Final = 0.2
-"""Share of a step below which the wait for one trajectory is not worth a verdict."""
+__all__ = ["Judge", "find_savings", "slowest"]
 
 
-class Verdict(NamedTuple):
-    """One step that waited for one trajectory."""
+class _Case(NamedTuple):
+    """What has to be known of a step to judge it again."""
 
     step: Step
-    trajectory: Trajectory
-    part: Part
-    """What the trajectory spent most of its time on."""
-    lead: float
-    """Seconds of the step between the end of the trajectory before this one and its own: an upper bound of what it cost."""
+    """Without what is large."""
+    lags: tuple[Lag, ...]
+    overruns: tuple[Overrun, ...]
 
 
-def judge(timeline: Timeline) -> tuple[Verdict, ...]:
-    """Return the steps that waited noticeably for one trajectory, the worst first."""
-    found = [verdict for step in timeline.steps if (verdict := _judge_step(step, timeline)) is not None]
-    return tuple(sorted(found, key=lambda verdict: -verdict.lead))
+class Judge:
+    """Judges the steps of a run in the order of time.
+
+    What a step is compared with becomes known by and by: `judge` says what can be said at once, `settle` what stands in the end. A
+    verdict is final some steps later; nothing is kept of older steps but their verdicts.
+    """
+
+    def __init__(self) -> None:
+        self._typical = Typical()
+        self._cases: deque[_Case] = deque()
+        self._final: dict[int, tuple[Verdict, ...]] = {}
+        self._first: int | None = None
+
+    def judge(self, step: Step, root: Node, members: Sequence[Trajectory]) -> tuple[Verdict, ...]:
+        """Return the verdicts on a step as far as they are known now, the worst first.
+
+        Args:
+            step: With its critical path and its stragglers.
+            root: Its tree.
+            members: The trajectories that it trained on, with their paths.
+        """
+        if self._first is None:
+            self._first = step.trace_id
+        path = step.path or critical_path.of_step(root, {each.trace_id: each for each in members}, step.trajectories)
+        lags = find_lags(path, root, members, self._typical, _floor(step, TRAJECTORY_SECONDS))
+        overruns = () if step.failed else measure_phases(path, root)  # what an exception cut off is not comparable
+        for key, values in measure_spans(members).items():
+            self._typical.learn(key, step.trace_id, values)
+        for overrun in overruns:
+            self._typical.learn(overrun.key, step.trace_id, [overrun.seconds])
+        slim = step._replace(
+            path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
+        )
+        case = _Case(slim, lags, overruns)
+        self._cases.append(case)
+        while len(self._cases) > LOOK_AHEAD:
+            self._finish(self._cases.popleft())
+        return self._decide(case)
+
+    def settle(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        """Return the steps with the verdicts that stand at the end of the run."""
+        final = dict(self._final)
+        for case in self._cases:
+            final[case.step.trace_id] = self._decide(case)
+        return tuple(step._replace(verdicts=final.get(step.trace_id, ())) for step in steps)
+
+    def _finish(self, case: _Case) -> None:
+        verdicts = self._decide(case)
+        if verdicts:
+            self._final[case.step.trace_id] = verdicts
+
+    def _decide(self, case: _Case) -> tuple[Verdict, ...]:
+        step, lags, overruns = case
+        first = step.trace_id == self._first
+        found: list[Verdict] = []
+        for summed in (False, True):  # many short ones together only where no single one was long
+            found = found or self._decide_lags(step, (lag for lag in lags if lag.summed == summed), first=first)
+        if not first:  # the first step starts what the others find running
+            ranks = _judge_ranks(step)
+            late = {verdict.cause_name: verdict.seconds for verdict in ranks}
+            found += ranks
+            found += decide_overruns(overruns, step, self._typical, _floor(step, PHASE_SECONDS), late)
+        return tuple(sorted(found, key=lambda verdict: (-verdict.saved, -verdict.seconds, verdict.subject)))
+
+    def _decide_lags(self, step: Step, lags: Iterable[Lag], *, first: bool) -> list[Verdict]:
+        """Return verdicts on what the trajectories did that the step waited for: for each subject its worst."""
+        worst: dict[tuple[str, str], Verdict] = {}
+        for lag in lags:
+            verdict = decide_lag(lag, step, self._typical, _floor(step, TRAJECTORY_SECONDS), first=first)
+            if verdict is not None:
+                key = (verdict.kind, verdict.subject)
+                worst[key] = max(worst.get(key, verdict), verdict, key=lambda each: each.seconds)
+        return list(worst.values())
+
+
+def _floor(step: Step, seconds: float) -> float:
+    """Return how many seconds are worth a verdict in this step: no less than clocks of different hosts may be apart."""
+    return max(seconds, STEP_SHARE * step.seconds, step.uncertainty)
+
+
+def _judge_ranks(step: Step) -> list[Verdict]:
+    """Return verdicts on ranks that others waited for, one for each rank: its largest delay."""
+    worst: dict[int, Straggler] = {}
+    for each in step.stragglers:
+        if (
+            each.seconds >= _floor(step, RANK_SECONDS)
+            and each.seconds > worst.get(each.rank, each._replace(seconds=0.0)).seconds
+        ):
+            worst[each.rank] = each
+    return [
+        Verdict(
+            step.number,
+            step.seconds,
+            "rank",
+            f"rank {each.rank}",
+            "worker",
+            each.method,
+            each.seconds,
+            min(each.seconds, step.seconds),
+            instance=each.instance,
+            uncertainty=step.uncertainty,
+        )
+        for each in worst.values()
+    ]
 
 
 def slowest(trajectories: Iterable[Trajectory], count: int) -> list[Trajectory]:
     """Return the slowest trajectories."""
     return sorted(trajectories, key=lambda trajectory: -trajectory.seconds)[:count]
-
-
-def _judge_step(step: Step, timeline: Timeline) -> Verdict | None:
-    members = [timeline.trajectories[each] for each in step.trajectories if each in timeline.trajectories]
-    if len(members) < 2 or not step.seconds:  # noqa: PLR2004 - one has no other to be later than
-        return None
-    last, before = sorted(members, key=lambda each: each.end_ns)[-1:-3:-1]
-    lead = (min(last.end_ns, step.end_ns) - max(before.end_ns, step.start_ns)) / 1e9
-    if lead < NOTABLE_SHARE * step.seconds or not last.parts:
-        return None
-    return Verdict(step, last, max(last.parts, key=lambda part: part.seconds), lead)

@@ -13,7 +13,7 @@ from typing import Final
 from verl_otel._version import __version__
 from verl_otel.errors import VerlOtelError
 
-COMMANDS: Final = ("run", "check", "report", "discover", "collect")
+COMMANDS: Final = ("run", "check", "report", "explain", "compare", "discover", "collect")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -10,6 +10,7 @@ Examples:
   verl-otel report ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel report node-1/RUN node-2/RUN
   verl-otel report --json RUN | jq '.steps[0].phases'
+  verl-otel report RUN --html run.html
 """
 
 from __future__ import annotations
@@ -19,9 +20,7 @@ import json
 import sys
 from pathlib import Path
 
-from verl_otel import config
-from verl_otel.analysis import gaps, load, tail, timeline
-from verl_otel.cli import report_json, report_text
+from verl_otel.cli import page, report_json, report_text, runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -30,6 +29,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="*", type=Path, metavar="RUN_DIR", help="folder or id of the run; several for several nodes"
     )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    parser.add_argument(
+        "--html",
+        type=Path,
+        metavar="FILE",
+        help="write one page with everything in it, to be opened without any service",
+    )
     parser.add_argument("--slowest", type=int, default=5, metavar="N", help="how many slow trajectories to show (5)")
     parser.add_argument(
         "--steps", type=int, default=20, metavar="N", help="how many steps to show, the slowest kept (20)"
@@ -38,35 +43,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, print. Returns 1 when the run has no step, trajectory or open work to speak of."""
-    folders = [_find(folder) for folder in arguments.folders] or [_newest()]
-    loaded = load.read_run(folders)
-    built = timeline.build(loaded)
-    found = gaps.find(loaded)
-    verdicts = tail.judge(built)
-    if arguments.json:
-        json.dump(report_json.to_json(loaded, built, found, verdicts), sys.stdout, indent=1, allow_nan=False)
+    found = runs.explain(arguments.folders)
+    if arguments.html is not None:
+        page.write(found, arguments.html)
+        print(f"{arguments.html}: open it in a browser; it needs nothing else")
+    elif arguments.json:
+        json.dump(report_json.to_json(found), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
-        print(report_text.render(loaded, built, found, verdicts, slowest=arguments.slowest, steps=arguments.steps))
-    return 0 if built.steps or built.trajectories or loaded.open_spans else 1
-
-
-def _find(folder: Path) -> Path:
-    """Return a run's folder, which may be said by the run's id alone."""
-    if folder.exists() or len(folder.parts) != 1:
-        return folder
-    known = config.load().run_dir / folder
-    return known if known.exists() else folder
-
-
-def _newest() -> Path:
-    """Return the folder of the newest run.
-
-    Raises:
-        FileNotFoundError: There is none.
-    """
-    base = config.load().run_dir
-    runs = {path.parent for pattern in ("*/run.json", "*/traces-*") for path in base.glob(pattern)}
-    if not runs:
-        raise FileNotFoundError(f"no run in {base}: train with VERL_OTEL_ENABLED=1 first, or give a folder")
-    return max(runs, key=lambda path: path.stat().st_mtime)
+        print(report_text.render(found, slowest=arguments.slowest, steps=arguments.steps))
+    return 0 if found.steps or found.counts.trajectories or found.gaps.unfinished else 1

@@ -5,18 +5,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import Any
 
-from verl_otel.analysis.gaps import Gaps
-from verl_otel.analysis.load import Run
-from verl_otel.analysis.tail import Verdict
-from verl_otel.analysis.timeline import Timeline, Trajectory
+from verl_otel.analysis.facts import Explanation, Trajectory
+from verl_otel.cli import held
 from verl_otel.semconv import attributes as attr
 
 
-def to_json(run: Run, timeline: Timeline, gaps: Gaps, verdicts: Sequence[Verdict]) -> dict[str, Any]:
-    """Return the report as plain data. Seconds everywhere; ids in hexadecimal; null for a number that is none."""
+def to_json(run: Explanation) -> dict[str, Any]:
+    """Return the report as plain data. Seconds everywhere; ids in hexadecimal; null for a number that is none.
+
+    Of a long run it has the slowest trajectories of each step and of the whole run, and the ids of those of some steps.
+    """
     report = {
         "run_id": run.run_id,
         "facts": run.manifest,
@@ -29,18 +29,18 @@ def to_json(run: Run, timeline: Timeline, gaps: Gaps, verdicts: Sequence[Verdict
                 "no_phase": step.no_phase,
                 "trajectories": [f"{each:032x}" for each in step.trajectories],
             }
-            for step in timeline.steps
+            for step in run.steps
         ],
-        "trajectories": [_trajectory_json(each) for each in timeline.trajectories.values()],
+        "trajectories": [_trajectory_json(each) for each in _trajectories(run)],
         "reward": reward_by_step(run),
         "verdicts": [
             {
-                "step": verdict.step.number,
-                "trajectory": f"{verdict.trajectory.trace_id:032x}",
-                "lead": verdict.lead,
-                "part": verdict.part._asdict(),
+                "step": each.step.number,
+                "trajectory": f"{each.trajectory.trace_id:032x}",
+                "lead": each.lead,
+                "part": each.part._asdict(),
             }
-            for verdict in verdicts
+            for each in held.find(run)
         ],
         "unfinished": [
             {
@@ -52,13 +52,19 @@ def to_json(run: Run, timeline: Timeline, gaps: Gaps, verdicts: Sequence[Verdict
                     {"name": work.span.name, "age": work.age, "last_child": work.last_child} for work in each.work
                 ],
             }
-            for each in gaps.unfinished
+            for each in run.gaps.unfinished
         ],
-        "missing": [*gaps.missing, *run.problems],
-        "orphans": gaps.orphans,
-        "folders": [str(folder) for folder in run.folders],
+        "missing": [*run.gaps.missing, *run.problems],
+        "orphans": run.gaps.orphans,
+        "folders": list(run.folders),
     }
     return {key: _strict(value) for key, value in report.items()}
+
+
+def _trajectories(run: Explanation) -> list[Trajectory]:
+    known = {each.trace_id: each for step in run.steps for each in step.slowest}
+    known |= {each.trace_id: each for each in run.slowest}
+    return sorted(known.values(), key=lambda each: each.start_ns)
 
 
 def _strict(thing: Any) -> Any:
@@ -84,16 +90,12 @@ def _trajectory_json(each: Trajectory) -> dict[str, Any]:
     }
 
 
-def reward_by_step(run: Run) -> dict[int, float]:
+def reward_by_step(run: Explanation) -> dict[int, float]:
     """Return the mean reward that verl logged for each step."""
-    steps = {
-        scalar.time_ns: int(scalar.value)
-        for scalar in run.scalars
-        if scalar.name == "verl.training.step" and math.isfinite(scalar.value)
-    }
-    found = {
-        steps[scalar.time_ns]: scalar.value
-        for scalar in run.scalars
-        if scalar.name == "verl.average_reward" and scalar.time_ns in steps
-    }
+    by_name: dict[str, dict[int, float]] = {"verl.training.step": {}, "verl.average_reward": {}}
+    for series in run.series:
+        if series.name in by_name and not series.labels:
+            by_name[series.name].update(zip(series.times_ns, series.values, strict=True))
+    steps, rewards = by_name["verl.training.step"], by_name["verl.average_reward"]
+    found = {int(steps[when]): value for when, value in rewards.items() if math.isfinite(steps.get(when, math.nan))}
     return dict(sorted(found.items()))

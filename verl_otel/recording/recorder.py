@@ -15,12 +15,13 @@ from typing import Final
 
 from verl_otel import _guard
 from verl_otel.model import SAMPLED, Batch, Exemplar, Labels, OpenSpan, Point, SpanRecord
-from verl_otel.recording import registry, store
+from verl_otel.recording import progress, registry, store
 from verl_otel.recording.sampling import Policy
 from verl_otel.recording.series import FoldLock
 from verl_otel.recording.span import Span, clock, shorten
 from verl_otel.recording.store import Store
 from verl_otel.semconv import spans as semconv
+from verl_otel.semconv.spans import SERVER
 
 OPEN_AFTER: Final = 1.0
 """Seconds after which an open span is written down; younger ones end before the next drain as a rule."""
@@ -115,6 +116,7 @@ def _end(span: Span) -> SpanRecord | None:
     sampled = ids.flags & SAMPLED
     if detail is not None and detail.series is not None and sampled:
         detail.series.offer(Exemplar(span.stop - span.start, span.end_ns, ids.trace_id, ids.span_id))
+    progress.note(span.name, span.stop - span.start, ids.parent_id, span.end_ns if span.site.spec.kind == SERVER else 0)
     shorten(span)
     if not sampled and span.site.spec.verb != "trajectory":
         return None

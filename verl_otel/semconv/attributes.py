@@ -41,6 +41,8 @@ RANK: Final = "verl.rank"
 WORLD_SIZE: Final = "verl.world_size"
 BATCH_SIZE: Final = "verl.batch.size"
 BATCH_TOKENS: Final = "verl.batch.tokens"
+CPU_SECONDS: Final = "verl.cpu.time"
+"""CPU time of the thread that ran a worker method, in seconds."""
 
 # -- rollouts and rewards --
 AGENT: Final = "verl.agent"
@@ -76,6 +78,17 @@ OPEN_AGE: Final = "verl.open.age"
 OPEN_LAST_CHILD: Final = "verl.open.last_child"
 OPEN_WRITTEN: Final = "verl.open.written"
 
+# -- GPU time --
+GPU_STATE: Final = "verl.gpu.state"
+GPU_CAUSE: Final = "verl.gpu.cause"
+
+# -- stalls and crashes --
+STALL_REASON: Final = "verl.stall.reason"
+STALL_TEXT: Final = "verl.stall.text"
+STALL_INSTANCE: Final = "verl.stall.instance"
+STALL_SPAN: Final = "verl.stall.span"
+STALL_AGE: Final = "verl.stall.age"
+
 # -- own health --
 REASON: Final = "reason"
 
@@ -108,3 +121,5 @@ PROCESS_ID: Final = "process.pid"
 RAY_JOB: Final = "ray.job.id"
 RAY_NODE: Final = "ray.node.id"
 RAY_ACTOR: Final = "ray.actor.id"
+GPU_IDS: Final = "verl.gpu.ids"
+REPLICA_MODE: Final = "verl.replica.mode"

@@ -205,6 +205,22 @@ _ROWS: Final = (
         "Tokens of the slowest trajectory of the last step.",
     ),
     MetricSpec(
+        "verl.rollout.tail.share",
+        "gauge",
+        "1",
+        (),
+        (1, 1, 1),
+        "Share of the last step in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for these.",
+    ),
+    MetricSpec(
+        "verl.gpu.time",
+        "counter",
+        "s",
+        (attr.GPU_STATE, attr.GPU_CAUSE),
+        (17, 17, 17),
+        "GPU seconds of the run by what they were used or lost for, as the trainer can know it while it runs.",
+    ),
+    MetricSpec(
         "verl.weight_sync.payload",
         "gauge",
         "By",
@@ -289,6 +305,14 @@ _ROWS: Final = (
         (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE),
         (20, 20, 20),
         "A validation result (`val-core/...`, `val-aux/...`).",
+    ),
+    MetricSpec(
+        "verl.stalls",
+        "counter",
+        "{stall}",
+        (attr.REASON,),
+        (3, 5, 5),
+        "Stalls and crashes that were reported, by reason: overdue, frozen, stopped, never arrived, died.",
     ),
     MetricSpec(
         "verl.otel.errors", "counter", "{error}", (attr.REASON,), (1, 1, 1), "Failures of verl-otel itself, by place."

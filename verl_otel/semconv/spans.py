@@ -76,6 +76,8 @@ _ROWS: Final = (
     SpanSpec("generate", "verl.generate", SERVER),
     SpanSpec("tool", "execute_tool ", duration="verl.tool.call.duration", labels=(attr.GEN_AI_TOOL,), adopts=True),
     SpanSpec("reward", "verl.reward", duration="verl.reward.duration", labels=(attr.DATA_SOURCE,), adopts=True),
+    SpanSpec("stall", "verl.stall", root=True, state=TRACESTATE_STEP),
+    SpanSpec("crash", "verl.crash", root=True, state=TRACESTATE_STEP),
     SpanSpec("span", ""),
     SpanSpec("timed", ""),
 )

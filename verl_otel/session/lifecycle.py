@@ -19,7 +19,7 @@ from verl_otel.recording import context, ids, recorder, store, wrap
 from verl_otel.recording.sampling import Policy
 from verl_otel.recording.store import Store
 from verl_otel.semconv import SCHEMA_URL
-from verl_otel.session import manifest, observables, resource, targets
+from verl_otel.session import black_box, manifest, observables, resource, targets
 from verl_otel.session.bell import Bell
 
 SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
@@ -46,6 +46,7 @@ class Session:
         self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
         self.state = State()
         self.exporters: list[Exporter] = []
+        self.black_box: list[Exporter] = []
         self.opened = False
         self.resource = Resource({})
         self.providers: Any = None
@@ -90,7 +91,7 @@ class Session:
             self._thread.join(remaining(deadline))
         self._pump(observe=self.opened, deadline=deadline)
         recorder.stop_observing()
-        for exporter in self.exporters:
+        for exporter in self._parts():
             with _guard.swallowed(f"close {exporter.name}"):
                 exporter.close(deadline)
         targets.remove_target(self.config)
@@ -123,7 +124,7 @@ class Session:
     def _overhead(self) -> dict[str, float]:
         return {
             "drain": self._cpu_seconds,
-            **{each.name: each.cpu_seconds for each in self.exporters if each.cpu_seconds},
+            **{each.name: each.cpu_seconds for each in self._parts() if each.cpu_seconds},
         }
 
     def begin_run(self) -> None:
@@ -131,6 +132,7 @@ class Session:
         if self._began_run:
             return
         self._began_run = True
+        black_box.begin_run(self.config)
         if "file" in self.config.exporters:
             attempt = manifest.begin_attempt(self.config.run_path)
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
@@ -145,19 +147,20 @@ class Session:
         if self.opened:
             said = resource.build(self.config).attributes
             self.resource = Resource({**said, **self.resource.attributes})
-            for exporter in self.exporters:
+            for exporter in self._parts():
                 exporter.put_resource(self.resource)
 
     def end_run(self) -> None:
         """Say that the run is over and take its ``file_sd`` file away, in the process that started it."""
         if self._began_run:
             targets.remove_run(self.config)
+            black_box.end_run(self.config)
             if "file" in self.config.exporters:
                 manifest.end_attempt(self.config.run_path)
 
     def abandon(self) -> None:
         """Let go of everything without sending: this is a forked child, the parent will send."""
-        for exporter in self.exporters:
+        for exporter in self._parts():
             exporter.abandon()
 
     # -- draining -----------------------------------------------------------------------------------------------------
@@ -166,7 +169,7 @@ class Session:
         while not self._stopping:
             self._wake.wait(self.config.drain_interval)
             self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
-            for exporter in self.exporters:
+            for exporter in self._parts():
                 with _guard.swallowed(f"tick {exporter.name}"):
                     exporter.tick()
             if self._flush_wanted:
@@ -200,7 +203,7 @@ class Session:
 
     def _hand_over(self, batch: Batch, *, observe: bool) -> None:
         self.state.update(batch.points)
-        for exporter in self.exporters:
+        for exporter in self._parts():
             with _guard.swallowed(f"put {exporter.name}"):
                 exporter.put(batch)
         if observe:
@@ -225,6 +228,7 @@ class Session:
             self.exporters.append(exporter)
             if name == "prometheus":
                 readers.append(_prometheus_reader(exporter))
+        self._open_black_box()
         with _guard.swallowed("providers"):
             from verl_otel.exporting import providers
 
@@ -234,6 +238,20 @@ class Session:
         for reader in filter(None, readers):
             if self.providers is None or reader not in self.providers.readers:
                 reader.shutdown()  # the user's instruments go elsewhere: asked at a scrape it would only warn
+
+    def _parts(self) -> list[Exporter]:
+        """Return all who take batches. The black box is first: its sign of life must not wait for what exporters do."""
+        return [*self.black_box, *self.exporters]
+
+    def _open_black_box(self) -> None:
+        """Have stalls seen."""
+        for part in black_box.make(self.config):
+            try:
+                part.open(self.resource, SCOPE, self.state)
+            except Exception as error:
+                _guard.say("open black box", "verl-otel: stalls and crashes will not be seen: %s", error)
+                return
+            self.black_box.append(part)
 
     def put_foreign_metrics(self, message: bytes) -> None:
         """Take the metrics of the user's own OpenTelemetry, encoded: they were collected for this session, also for its end."""

@@ -6,8 +6,9 @@ import sys
 
 from verl_otel import session
 from verl_otel.integrations.patch import Hook, register
-from verl_otel.integrations.ray import carrier, identity, notices, start
+from verl_otel.integrations.ray import carrier, identity, notices, stalls, start
 from verl_otel.session import targets
+from verl_otel.session.black_box import neighbours
 
 HOOKS = (
     Hook("ray", "init", start.patch_init, "workers load verl-otel only when they import verl"),
@@ -23,6 +24,7 @@ def install() -> None:
         carrier.Carrier.early = True
     identity.install()
     targets.add_mirror(notices.BOARD)
+    neighbours.join(stalls.CLUSTER)
     current = session.current()
     carries = current is None or current.config.ray_carrier
     register(HOOKS if carries else HOOKS[:1])

@@ -7,10 +7,10 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from verl_otel import session
+from verl_otel import _guard, session
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 
@@ -30,6 +30,13 @@ _ROLES: Final = (
 _PURPOSE: Final = re.compile(r"(reward|teacher)_")
 """What the engine of a reward model or teacher has in its actor's name; it counts its replicas from 0, as the rollout does."""
 _REPLICA: Final = re.compile(r"^rollout_(?:reward_|teacher_)?(?:standalone|colocate)_(\d+)")
+
+_ACCELERATORS: Final = ("GPU", "NPU")
+"""What Ray calls the accelerators that verl asks for."""
+_VISIBLE: Final = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ASCEND_RT_VISIBLE_DEVICES")
+_SETS_VISIBLE: Final = re.compile(r"vLLM|SGLang", re.IGNORECASE)
+_NO_GPU: Final = ("-1", "NoDevFiles")
+"""What these variables say where there is none."""
 
 
 def install() -> None:
@@ -56,6 +63,37 @@ def describe_process() -> Mapping[str, AttributeValue]:
     instance = next(iter(ray._private.worker.global_worker.actors.values()), None)
     name = context.get_actor_name() or ""
     found |= describe_actor(instance, name, os.environ)
+    with _guard.swallowed("gpu ids"):
+        found |= describe_gpus(instance, str(found[attr.ROLE]), context.get_accelerator_ids(), os.environ)
+    return found
+
+
+def describe_gpus(
+    instance: Any, role: str, reserved: Mapping[str, Sequence[Any]], environ: Mapping[str, str]
+) -> dict[str, AttributeValue]:
+    """Return which GPUs a process computes on, and how its replica shares them with the trainer.
+
+    Args:
+        instance: The actor's object.
+        role: Its role. An LLM server reserves no GPU; those of vLLM and SGLang make the GPUs of their ranks visible to themselves, in
+            others the variable is the host's.
+        reserved: Ids by kind of accelerator, as Ray says them.
+        environ: The environment of the process.
+
+    Example:
+        describe_gpus(worker, "actor_rollout_ref", {"GPU": ["3"]}, {}) == {"verl.gpu.ids": ("3",)}
+    """
+    ids = [str(each) for kind in _ACCELERATORS for each in reserved.get(kind) or ()]
+    mode = getattr(instance, "rollout_mode", None)
+    if not ids and role == "llm_server" and any(_SETS_VISIBLE.search(each.__name__) for each in type(instance).__mro__):
+        visible = next((environ[name] for name in _VISIBLE if environ.get(name)), "")
+        ids = [each.strip() for each in visible.split(",")]
+    found: dict[str, AttributeValue] = {}
+    known = tuple(dict.fromkeys(each for each in ids if each and each not in _NO_GPU))
+    if known:
+        found[attr.GPU_IDS] = known
+    if mode is not None:
+        found[attr.REPLICA_MODE] = str(getattr(mode, "value", mode)).lower()
     return found
 
 

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from verl_otel import _guard
 from verl_otel.integrations.patch import PATCHED, Hook, enter, leave, replace
-from verl_otel.integrations.verl import lineage
+from verl_otel.integrations.verl import gpu_time, lineage
 from verl_otel.integrations.verl.agent_loop import find_open
 from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.integrations.verl.lineage import TAG
@@ -80,6 +80,8 @@ def _read_metrics(original: Any) -> Any:
                 waiting.extend(origins)
             elif find_open("validation") is None:
                 lineage.consume(origins, step=Trainer.step_number(), summarise=False)
+            else:
+                gpu_time.note_samples(origins, validate=True)
         return original(self, metrics, *args, **kwargs)
 
     return performance_metrics

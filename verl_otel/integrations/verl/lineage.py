@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from verl_otel import _guard
 from verl_otel.integrations.patch import PATCHED, Hook, argument, replace
-from verl_otel.integrations.verl import statistics
+from verl_otel.integrations.verl import gpu_time, statistics
 from verl_otel.integrations.verl.agent_loop import find_open
 from verl_otel.integrations.verl.origins import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
@@ -66,6 +66,8 @@ def watch(buffer: Any) -> None:
             origins = take_tags(batch.tags)
             if partition == "train":
                 consume(origins, step=None if step is None else int(step))
+            else:
+                gpu_time.note_samples(origins, validate=True)
         return result
 
     setattr(sample, PATCHED, True)
@@ -94,6 +96,7 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) 
     for origin in distinct:
         if origin.version is not None and step is not None:
             registry.histogram("verl.rollout.staleness").record(max(0, step - 1 - origin.version))
+    gpu_time.note_samples(distinct, validate=False)
     _link(distinct)
     statistics.sum_scores(distinct)
     if summarise:

@@ -21,7 +21,7 @@ FACTS: Final = {
     "prompt": attr.PROMPT_TOKENS,
     "response": attr.RESPONSE_TOKENS,
 }
-"""What a tag says of the work in a trajectory, and the attribute that it stands in."""
+"""What a tag says of the work in a trajectory, and the attribute that it stands in; ``start``, in Unix seconds, besides."""
 
 
 class Origin(NamedTuple):
@@ -36,7 +36,7 @@ class Origin(NamedTuple):
     version: int | None = None
     """Version of the weights that wrote its last token: the step after which they were synchronised."""
     facts: Mapping[str, float] = {}
-    """Those of `FACTS` that are known: seconds, preemptions, tokens."""
+    """Those of `FACTS` that are known: seconds, preemptions, tokens; and ``start``."""
 
     def encode(self) -> str:
         """Return the tag's text."""
@@ -77,6 +77,7 @@ def find_origin() -> Origin | None:
     score = to_number(values.get(attr.REWARD_SCORE))
     version = to_number(values.get(attr.MODEL_VERSION_MAX))
     known = {name: to_number(values.get(key)) for name, key in FACTS.items()}
+    known["start"] = span.start_ns / 1e9
     return Origin(
         ids.trace_id,
         ids.span_id,

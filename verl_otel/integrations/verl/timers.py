@@ -13,11 +13,15 @@ from typing import Any, Final
 
 from verl_otel import _guard
 from verl_otel.integrations.patch import Hook, replace
+from verl_otel.integrations.verl import gpu_time
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording.phases import phase_site
 from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import SPANS
 
+_PHASE: Final = SPANS["phase"].name
 _STEP: Final = Site("step", hook=True)
 _STOP: Final = "TrainingStopException"
 """How verl's fully asynchronous trainer leaves its last, empty step."""
@@ -44,6 +48,12 @@ def close_timer(span: Span, error: BaseException | None) -> None:
     if type(error).__name__ == _STOP:
         span.discard()
     span.close(error)
+    if not span.start or type(error).__name__ == _STOP:
+        return
+    if span.site.spec.verb == "phase":
+        gpu_time.note_phase(span.site.name.removeprefix(_PHASE), span.start, span.stop)
+    else:
+        gpu_time.end_step(span.start, span.stop, Trainer.instance, str(span.attributes.get(attr.TRAINER_MODE, "")))
 
 
 class MarkedTimer:
@@ -101,7 +111,7 @@ def _around(original: Callable[..., Any]) -> Callable[..., Any]:
                 close_timer(span, error)
             raise
         if span is not None:
-            span.close()
+            close_timer(span, None)
 
     return marked_timer
 

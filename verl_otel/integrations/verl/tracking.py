@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import Hook, argument, replace
-from verl_otel.integrations.verl import scalars
+from verl_otel.integrations.verl import gpu_time, scalars
 from verl_otel.model import Point
 from verl_otel.recording import registry
 from verl_otel.recording.recorder import add_points
@@ -150,6 +150,7 @@ def end_run(*, failed: bool) -> None:
     state = FAILED if failed else FINISHED
     if Store.on and _Run.state != state:
         _Run.state = state
+        gpu_time.end_run()
         with _guard.swallowed("run state"):
             registry.gauge("verl.run.state").set(state)
             session.flush(FLUSH_SECONDS)

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import Begin, Finish, Hook, replace, wrap_method
-from verl_otel.integrations.verl import lineage
+from verl_otel.integrations.verl import gpu_time, lineage
 from verl_otel.integrations.verl.tracking import end_run
 from verl_otel.model import AttributeValue
 from verl_otel.recording.phases import phase_site
@@ -60,6 +60,8 @@ class Trainer:
 
 def _remember(trainer: Any) -> None:
     with _guard.swallowed("trainer"):
+        if Trainer.instance is not trainer:
+            gpu_time.begin_run()
         Trainer.instance = trainer
         config = getattr(trainer, "config", None)
         Trainer.algorithm = str(config.algorithm.adv_estimator) if config is not None else ""

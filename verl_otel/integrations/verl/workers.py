@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import functools
 import inspect
+import time
 from collections.abc import Callable
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from verl_otel import _guard
 from verl_otel.integrations.patch import Hook, replace
+from verl_otel.integrations.verl import gpu_time
 from verl_otel.model import AttributeValue
 from verl_otel.recording.extract import extract_batch
 from verl_otel.recording.site import Site
@@ -67,12 +69,21 @@ def make(inner, group, name, blocking):
     return type(name, (Functor,), {})()
 """
 
+_CALLS: Final = SPANS["call"].name
 _prefixed: dict[str, tuple[str, str]] = {}
 """``<role>_<method>`` of a colocated worker class to its two parts."""
 _sites: dict[tuple[str, str], Site] = {}
 
 
-def begin_method(worker: Any, name: str) -> Span | None:
+class Started(NamedTuple):
+    """A worker method that runs."""
+
+    span: Span
+    cpu: float | None
+    """CPU seconds of its thread when it began; None for a coroutine, whose thread works for others in between."""
+
+
+def begin_method(worker: Any, name: str) -> Started | None:
     """Begin the SERVER span of a worker method; None when off, of no interest, or when our own code fails."""
     if not Store.on or name.endswith(NOISE):
         return None
@@ -81,16 +92,21 @@ def begin_method(worker: Any, name: str) -> Span | None:
         rank = to_number(getattr(worker, "_rank", None))
         if rank is not None:
             attributes[attr.RANK] = int(rank)
-        return Span(_site("worker", f"{type(worker).__name__}.{name}", name), attributes).__enter__()
+        cpu = None if _is_coroutine(worker.__class__, name) else time.thread_time()
+        return Started(Span(_site("worker", f"{type(worker).__name__}.{name}", name), attributes).__enter__(), cpu)
     except Exception as error:
         _guard.report("worker", error)
         return None
 
 
-def end_method(span: Span | None, args: Any, kwargs: Any, result: Any, error: BaseException | None) -> None:
+def end_method(started: Started | None, args: Any, kwargs: Any, result: Any, error: BaseException | None) -> None:
     """End the span of a worker method; a batch among its arguments gives size and tokens."""
-    if span is None:
+    if started is None:
         return
+    span = started.span
+    if started.cpu is not None:
+        with _guard.swallowed("worker"):
+            span.set_attribute(attr.CPU_SECONDS, time.thread_time() - started.cpu)
     if error is None:
         with _guard.swallowed("worker"):
             batch = kwargs.get("data", kwargs.get("batch", args[0] if args else None))
@@ -125,6 +141,7 @@ def end_call(span: Span | None, error: BaseException | None) -> None:
     """End the span of a worker group's call."""
     if span is not None:
         span.close(error)
+        gpu_time.note_call(span.site.name.removeprefix(_CALLS), span.start, span.stop)
 
 
 def _site(verb: str, label: str, method: str) -> Site:
@@ -133,6 +150,11 @@ def _site(verb: str, label: str, method: str) -> Site:
         attributes = {attr.WORKER_METHOD: method}
         found = _sites[(verb, label)] = Site(verb, SPANS[verb].name + label, attributes=attributes, hook=True)
     return found
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_coroutine(owner: type, name: str) -> bool:
+    return inspect.iscoroutinefunction(getattr(owner, name, None))
 
 
 def _is_nested() -> bool:

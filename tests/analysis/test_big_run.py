@@ -1,0 +1,101 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A long run is explained in memory that does not grow with it, and everything in it is found."""
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from verl_otel.analysis import summary
+
+HERE = Path(__file__).parent
+PEAK = """
+import json, resource, sys
+from pathlib import Path
+from verl_otel.analysis import summary
+run = summary.explain([Path(sys.argv[1])], processes=0)
+print(json.dumps([len(run.steps), run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
+"""
+
+
+@pytest.fixture(scope="module")
+def write(clean_python, tmp_path_factory):
+    """Write a long run in a process of its own."""
+
+    def made(steps, trajectories, *more):
+        folder = tmp_path_factory.mktemp("big") / f"run-{steps}"
+        clean_python(HERE / "big_run.py", folder, "--steps", steps, "--trajectories", trajectories, *more)
+        return folder
+
+    return made
+
+
+def count(folder):
+    """The spans of a folder by name, found by their text."""
+    return Counter(
+        part.partition('"')[0]
+        for path in folder.glob("traces-*")
+        for part in path.read_text().replace('"name":"verl_otel"', "").split('"name":"')[1:]
+    )
+
+
+@pytest.fixture(scope="module")
+def run_and_counts(write):
+    """A run of some steps with two that are slow, and what its files hold."""
+    folder = write(100, 8)
+    return summary.explain([folder], processes=0), count(folder)
+
+
+def test_everything_in_it_is_counted(run_and_counts):
+    """Every span of every file was read once, and each kind is as many as its files say."""
+    run, counts = run_and_counts
+    assert run.counts == (
+        sum(counts.values()),
+        counts["verl.trajectory"],
+        counts["verl.trajectory"],
+        counts["chat qwen"],
+        counts["execute_tool search"],
+        counts["verl.reward"],
+        14,
+    )
+    assert len(run.steps) == counts["verl.step"] == 100
+    assert run.gaps == ((), (), 0)
+    assert run.problems == ()
+
+
+def test_its_slow_steps_are_named(run_and_counts):
+    """The two steps that waited for one tool have their verdict, and the waits are the slowest trajectories."""
+    run, _ = run_and_counts
+    found = {step.number: step.verdicts[0] for step in run.steps if step.verdicts}
+    held = {number: verdict for number, verdict in found.items() if verdict.saved > 10}
+    assert {
+        number: (verdict.kind, verdict.cause, verdict.cause_name) for number, verdict in held.items()
+    } == dict.fromkeys((49, 99), ("trajectory", "tool", "search"))
+    assert all(19 < verdict.seconds < 21 for verdict in held.values())
+    assert {each.step for each in run.slowest[:2]} == {49, 99}
+
+
+def test_its_gpu_time_sums_up(run_and_counts):
+    """Every GPU is accounted for to the nanosecond."""
+    run, _ = run_and_counts
+    assert [sum(device.nanoseconds.values()) for device in run.devices] == [run.end_ns - run.start_ns] * 4
+
+
+def test_memory_does_not_grow_with_the_run(write, clean_python):
+    """Four times as many steps take about the same memory."""
+    peaks = {}
+    for steps in (200, 800):
+        done = clean_python("-c", PEAK, write(steps, 16), seconds=300)
+        found, spans, peaks[steps] = json.loads(done.stdout)
+        assert (found, spans) == (steps, steps * (16 * 8 + 22))
+    assert peaks[800] < 1.5 * peaks[200]
+
+
+def test_the_measurement_can_be_repeated(clean_python):
+    """The script that measures runs, and prints what it found."""
+    done = clean_python(HERE / "measure_reader.py", "--steps", "5", "--trajectories", "4", "--processes", "0", "1")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("5 steps, 270 spans, 0 helpers: ")
+    assert second.startswith("5 steps, 270 spans, 1 helpers: ")

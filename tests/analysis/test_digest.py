@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Of one slice only what surely lies in it becomes a trajectory; everything else is handed on."""
+
+import pytest
+
+from verl_otel.analysis import digest, reader, slices
+from verl_otel.analysis.clocks import Clock
+from verl_otel.analysis.digest import Context
+from verl_otel.analysis.slices import Slice
+
+
+@pytest.fixture
+def digested(stories, story):
+    """Digest one trajectory from 100 to 110 s and one step, in a slice between two times."""
+
+    def make(begin=None, end=None, **more):
+        agent = story.process("agent_loop")
+        root = stories.trajectory(agent, 100, 110, calls=[("llm", "m", 101, 102)])
+        stories.step(story.process(), 1, 100, 111, [("gen", 100, 110)], [root])
+        (whole,) = slices.cut(reader.find_files([story.write()], "traces"))
+        bounds = (
+            slices.BEGINNING if begin is None else stories.at(begin),
+            slices.END if end is None else stories.at(end),
+        )
+        context = Context(**{key: value({root.trace_id}) if callable(value) else value for key, value in more.items()})
+        return digest.digest_spans(Slice(*bounds, whole.extents), context)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "inside"),
+    [
+        (None, None, True),
+        (95, 115, True),
+        (96, None, False),
+        (None, 114, False),
+        (95, None, True),
+        (None, 115, True),
+    ],
+)
+def test_what_lies_near_an_edge_is_handed_on(digested, begin, end, inside):
+    """Within five seconds of an edge a span of the trajectory could lie on its other side."""
+    found = digested(begin, end)
+    assert len(found.trajectories) == inside
+    assert len(found.spans) == 3 + 3 * (not inside)
+    assert found.read == 3 * inside
+
+
+def test_clocks_that_are_apart_make_the_edges_wider(digested):
+    """Files are ordered by the clocks of their hosts: what one wrote later may lie earlier."""
+    clocks = {"a": Clock((0,), (7 * 10**9,), (0.0,)), "b": Clock((0,), (-(10**9),), (0.0,))}
+    assert Context(clocks=clocks).slack_ns == 13 * 10**9
+    assert not digested(90, 130, clocks=clocks).trajectories
+
+
+def test_what_is_still_open_is_handed_on(digested):
+    """A trace of which a span had not ended is put together by whoever knows what is open."""
+    assert not digested(open_traces=frozenset).trajectories
+
+
+def test_steps_and_all_other_traces_are_handed_on(digested):
+    """Only trajectories are understood by themselves."""
+    assert {span.name for span, _ in digested().spans} == {"verl.step", "verl.phase.gen", "verl.consume"}
+
+
+def test_scalars_of_a_part_of_the_files(stories, story):
+    """Values go into columns with the process that wrote them."""
+    story.process("agent_loop").scalar("x", 5, 2.5)
+    (part,) = slices.split(reader.find_files([story.write()], "metrics"))
+    found = digest.digest_metrics(part)
+    (series,) = found.columns.series()
+    assert (series.labels, series.values) == ((("instance", "agent_loop-0"),), (2.5,))
+    assert found.processes[0][1] == stories.at(5)

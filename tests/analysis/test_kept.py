@@ -1,0 +1,89 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Of a long run the detail of some steps is kept: the slowest, those that were asked for, and some all over it."""
+
+import itertools
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_otel.analysis import kept
+from verl_otel.analysis.facts import Segment, Step, Trajectory
+from verl_otel.analysis.kept import Slowest, Steps
+
+
+def trajectory(length, number=0):
+    """A trajectory of which only the length matters."""
+    path = (Segment(0, length, "tool", "x"),)
+    return Trajectory(number, "u", 0, None, False, 0, length, None, False, True, path=path, activities=(object(),))
+
+
+def step(number, length):
+    """A step with a path of one part."""
+    slow = (trajectory(length),)
+    path = (Segment(0, length, "phase", "gen"),)
+    groups = (("phase", "gen", length),)
+    begin = number * 10**12
+    return Step(number, number, begin, begin + length, False, (), 0.0, (7,), 0, 0, 0, path, groups, slowest=slow)
+
+
+def keep(lengths, asked=None):
+    """The steps that are kept of a run."""
+    steps = Steps(asked)
+    for number, length in enumerate(lengths):
+        steps.add(step(number, length))
+    return steps.all()
+
+
+def test_of_a_short_run_everything_is_kept():
+    """Up to the limit every step has its detail."""
+    found = keep([5] * kept.MAX_DETAILED)
+    assert all(each.path and each.trajectories and each.slowest[0].activities for each in found)
+
+
+@pytest.mark.parametrize("count", [501, 1000, 3000])
+def test_of_a_long_run_some_are_kept(count):
+    """The slowest and the asked ones are kept whole, the others evenly; what is short keeps its sums."""
+    chance = random.Random(3)
+    lengths = [chance.randrange(10**9) for _ in range(count)]
+    asked = frozenset(range(0, 100, 13))
+    found = keep(lengths, asked)
+    assert [each.number for each in found] == list(range(count))
+    whole = [each.number for each in found if each.path]
+    assert len(whole) <= kept.MAX_DETAILED
+    assert asked <= set(whole)
+    slowest = sorted(range(count), key=lambda number: -lengths[number])[: kept.SLOWEST_STEPS]
+    assert set(slowest) <= set(whole)
+    gaps = [second - first for first, second in itertools.pairwise(whole)]
+    assert max(gaps) <= 2 * count // 100
+    for each in found:
+        assert each.groups
+        assert each.seconds == lengths[each.number] / 1e9
+        assert bool(each.path) == bool(each.trajectories) == bool(each.slowest[0].path)
+
+
+def test_asked_for_more_than_are_kept():
+    """Whoever asks for all of a long run gets all."""
+    found = keep([5] * 800, frozenset(range(800)))
+    assert all(each.path for each in found)
+
+
+def test_steps_come_out_in_the_order_of_time():
+    """Steps that became known in another order are sorted."""
+    steps = Steps()
+    for number in (3, 1, 2):
+        steps.add(step(number, 5))
+    assert [each.number for each in steps.all()] == [1, 2, 3]
+
+
+@given(st.lists(st.integers(0, 100), max_size=60), st.integers(1, 10))
+@settings(deadline=None)
+def test_the_slowest_are_those_of_a_sort(lengths, count):
+    """What is kept of a stream equals what a sort of all of it begins with; of equals the first one."""
+    slowest = Slowest(count)
+    for number, length in enumerate(lengths):
+        slowest.add(trajectory(length, number))
+    expected = sorted(enumerate(lengths), key=lambda each: (-each[1], each[0]))[:count]
+    assert [each.trace_id for each in slowest.all()] == [number for number, _ in expected]

@@ -1,0 +1,342 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A run is explained from its files, the same in one slice or many, in one process or several, on one host's clock or many."""
+
+import itertools
+import json
+import time
+
+import pytest
+
+import verl_otel
+from verl_otel.analysis import slices, summary
+
+
+def explain(folder, **more):
+    """Explain one folder in this process."""
+    return summary.explain([folder], processes=0, **more)
+
+
+def long_story(stories, folder, steps=30, hosts=("node-1",), shift=0.0):
+    """A run of many steps of ten seconds: a rollout of 2 to 8 s in each, some that run ahead, validations, scalars."""
+    story = stories.Story(folder)
+    trainer = story.process("trainer", host=hosts[0])
+    agent = story.process("agent_loop", host=hosts[-1])
+    server = story.process("llm_server", host=hosts[-1])
+    rank = story.process("actor_rollout_ref", host=hosts[-1], verl__rank=0)
+    for number in range(1, steps + 1):
+        begin = number * 10
+        members = []
+        for index in range(4):
+            end = begin + 2 + (number * 7 + index * 3) % 7 + shift
+            calls = [
+                ("llm", "m", begin + 0.5 + shift, begin + 1.5 + shift),
+                ("tool", "t", begin + 1.5 + shift, end - 0.1),
+            ]
+            early = 25 if index == 3 else 0.5
+            members.append(
+                stories.trajectory(
+                    agent,
+                    begin - early + 1 + shift,
+                    end,
+                    uid=f"u{number}",
+                    index=index,
+                    step=number,
+                    calls=calls,
+                    server=server,
+                )
+            )
+        root = stories.step(
+            trainer, number, begin, begin + 9.5, [("gen", begin, begin + 9), ("adv", begin + 9, begin + 9.5)], members
+        )
+        call = trainer.span("verl.call update", begin + 9, begin + 9.4, root, kind=3, verl__world_size=1)
+        rank.span("verl.worker A.update", begin + 9.1 + shift, begin + 9.3 + shift, call, kind=2)
+        trainer.scalar("verl.training.step", begin + 9.4, number)
+        if number % 10 == 0:
+            trainer.span("verl.validation", begin + 9.6, begin + 9.9, state=stories.STEP, verl__step__number=number)
+    for each in story.processes:
+        each.spans.sort(key=lambda span: span.end_ns)
+    return story.write()
+
+
+def test_a_small_run_is_explained_whole(stories, tmp_path):
+    """Counts, steps with their parts, windows of GPU time and series of a small run."""
+    run = explain(stories.training(tmp_path / "r1").write())
+    assert run.run_id == "r1"
+    assert run.state == "finished"
+    assert run.counts == (
+        run.counts.spans, 4, 4, 5, 1, 1, 4
+    )  # fmt: skip
+    first, second = run.steps
+    assert [step.number for step in run.steps] == [1, 2]
+    assert (second.members, len(second.trajectories), len(second.slowest)) == (2, 2, 2)
+    assert second.path[0].start_ns == second.start_ns
+    assert second.path[-1].end_ns == second.end_ns
+    assert [device.device for device in run.devices] == ["actor_rollout_ref-0"]
+    assert sum(first.devices[0].nanoseconds.values()) == second.start_ns - first.start_ns
+    assert (run.start_ns, run.end_ns) == (stories.at(0), stories.at(25))
+    assert {series.name for series in run.series} == {"verl.training.step", "verl.average_reward", "verl.run.state"}
+    assert run.problems == ()
+
+
+def test_all_spans_are_counted_once(stories, tmp_path):
+    """The number of spans is that of the files, whatever became of them."""
+    folder = long_story(stories, tmp_path / "r1")
+    written = sum(
+        path.read_text().count('"spanId"') - path.read_text().count('"links"') for path in folder.glob("traces-*")
+    )
+    links = sum(path.read_text().count("verl.link.type") for path in folder.glob("traces-*"))
+    run = explain(folder)
+    assert (
+        run.counts.spans == written + sum(path.read_text().count('"links"') for path in folder.glob("traces-*")) - links
+    )
+
+
+@pytest.mark.parametrize("size", [20_000, 60_000])
+@pytest.mark.parametrize("processes", [0, 1])
+def test_slices_and_processes_change_nothing(monkeypatch, stories, tmp_path, size, processes):
+    """A run says the same cut into many slices, and read by another process, as read in one piece."""
+    folder = long_story(stories, tmp_path / "r1")
+    whole = explain(folder)
+    cut = slices.cut
+    monkeypatch.setattr(slices, "cut", lambda paths: cut(paths, size))
+    assert len(slices.cut(sorted(folder.glob("traces-*")))) > 3
+    assert summary.explain([folder], processes=processes) == whole
+
+
+def test_windows_of_gpu_time_tile_the_run(stories, tmp_path):
+    """Per GPU the windows of all steps, and what lies before the first, sum up to the run to the nanosecond."""
+    run = explain(long_story(stories, tmp_path / "r1"))
+    assert run.devices
+    for number, device in enumerate(run.devices):
+        assert sum(device.nanoseconds.values()) == run.end_ns - run.start_ns
+        of_steps = sum(sum(step.devices[number].nanoseconds.values()) for step in run.steps)
+        assert of_steps == run.end_ns - run.steps[0].start_ns
+    for step, following in zip(run.steps, run.steps[1:], strict=False):
+        assert {sum(each.nanoseconds.values()) for each in step.devices} == {following.start_ns - step.start_ns}
+
+
+def test_the_path_of_every_step_is_as_long_as_the_step(stories, tmp_path):
+    """From the start of a step to its end there is neither gap nor overlap."""
+    for step in explain(long_story(stories, tmp_path / "r1")).steps:
+        bounds = [(segment.start_ns, segment.end_ns) for segment in step.path]
+        assert (bounds[0][0], bounds[-1][1]) == (step.start_ns, step.end_ns)
+        assert all(first[1] == second[0] for first, second in itertools.pairwise(bounds))
+        assert sum(length for *_, length in step.groups) == step.end_ns - step.start_ns
+
+
+@pytest.mark.parametrize("shift", [3600.0, -40.0, 0.0])
+def test_another_hosts_clock_is_brought_to_the_trainers(stories, tmp_path, shift):
+    """However far the clock of a second host is ahead, steps are explained as if it were right, within the uncertainty."""
+    right = explain(long_story(stories, tmp_path / "right"))
+    run = explain(long_story(stories, tmp_path / "r1", hosts=("node-1", "node-2"), shift=shift))
+    (own, other) = run.offsets
+    assert own == ("node-1", 0.0, 0.0)
+    host, ahead, uncertainty = other
+    assert host == "node-2"
+    assert abs(ahead - shift) <= uncertainty <= 1.0
+    assert run.end_ns == pytest.approx(right.end_ns, abs=uncertainty * 1e9)
+    for step, expected in zip(run.steps, right.steps, strict=True):
+        assert step.members == expected.members
+        assert step.rollouts_end_ns == pytest.approx(expected.rollouts_end_ns, abs=uncertainty * 1e9)
+        assert step.uncertainty <= uncertainty
+
+
+def test_several_folders_are_one_run(stories, tmp_path):
+    """Folders of several nodes make one run; its record is taken from whichever has one."""
+    nodes = [stories.Story(tmp_path / name / "r1") for name in ("a", "b")]
+    for number, (story, host) in enumerate(zip(nodes, ("a", "b"), strict=True)):
+        stories.step(story.process(host=host, pid=7), number, number, number + 1)
+        story.write()
+    nodes[1].manifest(verl__project="p")
+    run = summary.explain([story.folder for story in nodes])
+    assert [step.number for step in run.steps] == [0, 1]
+    assert run.manifest["verl.project"] == "p"
+    assert run.folders == tuple(str(story.folder) for story in nodes)
+
+
+def test_rotated_files_are_read_and_others_left_alone(stories, story):
+    """Files of every rotation belong to the run; files of other kinds do not."""
+    process = story.process()
+    stories.step(process, 1, 0, 1)
+    folder = story.write()
+    (path,) = folder.glob("traces-*")
+    process.spans.clear()
+    stories.step(process, 2, 1, 2)
+    path.rename(path.with_suffix(".1.jsonl"))
+    story.write()
+    (folder / "notes.jsonl").write_text("not ours\n")
+    (folder / "training.log").write_text("not ours either\n")
+    run = explain(folder)
+    assert [step.number for step in run.steps] == [1, 2]
+    assert not [problem for problem in run.problems if ".jsonl" in problem]
+
+
+def test_open_rows_are_dropped_once_their_span_has_ended(stories, story):
+    """Of what was written as open only what has not ended in any file is left; its process has not ended."""
+    trainer = story.process()
+    ended = stories.step(trainer, 1, 0, 10)
+    trainer.still_open("verl.phase.gen", 5, 8, ended, last_child="verl.consume")
+    trainer.opened.append(ended._replace(end_ns=0))
+    run = explain(story.write())
+    (unfinished,) = run.gaps.unfinished
+    (left,) = unfinished.work
+    assert (left.span.name, left.age, left.last_child) == ("verl.phase.gen", 3.0, "verl.consume")
+    assert not unfinished.process.ended
+
+
+def test_an_unfinished_step_is_no_step_but_its_time_counts(stories, story):
+    """A step that had not ended is not explained; the GPU time of the run goes on to the last sign of life."""
+    trainer, rank = story.process(), story.process("actor_rollout_ref", verl__rank=0)
+    stories.step(trainer, 1, 0, 10)
+    root = trainer.still_open("verl.step", 10, 30, verl__step__number=2)
+    call = trainer.still_open("verl.call update_actor", 12, 30, root, verl__world_size=1)
+    rank.still_open("verl.worker A.update_actor", 13, 30, call, verl__worker__method="update_actor")
+    run = explain(story.write())
+    assert [step.number for step in run.steps] == [1]
+    assert run.end_ns == stories.at(30)
+    (device,) = run.devices
+    assert device.nanoseconds["train"] == stories.at(30) - stories.at(13)
+    assert sum(device.nanoseconds.values()) == run.end_ns - run.start_ns
+
+
+def test_a_trajectory_that_never_came_is_missed_by_nothing(stories, story):
+    """A step trains on trajectories of which files are missing: they count as trained on, what is known is explained."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    known, lost = stories.trajectory(agent, 0, 3), stories.trajectory(agent, 0, 4)
+    agent.spans.remove(lost)
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 5)], [known, lost])
+    run = explain(story.write())
+    assert (run.counts.trajectories, run.counts.trained) == (1, 2)
+    assert run.steps[0].members == 2
+
+
+def test_a_trajectory_that_two_steps_trained_on_counts_once(stories, story):
+    """Samples that are used again are one trajectory, known or not, and each of the steps has it."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    known, lost = stories.trajectory(agent, 0, 3), stories.trajectory(agent, 0, 4)
+    agent.spans.remove(lost)
+    for number in (1, 2):
+        stories.step(trainer, number, number * 10, number * 10 + 9, [("gen", number * 10, number * 10 + 5)], [known])
+    run = explain(story.write())
+    assert (run.counts.trajectories, run.counts.trained) == (1, 1)
+    assert [len(step.slowest) for step in run.steps] == [1, 1]
+
+
+def test_tokens_that_no_step_trained_on_are_waste_of_their_step(stories, story):
+    """Trajectories that were generated for a step and never used are found at the end, validation is no waste."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    used = stories.trajectory(agent, 0, 3, verl__response__tokens=10)
+    stories.trajectory(agent, 0, 3, index=1, verl__response__tokens=7)
+    stories.trajectory(agent, 0, 3, index=2, verl__response__tokens=5, verl__validate=True)
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 5)], [used])
+    cost = explain(story.write()).steps[0].cost
+    assert (cost.trained_tokens, cost.wasted_tokens) == (10, {"dropped": 7})
+
+
+def test_validations_are_told_with_their_step(stories, story):
+    """Validations are roots of their own and no steps."""
+    story.process().span("verl.validation", 0, 3, state=stories.STEP, verl__step__number=0)
+    run = explain(story.write())
+    assert run.validations == ((0, stories.at(0), stories.at(3)),)
+    assert run.steps == ()
+
+
+def test_events_of_the_run_are_read(stories, story):
+    """Stalls and crashes that were found while it ran are there in the order of time; damaged lines are named."""
+    stories.step(story.process(), 1, 0, 10)
+    folder = story.write()
+    lines = [
+        json.dumps({"kind": kind, "time_ns": stories.at(when), "text": f"{kind}!", "detail": {"pid": 7}})
+        for kind, when in (("crash", 9), ("stall", 5))
+    ]
+    (folder / "events.jsonl").write_text("\n".join([*lines, "garbage", '{"kind": "stall"}', ""]))
+    run = explain(folder)
+    assert [(event.kind, event.text, event.detail) for event in run.events] == [
+        ("stall", "stall!", {"pid": 7}),
+        ("crash", "crash!", {"pid": 7}),
+    ]
+    assert [problem.partition(" (")[0] for problem in run.problems if ".jsonl" in problem] == [
+        "events.jsonl line 3 cannot be read",
+        "events.jsonl line 4 cannot be read",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("states", "attempts", "state"),
+    [
+        ([1, 2], None, "finished"),
+        ([1, 3], None, "failed"),
+        ([1], None, "no end seen"),
+        ([1], [{"ended": 1.0}], "ended"),
+        ([1], [{"ended": 1.0}, {}], "no end seen"),
+        ([1], "damaged", "no end seen"),
+        ([], None, ""),
+    ],
+)
+def test_how_the_run_ended(stories, story, states, attempts, state):
+    """What the trainer said last, else what the process that started it wrote."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 1)
+    for second, value in enumerate(states):
+        trainer.scalar("verl.run.state", second, value)
+    story.manifest(**({} if attempts is None else {"attempts": attempts}))
+    assert explain(story.write()).state == state
+
+
+def test_a_run_that_is_going_on_is_running(monkeypatch, stories, story):
+    """Files that were written just now belong to a run that has not ended."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 10)
+    trainer.scalar("verl.run.state", 0, 1)
+    folder = story.write()
+    monkeypatch.setattr(time, "time", lambda: stories.T0 + 12.0)
+    assert explain(folder).state == "running"
+
+
+def test_progress_is_told(stories, tmp_path):
+    """After each part the caller knows how many bytes were read, of how many; at last all."""
+    told = []
+    folder = stories.training(tmp_path / "r1").write()
+    explain(folder, progress=lambda done, total: told.append((done, total)))
+    size = sum(path.stat().st_size for kind in ("traces", "metrics") for path in folder.glob(f"{kind}-*"))
+    assert told[-1] == (size, size)
+    assert told == sorted(told)
+
+
+@pytest.mark.parametrize(("bytes_", "helpers"), [(0, 3), (1 << 40, 0)])
+def test_long_runs_are_read_by_several_processes(monkeypatch, stories, tmp_path, bytes_, helpers):
+    """Where nobody says how many processes help, a long run gets as many as are of use, a short one none."""
+    asked = []
+    each = summary.workers.each
+    monkeypatch.setattr(summary, "PARALLEL_BYTES", bytes_)
+    monkeypatch.setattr(summary.workers, "count", lambda: 3)
+    monkeypatch.setattr(
+        summary.workers, "each", lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0)
+    )
+    summary.explain([stories.training(tmp_path / "r1").write()])
+    assert asked == [helpers]
+
+
+def test_a_real_session_is_read(tmp_path):
+    """What a session wrote has one process, its step, its scalars, and nothing open."""
+    verl_otel.init(exporters="file", run_dir=tmp_path, run_id="real")
+    try:
+        with verl_otel.step(1), verl_otel.phase("gen"):
+            pass
+        verl_otel.gauge("my.gauge").set(2.5, kind="x")
+    finally:
+        verl_otel.shutdown()
+    run = explain(tmp_path / "real")
+    assert (run.run_id, run.counts.processes, run.counts.spans) == ("real", 1, 2)
+    assert [(step.number, [phase.key for phase in step.phases]) for step in run.steps] == [(1, ["gen"])]
+    (series,) = (each for each in run.series if each.name == "my.gauge")
+    assert (series.values, dict(series.labels)["kind"]) == ((2.5,), "x")
+    assert run.gaps.unfinished == ()
+
+
+def test_a_run_that_has_only_begun_can_be_read(story):
+    """A folder with nothing but run.json is a run without spans."""
+    story.manifest(verl__project="p")
+    run = explain(story.folder)
+    assert (run.run_id, run.steps, run.counts.spans, run.start_ns, run.end_ns) == ("r1", (), 0, 0, 0)

@@ -1,0 +1,115 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The data of a page: sums are those of the explanation, the size is bounded, nothing in it can leave its script element."""
+
+import itertools
+import json
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_otel.analysis.facts import CAUSES, DeviceTime, Series
+from verl_otel.cli.page import data, detail, lists
+
+
+def test_the_columns_of_a_step_sum_up_to_it(explanations):
+    """Phases with the time in none, and the groups of the critical path, are the step's seconds; the ledger is the GPUs' time."""
+    run = explanations.make(30, gpus=4)
+    found = data.build(run)["steps"]
+    for index, step in enumerate(run.steps):
+        for key, whole in (("phases", step.seconds), ("groups", step.seconds), ("gpu", 4 * step.seconds)):
+            columns = found[key]["columns"]
+            assert math.isclose(sum(each[index] for each in columns) / found["unit"], whole, abs_tol=1e-4), key
+
+
+def test_more_keys_than_fit_share_the_last_column(explanations):
+    """A hundred phases have twelve columns and one for the rest; the sum stays."""
+    run = explanations.make(3, gpus=1, members=2, scalars=0)
+    step = run.steps[0]
+    many = tuple(step.phases[0]._replace(key=f"p{index}", seconds=index / 1e3) for index in range(100))
+    found = data.build(run._replace(steps=(step._replace(phases=many, no_phase=0.0),)))["steps"]
+    assert found["phases"]["keys"][-1] == "other"
+    assert len(found["phases"]["keys"]) == data.KEYS + 1
+    assert sum(each[0] for each in found["phases"]["columns"]) == round(sum(range(100)) / 1e3 * found["unit"])
+
+
+@given(st.lists(st.dictionaries(st.sampled_from(sorted(CAUSES)), st.integers(0, 10**13)), min_size=1, max_size=300))
+def test_the_ledger_sums_all_gpus_and_lists_the_least_productive(windows):
+    """The total is over all GPUs, however many are listed; who is listed is no more productive than who is not."""
+    devices = [DeviceTime(f"gpu{index}", each) for index, each in enumerate(windows)]
+    found = detail.of_devices(devices, detail.Names(), 20)
+    assert found["count"] == len(devices)
+    assert len(found["rows"]) == min(20, len(devices))
+    for place, cause in enumerate(CAUSES):
+        assert abs(found["total"][place] - sum(each.get(cause, 0) for each in windows) / 1000) <= 1
+
+
+def test_the_path_of_a_step_has_no_gap_in_the_page(explanations):
+    """Rounded to microseconds, each part still begins where the one before ends, and they sum up to the step."""
+    run = explanations.make(4)
+    for index, step in enumerate(run.steps):
+        path = data.build(run)["details"][str(index)]["path"]
+        assert path[0][0] == 0
+        assert all(one[0] + one[1] == other[0] for one, other in itertools.pairwise(path))
+        assert path[-1][0] + path[-1][1] == pytest.approx(step.seconds * 1e6, abs=1)
+
+
+def test_a_long_run_stays_small(big):
+    """10,000 steps of 1,000 trajectories with 150 scalars: below 5 MB, some hundred steps with their waterfalls.
+
+    Whoever follows the first link finds one that has everything.
+    """
+    text = data.encode(data.build(big))
+    found = json.loads(text)
+    assert len(text) < 4_900_000
+    assert found["kept"] == 10_000
+    assert len(found["details"]) > 100
+    assert sum(each["whole"] for each in found["details"].values()) > 20
+    assert found["details"][str(found["verdicts"]["rows"][0][0])]["whole"]
+
+
+@given(
+    st.recursive(
+        st.text() | st.integers() | st.none(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)
+    )
+)
+def test_nothing_in_the_data_ends_its_script_element(thing):
+    """Whatever the names of a run are: the block holds no < > & and nothing but ASCII, and says the same when it is parsed."""
+    text = data.encode(thing)
+    assert not set(text) & set("<>&")
+    assert text.isascii()
+    assert json.loads(text) == thing
+
+
+def test_numbers_that_json_does_not_know_are_none(explanations):
+    """NaN and infinity of scalars, scores and events do not break the page."""
+    run = explanations.make(4, gpus=1, scalars=0)
+    odd = Series("verl.odd", (), tuple(step.end_ns for step in run.steps), (float("nan"), 1.0, float("inf"), 2.0))
+    slow = run.slowest[0]._replace(score=float("nan"))
+    crash = explanations.troubled(run).events[0]._replace(detail={"a": float("inf"), "id": 2**100})
+    found = data.build(run._replace(series=(*run.series, odd), slowest=(slow,), events=(crash,)))
+    (line,) = (each for each in found["scalars"]["lines"] if each[0] == "verl.odd")
+    assert line[3:] == [2, 4, [None, 1, None, 2]]
+    assert found["slowest"][0]["score"] is None
+    assert found["events"][0][3] == {"a": None, "id": str(2**100)}
+    assert json.loads(data.encode(found)) == found
+
+
+def test_lines_over_steps_share_their_axis(explanations):
+    """A scalar that is logged with each step is drawn over the numbers of steps, any other over seconds."""
+    run = explanations.make(10, gpus=1, scalars=8)
+    other = Series("verl.other", (("a", "b"),), (run.start_ns + 10**9, run.start_ns + 3 * 10**9), (1.0, 2.0))
+    found = data.build(run._replace(series=(*run.series, other)))["scalars"]
+    assert found["axes"] == [[True, *range(1, 11)], [False, 1, 3]]
+    assert found["lines"][-1][:2] == ["verl.other", "a=b"]
+
+
+def test_events_are_bounded(explanations):
+    """A crash record of any size becomes a small one."""
+    run = explanations.make(2, gpus=1, scalars=0)
+    event = explanations.troubled(run).events[0]
+    deep = {"stack": "line\n" * 10**5, "list": list(range(10**5)), "deep": {"a": {"b": {"c": {"d": {"e": 1}}}}}}
+    assert len(data.encode(lists.of_events(run._replace(events=(event._replace(detail=deep),) * 1000)))) < 10**7
+    assert len(data.encode(lists.plain(deep))) < 30_000

@@ -1,0 +1,106 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The page as a file: its policy, what stands in it without any script, how it is written and what it says in words."""
+
+import base64
+import hashlib
+import html
+import re
+
+import pytest
+
+from verl_otel.cli import first_lines, page, words
+from verl_otel.cli.page import document
+
+
+def test_the_policy_allows_these_scripts_and_no_request(explanations):
+    """The hashes in the policy are those of the one script and the one style; everything else is forbidden."""
+    text = page.render(explanations.make(2, gpus=1))
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
+    rules = dict(rule.split(" ", 1) for rule in policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    (style,) = re.findall(r"<style>(.*?)</style>", text, re.DOTALL)
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.DOTALL)
+    for name, content in (("style-src", style), ("script-src", script)):
+        assert rules[name] == f"'sha256-{base64.b64encode(hashlib.sha256(content.encode()).digest()).decode()}'"
+
+
+def test_no_script_turns_data_into_code_or_markup():
+    """No file of the page has a way from a text to markup or code, or asks anybody for anything."""
+    for name in (*document.SCRIPTS, "page.html", "page.css"):
+        text = document._read(name)
+        for word in (
+            "innerHTML",
+            "outerHTML",
+            "insertAdjacentHTML",
+            "document.write",
+            "eval(",
+            "Function(",
+            "fetch(",
+            "http:",
+        ):
+            assert word not in text, f"{name}: {word}"
+        for address in re.findall(r"https:[^\s)]*", text):
+            assert f"({address})" in text, "only as a source in a comment"
+
+
+def test_what_held_the_run_stands_in_the_page_itself(explanations):
+    """The first lines need no script: run, state, counts, verdicts with a link to the step, crashes and dead processes."""
+    run = explanations.troubled(explanations.make(12))
+    text = page.render(run)
+    body = text.partition("<main>")[2].partition('<section id="steps"')[0]
+    assert "was killed by signal 9" in body
+    assert "DEAD: agent_loop-3 (pid 4711 on node-1) fell silent 42.00 s before the rest, with 3 open" in body
+    lines = [line.text for line in first_lines.tell(run)]
+    assert len(lines) > 3
+    assert all(html.escape(line) in body for line in lines)
+    assert '<a href="#step=7">' in body
+    assert "17 spans have a parent in no file" in text
+    assert "The clock of node-2 was found to be +0.310 s ahead" in text
+
+
+def test_a_name_that_looks_like_a_place_is_only_a_name(explanations):
+    """Braces in a name are not filled in."""
+    text = page.render(explanations.make(1, gpus=1, scalars=0, run_id="{{data}}"))
+    assert "<bdi>{{data}}</bdi>" in text
+
+
+def test_a_failed_writing_leaves_nothing_behind(explanations, tmp_path, monkeypatch):
+    """Either the whole page is there or what was there before."""
+    path = tmp_path / "page.html"
+    path.write_text("before")
+
+    def full(self, target):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(type(path), "replace", full)
+    with pytest.raises(OSError, match="No space"):
+        page.write(explanations.make(1, gpus=1), path)
+    assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
+    assert path.read_text() == "before"
+
+
+def test_names_are_bounded_and_what_is_hidden_in_them_is_seen():
+    """Controls, halves of characters and marks that turn text around are written out; other scripts and emoji stay."""
+    assert words.show("a\u202eb\x00\ud800") == r"a\u202eb\u0000\ud800"
+    assert words.show("مرحبا 👩‍🔬 数学") == "مرحبا 👩‍🔬 数学"
+    assert len(words.show("x" * 10_000)) == words.LONGEST
+
+
+def test_the_command_writes_the_page(call, stories, runs, tmp_path):
+    """``verl-otel report RUN --html FILE`` writes the page of a run from its files, with the same first lines as the report."""
+    folder = stories.training(runs / "r1").write()
+    path = tmp_path / "page.html"
+    done = call("report", folder, "--html", path)
+    assert (done.code, done.out) == (0, f"{path}: open it in a browser; it needs nothing else\n")
+    first = call("report", folder).out.splitlines()[3]
+    assert first.startswith("Step 2")
+    assert html.escape(first) in path.read_text()
+
+
+def test_a_page_that_cannot_be_written_is_one_line(call, stories, runs, tmp_path):
+    """A folder that does not exist is said in words, not as a stack."""
+    done = call("report", stories.training(runs / "r1").write(), "--html", tmp_path / "none" / "page.html")
+    assert done.code not in {0, None}
+    assert "page.html" in done.err
+    assert len(done.err.splitlines()) == 1

@@ -1,0 +1,218 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel compare``: what is slower and why, what is only noise, and an exit code for the CI."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from verl_otel.analysis import compare as analysis
+from verl_otel.analysis import summary
+from verl_otel.cli import compare_text, conditions
+
+TOOL = ("tool", "python")
+
+
+@pytest.fixture
+def pair(monkeypatch, explanations):
+    """Let the command find two runs named a and b: healthy ones, or what is given; ``scale`` plants a difference into b."""
+
+    def use(*, count=8, scale=None, **given):
+        made = {
+            "a": explanations.explanation(
+                explanations.steps(explanations.HEALTHY, count, spread=0.04, seed=1), run_id="a"
+            ),
+            "b": explanations.explanation(
+                explanations.steps(explanations.HEALTHY, count, spread=0.04, seed=2, scale=scale), run_id="b"
+            ),
+        } | given
+        monkeypatch.setattr(summary, "explain", lambda folders, **_: made[folders[0].name])
+        return made
+
+    return use
+
+
+def test_a_slow_tool_is_named_with_its_share(call, pair):
+    """B's tool takes 65 % more: the first lines say by how much B is slower, which points of that are the tool's, and from what to what."""
+    pair(scale={TOOL: 1.65})
+    result = call("compare", "a", "b")
+    first, second, third, *_ = result.out.splitlines()
+    assert result.code == 0
+    assert first == "A a (7 steps) · B b (7 steps)"
+    assert re.fullmatch(r"B is (2|3)\d% slower: a typical step took 4\.\d\d s in A, 5\.\d\d s in B\.", second)
+    assert "points: tool latency (tool python: " in third
+    assert 24 < float(third.split()[0]) < 33
+    assert "everything else on the critical path" in result.out
+
+
+def test_the_points_add_up_to_the_percentage(call, pair):
+    """The points of the explanation sum up to B's change."""
+    pair(scale={TOOL: 1.8, ("worker", "update_actor"): 0.7})
+    lines = call("compare", "a", "b").out.splitlines()
+    points = sum(float(line.split()[0]) for line in lines if " points: " in line)
+    change = next(float(line.split("%")[0].split()[-1]) for line in lines if line.startswith("  step "))
+    assert points == pytest.approx(change, abs=0.3)
+
+
+def test_healthy_runs_are_not_significant(call, pair):
+    """Two runs of the same thing: not significant, and what would have been noticed."""
+    pair()
+    out = call("compare", "a", "b").out
+    assert out.splitlines()[1].startswith("Not significant: a typical step took 4.")
+    assert "would have been noticed" in out
+    assert "significant (p" not in out
+
+
+def test_too_few_steps(call, pair):
+    """Of runs with two steps nothing is said, no condition holds, and there is no table."""
+    pair(count=2, scale={TOOL: 9.0})
+    result = call("compare", "a", "b", "--fail-if", "step>+5%")
+    assert result.code == 0
+    assert "Too few steps to tell anything: 1 in the shorter run after the first step, 4 are needed" in result.out
+    assert "step>+5%: does not hold, too few steps to tell" in result.out
+    assert "tokens_per_second" not in result.out
+
+
+@pytest.mark.parametrize(
+    ("condition", "code"),
+    [
+        ("step>+5%", 1),
+        ("step > +5 %", 1),
+        ("step>+50%", 0),
+        ("step<-5%", 0),
+        ("phase gen>+5%", 1),
+        ("gen>+5%", 1),
+        ("update_actor>+5%", 0),
+        ("tokens_per_second<-10%", 1),
+        ("gpu tool_wait>+20%", 1),
+        ("gpu idle>+0%", 1),
+        ("path tool python>+30%", 1),
+    ],
+)
+def test_conditions_decide_the_exit_code(call, pair, condition, code):
+    """1 exactly where the change is significant and beyond the limit; the page says why."""
+    pair(scale={TOOL: 1.65})
+    result = call("compare", "a", "b", "--fail-if", condition)
+    assert result.code == code
+    assert ("HOLDS" in result.out) == bool(code)
+
+
+def test_a_condition_beyond_the_limit_but_within_the_noise_does_not_hold(call, pair, explanations):
+    """Noise of half a step hides 20 %: the condition does not hold, and it says so."""
+    noisy = {
+        name: explanations.explanation(
+            explanations.steps(explanations.HEALTHY, 5, spread=0.5, seed=seed, level=level), run_id=name
+        )
+        for name, seed, level in (("a", 1, 1.0), ("b", 2, 2.0))
+    }
+    pair(**noisy)
+    result = call("compare", "a", "b", "--fail-if", "step>+1%")
+    assert result.code == 0
+    assert "is not significant" in result.out.partition("Conditions")[2]
+
+
+@pytest.mark.parametrize(
+    "text", ["step", "step>5%", "step>+5", ">+5%", "step>-5%", "step<+5%", "step=+5%", "step>+x%", ""]
+)
+def test_wrong_conditions_are_refused_in_plain_words(call, pair, text):
+    """Exit code 2, the condition, and how one is written."""
+    pair()
+    result = call("compare", "a", "b", "--fail-if", text)
+    assert result.code == 2
+    assert "write NAME>+PERCENT%" in result.err
+
+
+def test_an_unknown_row_is_refused_with_the_known_ones(call, pair):
+    """Exit code 2 and the names of the rows."""
+    pair()
+    result = call("compare", "a", "b", "--fail-if", "stp>+5%")
+    assert (result.code, result.out) == (2, "")
+    assert "there is no row 'stp'; the rows are step, tokens_per_second" in result.err
+
+
+@pytest.mark.parametrize(
+    "option", [("--noise", "x"), ("--noise", "-1"), ("--noise", "nan"), ("--skip", "-1"), ("--skip", "a")]
+)
+def test_wrong_options(call, pair, option):
+    """Exit code 2 and what is allowed."""
+    pair()
+    result = call("compare", "a", "b", *option)
+    assert result.code == 2
+    assert "give" in result.err
+
+
+def test_options_reach_the_comparison(call, pair):
+    """More assumed noise makes nothing significant; more skipped steps are left out."""
+    pair(scale={TOOL: 1.65})
+    assert "Not significant" in call("compare", "a", "b", "--noise", "40%").out
+    assert "A a (5 steps)" in call("compare", "a", "b", "--skip", "3").out
+    assert "after the first 3 steps" in call("compare", "a", "b", "--skip", "3").out
+
+
+def test_json(call, pair, explanations):
+    """The same as data; a row that is new has no relative change: null."""
+    made = pair(scale={TOOL: 1.65})
+    parts = {key: seconds for key, seconds in explanations.HEALTHY.items() if key[0] != "weight_sync"}
+    pair(a=explanations.explanation(explanations.steps(parts, 8, spread=0.04), run_id="a"), b=made["b"])
+    told = json.loads(call("compare", "--json", "a", "b", "--fail-if", "step>+5%").out)
+    rows = {row["name"]: row for row in told["rows"]}
+    assert rows["update_weights"]["change"] is None
+    assert rows["step"]["significant"]
+    assert rows["step"]["a"]["median"] == pytest.approx(4.0, rel=0.1)
+    assert told["conditions"][0]["holds"]
+    assert {each["kind"] for each in told["explanation"]} >= {"tool", "weight_sync"}
+
+
+def test_markdown(call, pair):
+    """A heading and a table that GitHub understands: every line has as many cells."""
+    pair(scale={TOOL: 1.65})
+    out = call("compare", "--md", "a", "b").out
+    table = [line for line in out.splitlines() if line.startswith("|")]
+    assert out.startswith("### A a")
+    assert table[1] == "|---|---:|---:|---:|---|"
+    assert {line.count("|") for line in table} == {6}
+
+
+def test_text_and_markdown_say_the_same(pair):
+    """The cells of both tables are equal."""
+    made = pair(scale={TOOL: 1.65})
+    found = analysis.compare(made["a"], made["b"])
+    plain, marked = (compare_text.render(found, [], markdown=markdown) for markdown in (False, True))
+    for row in found.rows:
+        assert any(line.split("  ")[1] == row.name for line in plain.splitlines() if line.startswith("  "))
+        assert f"| {row.name} |" in marked
+
+
+def test_a_run_that_is_not_there(call, runs):
+    """Exit code 2 and a plain sentence."""
+    result = call("compare", runs / "x", runs / "y")
+    assert result.code == 2
+    assert result.err.startswith("verl-otel: ")
+
+
+def test_from_files(call, stories, runs):
+    """On the files of two short runs: too few steps, and that they are the same run."""
+    folder = stories.training(runs / "r1").write()
+    result = call("compare", folder, "r1")
+    assert result.code == 0
+    assert "Too few steps to tell anything" in result.out
+
+
+NAMES = (
+    st.text("abc_ ", min_size=1)
+    .map(lambda name: " ".join(name.split()))
+    .filter(lambda name: name and not name.startswith("phase"))
+)
+
+
+@settings(deadline=None, database=None, max_examples=50)
+@given(NAMES, st.decimals(0, 1000, places=2), st.booleans(), st.sampled_from(["", " "]))
+def test_whatever_is_written_as_a_condition_is_read_as_one(name, percent, more, space):
+    """Name, direction and limit come back as they were written."""
+    sign, side = ("+", ">") if more else ("-", "<")
+    found = conditions.parse(f"{space}{name}{space}{side}{space}{sign}{percent:f}{space}%")
+    assert (found.name, found.more) == (name, more)
+    assert found.limit == pytest.approx(float(f"{sign}{percent}") / 100)

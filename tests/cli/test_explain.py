@@ -1,0 +1,351 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel explain``: why steps were slow, in words that need no manual; what is not known is said."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from verl_otel.analysis import summary
+from verl_otel.analysis.facts import (
+    Cost,
+    Counts,
+    Event,
+    Saving,
+    Segment,
+    Straggler,
+    Trajectory,
+    Verdict,
+)
+from verl_otel.analysis.gaps import Gaps
+from verl_otel.cli import explain_text, explain_words, runs
+
+TOOL = ("tool", "python")
+
+
+@pytest.fixture
+def explained(monkeypatch, tmp_path):
+    """Let the command find this explanation, whatever it is asked for; returns what it was asked for."""
+    asked = SimpleNamespace(folders=None, steps=None)
+
+    def use(run):
+        def explain(folders, *, steps=None, progress=None):
+            asked.folders, asked.steps = folders, steps
+            return run
+
+        monkeypatch.setattr(summary, "explain", explain)
+        return asked
+
+    return use
+
+
+@pytest.fixture
+def held(explanations):
+    """A run of seven healthy steps and one in which the tool python held a trajectory for 9.8 s."""
+    steps = explanations.steps(explanations.HEALTHY, 8, start_up=False)
+    verdict = Verdict(
+        7, 14.2, "trajectory", "5ee0d1c4/1", "tool", "python", 9.8, 9.5, trace_id=0xABC, turn=6, instance="agent_loop-0"
+    )
+    slow = explanations.step(7, {**explanations.HEALTHY, TOOL: 11.8})
+    path = [
+        each._replace(trace_id=0xABC, turn=6, instance="agent_loop-0") if each.kind == "tool" else each
+        for each in slow.path
+    ]
+    savings = (Saving("slowest", 1, 9.5), Saving("1%", 1, 9.5), Saving("5%", 4, 9.7), Saving("tool python", 3, 9.6))
+    steps[6] = slow._replace(verdicts=(verdict,), path=tuple(path), savings=savings, blind_spots=("data",))
+    return explanations.explanation(steps)
+
+
+def test_the_step_that_was_held_is_explained(call, held, explained):
+    """The worst step comes with how long it was, what held it and where, what that cost, and what everything else waited for."""
+    explained(held)
+    result = call("explain", "r1")
+    lines = result.out.splitlines()
+    at = next(index for index, line in enumerate(lines) if line.startswith("Step 7"))
+    assert result.code == 0
+    assert lines[0] == "Run r1 · finished"
+    assert "1 of 8 steps took longer than they had to, by 9.50 s in all (21% of the time of all steps)." in lines
+    assert lines[at] == "Step 7 took 14.20 s, 9.50 s longer than it had to (others: median 4.40 s)."
+    sentence = " ".join(line.strip() for line in lines[at + 1 : at + 3])
+    assert sentence == (
+        "Trajectory 5ee0d1c4/1 held it: tool python (turn 6, on agent_loop-0) took 9.80 s longer than for its peers. "
+        "Without that the step would have been 9.50 s shorter."
+    )
+    assert "     83%   11.80 s  trajectory 5ee0d1c4/1: tool python, turn 6, on agent_loop-0" in lines
+    assert [line.strip() for line in lines if " s without" in line or " s if" in line] == [
+        "9.70 s without the slowest 5% (4 of its trajectories)",
+        "9.60 s if tool python had never been slower than its median",
+        "9.50 s without its slowest trajectory",
+    ]
+
+
+def test_gpu_time_and_tokens_of_the_step_and_of_the_run(call, held, explained):
+    """States with their causes in per cent, the price of a token, and tokens that were of no use with the reason."""
+    steps = list(held.steps)
+    steps[6] = steps[6]._replace(cost=Cost(28.4, 1000, {"zero_variance": 250, "dropped": 1000}))
+    explained(held._replace(steps=tuple(steps)))
+    out = call("explain", "r1").out
+    assert "  GPU time until the next step (2 x 14.20 s)" in out
+    assert "    idle        83%  tool wait 83%" in out
+    assert "28.40 s of GPU time for 1,000 tokens that were trained on: 28.4 GPU ms a token" in out
+    assert "250 of 2,000 tokens (12%) trained on without a gradient (all scores of their group are equal)" in out
+    assert "1,000 of 2,000 tokens (50%) never trained on" in out
+    assert "8,000 tokens that were trained on" in out.partition("The whole run")[2]
+
+
+def test_a_healthy_run_says_so(call, explanations, explained):
+    """Where nothing held a step, the slowest one is shown as what it is; start-up is named and not shown as slow."""
+    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5, spread=0.02)))
+    out = call("explain", "r1").out
+    assert "Nothing held any of 5 steps noticeably.\nThe first, step 1, took 34." in out
+    assert "start-up is in it (gen 96%)" in out
+    assert out.count("Nothing held it noticeably.") == 1
+    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 3)))
+    assert "took 4.40 s (others: median 4.40 s)." in call("explain", "r1").out
+    assert "\nStep 1 " not in out
+
+
+def test_a_long_step_without_a_cause_is_not_called_healthy(call, explanations, explained):
+    """Ten times as long as the others and no verdict: it is said that no cause was found."""
+    steps = explanations.steps(explanations.HEALTHY, 6, start_up=False)
+    steps[3] = explanations.step(4, {**explanations.HEALTHY, ("server", ""): 40.0})
+    explained(explanations.explanation(steps))
+    assert "Step 4 took 43.40 s (others: median 4.40 s). No single cause was found." in call("explain", "r1").out
+
+
+def test_crashes_and_stalls_come_first(call, held, explained):
+    """What ended the run, or held it for good, stands above all steps; so does work of the dead and work that goes on."""
+    after = held.start_ns + 90_000_000_000
+    crash = Event("crash", after, "agent_loop-0 was killed (signal 9) with 3 trajectories", {})
+    work = SimpleNamespace(span=SimpleNamespace(name="verl.trajectory"), age=75.0, last_child="chat qwen")
+    process = SimpleNamespace(label="agent_loop-0 (pid 7 on n1)")
+    gone = SimpleNamespace(dead=True, silent=30.0, process=process, work=(work,))
+    explained(held._replace(events=(crash,), gaps=Gaps((gone,), (), 0)))
+    lines = call("explain", "r1").out.splitlines()
+    assert lines[4] == "CRASH after 1 m 30 s: agent_loop-0 was killed (signal 9) with 3 trajectories"
+    assert lines[5].startswith("DEAD: agent_loop-0 (pid 7 on n1) fell silent 30.00 s before the rest")
+    explained(
+        held._replace(gaps=Gaps((SimpleNamespace(dead=False, silent=0.0, process=process, work=(work,)),), (), 0))
+    )
+    assert (
+        "STILL OPEN: agent_loop-0 (pid 7 on n1): verl.trajectory for 1 m 15 s, last in chat qwen"
+        in call("explain", "r1").out
+    )
+
+
+def test_what_is_not_known_is_said(call, held, explained):
+    """Missing files, doubtful clocks, evidence that no span gives: each has a line."""
+    steps = tuple(step._replace(blind_spots=("data", "cpu")) for step in held.steps)
+    gaps = Gaps((), ("actor: only 3 of 4 ranks wrote files for 7 calls",), 2)
+    run = held._replace(steps=steps, gaps=gaps, offsets=(("n2", -0.5, 0.02), ("n3", 0.0, 0.0)), devices=())
+    explained(run)
+    unknown = call("explain", "r1").out.partition("What is not known\n")[2].splitlines()
+    assert "  actor: only 3 of 4 ranks wrote files for 7 calls" in unknown
+    assert "  the clock of n2 was 500 ms behind, give or take 20 ms" in unknown
+    assert not [line for line in unknown if "n3" in line]
+    assert "  late ranks: preparation, CPU time, GPU clocks and power are not observable" in unknown
+    assert any(line.startswith("  2 spans have a parent in no file") for line in unknown)
+    assert any(line.startswith("  GPU time: not observable") for line in unknown)
+
+
+def test_late_ranks_are_named_for_the_step_and_for_the_run(call, held, explained):
+    """Who was late with the evidence, and in how many of the last steps."""
+    late = (Straggler("update_actor", 3, "actor-3", 1.5, "arrival"),)
+    explained(held._replace(steps=tuple(step._replace(stragglers=late) for step in held.steps)))
+    out = call("explain", "r1").out
+    assert "rank 3 (actor-3) 1.50 s in update_actor: the call reached it late" in out
+    assert (
+        "rank 3 (actor-3) was late in 8 of the last 8 steps, by 12.00 s in all; mostly the call reached it late" in out
+    )
+
+
+def test_one_step_in_full(call, held, explained):
+    """``--step`` asks for all detail of it and shows its path in the order of time, without a gap."""
+    asked = explained(held)
+    result = call("explain", "--step", "7", "r1")
+    assert asked.steps == frozenset({7})
+    assert result.code == 0
+    lines = result.out.splitlines()
+    begin = lines.index("  The same in the order of time") + 1
+    rows = [line.split() for line in lines[begin : begin + 4]]
+    reached = 0.0
+    for row in rows:
+        assert float(row[1]) == pytest.approx(reached, abs=0.006)
+        reached += float(row[3]) / (1000 if row[4] == "ms" else 1)
+    assert reached == pytest.approx(14.2, abs=0.02)
+    assert "The whole run" not in result.out
+
+
+def test_a_step_that_is_not_there_is_a_wrong_usage(call, held, explained):
+    """Exit code 2, and which steps there are."""
+    explained(held)
+    result = call("explain", "--step", "99", "r1")
+    assert (result.code, result.out) == (2, "")
+    assert result.err == "verl-otel: step 99 is not in the run: it has 8 steps, 1 to 8\n"
+
+
+def test_as_many_steps_as_are_asked_for(call, explanations, explained):
+    """The worst first; without a number, three."""
+    steps = [
+        explanations.step(
+            n, explanations.HEALTHY, verdicts=(Verdict(n, 4.4, "phase", "gen", "phase", "gen", n, n / 10),)
+        )
+        for n in range(1, 6)
+    ]
+    explained(explanations.explanation(steps))
+
+    def shown(*more):
+        return [line.split()[1] for line in call("explain", *more, "r1").out.splitlines() if line.startswith("Step ")]
+
+    assert shown() == ["5", "4", "3"]
+    assert shown("--steps", "1") == ["5"]
+    assert shown("--steps", "99") == ["5", "4", "3", "2", "1"]
+    assert call("explain", "--steps", "0", "r1").code == 2
+
+
+def test_nothing_to_explain(call, explanations, explained):
+    """Exit code 1 with what to do, for an empty run and for one that has trajectories only."""
+    empty = explanations.explanation([])._replace(counts=Counts(0, 0, 0, 0, 0, 0, 0))
+    explained(empty)
+    result = call("explain", "r1")
+    assert result.code == 1
+    assert (
+        result.err
+        == "verl-otel: nothing to explain: no step was recorded. verl-otel check says whether training is hooked\n"
+    )
+    explained(empty._replace(counts=Counts(9, 3, 0, 0, 0, 0, 1)))
+    assert "only 3 trajectories" in call("explain", "r1").err
+    explained(empty._replace(events=(Event("stall", 0, "verl.step for 60 s", {}),)))
+    assert call("explain", "r1").code == 0
+
+
+def test_a_run_that_does_not_exist(call, runs):
+    """Exit code 2 and a plain sentence."""
+    result = call("explain", runs / "nothing")
+    assert result.code == 2
+    assert result.err.startswith("verl-otel: ")
+    assert call("explain").code == 2
+
+
+def test_several_folders_and_ids(call, held, explained, runs):
+    """Folders of several nodes belong to one run; an id is looked for where runs are kept."""
+    asked = explained(held)
+    (runs / "r7").mkdir(parents=True)
+    call("explain", "r7", "node-2/r7")
+    assert [str(each) for each in asked.folders] == [str(runs / "r7"), "node-2/r7"]
+
+
+def test_json(call, held, explained):
+    """The same as data: no number that JSON does not know, ids as hexadecimal, only the chosen steps."""
+    steps = list(held.steps)
+    steps[6] = steps[6]._replace(cost=Cost(float("nan"), 1, {}))
+    explained(held._replace(steps=tuple(steps)))
+    told = json.loads(call("explain", "--json", "r1").out)
+    (step,) = told["steps"]
+    assert (step["number"], step["cost"]["gpu_seconds"]) == (7, None)
+    assert step["verdicts"][0]["trace_id"] == f"{0xABC:032x}"
+    assert step["verdicts"][0]["saved"] == 9.5
+    assert sum(each["seconds"] for each in step["path"]) == pytest.approx(step["seconds"])
+    assert sum(step["gpu"]["gpu-0"].values()) == pytest.approx(step["seconds"])
+    assert told["run"]["stragglers"] == []
+    assert told["counts"]["held"] == 1
+
+
+def test_from_files(call, stories, runs):
+    """On the files of a run in which a tool held a trajectory for 7 s: that is what it says."""
+    result = call("explain", stories.training(runs / "r1").write())
+    assert result.code == 0
+    assert "Step 2 took 15.00 s" in result.out
+    assert "trajectory bbbbbbbb/0: tool calculator, turn 1, on agent_loop-0" in result.out
+
+
+def test_hidden_characters_are_shown_as_what_they_are(call, explanations, explained):
+    """A tool's name is its author's: what would turn the line around or clear the screen is written out."""
+    evil = "py\u202ethon\x1b[2J"
+    steps = explanations.steps({("tool", evil): 3.0}, 3, start_up=False)
+    explained(explanations.explanation(steps))
+    out = call("explain", "r1").out
+    assert "\u202e" not in out
+    assert "\x1b" not in out
+    assert "py\\u202ethon" in out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (
+            Verdict(1, 9, "replica", "llm_server-1", "server", "", 3, 2),
+            "Replica llm_server-1 held it: its calls took 3.00 s longer than those of the others.",
+        ),
+        (Verdict(1, 9, "tool", "python", "tool", "python", 3, 2), "Tool python held it: 3.00 s longer than usual."),
+        (Verdict(1, 9, "reward", "", "reward", "gsm8k", 3, 2), "The reward held it: 3.00 s longer than usual."),
+        (
+            Verdict(1, 9, "phase", "update_weights", "weight_sync", "", 3, 2),
+            "Phase update_weights held it: 3.00 s longer than in other steps, most of it in the weight sync.",
+        ),
+        (
+            Verdict(1, 9, "phase", "save_checkpoint", "phase", "save_checkpoint", 3, 2),
+            "Phase save_checkpoint held it: 3.00 s longer than in other steps.",
+        ),
+        (
+            Verdict(1, 9, "rank", "rank 3", "worker", "update_actor", 3, 2, instance="actor-3"),
+            "Rank 3 held it: the others of its group waited 3.00 s for it in update_actor (on actor-3).",
+        ),
+        (
+            Verdict(1, 9, "comet", "x", "unknown", "", 3, 2),
+            "comet x held it: not known: nobody's span lies there took 3.00 s too long.",
+        ),
+    ],
+)
+def test_every_kind_of_verdict_reads_well(verdict, text):
+    """Each kind has its sentence, and what it cost follows; a kind that is new still makes one."""
+    assert explain_words.tell(verdict) == f"{text} Without that the step would have been 2.00 s shorter."
+
+
+def test_a_step_of_which_only_the_sums_were_kept(explanations):
+    """In a long run most steps have no path any more: their groups are shown."""
+    steps = [step._replace(path=()) for step in explanations.steps(explanations.HEALTHY, 3, start_up=False)]
+    text = explain_text.render(explanations.explanation(steps))
+    assert "45%    2.00 s  tool python" in text
+
+
+def test_trajectories_keep_their_names_in_the_path(explanations):
+    """A trajectory of the path that is among the slowest is called by its label, others by the begin of their trace id."""
+    slow = Trajectory(0xF << 124, "prompt-7", 2, 1, False, 0, 1, None, False, True)
+    path = tuple(
+        Segment(explanations.T0 + n * 10**9, explanations.T0 + (n + 1) * 10**9, "llm", "m", "gen", "a", trace)
+        for n, trace in enumerate((0xF << 124, 0xE << 124))
+    )
+    step = explanations.step(1, {TOOL: 2.0}, begin=explanations.T0, slowest=(slow,))._replace(path=path)
+    text = explain_text.render(explanations.explanation([step]))
+    assert "trajectory prompt-7/2: LLM call" in text
+    assert "trajectory e0000000: LLM call" in text
+
+
+class Terminal:
+    """A stream that remembers what was written."""
+
+    def __init__(self, *, is_terminal):
+        self.written = ""
+        self.isatty = lambda: is_terminal
+
+    def write(self, text):
+        self.written += text
+
+    def flush(self):
+        pass
+
+
+def test_progress_is_shown_on_a_terminal_only(monkeypatch):
+    """After a second the share that was read is shown and wiped away in the end; a file or a pipe sees nothing."""
+    for is_terminal in (True, False):
+        stream = Terminal(is_terminal=is_terminal)
+        with runs.Meter(stream) as meter:
+            meter.show(1, 10)
+            assert stream.written == ""
+            monkeypatch.setattr(runs, "QUIET_SECONDS", -1.0)
+            meter.show(5 * 10**8, 10**9)
+        assert stream.written.startswith("\rreading:  50% of 1.00 GB") == is_terminal
+        assert stream.written.endswith("\r") == is_terminal
+        monkeypatch.setattr(runs, "QUIET_SECONDS", 1.0)

@@ -1,0 +1,68 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A trainer that waits for two agent loops, one of which is killed, as an actor of a Ray of its own.
+
+Usage: ray_stalls.py   (settings by environment)
+"""
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+
+class AgentLoopWorker:
+    """Works on two trajectories at a time that never end."""
+
+    def pid(self):
+        return os.getpid()
+
+    def work(self, number):
+        import verl_otel
+
+        with verl_otel.trajectory(f"uid-{number}", 0), verl_otel.trajectory(f"uid-{number}", 1), verl_otel.turn():
+            time.sleep(600)
+
+
+class Trainer:
+    """Waits for both, as verl's does: it asks again and again, and is never told."""
+
+    def fit(self, actors):
+        import ray
+
+        import verl_otel
+
+        with verl_otel.step(1), verl_otel.phase("gen"):
+            waiting = [actor.work.remote(number) for number, actor in enumerate(actors)]
+            time.sleep(600)
+            ray.get(waiting)
+
+
+def main():
+    from verl_otel import plugin
+
+    plugin.load()
+    import ray
+
+    ray.init(address="local", num_cpus=4, include_dashboard=False)
+    actors = [ray.remote(AgentLoopWorker).options(name=f"agent_loop_worker_{number}").remote() for number in range(2)]
+    trainer = ray.remote(Trainer).remote()
+    pids = ray.get([actor.pid.remote() for actor in actors])
+    trainer.fit.remote(actors)
+    time.sleep(5)
+    os.kill(pids[1], signal.SIGKILL)
+    killed = time.time()
+    events = Path(os.environ["VERL_OTEL_RUN_DIR"], os.environ["VERL_OTEL_RUN_ID"], "events.jsonl")
+    deadline = time.monotonic() + 60
+    found = []
+    while not found and time.monotonic() < deadline:
+        time.sleep(0.2)
+        if events.exists():
+            found = [json.loads(line) for line in events.read_text("utf-8").splitlines()]
+    time.sleep(1)  # Ray brings the line of the log
+    print("RESULT " + json.dumps({"killed": killed, "pid": pids[1], "events": found}), flush=True)
+
+
+if __name__ == "__main__":
+    main()

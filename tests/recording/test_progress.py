@@ -1,0 +1,71 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is noted of ended spans: their durations by name, what moved, what was served."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import verl_otel
+from verl_otel.recording import progress
+
+SECONDS = st.lists(st.floats(0.001, 1e5), min_size=1, max_size=30)
+
+
+@pytest.fixture(autouse=True)
+def switched_on():
+    """Note what ends, and forget it afterwards."""
+    progress.switch(on=True)
+    yield
+    progress.switch(on=False)
+
+
+def note_all(name, durations):
+    for seconds in durations:
+        progress.note(name, seconds, 0)
+    return progress.read_peers()[name]
+
+
+@given(SECONDS)
+def test_peers_hold_their_number_and_the_longest(durations):
+    """Noted one after the other: how many, and the longest ones in order."""
+    progress.switch(on=True)
+    found = note_all("work", durations)
+    assert found == (len(durations), tuple(sorted(durations, reverse=True)[: progress.MAX_TOP]))
+    assert found.longest == max(durations)
+
+
+@given(SECONDS, SECONDS)
+def test_peers_of_two_processes_merge_to_those_of_one(one, other):
+    """Merged, they are what one process would have noted."""
+    progress.switch(on=True)
+    whole = note_all("whole", one + other)
+    assert progress.merge(note_all("one", one), note_all("other", other)) == whole
+
+
+def test_names_are_bounded():
+    """A process that makes a name for every span notes a number of them."""
+    for number in range(2 * progress.MAX_NAMES):
+        progress.note(f"span {number}", 1.0, number)
+    assert len(progress.read_peers()) == progress.MAX_NAMES
+
+
+def test_spans_that_are_not_kept_are_noted_too(recorded, monkeypatch):
+    """A trajectory that sampling drops moves its parents and is a peer as any other."""
+    monkeypatch.setattr("verl_otel.recording.sampling.Policy.ratio", 0.0)
+    progress.switch(on=True)
+    with verl_otel.trajectory("u", 0) as root:
+        with verl_otel.tool("python"):
+            pass
+        recorded.spans  # noqa: B018 - drains
+        assert progress.take_moved() == {root.resolve().span_id}
+    recorded.spans  # noqa: B018 - as above
+    assert {"verl.trajectory", "execute_tool python"} <= progress.read_peers().keys()
+    assert progress.count_ended() == 2
+
+
+def test_nothing_is_noted_while_nobody_asks():
+    """Off, an ended span costs one comparison and leaves nothing."""
+    progress.switch(on=False)
+    progress.note("work", 1.0, 7, served_ns=5)
+    assert (progress.read_peers(), progress.take_moved(), progress.read_served()) == ({}, set(), ())

@@ -1,0 +1,286 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The black box in real processes: what hangs, is stopped, frozen or dead is named while it is so, and healthy work is not."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).with_name("black_box_runs.py")
+SECONDS = 40.0
+
+
+class Run:
+    """A small run: processes that were started, and what was found about them."""
+
+    def __init__(self, folder, environ):
+        self.folder = folder / "runs" / "r1"
+        self._environ = environ
+        self._logs = folder / "logs"
+        self._logs.mkdir()
+        self.processes = []
+
+    def start(self, role, number=0, what="wait", **variables):
+        """Start a process; returns it when it has worked for a while and waits for `go`."""
+        log = self._logs / f"{len(self.processes)}.log"
+        with log.open("wb") as errors:
+            process = subprocess.Popen(
+                [sys.executable, SCRIPT, role, str(number), what],
+                env={**self._environ, "VERL_OTEL_DRAIN_INTERVAL": "0.2", **variables},
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
+            )  # fmt: skip
+        self.processes.append(process)
+        assert process.stdout.readline() == "ready\n", log.read_text()
+        return process
+
+    def go(self, *processes):
+        """Have processes do what they were started for: all of them, unless some are named."""
+        for process in processes or self.processes:
+            tell(process, "go")
+
+    def events(self, kind=None):
+        path = self.folder / "events.jsonl"
+        found = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        return [each for each in found if kind in (None, each["kind"])]
+
+    def log_lines(self):
+        text = "".join(path.read_text("utf-8") for path in self._logs.iterdir())
+        return [line for line in text.splitlines() if line.startswith("verl-otel:")]
+
+    def stacks(self, event, process):
+        return (self.folder / event["detail"]["stacks"][str(process.pid)]).read_text("utf-8")
+
+    def has_open(self, process):
+        """Whether the file of its open spans is there."""
+        return bool(list(self.folder.glob(f"open-*-{process.pid}.jsonl")))
+
+    def end(self):
+        for process in self.processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process.pid, signal.SIGKILL)
+            process.communicate()
+
+
+def tell(process, word):
+    process.stdin.write(f"{word}\n")
+    process.stdin.flush()
+
+
+@pytest.fixture
+def black_box(tmp_path, environ):
+    """A run in the folder of the test; its processes are killed at the end."""
+    made = Run(tmp_path, environ)
+    yield made
+    made.end()
+
+
+def one(run, wait_for, kind):
+    """The only event of a kind, once it is there."""
+    (event,) = wait_for(lambda: run.events(kind), SECONDS)
+    return event
+
+
+def names(rows):
+    return [(row["instance"], row["span"]) for row in rows]
+
+
+WAITING = [("trainer-0", "verl.phase.gen"), ("trainer-0", "verl.step")]
+
+
+def test_a_hanging_tool_is_named_with_who_waits_for_it(black_box, wait_for, files):
+    """A tool that hangs in a live process: its trajectory, the trainer that waits, stacks of both, one line, one span."""
+    trainer = black_box.start("trainer")
+    loop = black_box.start("agent_loop", 3, "hang")
+    black_box.go()
+    event = one(black_box, wait_for, "stall")
+    culprit = event["detail"]["culprit"]
+    assert event["detail"]["reason"] == "overdue"
+    assert (culprit["instance"], culprit["pid"], culprit["span"]) == ("agent_loop-3", loop.pid, "execute_tool python")
+    assert (culprit["uid"], culprit["index"], culprit["phase"]) == ("uid-3", 7, "gen")
+    assert names(event["detail"]["waiting"])[-2:] == WAITING
+    assert "in hang_here" in black_box.stacks(event, loop)
+    assert "in train" in black_box.stacks(event, trainer)
+    (line,) = wait_for(black_box.log_lines)
+    assert line.startswith(f"verl-otel: STALL in agent_loop-3 (pid {loop.pid}, ")
+    assert all(part in line for part in ("execute_tool python", "uid-3/7", "trainer-0 waits in verl.phase.gen"))
+    assert str(black_box.folder / "events.jsonl") in line
+    spans = files(black_box.folder)
+    wait_for(lambda: "verl.stall" in spans.names())
+    (span,) = [span for span in spans.spans() if span.name == "verl.stall"]
+    assert span.attributes["verl.stall.instance"] == "agent_loop-3"
+    assert spans.last("verl.stalls", reason="overdue") == 1
+
+
+def test_a_stopped_process_is_named_while_it_is_stopped_and_when_it_goes_on(black_box, wait_for):
+    """SIGSTOP: named while it lasts, without a signal that would wait for it; SIGCONT: said, too."""
+    black_box.start("trainer")
+    loop = black_box.start("agent_loop", 1, "wait")
+    black_box.go()
+    wait_for(lambda: black_box.has_open(loop))
+    os.kill(loop.pid, signal.SIGSTOP)
+    event = one(black_box, wait_for, "stall")
+    assert (event["detail"]["reason"], event["detail"]["state"]) == ("stopped", "stopped")
+    assert event["detail"]["culprit"]["span"] == "execute_tool python"
+    assert str(loop.pid) not in event["detail"]["stacks"]
+    assert pending_signals(loop.pid) == 0
+    os.kill(loop.pid, signal.SIGCONT)
+    wait_for(lambda: black_box.events("resolved") or len(black_box.events("stall")) > 1, SECONDS)
+
+
+def pending_signals(pid):
+    text = Path(f"/proc/{pid}/status").read_text()
+    return int(re.search(r"^ShdPnd:\s*(\w+)", text, re.MULTILINE)[1], 16)
+
+
+def test_a_process_whose_interpreter_is_held_inside_of_c_shows_its_stack(black_box, wait_for):
+    """A regular expression that backtracks for ever holds the interpreter: frozen, and its stack names the line."""
+    black_box.start("trainer")
+    loop = black_box.start("agent_loop", 1, "hold")
+    black_box.go()
+    event = one(black_box, wait_for, "stall")
+    assert event["detail"]["reason"] == "frozen"
+    assert event["detail"]["culprit"]["pid"] == loop.pid
+    assert "in hold_the_interpreter" in black_box.stacks(event, loop)
+    assert loop.poll() is None
+
+
+def test_a_blocked_event_loop_is_one_stall_with_the_line_that_blocks_it(black_box, wait_for):
+    """Three trajectories hang because a callback of their loop does: one report, the line, and where the other tasks wait."""
+    black_box.start("trainer")
+    loop = black_box.start("agent_loop", 0, "block")
+    black_box.go()
+    event = one(black_box, wait_for, "stall")
+    assert event["detail"]["culprit"]["pid"] == loop.pid
+    assert "its event loop is blocked at" in event["text"]
+    stacks = black_box.stacks(event, loop)
+    assert "Tasks of asyncio: 4" in stacks
+    assert "2 tasks" in stacks
+    wait_for(lambda: len(black_box.log_lines()) == 1)
+
+
+def test_a_killed_process_is_a_crash_with_the_trajectories_it_held(black_box, wait_for):
+    """SIGKILL: who died, what it held, who waits, how its memory went."""
+    black_box.start("trainer")
+    loop = black_box.start("agent_loop", 1, "wait")
+    black_box.go()
+    wait_for(lambda: black_box.has_open(loop))
+    loop.kill()
+    event = one(black_box, wait_for, "crash")
+    detail = event["detail"]
+    assert (detail["culprit"]["instance"], detail["culprit"]["pid"]) == ("agent_loop-1", loop.pid)
+    assert [(row["uid"], row["index"]) for row in detail["held_trajectories"]] == [("uid-1", 7)]
+    assert names(detail["waiting"])[-2:] == WAITING
+    assert detail["rss"][-1][1] > 1 << 20
+    (line,) = wait_for(black_box.log_lines)
+    assert "CRASH agent_loop-1" in line
+    assert "uid-1/7" in line
+
+
+def test_the_watch_is_taken_over_when_the_watcher_is_killed(black_box, wait_for):
+    """The first process watches; killed with open work, it is the next watcher who says so."""
+    first = black_box.start("agent_loop", 0, "wait")
+    black_box.go()
+    wait_for(lambda: black_box.has_open(first) and list(black_box.folder.glob("black-box/watcher-*-0.lock")))
+    black_box.start("agent_loop", 1, "wait")
+    first.kill()
+    assert one(black_box, wait_for, "crash")["detail"]["culprit"]["pid"] == first.pid
+
+
+def test_a_frozen_watcher_is_named_by_its_deputy(black_box, wait_for):
+    """The first process watches; stopped, it keeps the lock, and another one watches in its place."""
+    first = black_box.start("agent_loop", 0, "wait")
+    black_box.go()
+    wait_for(lambda: black_box.has_open(first) and list(black_box.folder.glob("black-box/watcher-*-0.lock")))
+    black_box.start("trainer")
+    os.kill(first.pid, signal.SIGSTOP)
+    assert one(black_box, wait_for, "stall")["detail"]["culprit"]["pid"] == first.pid
+
+
+def test_healthy_work_with_heavy_tails_is_no_event(black_box, wait_for):
+    """Trajectories whose durations spread over two orders of magnitude: nothing is said."""
+    trainer = black_box.start("trainer")
+    loops = [black_box.start("agent_loop", number, "healthy") for number in range(2)]
+    black_box.go()
+
+    def ended():
+        text = "".join(path.read_text("utf-8") for path in black_box.folder.glob("traces-agent_loop-*.jsonl"))
+        return text.count('"verl.trajectory"') > 150
+
+    wait_for(ended, SECONDS)
+    assert not black_box.events()
+    assert not black_box.log_lines()
+    assert all(process.poll() is None for process in (trainer, *loops))
+
+
+def test_after_the_end_of_the_run_nobody_is_missed(black_box, wait_for):
+    """Once the run is said to be finished, a process that is killed at work is no crash."""
+    trainer = black_box.start("trainer")
+    loop = black_box.start("agent_loop", 1, "wait")
+    black_box.go()
+    wait_for(lambda: black_box.has_open(loop))
+    tell(trainer, "finish")
+    assert trainer.stdout.readline() == "finished\n"
+    loop.kill()
+    other = black_box.start("agent_loop", 2, "wait")
+    black_box.go(other)
+    wait_for(lambda: black_box.has_open(other))
+    assert not black_box.events()
+
+
+def test_it_works_without_the_file_exporter(black_box, wait_for):
+    """With Prometheus alone the open spans are written for the watcher, and nothing else."""
+    only = {"VERL_OTEL_EXPORTERS": "prometheus"}
+    black_box.start("trainer", **only)
+    loop = black_box.start("agent_loop", 1, "wait", **only)
+    black_box.go()
+    wait_for(lambda: black_box.has_open(loop))
+    loop.kill()
+    event = one(black_box, wait_for, "crash")
+    assert [row["uid"] for row in event["detail"]["held_trajectories"]] == ["uid-1"]
+    assert not list(black_box.folder.glob("traces-*"))
+
+
+@pytest.mark.parametrize("off", [{"VERL_OTEL_STALLS": "0"}, {"VERL_OTEL_EXPORTERS": "none"}])
+def test_it_can_be_switched_off(black_box, off):
+    """Without stalls, and where nothing is exported, there is no folder, no thread and no signal handler."""
+    process = black_box.start("trainer", **off)
+    threads = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
+    caught = int(re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)[1], 16)
+    assert len(threads) <= 2
+    assert not caught >> 34
+    assert not (black_box.folder / "black-box").exists()
+
+
+def read_handles(pid):
+    """What a process has open; what it closes meanwhile is left out."""
+    found = []
+    for path in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(path.readlink()))
+    return found
+
+
+def test_a_forked_child_holds_neither_the_lock_nor_the_files(black_box, wait_for):
+    """A child of the watcher that outlives it does not keep the watch from the next one."""
+    first = black_box.start("trainer")
+    wait_for(lambda: list(black_box.folder.glob("black-box/watcher-*-0.lock")))
+    tell(first, "go")
+    tell(first, "fork")
+    children = Path(f"/proc/{first.pid}/task/{first.pid}/children")
+    wait_for(children.read_text)
+    child = int(children.read_text())
+    try:
+        wait_for(lambda: not any("black-box" in handle for handle in read_handles(child)))
+        black_box.start("agent_loop", 1, "wait")
+        wait_for(lambda: black_box.has_open(first))
+        first.kill()
+        assert one(black_box, wait_for, "crash")["detail"]["culprit"]["pid"] == first.pid
+    finally:
+        os.kill(child, signal.SIGKILL)

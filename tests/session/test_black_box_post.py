@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""One watcher, a deputy for a frozen one, and the first again when it thaws."""
+
+import os
+
+import pytest
+
+from verl_otel.session.black_box import post
+from verl_otel.session.black_box.post import Post
+
+
+@pytest.fixture
+def posts(tmp_path):
+    """Three who could watch."""
+    made = [Post(tmp_path, "here") for _ in range(3)]
+    yield made
+    for each in made:
+        each.leave()
+
+
+def freeze(folder, number):
+    """Have a lock look untouched for long."""
+    path = folder / f"watcher-here-{number}.lock"
+    os.utime(path, (0, path.stat().st_mtime - 10 * post.STALE))
+
+
+def test_one_watches(posts):
+    """The first takes the post, nobody else does; it is free again when the first leaves."""
+    first, second, _ = posts
+    assert first.take()
+    assert not second.take()
+    first.leave()
+    assert second.take()
+    assert (first.is_held, second.is_held) == (False, True)
+
+
+def test_a_frozen_watcher_has_one_deputy_until_it_is_back(posts, tmp_path):
+    """Whoever finds the lock untouched stands in; a third does not; the deputy is relieved by the next touch."""
+    first, deputy, third = posts
+    first.take()
+    freeze(tmp_path, 0)
+    assert deputy.take()
+    assert not third.take()
+    assert not deputy.is_relieved()
+    first.touch()
+    assert deputy.is_relieved()
+    assert not first.is_relieved()
+
+
+def test_a_frozen_deputy_has_a_deputy(posts, tmp_path):
+    """Two frozen watchers are no reason not to watch."""
+    for number, each in enumerate(posts[:2]):
+        assert each.take()
+        freeze(tmp_path, number)
+    assert posts[2].take()
+
+
+def test_nodes_that_share_a_folder_have_their_own(tmp_path, posts):
+    """A watcher of another node is not in the way."""
+    other = Post(tmp_path, "there")
+    assert posts[0].take()
+    assert other.take()
+    other.leave()

@@ -1,0 +1,219 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""One line of a run's file, decoded: OTLP/JSON objects into `SpanRecord`, resources and points.
+
+The decoder is msgspec's with typed structures: it makes no object for what nobody reads (metrics' buckets, events, scopes). What it
+refuses, a line with a number of more than 64 bits or a value of another kind, costs that line; the caller says so.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Final, NamedTuple, Union
+
+import msgspec
+
+from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
+
+UNREADABLE: Final = (
+    msgspec.MsgspecError,
+    ValueError,
+    LookupError,
+    TypeError,
+    AttributeError,
+    ArithmeticError,
+    RecursionError,
+)
+"""What a damaged line can raise."""
+
+_Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+
+
+class _Value(msgspec.Struct, gc=False, rename="camel"):
+    string_value: str | None = None
+    int_value: _Integer | None = None
+    double_value: Union[float, str, None] = None  # "NaN" and the infinities are words
+    bool_value: bool | None = None
+    array_value: Any = None
+
+
+class _Pair(msgspec.Struct, gc=False, rename="camel"):
+    key: str
+    value: _Value
+
+
+class _Link(msgspec.Struct, gc=False, rename="camel"):
+    trace_id: str
+    span_id: str
+    attributes: msgspec.Raw = msgspec.Raw(b"[]")
+
+
+class _Status(msgspec.Struct, gc=False, rename="camel"):
+    code: int = 0
+    message: str = ""
+
+
+class _Span(msgspec.Struct, gc=False, rename="camel"):
+    trace_id: str
+    span_id: str
+    name: str
+    start_time_unix_nano: _Time
+    end_time_unix_nano: _Time = 0
+    parent_span_id: str = ""
+    kind: int = 1
+    attributes: msgspec.Raw = msgspec.Raw(b"[]")
+    links: list[_Link] = []
+    status: _Status | None = None
+    flags: int = SAMPLED
+    trace_state: str = ""
+
+
+class _ScopeSpans(msgspec.Struct, gc=False, rename="camel"):
+    spans: list[_Span] = []
+
+
+class _ResourceSpans(msgspec.Struct, gc=False, rename="camel"):
+    resource: msgspec.Raw = msgspec.Raw(b"{}")
+    scope_spans: list[_ScopeSpans] = []
+
+
+class _Traces(msgspec.Struct, gc=False, rename="camel"):
+    resource_spans: list[_ResourceSpans]
+
+
+class _Point(msgspec.Struct, gc=False, rename="camel"):
+    time_unix_nano: _Time
+    attributes: list[_Pair] = []
+    as_int: _Integer | None = None
+    as_double: Union[float, str, None] = None
+
+
+class _Points(msgspec.Struct, gc=False, rename="camel"):
+    data_points: list[_Point] = []
+
+
+class _Metric(msgspec.Struct, gc=False, rename="camel"):
+    name: str
+    gauge: _Points | None = None
+    sum: _Points | None = None
+
+
+class _ScopeMetrics(msgspec.Struct, gc=False, rename="camel"):
+    metrics: list[_Metric] = []
+
+
+class _ResourceMetrics(msgspec.Struct, gc=False, rename="camel"):
+    resource: msgspec.Raw = msgspec.Raw(b"{}")
+    scope_metrics: list[_ScopeMetrics] = []
+
+
+class _Metrics(msgspec.Struct, gc=False, rename="camel"):
+    resource_metrics: list[_ResourceMetrics]
+
+
+class _Resource(msgspec.Struct, gc=False, rename="camel"):
+    attributes: list[_Pair] = []
+
+
+_TRACES: Final = msgspec.json.Decoder(_Traces, strict=False)
+_METRICS: Final = msgspec.json.Decoder(_Metrics, strict=False)
+_PAIRS: Final = msgspec.json.Decoder(list[_Pair], strict=False)
+_RESOURCE: Final = msgspec.json.Decoder(_Resource, strict=False)
+
+
+class PointRecord(NamedTuple):
+    """One value of one series at one time."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    time_ns: int
+    value: float
+
+
+def read_spans(line: bytes) -> Iterator[tuple[bytes, list[SpanRecord]]]:
+    """Return the spans of one line of ``traces-`` or ``open-``, by the (raw) resource of who wrote them."""
+    for group in _TRACES.decode(line).resource_spans:
+        yield bytes(group.resource), [_record(span) for scope in group.scope_spans for span in scope.spans]
+
+
+def read_points(line: bytes) -> Iterator[tuple[bytes, list[PointRecord]]]:
+    """Return gauges and sums of one line of ``metrics-``, by the (raw) resource of who wrote them."""
+    for group in _METRICS.decode(line).resource_metrics:
+        points = []
+        for scope in group.scope_metrics:
+            for metric in scope.metrics:
+                data = metric.gauge or metric.sum
+                points += [_point(metric.name, point) for point in data.data_points] if data else []
+        yield bytes(group.resource), points
+
+
+def read_resource(raw: bytes) -> dict[str, AttributeValue]:
+    """Return the attributes of a resource."""
+    return _attributes(_RESOURCE.decode(raw).attributes)
+
+
+def _record(span: _Span) -> SpanRecord:
+    status = span.status
+    return SpanRecord(
+        int(span.trace_id, 16),
+        int(span.span_id, 16),
+        int(span.parent_span_id, 16) if span.parent_span_id else 0,
+        span.name,
+        span.kind,
+        span.start_time_unix_nano,
+        span.end_time_unix_nano,
+        _read_attributes(bytes(span.attributes)),
+        tuple(map(_link, span.links)) if span.links else (),
+        (),
+        status.code if status else 0,
+        status.message if status else "",
+        span.flags,
+        span.trace_state,
+    )
+
+
+def _link(link: _Link) -> LinkRecord:
+    return LinkRecord(int(link.trace_id, 16), int(link.span_id, 16), _read_attributes(bytes(link.attributes)))
+
+
+def _point(name: str, point: _Point) -> PointRecord:
+    labels = tuple((key, str(value)) for key, value in _attributes(point.attributes).items())
+    raw = point.as_int if point.as_int is not None else point.as_double
+    if raw is None:
+        raise ValueError("a point without a value")
+    return PointRecord(name, labels, point.time_unix_nano, float(raw))
+
+
+@functools.lru_cache(maxsize=1024)
+def _read_attributes(raw: bytes) -> dict[str, AttributeValue]:
+    """Return attributes. Half of all spans have the very attributes that others have: turns, tools, servers, links."""
+    return _attributes(_PAIRS.decode(raw))
+
+
+def _attributes(pairs: list[_Pair]) -> dict[str, AttributeValue]:
+    made: dict[str, AttributeValue] = {}
+    for pair in pairs:  # the hottest loop of a report: 50 million times for a long run
+        value = pair.value
+        found: AttributeValue | None = value.string_value
+        if found is None:
+            found = value.int_value
+            if found is None:
+                found = value.bool_value
+                if found is None:
+                    found = _rare(value)
+        made[pair.key] = found
+    return made
+
+
+def _rare(value: _Value) -> AttributeValue:
+    if value.double_value is not None:
+        return float(value.double_value)
+    array = value.array_value
+    return tuple(_items(array["values"])) if array and "values" in array else ()  # type: ignore[return-value]  # of one kind, as written
+
+
+def _items(values: Iterable[Any]) -> Iterator[AttributeValue]:
+    for each in values:
+        yield _attributes([_Pair("", msgspec.convert(each, _Value, strict=False))])[""]

@@ -1,0 +1,64 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Conditions on a comparison: ``NAME OP SIGNED-PERCENT``, for example ``step>+5%``."""
+
+from __future__ import annotations
+
+import re
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.compare import Comparison
+
+_FORM: Final = re.compile(r"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<sign>[<>])\s*(?P<percent>[+-]\s*\d+(\.\d+)?)\s*%\s*")
+_HELP: Final = (
+    "write NAME>+PERCENT% or NAME<-PERCENT%, e.g. 'step>+5%' (slower by more than 5 %) or 'tokens_per_second<-5%'"
+)
+
+
+class Result(NamedTuple):
+    """Whether a condition holds."""
+
+    holds: bool
+    reason: str
+
+
+class Condition(NamedTuple):
+    """One condition."""
+
+    text: str
+    name: str
+    """A row of the comparison."""
+    more: bool
+    """True: holds when the row grew by more than the limit; False: when it shrank by more."""
+    limit: float
+    """Relative change, with its sign."""
+
+    def judge(self, comparison: Comparison) -> Result:
+        """Return whether it holds: only where the change is significant and beyond the limit."""
+        row = next((row for row in comparison.rows if row.name == self.name), None)
+        if row is None:
+            return Result(False, "too few steps to tell")
+        change = row.difference.change
+        beyond = change > self.limit if self.more else change < self.limit
+        told = f"{change:+.1%}"
+        if not beyond:
+            return Result(False, f"{told} is within the limit")
+        if not row.significant:
+            return Result(False, f"{told} is not significant")
+        return Result(True, f"{told} is significant and beyond the limit")
+
+
+def parse(text: str) -> Condition:
+    """Return a condition.
+
+    Raises:
+        ValueError: It is not one; the message says what is.
+    """
+    found = _FORM.fullmatch(text)
+    if found is None:
+        raise ValueError(f"{text!r} is no condition: {_HELP}")
+    limit = float(found["percent"].replace(" ", "")) / 100
+    more = found["sign"] == ">"
+    if limit != 0 and more != (limit > 0):
+        raise ValueError(f"{text!r} would hold for runs that did not change: {_HELP}")
+    return Condition(text.strip(), " ".join(found["name"].split()).removeprefix("phase "), more, limit)

@@ -1,0 +1,261 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The text of an explanation: why steps were slow, in words. Knows nothing of files or arguments."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+from typing import Final
+
+from verl_otel.analysis import cost, stragglers
+from verl_otel.analysis.facts import Explanation, Segment, Step
+from verl_otel.cli import explain_words as words
+from verl_otel.cli.words import dead, headline, seconds, show
+
+WIDTH: Final = 120
+PATH_LINES: Final = 8
+"""How many parts of a critical path are shown, unless all of them are asked for."""
+EVENT_LINES: Final = 5
+VERDICT_LINES: Final = 3
+LONG_FACTOR: Final = 2
+"""A step that took so many times as long as the others is not called unheld, though no cause was found."""
+SHORTEST_NS: Final = 1_000_000
+NOTED_UNCERTAINTY: Final = 0.01
+"""Clocks that are apart by less than this are not worth a line."""
+
+
+def render(run: Explanation, *, steps: int = 3) -> str:
+    """Return why the worst steps of a run were slow, and where the run's GPU time and tokens went."""
+    chosen = choose(run, steps)
+    parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
+    parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
+    parts += ["\n".join(_whole_run(run)), "\n".join(_unknown(run, run.steps))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
+    """Return everything that is known of some steps."""
+    parts = [_head(run), "\n".join(_events(run))]
+    parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
+    parts.append("\n".join(_unknown(run, chosen)))
+    return "\n\n".join(part for part in parts if part)
+
+
+def choose(run: Explanation, count: int) -> list[Step]:
+    """Return the steps to explain: those that were held longest, the worst first; where none was, the slowest one."""
+    held = sorted((step for step in run.steps if step.verdicts), key=lambda step: -saved(step))
+    if held or not run.steps or count < 1:
+        return held[:count]
+    usual = [
+        step for step in run.steps[1:] if not step.failed
+    ] or run.steps  # the first contains the start of the workers
+    return [max(usual, key=lambda step: step.seconds)]
+
+
+def saved(step: Step) -> float:
+    """Return by how much a step was longer than it had to be, 0 where nothing held it. Savings overlap: the largest counts."""
+    return max((verdict.saved for verdict in step.verdicts), default=0.0)
+
+
+def _head(run: Explanation) -> str:
+    return "\n".join([f"Run {show(run.run_id)} · {run.state}", *headline(run)])
+
+
+def _events(run: Explanation) -> Iterator[str]:
+    """Yield what went wrong while the run went on: it comes before everything else."""
+    for event in run.events[:EVENT_LINES]:
+        after = max(0.0, (event.time_ns - run.start_ns) / 1e9)
+        yield f"{event.kind.upper()} after {seconds(after)}: {show(event.text)}"
+    if len(run.events) > EVENT_LINES:
+        yield f"and {len(run.events) - EVENT_LINES} more stalls and crashes"
+    for each in getattr(run.gaps, "unfinished", ()):
+        if each.dead:
+            yield f"DEAD: {show(dead(each))}"
+        elif each.work:
+            oldest = max(each.work, key=lambda work: work.age)
+            child = f", last in {oldest.last_child}" if oldest.last_child else ""
+            yield show(f"STILL OPEN: {each.process.label}: {oldest.span.name} for {seconds(oldest.age)}{child}")
+
+
+def _verdict_count(run: Explanation) -> str:
+    if not run.steps:
+        return "No step has ended yet, so there is none to explain."
+    held = [step for step in run.steps if step.verdicts]
+    if not held:
+        return f"Nothing held any of {len(run.steps):,} steps noticeably.{_start_up(run)}{_failed(run)}"
+    total = sum(map(saved, held))
+    whole = sum(step.seconds for step in run.steps)
+    return (
+        f"{len(held):,} of {len(run.steps):,} steps took longer than they had to, by {seconds(total)} in all "
+        f"({words.share(total / max(whole, 1e-9))} of the time of all steps).{_start_up(run)}{_failed(run)}"
+    )
+
+
+def _failed(run: Explanation) -> str:
+    failed = [f"step {words.number(step)} failed after {seconds(step.seconds)}" for step in run.steps if step.failed]
+    return f"\nFAILED: {', '.join(failed[:EVENT_LINES])}" if failed else ""
+
+
+def _start_up(run: Explanation) -> str:
+    """Return what the first step spent its time on, where it was much longer than the others."""
+    first, others = run.steps[0], run.steps[1:]
+    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
+    if not others or top is None or first.seconds < LONG_FACTOR * median(step.seconds for step in others):
+        return ""
+    return f"\nThe first, step {words.number(first)}, took {seconds(first.seconds)}: start-up is in it ({show(top.key)} {top.share:.0%})."
+
+
+# -- one step --
+
+
+def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+    yield _title(run, step)
+    shown = step.verdicts if whole else step.verdicts[:VERDICT_LINES]
+    for verdict in shown:
+        yield textwrap.fill(
+            words.tell(verdict), WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
+    if len(shown) < len(step.verdicts):
+        yield f"  And {len(step.verdicts) - len(shown)} more: --step {words.number(step)} shows them."
+    yield from _block("What it waited for, most first (critical path)", _path(run, step, whole=whole))
+    if whole and step.path:
+        yield from _block("The same in the order of time", _path_in_order(run, step))
+    yield from _block("It would have been shorter by", words.tell_savings(step.savings, step.seconds))
+    gpus = words.device_seconds(step.devices)
+    count = len(step.devices)
+    yield from _block(
+        f"GPU time until the next step ({count} x {seconds(gpus / max(1, count))})", words.tell_devices(step.devices)
+    )
+    late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
+    yield from _block("Ranks that others waited for", map(words.tell_straggler, late))
+    if step.cost is not None:
+        yield from _block(
+            "Tokens", words.tell_cost(step.cost.gpu_seconds, step.cost.trained_tokens, step.cost.wasted_tokens)
+        )
+    if step.uncertainty >= NOTED_UNCERTAINTY:
+        yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
+
+
+def _title(run: Explanation, step: Step) -> str:
+    others = [each.seconds for each in run.steps[1:] if each is not step] or [
+        each.seconds for each in run.steps if each is not step
+    ]
+    usual = f" (others: median {seconds(median(others))})" if others else ""
+    name = f"Step {words.number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
+    if step.verdicts:
+        return f"{name}, {seconds(saved(step))} longer than it had to{usual}."
+    is_long = others and step.seconds > LONG_FACTOR * median(others)
+    return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing held it noticeably'}."
+
+
+def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
+    found = list(lines)
+    if found:
+        yield f"  {title}"
+        yield from (f"    {line}" for line in found)
+
+
+def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+    """Yield what a step waited for, summed up; the parts of one trajectory by what it did, those of workers by phase."""
+    sums: dict[str, int] = {}
+    labels = _labels(run, step)
+    for segment in step.path:
+        text = _segment(segment, labels)
+        sums[text] = sums.get(text, 0) + segment.end_ns - segment.start_ns
+    if not sums:
+        sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
+    total = max(1, sum(sums.values()))
+    rows = sorted(sums.items(), key=lambda pair: -pair[1])
+    limit = len(rows) if whole else PATH_LINES
+    kept = [row for row in rows[:limit] if whole or row[1] / total >= 2 * words.SMALL_SHARE]
+    for text, nanoseconds in kept:
+        yield f"{nanoseconds / total:4.0%} {seconds(nanoseconds / 1e9):>9}  {text}"
+    rest = sum(nanoseconds for _, nanoseconds in rows[len(kept) :])
+    if rest:
+        yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {len(rows) - len(kept)} smaller ones"
+
+
+def _path_in_order(run: Explanation, step: Step) -> Iterator[str]:
+    """Yield a critical path, neighbours that read the same as one line."""
+    labels = _labels(run, step)
+    joined: list[tuple[int, int, str]] = []
+    for segment in step.path:
+        text = _segment(segment, labels, turns=True)
+        if joined and joined[-1][2] == text:
+            joined[-1] = (joined[-1][0], segment.end_ns, text)
+        else:
+            joined.append((segment.start_ns, segment.end_ns, text))
+    short = 0
+    for begin, end, text in joined:
+        if end - begin < SHORTEST_NS:
+            short += 1
+        else:
+            yield f"+{(begin - step.start_ns) / 1e9:9.3f} s {seconds((end - begin) / 1e9):>9}  {text}"
+    if short:
+        yield f"{short} parts below a millisecond are left out here (--json has them)"
+
+
+def _labels(run: Explanation, step: Step) -> dict[int, str]:
+    """Return what trajectories are called, by trace id, as far as it is known."""
+    found = {each.trace_id: each.label for each in (*run.slowest, *step.slowest)}
+    found |= {each.trace_id: each.subject for each in step.verdicts if each.kind == "trajectory"}
+    return found
+
+
+def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -> str:
+    """Return what a part of a critical path is, with the process where that says more than the kind."""
+    if segment.trace_id:
+        who = f"trajectory {labels.get(segment.trace_id, f'{segment.trace_id:032x}'[:8])}"
+        turn = f", turn {segment.turn}" if segment.turn is not None and (turns or segment.kind == "tool") else ""
+        where = f", on {segment.instance}" if segment.instance and segment.kind != "trajectory" else ""
+        return show(f"{who}: {words.doing(segment.kind, segment.name)}{turn}{where}")
+    phase = f"{segment.phase}: " if segment.phase else ""
+    if segment.kind == "worker":
+        return show(f"{phase}{segment.name if turns else 'the workers'} on {segment.instance}")
+    name = segment.name if segment.kind == "tool" or turns else ""
+    return show(f"{phase}{words.doing(segment.kind, name if name != segment.phase else '')}")
+
+
+# -- the run --
+
+
+def _whole_run(run: Explanation) -> Iterator[str]:
+    yield "The whole run"
+    gpus = words.device_seconds(run.devices)
+    count = len(run.devices)
+    yield from _block(f"GPU time ({count} x {seconds(gpus / max(1, count))})", words.tell_devices(run.devices))
+    price = cost.sum_up(run.steps)
+    if price is not None:
+        yield from _block("Tokens", words.tell_cost(price.gpu_seconds, price.trained_tokens, price.wasted_tokens))
+    late = stragglers.persist(run.steps)
+    yield from _block("Ranks that others waited for", map(words.tell_persistence, late[:VERDICT_LINES]))
+
+
+def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+    """Yield what is missing and what cannot be seen: what was not found may lie there."""
+    yield "What is not known"
+    for text in (*getattr(run.gaps, "missing", ()), *run.problems):
+        yield f"  {show(text)}"
+    orphans = getattr(run.gaps, "orphans", 0)
+    if orphans:
+        yield f"  {orphans} spans have a parent in no file: a process was killed in its last second, or its files are missing"
+    for host, ahead, doubt in run.offsets:
+        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY:
+            yield f"  the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
+    yield f"  late ranks: {_blind_spots(steps)}"
+    if not run.devices:
+        yield "  GPU time: not observable, no process says which GPUs it has"
+    yield "  tokens: padding and what was computed twice are not observable, nor is energy"
+
+
+def _blind_spots(steps: Sequence[Step]) -> str:
+    """Return what cannot be seen of ranks in any of the steps."""
+    never = [each for each in stragglers.EVIDENCE if steps and all(each in step.blind_spots for step in steps)]
+    if not steps or len(never) == len(stragglers.EVIDENCE):
+        return "not observable, no call reached more than one rank"
+    told = ", ".join(
+        {"arrival": "arrival", "data": "preparation", "tokens": "tokens", "cpu": "CPU time"}[each] for each in never
+    )
+    return f"{', '.join([told, 'GPU clocks and power'] if told else ['GPU clocks and power'])} are not observable"

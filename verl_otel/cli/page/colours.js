@@ -1,0 +1,147 @@
+// SPDX-FileCopyrightText: The verl-otel authors
+// SPDX-License-Identifier: Apache-2.0
+// Colours and patterns. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
+// 3:1; page.css holds them. Nothing is told by colour alone: kinds that share a hue differ in pattern, and every part has its words.
+
+const KINDS = {
+  step: ["grey", "solid", "trainer, in no phase"],
+  phase: ["blue", "solid", "trainer"],
+  call: ["blue", "dots", "call of the workers"],
+  worker: ["blue", "rising", "worker"],
+  weight_sync: ["purple", "solid", "weight sync"],
+  checkpoint: ["purple", "rising", "checkpoint"],
+  validation: ["purple", "dots", "validation"],
+  poll: ["grey", "dots", "trainer had not noticed"],
+  start: ["grey", "rising", "waiting to start"],
+  trajectory: ["sky", "solid", "agent loop"],
+  llm: ["green", "dots", "LLM call, outside its server"],
+  server: ["green", "solid", "LLM server"],
+  queue: ["yellow", "dots", "engine: queue"],
+  prefill: ["green", "level", "engine: prefill"],
+  decode: ["green", "rising", "engine: decode"],
+  tool: ["vermillion", "solid", "tool"],
+  reward: ["orange", "rising", "reward"],
+  unknown: ["grey", "cross", "no span tells"],
+};
+
+const CAUSES = {
+  train: ["blue", "solid", "training"],
+  rollout: ["green", "solid", "rollout"],
+  validation: ["purple", "dots", "validation"],
+  weight_sync: ["purple", "level", "weight sync"],
+  checkpoint: ["sky", "dots", "checkpoint"],
+  switch: ["yellow", "dots", "switching roles"],
+  start_up: ["grey", "dots", "start-up"],
+  tail_wait: ["vermillion", "rising", "waiting for the tail"],
+  tool_wait: ["orange", "rising", "waiting for tools"],
+  reward_wait: ["yellow", "rising", "waiting for rewards"],
+  rollout_wait: ["green", "rising", "waiting for rollouts"],
+  train_wait: ["blue", "rising", "waiting for training"],
+  sync_wait: ["purple", "rising", "waiting for weights"],
+  checkpoint_wait: ["sky", "rising", "waiting for the checkpoint"],
+  validation_wait: ["purple", "cross", "waiting for the validation"],
+  data: ["orange", "cross", "waiting for data"],
+  unknown: ["grey", "cross", "unknown"],
+};
+
+const PHASES = {
+  gen: ["green", "solid"],
+  update_actor: ["blue", "solid"],
+  old_log_prob: ["sky", "solid"],
+  ref: ["purple", "solid"],
+  reward: ["orange", "rising"],
+  values: ["sky", "rising"],
+  update_critic: ["blue", "rising"],
+  adv: ["yellow", "dots"],
+  update_weights: ["vermillion", "rising"],
+  save_checkpoint: ["purple", "rising"],
+  testing: ["purple", "dots"],
+  submit: ["grey", "rising"],
+  "no phase": ["grey", "solid"],
+  other: ["grey", "dots"],
+};
+
+// Phases that nobody foresaw take what is left, in the order in which they come.
+const SPARE = [
+  ["orange", "solid"],
+  ["vermillion", "solid"],
+  ["yellow", "solid"],
+  ["sky", "dots"],
+  ["green", "rising"],
+  ["orange", "dots"],
+  ["blue", "dots"],
+  ["vermillion", "dots"],
+  ["green", "dots"],
+  ["yellow", "rising"],
+  ["sky", "level"],
+  ["purple", "cross"],
+];
+const given = new Map();
+
+const look = {
+  kind: (key) => KINDS[key] ?? KINDS.unknown,
+  cause: (key) => CAUSES[key] ?? CAUSES.unknown,
+  phase(key) {
+    if (Object.hasOwn(PHASES, key)) return [...PHASES[key], key];
+    if (!given.has(key)) given.set(key, SPARE[given.size % SPARE.length]);
+    return [...given.get(key), key];
+  },
+};
+
+// What the style sheet says now; read again when the scheme changes.
+let palette = {};
+let tiles = new Map();
+function readPalette() {
+  const style = getComputedStyle(document.documentElement);
+  const names = ["blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey"];
+  palette = Object.fromEntries(
+    [...names, "ink", "soft", "line", "paper", "mark"].map((each) => [
+      each,
+      style.getPropertyValue(`--${each}`).trim(),
+    ]),
+  );
+  tiles = new Map();
+}
+
+// What fills an area: the hue, with lines or dots of the paper's colour in it.
+function fill(context, [hue, pattern]) {
+  const ratio = window.devicePixelRatio || 1;
+  const key = `${hue} ${pattern} ${ratio}`;
+  if (!tiles.has(key)) tiles.set(key, pattern === "solid" ? palette[hue] : tile(hue, pattern, ratio));
+  const found = tiles.get(key);
+  if (typeof found === "string") return found;
+  const made = context.createPattern(found, "repeat");
+  made.setTransform(new DOMMatrix().scale(1 / ratio));
+  return made;
+}
+
+function tile(hue, pattern, ratio) {
+  const size = 6;
+  const canvas = document.createElement("canvas");
+  canvas.width = canvas.height = Math.round(size * ratio);
+  const pen = canvas.getContext("2d");
+  pen.scale(canvas.width / size, canvas.height / size);
+  pen.fillStyle = palette[hue];
+  pen.fillRect(0, 0, size, size);
+  pen.strokeStyle = pen.fillStyle = palette.paper;
+  pen.lineWidth = 1.2;
+  pen.beginPath();
+  const slant = (from, to) =>
+    [-size, 0, size].forEach((by) => {
+      pen.moveTo(by, from);
+      pen.lineTo(by + size, to);
+    });
+  if (pattern === "rising" || pattern === "cross") slant(size, 0);
+  if (pattern === "cross") slant(0, size);
+  if (pattern === "level") {
+    pen.moveTo(0, size / 2);
+    pen.lineTo(size, size / 2);
+  }
+  pen.stroke();
+  if (pattern === "dots") {
+    pen.beginPath();
+    pen.arc(size / 2, size / 2, 1.2, 0, 7);
+    pen.fill();
+  }
+  return canvas;
+}

@@ -1,0 +1,91 @@
+// SPDX-FileCopyrightText: The verl-otel authors
+// SPDX-License-Identifier: Apache-2.0
+// Elements and legends. Text always becomes a text node: no name from a run is ever read as markup.
+
+function make(tag, properties = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [key, value] of Object.entries(properties)) {
+    if (value === undefined || value === false) continue;
+    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    else if (key === "class" || key.startsWith("aria-") || key === "role" || key === "scope" || key === "for")
+      made.setAttribute(key, value);
+    else made[key] = value;
+  }
+  made.append(...children.filter((each) => each !== null && each !== undefined && each !== ""));
+  return made;
+}
+
+const byId = (id) => document.getElementById(id);
+let counted = 0;
+const freshId = (stem) => `${stem}-${(counted += 1)}`;
+const bdi = (text) => make("bdi", {}, text);
+
+// Said by screen readers; shown nowhere.
+function say(text) {
+  byId("said").textContent = text;
+}
+
+function button(text, act, properties = {}) {
+  return make("button", { type: "button", onclick: act, ...properties }, text);
+}
+
+// Facts by their names; those that are not known are left out.
+function factList(facts) {
+  const known = facts.filter(([, text]) => text);
+  return make(
+    "dl",
+    { class: "facts" },
+    ...known.flatMap(([title, text]) => [make("dt", {}, bdi(title)), make("dd", {}, bdi(text))]),
+  );
+}
+
+// A few choices of which one holds.
+function choice(label, options, chosen, act) {
+  const group = freshId("choice");
+  const set = make("fieldset", { class: "choice" }, make("legend", {}, label));
+  for (const [value, text] of options) {
+    const input = make("input", {
+      type: "radio",
+      name: group,
+      value,
+      id: freshId("option"),
+      checked: value === chosen,
+      onchange: () => act(value),
+    });
+    set.append(make("label", { for: input.id }, input, " ", text));
+  }
+  return set;
+}
+
+// What the fills of a chart stand for: [look, text, note].
+function legend(entries) {
+  const list = make("ul", { class: "legend" });
+  for (const [style, text, note] of entries) {
+    const swatch = make("canvas", { width: 32, height: 24, class: "swatch", "aria-hidden": "true" });
+    const draw = () => {
+      const pen = swatch.getContext("2d");
+      pen.setTransform(2, 0, 0, 2, 0, 0);
+      pen.fillStyle = fill(pen, style);
+      pen.fillRect(0, 0, 16, 12);
+    };
+    redraws.add(draw, swatch);
+    draw();
+    list.append(make("li", {}, swatch, " ", bdi(text), note ? make("span", { class: "soft" }, ` ${note}`) : ""));
+  }
+  return list;
+}
+
+// What has to be drawn anew when the scheme, the width or the medium changes; forgets what has left the page.
+const redraws = {
+  all: new Map(),
+  add(draw, element) {
+    this.all.set(draw, element);
+  },
+  run() {
+    readPalette();
+    for (const [draw, element] of this.all) {
+      if (element.isConnected) draw();
+      else this.all.delete(draw);
+    }
+  },
+};

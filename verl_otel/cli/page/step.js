@@ -1,0 +1,185 @@
+// SPDX-FileCopyrightText: The verl-otel authors
+// SPDX-License-Identifier: Apache-2.0
+// The chosen step: what held it, its critical path as a waterfall, what would have made it shorter.
+
+function stepSection(section) {
+  const body = make("div");
+  section.append(body);
+  return {
+    show(index) {
+      byId("step-title").textContent =
+        `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", failed" : ""}`;
+      const known = run.details[index];
+      body.replaceChildren(
+        facts(index, known),
+        ...held(index),
+        ...(known
+          ? waterfall(index, known)
+          : [
+              make(
+                "p",
+                { class: "soft" },
+                `The page has room for the waterfalls of ${count(Object.keys(run.details).length)} steps: the worst, and some of all. Of this one it keeps the sums; verl-otel explain --step ${stepName(index)} says the rest.`,
+              ),
+            ]),
+        ...groups(index),
+        ...(known ? [...savings(index, known), ...stragglers(known)] : []),
+      );
+    },
+  };
+}
+
+function facts(index, known) {
+  const [gpu, trained] = [table.gpu_seconds[index], table.trained[index]];
+  const lengths = table.quantiles[index] ?? [];
+  const rows = [
+    ["began", clock(run.start + table.start[index])],
+    ["trajectories trained on", count(table.members[index])],
+    [
+      "their seconds: least, median, 95 %, 99 %, most",
+      lengths.length ? lengths.map((each) => seconds(each / table.unit)).join(" · ") : "",
+    ],
+    [
+      "GPU time",
+      gpu === null
+        ? ""
+        : `${seconds(gpu)}${trained ? ` · ${count(trained)} tokens trained on · ${number((gpu / trained) * 1000)} GPU seconds per 1,000` : ""}`,
+    ],
+    [
+      "followed by a validation of",
+      run.validations
+        .filter(([after]) => after === table.number[index])
+        .map(([, , length]) => seconds(length / 1000))
+        .join(", "),
+    ],
+    ["clocks may be apart by", known?.doubt ? seconds(known.doubt) : ""],
+  ];
+  return factList(rows);
+}
+
+function held(index) {
+  return (verdictsOf.get(index) ?? []).map((row) => make("p", { class: "finding" }, row[1]));
+}
+
+function waterfall(index, known) {
+  const whole = stepSeconds(index);
+  const path = known.path.map(part);
+  if (!path.length)
+    return [make("p", { class: "soft" }, "The critical path of this step was not kept; its sums are below.")];
+  const lanes = [];
+  lanes.push({ label: "phase", group: 0, items: phaseItems(path, whole) }, ...pathLanes(path, whole));
+  for (const each of known.slowest) lanes.push(trajectoryLane(each, 2));
+  const words = { gen: "gen begins", rollouts: "rollouts ended", noticed: "trainer noticed" };
+  const marks = Object.entries(known.marks)
+    .map(([key, at]) => [micros(at), words[key], key === "rollouts"])
+    .filter(([at]) => at >= 0 && at <= whole)
+    .sort((one, other) => one[0] - other[0]);
+  const shown = [...new Map(path.map((each) => [each.kind, [look.kind(each.kind), look.kind(each.kind)[2]]])).values()];
+  const made = laneChart(
+    {
+      label: `Waterfall of step ${stepName(index)}`,
+      axis: axisSeconds,
+      end: whole,
+      marks,
+      connected: 1,
+      hint: "The critical path: at each moment what everything waited for.",
+    },
+    lanes,
+  );
+  return [
+    make("h3", {}, "Critical path"),
+    make(
+      "p",
+      { class: "soft" },
+      "What everything waited for, from the first moment to the last: each part begins where the one before ends. Below it the slowest trajectories.",
+      known.parts > path.length
+        ? ` ${count(known.parts)} parts are drawn as ${count(path.length)}: short neighbours are put together.`
+        : "",
+    ),
+    made.element,
+    legend(shown),
+    legend([
+      ...new Map(
+        path.map((each) => [
+          each.phase || "no phase",
+          [look.phase(each.phase || "no phase"), `phase ${each.phase || "none"}`],
+        ]),
+      ).values(),
+    ]),
+    known.whole
+      ? ""
+      : make(
+          "p",
+          { class: "soft" },
+          "This step is kept in brief: its short parts are put together and calls are left out.",
+        ),
+    asTable("The critical path as a table", () => pathTable(`Critical path of step ${stepName(index)}`, path, whole)),
+  ];
+}
+
+function groups(index) {
+  const { keys, columns } = table.groups;
+  const rest = (row) => (row.kind === "other" ? 1 : 0);
+  const rows = keys
+    .map(([kind, label], column) => ({ kind, label, value: columns[column][index] / table.unit }))
+    .filter((row) => row.value > 0)
+    .sort((one, other) => rest(one) - rest(other) || other.value - one.value);
+  if (!rows.length) return [];
+  return [
+    bars(
+      "What the critical path consists of",
+      ["what", "seconds", "share"],
+      rows.map(({ kind, label, value }) => {
+        const words = kind === "other" ? "everything else" : look.kind(kind)[2];
+        return {
+          title: label ? `${words} ${label}` : words,
+          value,
+          text: value.toFixed(2),
+          style: look.kind(kind),
+          note: percent(value / stepSeconds(index)),
+        };
+      }),
+    ),
+  ];
+}
+
+function savings(index, known) {
+  const whole = stepSeconds(index);
+  const worthy = known.savings.filter(([, , value]) => value >= 0.005 * whole);
+  if (!worthy.length)
+    return known.savings.length
+      ? [make("p", { class: "soft" }, "No trajectory, tool or replica alone made this step noticeably longer.")]
+      : [];
+  const words = { slowest: "the slowest trajectory", "1%": "the slowest 1 %", "5%": "the slowest 5 %" };
+  return [
+    bars(
+      "By how much it would have been shorter",
+      ["if these had been as fast as the others", "seconds", "trajectories"],
+      worthy.map(([what, members, value]) => ({
+        title: words[name(what)] ?? name(what),
+        value,
+        text: value.toFixed(2),
+        style: ["vermillion"],
+        note: count(members),
+      })),
+      whole,
+    ),
+  ];
+}
+
+function stragglers(known) {
+  if (!known.stragglers.length) return [];
+  return [
+    dataTable(
+      "Ranks that came late",
+      [
+        { title: "rank", number: true, value: (row) => row[1], text: (row) => String(row[1]) },
+        { title: "method", text: (row) => name(row[0]) },
+        { title: "process", text: (row) => name(row[2]) },
+        { title: "later than the median by", number: true, value: (row) => row[3], text: (row) => seconds(row[3]) },
+        { title: "seen from", text: (row) => name(row[4]) },
+      ],
+      known.stragglers,
+    ),
+  ];
+}

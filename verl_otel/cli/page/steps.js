@@ -1,0 +1,201 @@
+// SPDX-FileCopyrightText: The verl-otel authors
+// SPDX-License-Identifier: Apache-2.0
+// All steps as columns. Where a column is narrower than a few pixels it stands for several steps: the stack is their mean, the line
+// goes from the shortest to the longest, the tick is their median.
+
+const NARROWEST = 5;
+const STACKS = [
+  ["phases", "phases", (key) => look.phase(key)],
+  [
+    "groups",
+    "critical path",
+    ([kind, name]) => {
+      const [hue, pattern, words] = look.kind(kind);
+      return kind === "other" ? [...look.phase("other")] : [hue, pattern, name ? `${words} ${name}` : words];
+    },
+  ],
+  ["gpu", "GPU time", (key) => look.cause(key)],
+];
+
+function stepsSection(section, choose) {
+  if (!total) {
+    section.append(make("p", {}, "No step has ended yet."));
+    return null;
+  }
+  const available = STACKS.filter(([key]) => table[key].columns.length);
+  let stack = available[0] ?? STACKS[0];
+  let clipped = true;
+  const legendBox = make("div");
+  const limit = clipLimit();
+
+  const columns = (state) => {
+    const plot = { left: 52, right: state.width - 4, top: 20, bottom: state.height - 20 };
+    const [from, to] = [Math.floor(state.view[0]), Math.ceil(state.view[1])];
+    const each = Math.max(1, Math.ceil(((to - from) * NARROWEST) / (plot.right - plot.left)));
+    return { ...plot, from, to, each, wide: ((plot.right - plot.left) / (to - from)) * each };
+  };
+  const made = chart({
+    label: "Steps of the run",
+    hint: "Choose a step: click, or arrow keys. v: next held step. + and −: zoom.",
+    height: (width) => (width < 620 ? 220 : 260),
+    count: () => total,
+    text: stepWords,
+    domain: () => [0, total],
+    narrowest: Math.min(total, 8),
+    where: (index) => index + 0.5,
+    across: (x, state) => {
+      const plot = columns(state);
+      return plot.from + ((x - plot.left) / plot.wide) * plot.each;
+    },
+    hit(x, y, state) {
+      const plot = columns(state);
+      if (x < plot.left || x > plot.right) return -1;
+      const begin = plot.from + Math.floor((x - plot.left) / plot.wide) * plot.each;
+      return Math.min(total - 1, longestOf(begin, Math.min(plot.to, begin + plot.each)));
+    },
+    keys: (key, at) => ({ v: nextHeld(at, 1), V: nextHeld(at, -1) }),
+    choose,
+    enter: () => byId("step-title").focus(),
+    draw: (pen, state) => drawSteps(pen, state, columns(state), stack, clipped ? limit : Infinity),
+  });
+
+  function showLegend() {
+    const [key, , style] = stack;
+    const sums = table[key].columns.map((column) => column.reduce((sum, value) => sum + value, 0));
+    const all = sums.reduce((sum, value) => sum + value, 0) || 1;
+    legendBox.replaceChildren(
+      legend(
+        table[key].keys.map((each, index) => {
+          const found = style(each);
+          return [found, found[2], percent(sums[index] / all)];
+        }),
+      ),
+    );
+  }
+  const tools = make("div", { class: "controls" });
+  if (available.length > 1)
+    tools.append(
+      choice(
+        "Columns show",
+        available.map(([key, words]) => [key, words]),
+        stack[0],
+        (key) => {
+          stack = STACKS.find(([each]) => each === key);
+          showLegend();
+          made.redraw();
+        },
+      ),
+    );
+  if (limit < Infinity) {
+    const box = make("input", {
+      type: "checkbox",
+      id: freshId("full"),
+      onchange: (event) => {
+        clipped = !event.target.checked;
+        made.redraw();
+      },
+    });
+    tools.append(make("label", { for: box.id }, box, " full height of the longest steps"));
+  }
+  const jump = make("input", { type: "number", id: "jump", min: 0, class: "jump" });
+  const go = () => {
+    const found = table.number.indexOf(Number(jump.value));
+    if (found >= 0) made.move(found);
+    else say(`There is no step ${jump.value}`);
+  };
+  jump.addEventListener("keydown", (event) => {
+    if (event.key === "Enter") go();
+  });
+  tools.append(make("span", {}, make("label", { for: "jump" }, "Step "), jump, " ", button("Go", go)));
+  if (run.kept < run.all)
+    section.append(
+      make(
+        "p",
+        { class: "soft" },
+        `Of each ${Math.ceil(run.all / run.kept)} neighbours the slowest is shown: ${count(run.kept)} of ${count(run.all)} steps.`,
+      ),
+    );
+  section.append(
+    tools,
+    made.element,
+    legendBox,
+    make(
+      "p",
+      { class: "soft keys" },
+      "▼ held by something · ✕ failed · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next held step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
+    ),
+    asTable("The steps as a table", stepsTable),
+  );
+  showLegend();
+  return made;
+
+  function stepsTable() {
+    const phases = table.phases;
+    return dataTable(
+      "Steps: seconds of each phase",
+      [
+        { title: "step", number: true, value: (index) => table.number[index] ?? -1, text: stepName },
+        { title: "seconds", number: true, value: stepSeconds, text: (index) => stepSeconds(index).toFixed(2) },
+        ...phases.keys.map((key, column) => ({
+          title: key,
+          number: true,
+          value: (index) => phases.columns[column][index],
+          text: (index) => (phases.columns[column][index] / table.unit).toFixed(2),
+        })),
+        {
+          title: "would have been shorter by",
+          number: true,
+          value: (index) => savedOf(index),
+          text: (index) => (savedOf(index) ? seconds(savedOf(index)) : ""),
+        },
+      ],
+      table.number.map((_, index) => index),
+      { act: (index) => made.move(index) },
+    );
+  }
+}
+
+const savedOf = (index) => Math.max(0, ...(verdictsOf.get(index) ?? []).map((row) => row[2]));
+
+function stepWords(index) {
+  const parts = table.phases.keys
+    .map((key, column) => [key, table.phases.columns[column][index]])
+    .filter(([, value]) => value > 0)
+    .sort((one, other) => other[1] - one[1])
+    .slice(0, 3)
+    .map(([key, value]) => `${key} ${seconds(value / table.unit)}`);
+  const held = verdictsOf.get(index)?.[0];
+  return `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", FAILED" : ""}. ${parts.join(", ")}.${held ? ` Held by ${held[4]} ${held[5]}: ${seconds(held[2])}.` : ""}`;
+}
+
+function longestOf(from, to) {
+  let best = from;
+  for (let index = from; index < to; index += 1) if (table.seconds[index] > table.seconds[best]) best = index;
+  return best;
+}
+
+function nextHeld(at, by) {
+  for (let index = at + by; index >= 0 && index < total; index += by)
+    if (verdictsOf.has(index) || failed.has(index)) return index;
+  return at;
+}
+
+// One very long step must not flatten all others.
+function clipLimit() {
+  if (total < 20) return Infinity;
+  const sorted = [...table.seconds].sort((one, other) => one - other);
+  const usual = sorted[Math.floor(total * 0.98)] / table.unit;
+  return sorted[total - 1] / table.unit > 3 * usual ? usual * 1.5 : Infinity;
+}
+
+// Steps in which a stall or crash was seen.
+const eventSteps = new Set(
+  run.events
+    .map((event) => {
+      let found = -1;
+      const at = event[1] - run.start;
+      for (let index = 0; index < total && table.start[index] <= at; index += 1) found = index;
+      return found;
+    })
+    .filter((index) => index >= 0),
+);

@@ -1,0 +1,268 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The watcher of a node: looks every second whether something is stuck, has the stacks written, and says so once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from verl_otel import _guard
+from verl_otel.config import Config
+from verl_otel.exporting.exporter import remaining
+from verl_otel.recording.progress import Peers
+from verl_otel.session.bell import Bell
+from verl_otel.session.black_box import culprits, limits, members, processes, run_end
+from verl_otel.session.black_box.culprits import OVERDUE, Finding
+from verl_otel.session.black_box.post import Post
+from verl_otel.session.black_box.report import Reporter
+from verl_otel.session.black_box.roll import Roll, Sight
+from verl_otel.session.black_box.scene import ALIVE, DIED, FROZEN, Scene, could_be_overdue
+
+POLL: Final = 1.0
+LATE: Final = 6.0
+"""Seconds between two rounds after which this watcher itself was stopped or frozen, and knows nothing of what happened meanwhile."""
+AGAIN: Final = 2.0
+"""Seconds between two looks at everything that is open while the same processes are suspicious."""
+KNOWN: Final = 5.0
+"""The same while all that was found has been said."""
+CONFIRM: Final = 2.0
+"""Seconds between the discovery of a death and its report: the end of a run kills everybody, the watcher a little later than others."""
+GATHER: Final = 3.0
+"""Seconds that the stacks are waited for."""
+REPEAT: Final = 600.0
+"""Seconds after which what still hangs is said again."""
+MAX_INCIDENTS: Final = 32
+MAX_ASKED: Final = 12
+"""Processes that are asked for their stacks: the culprit, who waits, the ranks of a call."""
+
+
+class Incident:
+    """A finding from its discovery until it is resolved."""
+
+    def __init__(self, finding: Finding, now: float) -> None:
+        self.finding = finding
+        self.first = self.seen = now
+        self.asked: dict[str, float] = {}
+        """Processes that were asked for their stacks, and the Unix time of that."""
+        self.answered: float | None = None
+        self.said: float | None = None
+        """When it was reported last."""
+
+
+class Watcher(threading.Thread):
+    """Watches the processes of a run on this node as long as its process has the post.
+
+    Args:
+        config: The settings.
+        folder: Where the processes tell what they know.
+        place: This node.
+        since: Unix time at which this process began to be watched.
+        post: The post, held.
+    """
+
+    def __init__(self, config: Config, folder: Path, place: str, since: float, post: Post) -> None:
+        super().__init__(name="verl-otel-watch", daemon=True)
+        self.cpu_seconds = 0.0
+        self._folder = folder
+        self._alone = config.stall_seconds
+        self._post = post
+        self._bell = Bell()
+        self._roll = Roll(config.run_path, place, since)
+        self._reporter = Reporter(config, place)
+        self._peers: dict[str, Peers] = {}
+        self._incidents: dict[tuple[str, str, str], Incident] = {}
+        self._known: dict[tuple[str, str, str], None] = {}
+        self._signature: object = None
+        self._looked = 0.0
+        self._explained: dict[str, int] = {}
+
+    def run(self) -> None:
+        """Look once a second until stopped or relieved."""
+        last = 0.0
+        while not self._bell.wait(POLL):
+            now = time.monotonic()
+            with _guard.swallowed("watcher"):
+                self._post.touch()
+                if self._post.is_relieved():
+                    break
+                if not last or now - last > LATE:
+                    self._roll.forgive() if last else None
+                    self._known = dict.fromkeys(self._reporter.read_reported())
+                self._look()
+            last = time.monotonic()
+            self.cpu_seconds = time.thread_time()
+
+    def stop(self, deadline: float) -> None:
+        """End, until ``deadline`` (`time.monotonic`)."""
+        self._bell.ring()
+        self.join(min(1.0, remaining(deadline)))
+
+    # -- one round ----------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        self._roll.refresh()
+        sights = self._roll.sights
+        if self._roll.changed:
+            self._roll.changed = False
+            self._peers = limits.merge_all(sight.member.peers for sight in sights.values())
+        if run_end.is_marked(self._folder):
+            self._incidents.clear()
+            return
+        signature = [(who, each.state) for who, each in sights.items() if self._is_suspicious(each)]
+        if not signature and not self._incidents:
+            return
+        now = time.monotonic()
+        waiting = any(incident.said is None for incident in self._incidents.values())
+        pause = 0.0 if waiting else KNOWN if self._incidents else AGAIN
+        if signature == self._signature and now - self._looked < pause:
+            return
+        self._signature, self._looked = signature, now
+        scene = Scene(
+            time.time_ns(),
+            {who: sight.member for who, sight in sights.items()},
+            {who: sight.state for who, sight in sights.items()},
+            self._roll.read_rows(),
+            self._peers,
+            self._alone,
+            {who for who, sight in sights.items() if sight.state == ALIVE and now - sight.moved < limits.QUIET},
+        )
+        self._settle(scene, [*culprits.find(scene), *self._find_rowless(scene)])
+
+    def _is_suspicious(self, sight: Sight) -> bool:
+        """Return whether it is worth while to read what is open everywhere."""
+        if sight.state != ALIVE:
+            return True
+        now = time.time_ns()
+        return any(
+            could_be_overdue(each.name, (now - each.start_ns) / 1e9, self._peers, self._alone)
+            for each in sight.member.suspects
+        )
+
+    def _find_rowless(self, scene: Scene) -> list[Finding]:
+        """Return processes that died or froze with no open span in their file: all their work was younger than a second.
+
+        To die with no work at all is a crash, too, if the cluster says that nobody wanted it: its next work is never done.
+        """
+        found = []
+        busy = {row.who for row in scene.rows.values()}
+        for who, sight in self._roll.sights.items():
+            if sight.state == ALIVE or who in busy:
+                continue
+            if sight.state != DIED:
+                hangs: object = sight.held and sight.silent > limits.silent_limit(_longest(sight), self._alone)
+            else:
+                hangs = sight.held or self._reporter.explain(sight) is not None
+            if hangs:
+                found.append(Finding(sight.state, who, None, culprits.find_trainers(scene)))
+        return found
+
+    def _settle(self, scene: Scene, findings: list[Finding]) -> None:
+        now = time.monotonic()
+        for finding in findings:
+            incident = self._incidents.get(finding.key)
+            if incident is None:
+                if len(self._incidents) >= MAX_INCIDENTS:
+                    continue
+                incident = self._incidents[finding.key] = Incident(finding, now)
+                if finding.key in self._known:
+                    incident.said = now  # by the watcher before this one
+                else:
+                    self._ask(scene, incident)
+            incident.finding, incident.seen = finding, now
+            self._say(scene, incident, now)
+        present = {finding.key for finding in findings}
+        for key in [key for key in self._incidents if key not in present]:
+            incident = self._incidents.pop(key)
+            self._clear_asks(incident)
+            if incident.said is not None:
+                self._known.pop(key, None)
+                if key[0] == "stall":
+                    self._reporter.resolve(incident.finding, now - incident.first)
+        self._reporter.publish()
+
+    def _say(self, scene: Scene, incident: Incident, now: float) -> None:
+        if incident.said is not None:
+            if now - incident.said >= REPEAT:
+                incident.said = now
+                self._reporter.repeat(scene, incident.finding, self._sight(incident))
+            return
+        if not self._is_ready(incident, now):
+            return
+        sight = self._sight(incident)
+        if sight is not None and sight.member.blocked and self._is_said(sight):
+            incident.said = now  # everything in it hangs because its event loop does
+            return
+        if incident.finding.kind == "crash" and sight is not None and self._reporter.is_expected(sight):
+            incident.said = now  # somebody wanted it: nothing to say
+            return
+        if incident.finding.reason == OVERDUE and any(each.is_doubtful for each in self._roll.sights.values()):
+            return  # it may wait for one that is about to be found frozen
+        if self._reporter.awaits_neighbours(incident.finding, scene, now - incident.first):
+            return
+        incident.said = now
+        self._reporter.report(scene, incident.finding, sight, self._find_stacks(incident))
+        self._clear_asks(incident)
+
+    def _is_said(self, sight: Sight) -> bool:
+        """Return whether something of this process was reported."""
+        who = sight.member.who
+        return any(other.said is not None for key, other in self._incidents.items() if key[1] == who)
+
+    def _sight(self, incident: Incident) -> Sight | None:
+        return self._roll.sights.get(incident.finding.who)
+
+    def _is_ready(self, incident: Incident, now: float) -> bool:
+        """Return whether the stacks are there, and a death is no part of the end of the run."""
+        if incident.answered is None and all(self._has_answered(incident, who) for who in incident.asked):
+            incident.answered = now
+        if incident.finding.kind == "crash" and now - incident.first < CONFIRM:
+            return False
+        return now - incident.first >= GATHER or (incident.answered is not None and now > incident.answered)
+
+    # -- stacks -------------------------------------------------------------------------------------------------------
+
+    def _ask(self, scene: Scene, incident: Incident) -> None:
+        """Have the processes concerned write where they stand: those that answer by a file, the frozen ones by a signal."""
+        for who in culprits.concerned(scene, incident.finding)[:MAX_ASKED]:
+            sight = self._roll.sights.get(who)
+            if sight is None:
+                continue
+            if sight.state == ALIVE:
+                (self._folder / f"{members.ASK}{who}").touch()
+            elif sight.state != FROZEN or not processes.send(sight.member.process, sight.member.signal):
+                continue
+            incident.asked[who] = time.time()
+
+    def _has_answered(self, incident: Incident, who: str) -> bool:
+        sight = self._roll.sights.get(who)
+        if sight is not None and sight.state == ALIVE:
+            return not (self._folder / f"{members.ASK}{who}").exists()
+        return self._stack_time(who) >= incident.asked[who] - 1.0
+
+    def _stack_time(self, who: str) -> float:
+        try:
+            found = (self._folder / f"{members.STACKS}{who}.txt").stat()
+        except OSError:
+            return 0.0
+        return found.st_mtime if found.st_size else 0.0
+
+    def _find_stacks(self, incident: Incident) -> dict[str, str]:
+        """Return where the stacks are, by process id."""
+        found = {}
+        for who, asked in incident.asked.items():
+            sight = self._roll.sights.get(who)
+            if sight is not None and self._stack_time(who) >= asked - 1.0:
+                found[str(sight.member.process.pid)] = f"{members.FOLDER}/{members.STACKS}{who}.txt"
+        return found
+
+    def _clear_asks(self, incident: Incident) -> None:
+        for who in incident.asked:
+            (self._folder / f"{members.ASK}{who}").unlink(missing_ok=True)
+
+
+def _longest(sight: Sight) -> Peers | None:
+    """Return the longest work that a process has done so far: what it was at is not known."""
+    return max(sight.member.peers.values(), key=lambda each: each.longest, default=None)
