@@ -3,7 +3,6 @@
 """A run is explained from its files, the same in one slice or many, in one process or several, on one host's clock or many."""
 
 import itertools
-import json
 import time
 
 import pytest
@@ -240,26 +239,6 @@ def test_validations_are_told_with_their_step(stories, story):
     run = explain(story.write())
     assert run.validations == ((0, stories.at(0), stories.at(3)),)
     assert run.steps == ()
-
-
-def test_events_of_the_run_are_read(stories, story):
-    """Stalls and crashes that were found while it ran are there in the order of time; damaged lines are named."""
-    stories.step(story.process(), 1, 0, 10)
-    folder = story.write()
-    lines = [
-        json.dumps({"kind": kind, "time_ns": stories.at(when), "text": f"{kind}!", "detail": {"pid": 7}})
-        for kind, when in (("crash", 9), ("stall", 5))
-    ]
-    (folder / "events.jsonl").write_text("\n".join([*lines, "garbage", '{"kind": "stall"}', ""]))
-    run = explain(folder)
-    assert [(event.kind, event.text, event.detail) for event in run.events] == [
-        ("stall", "stall!", {"pid": 7}),
-        ("crash", "crash!", {"pid": 7}),
-    ]
-    assert [problem.partition(" (")[0] for problem in run.problems if ".jsonl" in problem] == [
-        "events.jsonl line 3 cannot be read",
-        "events.jsonl line 4 cannot be read",
-    ]
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 
 import pytest
-import tomllib
 
 from verl_otel.cli import COMMANDS
 
@@ -95,6 +94,8 @@ def test_every_decision_is_in_the_index():
 
 def test_the_settings_of_the_project_name_what_is_there():
     """Each path in pyproject.toml exists, and the source distribution leaves out nothing that is tracked beside its settings for git and CI."""
+    import tomllib  # Python 3.11 has it, which these tests run on
+
     settings = tomllib.loads((TOP / "pyproject.toml").read_text("utf-8"))
     lint, build = settings["tool"]["ruff"], settings["tool"]["hatch"]["build"]["targets"]["sdist"]
     named = {*lint.get("extend-exclude", ()), *lint["lint"]["per-file-ignores"], *settings["tool"]["mypy"]["files"]}

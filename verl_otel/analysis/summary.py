@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import gc
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,10 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel.analysis import clocks, digest, gaps, reader, slices, workers
+from verl_otel.analysis import clocks, digest, events, gaps, reader, slices, workers
 from verl_otel.analysis.clocks import Clock
 from verl_otel.analysis.digest import Context, Digest
-from verl_otel.analysis.facts import Event, Explanation, Series
+from verl_otel.analysis.facts import Explanation, Series
 from verl_otel.analysis.fold import Fold
 from verl_otel.analysis.reader import Extent, Process, Writers
 from verl_otel.analysis.slices import Slice
@@ -167,7 +166,7 @@ def _describe(
         validations=tuple(fold.validations),
         slowest=fold.slowest.all(),
         devices=fold.devices(),
-        events=_read_events(folders, fold.problems),
+        events=events.read(folders, fold.problems),
         series=series,
         gaps=found,
         problems=tuple(fold.problems),
@@ -194,28 +193,3 @@ def _state(series: Iterable[Series], manifest: Mapping[str, Any], processes: Ite
         return "ended"
     age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
     return "running" if age < RUNNING_SECONDS else state
-
-
-def _read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
-    found = []
-    for folder in folders:
-        path = folder / "events.jsonl"
-        lines = path.read_bytes().splitlines() if path.is_file() else []
-        for number, line in enumerate(lines, 1):
-            try:
-                each = json.loads(line)
-                detail = each.get("detail")
-                event = Event(
-                    str(each["kind"]),
-                    int(each["time_ns"]),
-                    str(each["text"]),
-                    detail if isinstance(detail, dict) else {},
-                )
-            except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
-                if line.strip():
-                    problems.append(
-                        f"{path.name} line {number} cannot be read ({type(error).__name__}); the rest was used"
-                    )
-                continue
-            found.append(event)
-    return tuple(sorted(found, key=lambda event: event.time_ns))
