@@ -38,6 +38,22 @@ def longest_null(tmp_path_factory):
     return max(train(folder, VERL_OTEL_ENABLED=0)[0]["loop"] for _ in range(4))
 
 
+def train_unslowed(tmp_path, longest, **variables):
+    """Run the loop and compare it with one without telemetry; return its result and its log.
+
+    One request that is waited for would take a hundred times as long; twice is what a busy machine may do. Where it became busier
+    since, the two are measured anew, one right after the other.
+    """
+    for _ in range(3):
+        result, log = train(tmp_path, **variables)
+        if result["loop"] <= 2 * longest:
+            break
+        longest = max(longest, train(tmp_path / "beside", VERL_OTEL_ENABLED=0)[0]["loop"])
+    assert result["loop"] <= 2 * longest
+    assert result["closing"] <= EXIT_TIMEOUT + 2.0
+    return result, log
+
+
 @pytest.fixture
 def serve():
     """Return a function that starts a server which answers as it is told."""
@@ -89,17 +105,12 @@ def dead():
         return f"http://127.0.0.1:{probe.getsockname()[1]}"
 
 
-def assert_unslowed(result, longest):
-    """One request that is waited for would take a hundred times as long; twice is what a busy machine may do."""
-    assert result["loop"] <= 2 * longest
-    assert result["closing"] <= EXIT_TIMEOUT + 2.0
-
-
 @pytest.mark.parametrize("behaviour", [refuse, slow, hang], ids=lambda function: function.__name__)
 def test_a_bad_endpoint_does_not_slow_training(behaviour, serve, tmp_path, longest_null):
     """A refusing, slow or hanging endpoint: twenty steps take as long as without, the exit ends in time."""
-    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=serve(behaviour))
-    assert_unslowed(result, longest_null)
+    result, log = train_unslowed(
+        tmp_path, longest_null, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=serve(behaviour)
+    )
     if behaviour is not slow:
         assert result["dropped"] > 0
         assert log.count("telemetry is being dropped") == 1
@@ -108,8 +119,7 @@ def test_a_bad_endpoint_does_not_slow_training(behaviour, serve, tmp_path, longe
 
 def test_a_dead_endpoint_does_not_slow_training(dead, tmp_path, longest_null):
     """Nobody listens: twenty steps take as long as without, every span is counted as dropped, two lines are logged."""
-    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=dead)
-    assert_unslowed(result, longest_null)
+    result, log = train_unslowed(tmp_path, longest_null, VERL_OTEL_ENABLED=1, OTEL_EXPORTER_OTLP_ENDPOINT=dead)
     assert result["dropped"] == SPANS
     assert [line.partition(":")[0] for line in log.splitlines()] == ["verl-otel", "verl-otel"]
 
@@ -117,8 +127,9 @@ def test_a_dead_endpoint_does_not_slow_training(dead, tmp_path, longest_null):
 def test_an_unwritable_folder_does_not_slow_training(tmp_path, longest_null):
     """A run folder that cannot be made: one line, every span counted."""
     (tmp_path / "file").touch()
-    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=tmp_path / "file" / "runs")
-    assert_unslowed(result, longest_null)
+    result, log = train_unslowed(
+        tmp_path, longest_null, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=tmp_path / "file" / "runs"
+    )
     assert result["dropped"] == SPANS
     assert log.count("cannot write") == 1
 
@@ -127,7 +138,8 @@ def test_a_full_disk_does_not_slow_training(tmp_path, longest_null):
     """No room on the device: one line, every span counted (``/dev/full`` fails every write as a full disk does)."""
     folder = tmp_path / "runs" / "r"
     folder.mkdir(parents=True)
-    result, log = train(tmp_path, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_ID="r", VERL_OTEL_TEST_FULL_DISK=1)
-    assert_unslowed(result, longest_null)
+    result, log = train_unslowed(
+        tmp_path, longest_null, VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_ID="r", VERL_OTEL_TEST_FULL_DISK=1
+    )
     assert result["dropped"] == SPANS
     assert log.count("No space left on device") == 1

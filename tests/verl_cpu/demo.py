@@ -38,9 +38,15 @@ def main():
         return code
     folder = max((path.parent for path in runs.glob("*/run.json")), key=lambda path: path.stat().st_mtime)
     (out / "training.log").replace(folder / "training.log")
-    say(f"verl-otel report {os.path.relpath(folder)}")
-    print(flush=True)
-    return subprocess.call([Path(sys.executable).with_name("verl-otel"), "report", os.path.relpath(folder)])
+    shown, page = os.path.relpath(folder), os.path.relpath(folder / "report.html")
+    for words in (["report", shown], ["explain", shown, "--steps", "1"], ["report", shown, "--html", page]):
+        say(f"verl-otel {' '.join(words)}")
+        print(flush=True)
+        code = subprocess.call([Path(sys.executable).with_name("verl-otel"), *words])
+        if code:
+            return code
+        print(flush=True)
+    return 0
 
 
 def train(command, environ, out):
