@@ -238,3 +238,13 @@ def test_the_resource_says_project_and_experiment(tracking_class, tmp_path):
         verl_otel.shutdown()
     last = next((tmp_path / "r1").glob("traces-*")).read_text().splitlines()[-1]
     assert '"bed/exp-1"' in last
+
+
+def test_a_failed_run_stays_failed(recorded, tracking_class):
+    """The trainer's ``fit`` raised; verl's ``Tracking`` then says 0 in its destructor, as if all were well."""
+    made = tracking_class("p", "e")
+    tracking.end_run(failed=True)
+    made.finish()
+    assert recorded.value("verl.run.state") == 3
+    tracking_class("p", "again").finish()
+    assert recorded.value("verl.run.state") == 2
