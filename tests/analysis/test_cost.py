@@ -88,7 +88,7 @@ def test_several_steps_together():
     known = step._replace(cost=cost.of_step(step, [trajectory(1, 7), trajectory(2, 3)], DEVICES))
     price = cost.sum_up([known, known, step])
     assert price == cost.Price(40.0, 14, {"dropped": 6})
-    assert price.generated_tokens == 20
+    assert cost.sum_up([known], {"dropped": 1, "failed": 2}).wasted_tokens == {"dropped": 4, "failed": 2}
     assert cost.sum_up([step]) is None
 
 
@@ -118,7 +118,8 @@ def test_tokens_are_conserved(facts, data):
     step = make_step(*trained)
     found = cost.of_step(step, members, DEVICES)
     price = cost.sum_up([step._replace(cost=found)])
-    assert price.generated_tokens == sum(each.response_tokens for each in members)
+    never = sum(price.wasted_tokens.get(reason, 0) for reason in cost.NEVER_TRAINED)
+    assert price.trained_tokens + never == sum(each.response_tokens for each in members)
     assert sum(found.wasted_tokens.get(reason, 0) for reason in cost.TRAINED_FOR_NOTHING) <= found.trained_tokens
     assert set(found.wasted_tokens) <= {*cost.NEVER_TRAINED, *cost.TRAINED_FOR_NOTHING}
     assert cost.of_step(step, members[::-1], DEVICES[::-1]) == found

@@ -39,6 +39,7 @@ def test_what_went_on_says_so(tmp_path):
         {"kind": "crash", "time_ns": 2 * 10**9, "text": "CRASH worker died", "detail": {"key": ["crash", "b"]}},
         {"kind": "resolved", "time_ns": 35 * 10**9, "text": "resolved: goes on", "detail": {"key": ["stall", "a"]}},
         {"kind": "stall", "time_ns": 60 * 10**9, "text": "STALL in tool", "detail": {"key": ["stall", "a"]}},
+        {"kind": "resolved", "time_ns": 70 * 10**9, "text": "superseded", "detail": {"key": ["stall", "a"]}},
     ]
     (tmp_path / events.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
     problems = []

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_otel.analysis import kept
-from verl_otel.analysis.facts import Segment, Step, Trajectory
+from verl_otel.analysis.facts import DeviceTime, Segment, Step, Trajectory
 from verl_otel.analysis.kept import Slowest, Steps
+from verl_otel.cli.explain_words import device_seconds
 
 
 def trajectory(length, number=0):
@@ -87,3 +88,28 @@ def test_the_slowest_are_those_of_a_sort(lengths, count):
         slowest.add(trajectory(length, number))
     expected = sorted(enumerate(lengths), key=lambda each: (-each[1], each[0]))[:count]
     assert [each.trace_id for each in slowest.all()] == [number for number, _ in expected]
+
+
+@given(
+    st.integers(0, 10**6).flatmap(
+        lambda window: st.lists(st.lists(st.integers(0, window), max_size=4).map(sorted), min_size=1, max_size=9).map(
+            lambda cuts: (window, cuts)
+        )
+    )
+)
+@settings(deadline=None)
+def test_what_is_short_keeps_the_mean_of_its_gpus(told):
+    """However many GPUs there were, one entry stays that sums up to the window, each cause within nanoseconds of its mean."""
+    window, cuts = told
+    causes = ("train", "rollout", "data", "tail_wait", "unknown")
+    parts = [[after - before for before, after in itertools.pairwise([0, *each, window])] for each in cuts]
+    devices = tuple(
+        DeviceTime(f"g{number}", dict(zip(causes, each, strict=False))) for number, each in enumerate(parts)
+    )
+    (found,) = kept.shorten(step(1, 5)._replace(devices=devices)).devices
+    assert found.gpus == len(devices)
+    assert device_seconds([found]) == pytest.approx(device_seconds(devices))
+    assert sum(found.nanoseconds.values()) == window
+    for cause in causes:
+        mean = sum(each.nanoseconds.get(cause, 0) for each in devices) / len(devices)
+        assert abs(found.nanoseconds.get(cause, 0) - mean) <= len(causes)

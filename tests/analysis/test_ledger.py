@@ -118,3 +118,11 @@ def test_nothing_known_is_nothing_accounted():
     """Without a device there is no account, and without spans all of it is start-up."""
     assert Ledger(devices.find([], {})).add_window(0, 10, [], []) == ()
     assert account("sync", 0, 10) == {f"actor_rollout_ref-{rank}": {"start_up": 10} for rank in range(2)}
+
+
+def test_calls_whose_workers_wrote_nothing_are_unknown():
+    """Where the files of the workers are missing, nobody knows what their GPUs did while they were called."""
+    known = call("update_actor", 10, 20, worker("actor_rollout_ref-0", "update_actor", 11, 19))
+    lost = call("update_actor", 30, 40)
+    found = account("sync", 10, 50, [step(10, 50, phase("update_actor", 10, 45, known, lost))], [])
+    assert found["actor_rollout_ref-0"] == {"start_up": 1, "train": 8, "data": 21, "unknown": 10}

@@ -258,7 +258,9 @@ def states_at(nodes, tick):
         elif kind in ("weight_sync", "checkpoint") or (kind == "validation" and node.instance == "trainer-0"):
             states.add(kind)
         elif kind.startswith("call "):
-            states |= {idleness.find_work(kind.removeprefix("call "))} & {"weight_sync", "checkpoint"}
+            work = idleness.find_work(kind.removeprefix("call "))
+            states |= {work} & {"weight_sync", "checkpoint"}
+            states |= {"missing"} if work == "train" and not node.children else set()
         elif is_training(node) and not nested:
             states.add("training")
     return states

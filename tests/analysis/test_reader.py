@@ -10,6 +10,7 @@ import pytest
 
 from verl_otel.analysis import reader
 from verl_otel.analysis.reader import Extent, Writers
+from verl_otel.errors import VerlOtelError
 
 
 def whole(folder, kind="traces"):
@@ -116,6 +117,29 @@ def test_a_folder_that_is_named_twice_is_read_once(story, tmp_path):
     folder = tmp_path / "r1"
     story.manifest()
     assert reader.check_folders([folder, folder / ".." / "r1"]) == (folder,)
+
+
+@pytest.mark.parametrize("kind", ["traces", "open", "metrics", "record"])
+def test_folders_of_different_runs_are_refused(stories, tmp_path, kind):
+    """Whatever there is of a run says which one it is; folders of one run, and those that do not say, are taken."""
+    folders = []
+    for place, run_id in (("a", "r1"), ("b", "r2"), ("c", "r1")):
+        story = stories.Story(tmp_path / place, run_id)
+        process = story.process(host=place)
+        if kind == "traces":
+            stories.step(process, 1, 0, 1)
+        elif kind == "open":
+            process.still_open("verl.step", 0, 1)
+        elif kind == "metrics":
+            process.scalar("x", 0, 1.0)
+        else:
+            story.manifest()
+        folders.append(story.write())
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "traces-x-y-1.jsonl").write_text("")
+    assert len(reader.check_folders([folders[0], folders[2], tmp_path / "d"])) == 3
+    with pytest.raises(VerlOtelError, match=r"different runs: .*a \(r1\), .*b \(r2\); compare them with verl-otel"):
+        reader.check_folders(folders)
 
 
 def test_a_file_that_cannot_be_opened_is_named(tmp_path):

@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Stragglers: who came late, prepared long, had more tokens or computed more, before collectives made all equally slow."""
 
+import sys
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -173,6 +175,29 @@ def test_delays_are_bounded_and_do_not_depend_on_the_date(starts, prepare, shift
         values = starts if each.evidence == "arrival" else computes
         assert 0 < each.seconds <= (max(values) - min(values)) / 1000 + 1e-9
     assert told(shift) == told(0)
+
+
+def test_the_work_grows_with_the_ranks_and_not_with_their_pairs():
+    """Eight times as many ranks cost about eight times as many steps of Python, not sixty-four times as many."""
+
+    def count(size):
+        root, events = (
+            step([rank(n, 0.0001 * n, 9, 1, verl__batch__tokens=3, verl__cpu__time=1.0) for n in range(size)]),
+            [0],
+        )
+
+        def profile(*_):
+            events[0] += 1
+
+        before = sys.getprofile()
+        sys.setprofile(profile)
+        try:
+            stragglers.find(root)
+        finally:
+            sys.setprofile(before)
+        return events[0]
+
+    assert count(256) < 12 * count(32)
 
 
 def make_step(number, *late):

@@ -3,6 +3,7 @@
 """A run is explained from its files, the same in one slice or many, in one process or several, on one host's clock or many."""
 
 import itertools
+import math
 import time
 
 import pytest
@@ -233,6 +234,58 @@ def test_tokens_that_no_step_trained_on_are_waste_of_their_step(stories, story):
     assert (cost.trained_tokens, cost.wasted_tokens) == (10, {"dropped": 7})
 
 
+def test_tokens_that_belong_to_no_step_are_waste_of_the_run(stories, story):
+    """Trajectories of no step (fully asynchronous) and of a step that never ended are counted, with the run."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    used = stories.trajectory(agent, 0, 3, verl__response__tokens=10)
+    stories.trajectory(agent, 0, 3, index=1, step=9, verl__response__tokens=7)
+    free = stories.trajectory(agent, 0, 3, index=2, verl__response__tokens=5)
+    del free.attributes["verl.step.number"]
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 5)], [used])
+    run = explain(story.write())
+    assert run.steps[0].cost.wasted_tokens == {}
+    assert run.unused == {"dropped": 12}
+
+
+def test_tokens_of_a_number_that_two_steps_have_count_once(stories, story):
+    """A resumed run does a step again: what was generated for its number and not used is waste of the last one."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    stories.trajectory(agent, 0, 3, verl__response__tokens=7)
+    for begin in (0, 20):
+        stories.step(trainer, 1, begin, begin + 10)
+    run = explain(story.write())
+    assert [step.cost.wasted_tokens for step in run.steps] == [{}, {"dropped": 7}]
+    assert run.unused == {}
+
+
+def test_an_unbounded_clock_allows_no_verdict(stories, tmp_path, monkeypatch):
+    """Where nothing tells how far the clock of a host on the path is, the uncertainty is infinite, and not zero."""
+    folder = long_story(stories, tmp_path / "r1", steps=6, hosts=("node-1", "node-2"))
+    unbounded = summary.clocks.estimate([], "node-1", ["node-1", "node-2"])
+    assert unbounded["node-2"].uncertainty == math.inf
+    monkeypatch.setattr(summary.clocks, "estimate", lambda *_: unbounded)
+    run = explain(folder)
+    assert {step.uncertainty for step in run.steps} == {math.inf}
+    assert not any(step.verdicts for step in run.steps)
+
+
+def test_a_run_in_which_nothing_has_ended_begins_with_what_is_open(stories, story):
+    """Before the first span has ended, the run began with the first that is open."""
+    trainer = story.process()
+    trainer.still_open("verl.step", 3, 30, verl__step__number=1)
+    run = explain(story.write())
+    assert (run.start_ns, run.end_ns) == (stories.at(3), stories.at(30))
+
+
+def test_a_run_without_spans_begins_with_its_first_value(stories, story):
+    """Without any span, the scalars tell when the run was there."""
+    trainer = story.process()
+    trainer.scalar("verl.run.state", 2, 1)
+    trainer.scalar("verl.run.state", 7, 1)
+    run = explain(story.write())
+    assert (run.start_ns, run.end_ns) == (stories.at(2), stories.at(7))
+
+
 def test_validations_are_told_with_their_step(stories, story):
     """Validations are roots of their own and no steps."""
     story.process().span("verl.validation", 0, 3, state=stories.STEP, verl__step__number=0)
@@ -250,7 +303,7 @@ def test_validations_are_told_with_their_step(stories, story):
         ([1], [{"ended": 1.0}], "ended"),
         ([1], [{"ended": 1.0}, {}], "no end seen"),
         ([1], "damaged", "no end seen"),
-        ([], None, ""),
+        ([], None, "no end seen"),
     ],
 )
 def test_how_the_run_ended(stories, story, states, attempts, state):

@@ -260,6 +260,49 @@ def test_a_rank_that_others_waited_for():
     assert second[0].instance == "actor-3"
 
 
+def straggle(*found):
+    """Verdicts on the second of three ordinary steps in which these ranks came late."""
+    told = [
+        (
+            *Plan(number, **({"update_actor": 1.0} if number == 2 else {})).tell(),
+            {"stragglers": found if number == 2 else ()},
+        )
+        for number in (1, 2, 3)
+    ]
+    return judge(*told)[1]
+
+
+def test_a_late_rank_costs_no_more_than_its_call_held_the_step():
+    """What `update_actor` takes of the path bounds what a rank can have cost there; the delay itself is told as it is."""
+    (verdict,) = straggle(Straggler("update_actor", 3, "actor-3", 3.0, "arrival"))
+    assert verdict.seconds == 3.0
+    assert verdict.saved == pytest.approx(1.4, rel=0.01)
+
+
+def test_a_late_rank_beside_the_critical_path_held_nobody():
+    """A rank came late to a call that ran beside the rollouts, which the step waited for."""
+    late = Straggler("log_prob", 1, "actor-1", 3.0, "arrival")
+    told = []
+    for number in (1, 2, 3):
+        members = usual()
+        beside = f.call("log_prob", 0, S, f.worker("log_prob", 0, S))
+        phases = [beside, f.phase("gen", 0, 4 * S, f.consume(4 * S, *members))]
+        told.append((f.step(0, 4 * S, *phases), members, {"stragglers": (late,) if number == 2 else ()}))
+    assert judge(*told) == [(), (), ()]
+
+
+def test_a_worker_that_did_not_begin_is_named_and_not_the_trainer():
+    """A call was made and its worker's method began ten seconds late: the worker's process is the place to look."""
+    told = []
+    for number in range(1, 6):
+        late = 10 * S if number == 3 else 0
+        end = 3 * S + late
+        call = f.call("log_prob", S, end, f.worker("log_prob", S + S // 10 + late, end))
+        told.append((f.step(0, end, f.phase("ref", S, end, call), number=number), []))
+    (verdict,) = judge(*told)[2]
+    assert (verdict.cause, verdict.cause_name, verdict.instance) == ("call", "log_prob", "actor-0")
+
+
 def test_the_worst_comes_first():
     """Several causes of one step are in the order of what they cost."""
     verdicts = plan(at2={"tool 0/0": 2.0, "weight_sync": 5.0, "ref": 3.0})[1]
@@ -322,11 +365,3 @@ def test_two_slow_steps_are_known_when_others_follow():
         said = judged.judge(steps[-1], root, members)
         assert number != 3 or said == ()
     assert [step.number for step in judged.settle(steps) if step.verdicts] == [2, 3]
-
-
-def test_the_slowest_are_sorted_and_limited():
-    """The slowest trajectories come first, as many as are asked for."""
-    members = [f.roll(0, (index * 7 % 10 + 1) * S) for index in range(10)]
-    assert [each.seconds for each in tail.slowest(members, 3)] == [10.0, 9.0, 8.0]
-    assert len(tail.slowest(members, 100)) == 10
-    assert tail.slowest([], 3) == []

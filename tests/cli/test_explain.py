@@ -20,6 +20,7 @@ from verl_otel.analysis.facts import (
 )
 from verl_otel.analysis.gaps import Gaps
 from verl_otel.cli import explain_text, explain_words, runs
+from verl_otel.cli import saved as saved_module
 
 TOOL = ("tool", "python")
 
@@ -201,7 +202,10 @@ def test_as_many_steps_as_are_asked_for(call, explanations, explained):
     assert shown() == ["5", "4", "3"]
     assert shown("--steps", "1") == ["5"]
     assert shown("--steps", "99") == ["5", "4", "3", "2", "1"]
-    assert call("explain", "--steps", "0", "r1").code == 2
+    for wrong in ("0", "x", "-1"):
+        result = call("explain", "--steps", wrong, "r1")
+        assert result.code == 2
+        assert f"'{wrong}' is not a number of that: give 1 or more" in result.err
 
 
 def test_nothing_to_explain(call, explanations, explained):
@@ -321,6 +325,45 @@ def test_trajectories_keep_their_names_in_the_path(explanations):
     text = explain_text.render(explanations.explanation([step]))
     assert "trajectory prompt-7/2: LLM call" in text
     assert "trajectory e0000000: LLM call" in text
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "seconds"),
+    [
+        ([("phase", "gen", "phase", 1.0), ("tool", "python", "tool", 1.5)], 1.5),
+        ([("phase", "gen", "phase", 1.0), ("phase", "update_weights", "weight_sync", 0.2)], 1.2),
+        ([("tool", "python", "tool", 1.0), ("rank", "rank 1", "worker", 0.5)], 1.5),
+        ([("phase", "update_actor", "worker", 0.7), ("rank", "rank 1", "worker", 0.5)], 0.7),
+        ([("phase", "gen", "phase", 9.0), ("phase", "update_weights", "weight_sync", 9.0)], 4.4),
+        ([], 0.0),
+    ],
+)
+def test_what_held_different_phases_adds_up(explanations, verdicts, seconds):
+    """Two verdicts on one phase tell the same wait, those on two phases two; nothing is longer than the step."""
+    made = tuple(
+        Verdict(1, 4.4, kind, subject, cause, "update_actor" if kind == "rank" else "", saved, saved)
+        for kind, subject, cause, saved in verdicts
+    )
+    step = explanations.step(1, explanations.HEALTHY, verdicts=made)
+    path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
+    assert saved_module.saved(step._replace(path=path)) == pytest.approx(seconds)
+
+
+def test_a_run_without_an_ended_span_has_no_times_since_its_start(explanations):
+    """Where it is not known when the run began nothing is said to be after that, and no title stands alone."""
+    event = Event("stall", explanations.T0, "verl.step for 60 s", {})
+    text = explain_text.render(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
+    assert "STALL: verl.step for 60 s" in text
+    assert " after " not in text
+    assert "The whole run" not in text
+
+
+def test_how_long_a_failed_step_took_is_nobodys_measure(explanations):
+    """The median of the others is of whole steps."""
+    steps = explanations.steps(explanations.HEALTHY, 4, start_up=False)
+    steps[1:3] = [each._replace(failed=True, end_ns=each.start_ns + 10**9) for each in steps[1:3]]
+    text = explain_text.render(explanations.explanation(steps))
+    assert "Step 4 took 4.40 s (others: median 4.40 s)." in text
 
 
 class Terminal:

@@ -24,7 +24,9 @@ def test_the_first_lines_name_the_slow_tool(call, stories, runs):
     head, counts, empty, verdict, *_ = result.out.splitlines()
     assert result.code == 0
     assert head == "Run r1 · bed/demo · grpo · verl 0.9.1 · finished"
-    assert counts == ("2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool calls, 4 processes")
+    assert counts == (
+        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool calls, 4 processes, 25.00 s"
+    )
     assert empty == ""
     assert verdict == (
         "Step 2 (15.00 s) waited up to 7.00 s for trajectory bbbbbbbb/0 alone, which spent 7.00 s of its 9.00 s "
@@ -55,12 +57,86 @@ def test_phases_are_shown_with_seconds_and_share(call, stories, runs):
 
 
 def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, stories, story):
-    """Without a late trajectory the first lines name the slowest step and its largest phase."""
+    """Without a late trajectory the first lines name the slowest step and its largest phase; start-up is told apart."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 10, [("gen", 0, 2), ("update_actor", 2, 10)])
     stories.step(trainer, 2, 10, 15, [("gen", 10, 11), ("update_actor", 11, 15)])
+    lines = call("report", story.write()).out.splitlines()
+    assert lines[3].startswith("Slowest step after the first: 2, 5.00 s, 80% of it in update_actor.")
+    assert lines[4] == "The first, step 1, took 10.00 s: start-up is in it (update_actor 80%)."
+
+
+def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call, stories, story):
+    """Where a step spent its time in an update, what its trajectories did is beside the point."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    members = [stories.trajectory(agent, 0, 1, index=n, calls=[("llm", "m", 0, 1)]) for n in range(2)]
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 1), ("update_actor", 1, 10)], members)
     out = call("report", story.write()).out
-    assert "Slowest step: 1, 10.00 s, 80% of it in update_actor." in out.splitlines()[3]
+    assert "90% of it in update_actor" in out
+    assert "slowest trajectories spent" not in out
+    assert "of their time in LLM" not in out
+
+
+def test_a_failed_step_comes_first(call, stories, story):
+    """The step that an exception ended stands in the first lines of report and explain, with the exception's type."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 10)])
+    stories.step(trainer, 2, 10, 14, [("gen", 10, 14)], error__type="RuntimeError")
+    folder = story.write()
+    for command in ("report", "explain"):
+        lines = call(command, folder).out.splitlines()
+        assert "FAILED: step 2 after 4.00 s: RuntimeError" in lines[:5]
+
+
+def test_names_from_elsewhere_cannot_write_to_the_terminal(call, stories, story):
+    """Escape codes in names of tools, models, runs and open spans are written out, wherever they are shown."""
+    evil = "py\x1b[2J\u202ethon"
+    trainer, agent = story.process(), story.process("agent_loop", pid=7)
+    calls = [("llm", evil, 0, 1), ("tool", evil, 1, 90)]
+    members = [stories.trajectory(agent, 0, 90, uid=evil, index=n, calls=calls) for n in range(2)]
+    stories.step(trainer, 1, 0, 100, [("gen", 0, 95)], members)
+    agent.still_open(f"execute_tool {evil}", 95, 96, last_child=evil)
+    story.manifest(verl__project=evil)
+    out = call("report", story.write()).out
+    assert "\x1b" not in out
+    assert "\u202e" not in out
+    assert out.count("\\u001b[2J") >= 4
+
+
+@pytest.mark.parametrize("options", [("--steps", "-1"), ("--slowest", "-1"), ("--json", "--html", "x")])
+def test_wrong_options(call, stories, runs, options):
+    """Exit code 2, and what is allowed."""
+    result = call("report", stories.training(runs / "r1").write(), *options)
+    assert (result.code, result.out) == (2, "")
+    assert "give" in result.err or "not allowed with" in result.err
+
+
+def test_a_page_that_cannot_be_written_is_said(call, stories, runs, tmp_path):
+    """A folder, or a place where nothing can be: exit code 2, the name that was given, and nothing is left behind."""
+    folder = stories.training(runs / "r1").write()
+    (tmp_path / "file").write_text("")
+    for place, reason in (
+        (tmp_path, "it is a folder"),
+        (tmp_path / "file" / "x", "Not a"),
+        (tmp_path / "no" / "x", "No such"),
+    ):
+        result = call("report", folder, "--html", place)
+        assert result.code == 2
+        assert result.err.startswith(f"verl-otel: {place} cannot be written: {reason}")
+
+
+def test_folders_of_different_runs_are_not_mixed(call, stories, tmp_path):
+    """Exit code 2, the runs, and the command that is meant."""
+    folders = [stories.training(tmp_path / name, name).write() for name in ("a", "b")]
+    result = call("report", *folders)
+    assert result.code == 2
+    assert f"{folders[0]} (a), {folders[1]} (b); compare them with verl-otel compare" in result.err
+
+
+@pytest.mark.parametrize("command", ["report", "explain", "compare"])
+def test_the_help_has_the_exit_codes(call, command):
+    """What a script needs to know."""
+    assert "Exit code: 0 " in call(command, "--help").out
 
 
 def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, stories, story):

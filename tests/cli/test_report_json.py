@@ -30,7 +30,7 @@ def test_the_whole_report_as_data(report, stories, runs):
         "steps",
         "trajectories",
         "reward",
-        "verdicts",
+        "waits",
         "unfinished",
         "missing",
         "orphans",
@@ -44,7 +44,7 @@ def test_the_whole_report_as_data(report, stories, runs):
     assert first["phases"] == {"gen": 3.0, "update_actor": 5.0}
     assert first["no_phase"] == pytest.approx(2.0)
     assert data["reward"] == {"1": 0.25, "2": 0.75}
-    (verdict,) = data["verdicts"]
+    (verdict,) = data["waits"]
     assert (verdict["step"], verdict["lead"]) == (2, 7.0)
     assert verdict["part"] == {"kind": "tool", "name": "calculator", "seconds": 7.0, "calls": 1, "turn": 1}
     assert verdict["trajectory"] in second["trajectories"]
@@ -54,7 +54,7 @@ def test_trajectories_as_data(report, stories, runs):
     """A trajectory has its identity, length, score and parts; its id is the one by which steps name it."""
     data = report(stories.training(runs / "r1").write())
     by_id = {each["trace_id"]: each for each in data["trajectories"]}
-    slow = by_id[data["verdicts"][0]["trajectory"]]
+    slow = by_id[data["waits"][0]["trajectory"]]
     assert len(slow["trace_id"]) == 32
     assert {each for step in data["steps"] for each in step["trajectories"]} == by_id.keys()
     assert {key: slow[key] for key in ("uid", "index", "step", "validate", "seconds", "score", "failed")} == {

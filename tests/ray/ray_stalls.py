@@ -39,6 +39,19 @@ class Trainer:
             ray.get(waiting)
 
 
+def wait_for_open_work(pid):
+    """Wait until both trajectories of a process and the phase of the trainer stand in the files of what is open."""
+    run = Path(os.environ["VERL_OTEL_RUN_DIR"], os.environ["VERL_OTEL_RUN_ID"])
+    deadline = time.monotonic() + 90
+    while time.monotonic() < deadline:
+        texts = {path.name: path.read_text("utf-8") for path in run.glob("open-*.jsonl")}
+        mine = "".join(text for name, text in texts.items() if name.endswith(f"-{pid}.jsonl"))
+        if mine.count('"verl.rollout.index"') == 2 and any('"verl.phase.gen"' in text for text in texts.values()):
+            return
+        time.sleep(0.1)
+    raise TimeoutError("the work has not begun")
+
+
 def main():
     from verl_otel import plugin
 
@@ -50,11 +63,11 @@ def main():
     trainer = ray.remote(Trainer).remote()
     pids = ray.get([actor.pid.remote() for actor in actors])
     trainer.fit.remote(actors)
-    time.sleep(5)
+    wait_for_open_work(pids[1])
     os.kill(pids[1], signal.SIGKILL)
     killed = time.time()
     events = Path(os.environ["VERL_OTEL_RUN_DIR"], os.environ["VERL_OTEL_RUN_ID"], "events.jsonl")
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 90
     found = []
     while not found and time.monotonic() < deadline:
         time.sleep(0.2)

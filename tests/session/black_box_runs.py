@@ -25,7 +25,10 @@ FAST = (
     (box, {"BEAT_SECONDS": 0.15, "POST_SECONDS": 0.3}),
     (post, {"STALE": 2.0}),
     (roll, {"STOPPED_SILENT": 1.0}),
-    (limits, {"SLACK": 2.0, "QUIET": 1.5, "SILENT": 3.0, "SILENT_SLACK": 1.0}),
+    (
+        limits,
+        {"SLACK": 2.0, "QUIET": 1.5, "SILENT": float(os.environ.get("BLACK_BOX_SILENT", "3")), "SILENT_SLACK": 1.0},
+    ),
     (watcher, {"POLL": 0.2, "AGAIN": 0.3, "KNOWN": 0.3, "CONFIRM": 0.8, "GATHER": 2.0}),
 )
 
@@ -88,6 +91,12 @@ def train(what):
                 registry.gauge("verl.run.state").set(2)
                 session.flush()
                 print("finished", flush=True)
+            elif line.strip() == "fail":
+                registry.gauge("verl.run.state").set(3)
+                session.flush()
+                print("failed", flush=True)
+            elif line.strip() == "fork_busy" and not os.fork():
+                work(600)
             elif line.strip() == "fork" and not os.fork():
                 time.sleep(600)
 

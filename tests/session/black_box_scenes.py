@@ -28,7 +28,7 @@ class Story:
 
     def __init__(self, alone=1800.0):
         self._members, self._states, self._rows, self._peers = {}, {}, [], {}
-        self._alone, self._moving = alone, set()
+        self._alone, self._moving, self._busy = alone, set(), set()
 
     def process(self, who, role="agent_loop", state=ALIVE, **more):
         self._members[who] = member(who, role, **more)
@@ -41,6 +41,10 @@ class Story:
 
     def moving(self, *whos):
         self._moving.update(whos)
+        return self
+
+    def busy(self, *whos):
+        self._busy.update(whos)
         return self
 
     def open(self, who, name, age, parent=None, links=(), quiet=None, **attributes):
@@ -64,4 +68,4 @@ class Story:
             who: each._replace(suspects=tuple(s for s in each.suspects if (who, s.span) not in above))
             for who, each in self._members.items()
         }
-        return Scene(NOW, members, self._states, self._rows, self._peers, self._alone, self._moving)
+        return Scene(NOW, members, self._states, self._rows, self._peers, self._alone, self._moving, self._busy)

@@ -81,9 +81,10 @@ def black_box(tmp_path, environ):
     made.end()
 
 
-def one(run, wait_for, kind):
-    """The only event of a kind, once it is there."""
-    (event,) = wait_for(lambda: run.events(kind), SECONDS)
+def one(run, wait_for, kind, process=None):
+    """The only event of a kind, once it is there; the only one of a process, where others may be called silent as well."""
+    tail = f"-{process.pid}" if process is not None else ""
+    (event,) = wait_for(lambda: [each for each in run.events(kind) if each["detail"]["key"][1].endswith(tail)], SECONDS)
     return event
 
 
@@ -190,7 +191,7 @@ def test_the_watch_is_taken_over_when_the_watcher_is_killed(black_box, wait_for)
     wait_for(lambda: black_box.has_open(first) and list(black_box.folder.glob("black-box/watcher-*-0.lock")))
     black_box.start("agent_loop", 1, "wait")
     first.kill()
-    assert one(black_box, wait_for, "crash")["detail"]["culprit"]["pid"] == first.pid
+    assert one(black_box, wait_for, "crash", first)["detail"]["culprit"]["pid"] == first.pid
 
 
 def test_a_frozen_watcher_is_named_by_its_deputy(black_box, wait_for):
@@ -200,13 +201,14 @@ def test_a_frozen_watcher_is_named_by_its_deputy(black_box, wait_for):
     wait_for(lambda: black_box.has_open(first) and list(black_box.folder.glob("black-box/watcher-*-0.lock")))
     black_box.start("trainer")
     os.kill(first.pid, signal.SIGSTOP)
-    assert one(black_box, wait_for, "stall")["detail"]["culprit"]["pid"] == first.pid
+    assert one(black_box, wait_for, "stall", first)["detail"]["culprit"]["pid"] == first.pid
 
 
 def test_healthy_work_with_heavy_tails_is_no_event(black_box, wait_for):
     """Trajectories whose durations spread over two orders of magnitude: nothing is said."""
-    trainer = black_box.start("trainer")
-    loops = [black_box.start("agent_loop", number, "healthy") for number in range(2)]
+    patient = {"BLACK_BOX_SILENT": "8"}  # a busy machine holds a process up for seconds
+    trainer = black_box.start("trainer", **patient)
+    loops = [black_box.start("agent_loop", number, "healthy", **patient) for number in range(2)]
     black_box.go()
 
     def ended():
@@ -232,6 +234,20 @@ def test_after_the_end_of_the_run_nobody_is_missed(black_box, wait_for):
     black_box.go(other)
     wait_for(lambda: black_box.has_open(other))
     assert not black_box.events()
+
+
+def test_a_process_whose_death_fails_the_run_is_a_crash(black_box, wait_for):
+    """The trainer is told of the death and fails at once: it is said all the same, by a watcher that had no time to confirm it."""
+    trainer = black_box.start("trainer")
+    loop = black_box.start("agent_loop", 1, "wait")
+    black_box.go()
+    wait_for(lambda: black_box.has_open(loop) and black_box.has_open(trainer))
+    loop.kill()
+    loop.wait()
+    tell(trainer, "fail")
+    event = one(black_box, wait_for, "crash")
+    assert event["detail"]["culprit"]["pid"] == loop.pid
+    assert [(row["uid"], row["index"]) for row in event["detail"]["held_trajectories"]] == [("uid-1", 7)]
 
 
 def test_it_works_without_the_file_exporter(black_box, wait_for):
@@ -284,3 +300,34 @@ def test_a_forked_child_holds_neither_the_lock_nor_the_files(black_box, wait_for
         assert one(black_box, wait_for, "crash")["detail"]["culprit"]["pid"] == first.pid
     finally:
         os.kill(child, signal.SIGKILL)
+
+
+def test_a_forked_child_that_its_parent_kills_at_work_is_no_crash(black_box, wait_for):
+    """A reward function that is given up: it is forgotten, with its record and its file of open spans."""
+    parent = black_box.start("trainer")
+    black_box.go()
+    tell(parent, "fork_busy")
+    (record,) = wait_for(lambda: [path for path in records(black_box) if not path.stem.endswith(f"-{parent.pid}")])
+    assert json.loads(record.read_text("utf-8"))["child"]
+    (opened,) = wait_for(
+        lambda: [path for path in black_box.folder.glob("open-*.jsonl") if f"-{parent.pid}." not in path.name]
+    )
+    os.kill(int(record.stem.rpartition("-")[2]), signal.SIGKILL)
+    wait_for(lambda: not record.exists() and not opened.exists(), SECONDS)
+    assert not black_box.events()
+
+
+def records(run):
+    return list(run.folder.glob("black-box/process-*.json"))
+
+
+def test_a_process_tells_the_thread_that_gives_its_signs_of_life(black_box, wait_for):
+    """So that one that waits for a disk is not called frozen."""
+    process = black_box.start("trainer")
+    told = wait_for(
+        lambda: [each for path in records(black_box) if (each := json.loads(path.read_text("utf-8")))["drain"]]
+    )
+    drain = told[0]["drain"]
+    assert drain != process.pid
+    assert Path(f"/proc/{process.pid}/task/{drain}").exists()
+    assert not told[0]["child"]

@@ -203,3 +203,14 @@ def test_spans_that_are_each_others_parents_end_the_search(story):
     one = trajectory(story, "agent-0", 30)
     story._rows[-1] = one._replace(parent=one.span)
     assert found(story)[0][:2] == ("frozen", "agent-0")
+
+
+@pytest.mark.parametrize("state", ["alive", FROZEN])
+def test_a_users_span_around_a_training_is_no_stall_while_the_training_moves(state):
+    """It has no peers and is as old as the run: only where nothing has ended in its process for as long is it one."""
+    for busy in (True, False):
+        story = Story(100).process("trainer-0", "trainer", state)
+        story.open("trainer-0", "experiment", 120)
+        if busy:
+            story.busy("trainer-0")
+        assert found(story) == ([] if busy else [("overdue" if state == "alive" else state, "trainer-0", "experiment")])

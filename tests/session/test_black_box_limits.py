@@ -33,6 +33,7 @@ def test_alike_peers_give_a_tight_limit():
 def test_few_peers_or_a_heavy_tail_give_a_wide_limit():
     """With few peers four times the longest is ordinary; where each of the longest is twice the next one, eight times."""
     assert limits.limit(peers_of([2.0, 2.0]), 1800.0) == pytest.approx(4 * 2.0 + 10)
+    assert limits.silent_limit(peers_of([2.0, 2.0]), 1800.0) == pytest.approx(2 * 2.0 + 5)
     assert limits.limit(peers_of([2.0**power for power in range(10)]), 1800.0) == pytest.approx(8 * 2.0**9 + 10)
 
 

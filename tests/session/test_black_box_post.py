@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """One watcher, a deputy for a frozen one, and the first again when it thaws."""
 
+import errno
 import os
 
 import pytest
@@ -62,3 +63,23 @@ def test_nodes_that_share_a_folder_have_their_own(tmp_path, posts):
     assert posts[0].take()
     assert other.take()
     other.leave()
+
+
+def test_a_file_system_without_locks_is_said_and_not_taken_for_a_held_post(posts, monkeypatch):
+    """Nobody would watch, and nobody would know."""
+
+    def fail(handle, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(post.fcntl, "flock", fail)
+    with pytest.raises(OSError, match="No locks"):
+        posts[0].take()
+    assert not posts[0].is_held
+
+
+def test_the_touch_is_by_the_clock_of_this_node(posts, tmp_path, monkeypatch):
+    """A file server's clock may be minutes away; a watcher there would look frozen."""
+    posts[0].take()
+    monkeypatch.setattr(post.time, "time_ns", lambda: 10**18)
+    posts[0].touch()
+    assert (tmp_path / "watcher-here-0.lock").stat().st_mtime_ns == 10**18

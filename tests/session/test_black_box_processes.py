@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 
 import pytest
 
@@ -127,3 +128,14 @@ def test_memory_and_outputs_are_those_of_the_kernel(sleeper, tmp_path):
 def test_the_kernels_kills_are_a_number():
     """Whatever this machine's control groups are, the answer is a number."""
     assert processes.count_kills() >= 0
+
+
+def test_a_thread_that_waits_for_a_disk_is_told_from_others(monkeypatch):
+    """The kernel's D, of that thread alone."""
+    mine = processes.find(os.getpid())
+    assert not processes.waits_for_device(mine, threading.get_native_id())
+    assert not processes.waits_for_device(mine, 0)
+    read = processes._read
+    stuck = f"/proc/{mine.pid}/task/17/stat"
+    monkeypatch.setattr(processes, "_read", lambda path: "17 (a) b) D" + " 1" * 20 if path == stuck else read(path))
+    assert processes.waits_for_device(mine, 17)

@@ -81,3 +81,11 @@ def test_a_uid_is_shown_short():
     uid = "0f3c2a11-aaaa-bbbb-cccc-0123456789ab"
     row = story.open("agent-0", "verl.trajectory", 1, **{"verl.sample.uid": uid, "verl.rollout.index": 3})
     assert records.label(row) == "0f3c2a11/3"
+
+
+def test_the_file_of_events_is_bounded(tmp_path, monkeypatch):
+    """What would make it larger is left out."""
+    monkeypatch.setattr(records, "MAX_EVENTS", 1000)
+    for _ in range(100):
+        records.append(tmp_path, "stall", "text", {"key": ("stall", "a", ""), "place": "here"})
+    assert 800 < (tmp_path / records.EVENTS).stat().st_size <= 1000

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from verl_otel.recording.progress import Peers
 from verl_otel.session.black_box import members, processes, roll
 from verl_otel.session.black_box.processes import Process
 from verl_otel.session.black_box.roll import Roll
@@ -111,3 +112,27 @@ def test_memory_is_kept_for_ten_minutes(folder, monkeypatch):
     memory = made.sights["one"].memory
     assert len(memory) == roll.MEMORY_LENGTH == 10 * 60 / 5
     assert memory[-1][1] > 1 << 20
+
+
+def test_a_process_whose_disk_does_not_answer_is_alive(folder, monkeypatch):
+    """Its thread waits in the kernel: not frozen, and doubtful only for a while. Without that it is frozen."""
+    monkeypatch.setattr(processes, "waits_for_device", lambda process, thread: thread == 17)
+    write(folder, "slow", beat=time.time() - 20, drain=17)
+    write(folder, "slower", beat=time.time() - 100, drain=17)
+    write(folder, "quiet", beat=time.time() - 20, drain=18)
+    found = call(folder, since=0).sights
+    assert {who: (each.state, each.is_stuck, each.is_doubtful) for who, each in found.items()} == {
+        "slow": (ALIVE, True, True), "slower": (ALIVE, True, False), "quiet": ("frozen", False, False),
+    }  # fmt: skip
+
+
+def test_a_forked_child_that_died_is_forgotten(folder, dead_pid):
+    """Its parent may have wanted it; its record and its open spans go."""
+    write(folder, "child", Process(dead_pid, 1), child=True, peers={"verl.reward": Peers(2, (3.0, 1.0))})
+    opened = folder.parent / "open-child.jsonl"
+    opened.touch()
+    made = call(folder)
+    assert not made.sights
+    assert made.left == {"verl.reward": Peers(2, (3.0, 1.0))}
+    assert not opened.exists()
+    assert not list(folder.iterdir())

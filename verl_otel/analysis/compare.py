@@ -84,6 +84,10 @@ class Comparison(NamedTuple):
     """The largest first. They sum up to the difference of the typical step; empty where a run's critical paths are not known."""
     notes: tuple[str, ...]
     """What makes the runs differ in kind, and what was left out."""
+    noise: float = significance.NOISE
+    """What was assumed: relative standard deviation of a run's level among runs of the same thing."""
+    untested: tuple[str, ...] = ()
+    """Rows that were asked for and that one of the runs has, but in too few steps to tell."""
 
 
 Values = dict[str, tuple[str, list[float]]]
@@ -112,10 +116,14 @@ def compare(
     first, second = (steps[: min(counts)] for steps in usable)
     notes = tuple(_note(a, b, first, second, skip))
     if min(counts) < significance.FEWEST:
-        return Comparison(a.run_id, b.run_id, counts, skip, enough=False, rows=(), contributions=(), notes=notes)
+        return Comparison(a.run_id, b.run_id, counts, skip, False, (), (), notes, noise)
     values = [_measure(steps, each.steps) for steps, each in ((first, a), (second, b))]
-    rows = _test(values[0], values[1], set(asked), noise)
-    return Comparison(a.run_id, b.run_id, counts, skip, True, rows, _explain(first, second), notes)
+    wanted = set(asked)
+    rows = _test(values[0], values[1], wanted, noise)
+    untested = wanted - {row.name for row in rows}
+    untested = {name for name in untested if any(max(each[name][1], default=0) > 0 for each in values if name in each)}
+    parts = _explain(first, second)
+    return Comparison(a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)))
 
 
 def names(explanation: Explanation) -> list[str]:

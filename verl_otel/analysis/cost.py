@@ -46,11 +46,6 @@ class Price(NamedTuple):
     trained_tokens: int
     wasted_tokens: dict[str, int]
 
-    @property
-    def generated_tokens(self) -> int:
-        """All response tokens, trained on or not."""
-        return self.trained_tokens + sum(self.wasted_tokens.get(reason, 0) for reason in NEVER_TRAINED)
-
 
 def of_step(step: Step, members: Sequence[Trajectory], devices: Sequence[DeviceTime], *, algorithm: str = "") -> Cost:
     """Return what a step cost.
@@ -79,12 +74,17 @@ def of_step(step: Step, members: Sequence[Trajectory], devices: Sequence[DeviceT
     return Cost(nanoseconds / 1e9, trained, dict(wasted))
 
 
-def sum_up(steps: Sequence[Step]) -> Price | None:
-    """Return what steps cost together; None where no step's cost is known."""
+def sum_up(steps: Sequence[Step], unused: Mapping[str, int] | None = None) -> Price | None:
+    """Return what steps cost together; None where no step's cost is known.
+
+    Args:
+        steps: The steps.
+        unused: Tokens that no step trained on and that belong to none of the steps (`Explanation.unused`).
+    """
     costs = [step.cost for step in steps if step.cost is not None]
     if not costs:
         return None
-    wasted: dict[str, int] = defaultdict(int)
+    wasted: dict[str, int] = defaultdict(int, unused or {})
     for cost in costs:
         for reason, tokens in cost.wasted_tokens.items():
             wasted[reason] += tokens

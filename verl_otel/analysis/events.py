@@ -14,6 +14,8 @@ from verl_otel.analysis.facts import Event
 NAME: Final = "events.jsonl"
 RESOLVED: Final = "resolved"
 """A line of this kind ends the stall with the same key."""
+SUPERSEDED: Final = "superseded"
+"""Text of such a line where the process did not go on: something else is said of it."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
@@ -50,6 +52,8 @@ def _resolve(events: Iterable[Event]) -> tuple[Event, ...]:
     for event in events:
         if event.kind != RESOLVED:
             found.append(event)
+            continue
+        if event.text == SUPERSEDED:
             continue
         for index in range(len(found) - 1, -1, -1):
             ended = found[index]

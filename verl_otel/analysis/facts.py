@@ -205,6 +205,8 @@ class DeviceTime(NamedTuple):
     device: str
     nanoseconds: dict[str, int]
     """By cause, one of `CAUSES`."""
+    gpus: int = 1
+    """Of how many GPUs it is the mean: more than one only for steps of a long run whose detail was not kept."""
 
 
 class Cost(NamedTuple):
@@ -244,18 +246,21 @@ class Step(NamedTuple):
     """The worst first; empty: nothing held it noticeably."""
     stragglers: tuple[Straggler, ...] = ()
     devices: tuple[DeviceTime, ...] = ()
-    """GPU time from the start of this step to the start of the next one (or the end of the run)."""
+    """GPU time from the start of this step to the start of the next one (or the end of the run). Of steps of a long run whose detail
+    was not kept, one entry: the mean of all GPUs."""
     cost: Cost | None = None
     slowest: tuple[Trajectory, ...] = ()
     """Its slowest trajectories, a few."""
     quantiles: tuple[float, ...] = ()
     """Seconds of its trajectories: minimum, p50, p95, p99, maximum."""
     uncertainty: float = 0.0
-    """Seconds by which the clocks that its path goes through may be apart."""
+    """Seconds by which the clocks that its path goes through may be apart; infinite where nothing bounds one of them."""
     members: int = 0
     """How many trajectories it trained on. In a long run their ids are kept of some steps only."""
     blind_spots: tuple[str, ...] = ()
     """Evidence for stragglers that its spans cannot show (`stragglers.EVIDENCE`)."""
+    error: str = ""
+    """Type of the exception that ended it; empty: none, or not known."""
 
     @property
     def seconds(self) -> float:
@@ -321,3 +326,5 @@ class Explanation(NamedTuple):
     """What could not be read, in words."""
     offsets: tuple[tuple[str, float, float], ...] = ()
     """By how many seconds the clock of a host was found to be ahead of the trainer's, and the uncertainty of that."""
+    unused: dict[str, int] = {}
+    """Response tokens that no step trained on and that were generated for no step of ``steps``, by why (`Cost.wasted_tokens`)."""

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
@@ -17,6 +16,7 @@ from verl_otel.analysis.gaps import Tally
 from verl_otel.analysis.kept import SLOWEST_OF_STEP, Slowest, Steps
 from verl_otel.analysis.ledger import Ledger
 from verl_otel.analysis.reader import Open, Writers
+from verl_otel.analysis.savings import find_savings
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slices import END
 from verl_otel.analysis.traces import LATE_NS, Node, Trace, Unfinished, Written, assemble
@@ -71,8 +71,8 @@ class Fold:
         self._windows = Windows()
         self._waiting: OrderedDict[int, Trajectory] = OrderedDict()
         self._spent: OrderedDict[int, Trajectory] = OrderedDict()
-        self._unused: dict[int, dict[str, int]] = {}
-        """Response tokens that no step trained on, by the step for which they were generated, and by reason."""
+        self._unused: dict[int | None, dict[str, int]] = {}
+        """Response tokens that no step trained on, by the step for which they were generated (None: not known), and by reason."""
         self._judge = tail.Judge()
         self._ledger: Ledger | None = None
         self._counts = dict.fromkeys(Counts._fields, 0)
@@ -103,6 +103,9 @@ class Fold:
     def finish(self) -> None:
         """Nothing more comes."""
         self.end_ns = max([self.end_ns, *(self.set_clock(each.process, each.written_ns) for each in self._all_open())])
+        if self._windows.begin_ns is None:  # nothing has ended yet: the run begins with what is open
+            for each in self._all_open():
+                self._windows.saw(self.set_clock(each.process, each.span.start_ns))
         self._add_traces(self._unfinished.take_rest())
         for trace_id in list(self._open_spans):
             self._add_traces([(trace_id, [])])
@@ -178,7 +181,7 @@ class Fold:
 
     def _give_up(self, trajectory: Trajectory) -> None:
         """Remember what a trajectory cost that no step trained on."""
-        if trajectory.step is not None:
+        if trajectory.response_tokens:
             wasted = self._unused.setdefault(trajectory.step, {})
             reason = cost.judge_unused(trajectory)
             wasted[reason] = wasted.get(reason, 0) + trajectory.response_tokens
@@ -199,7 +202,7 @@ class Fold:
             uncertainty=uncertainty,
             slowest=_slowest(members),
         )
-        step = step._replace(savings=tail.find_savings(step, members))
+        step = step._replace(savings=find_savings(step, members))
         step = step._replace(verdicts=self._judge.judge(step, root, members))
         self._windows.add_step(Draft(step, members))
 
@@ -215,14 +218,14 @@ class Fold:
         return found
 
     def _uncertainty(self, path: Iterable[Segment]) -> float:
-        """Return by how many seconds the clocks of the hosts on a path may be apart, where anything bounds them."""
+        """Return by how many seconds the clocks of the hosts on a path may be apart: infinite where nothing bounds one of them."""
         clocks = self._context.clocks
         if not clocks:
             return 0.0
         hosts = {name_instance(values): str(values.get(attr.HOST_NAME)) for values in self.writers.resources}
         passed = {hosts.get(segment.instance, "") for segment in path}
         known = (clocks[host].uncertainty for host in passed if host in clocks)
-        return max(filter(math.isfinite, known), default=0.0)
+        return max(known, default=0.0)
 
     # -- windows --
 
@@ -240,17 +243,25 @@ class Fold:
                 step = step._replace(devices=devices)
                 self.steps.add(step._replace(cost=cost.of_step(step, members, devices, algorithm=self._algorithm)))
 
-    def settled_steps(self) -> tuple[Step, ...]:
-        """Return the steps with their final verdicts, in the order of time."""
-        return tuple(self._with_unused(step) for step in self._judge.settle(self.steps.all()))
+    def settled_steps(self) -> tuple[tuple[Step, ...], dict[str, int]]:
+        """Return the steps with their final verdicts, in the order of time, and the unused tokens that belong to none of them.
 
-    def _with_unused(self, step: Step) -> Step:
-        wasted = self._unused.get(step.number, {}) if step.number is not None else {}
-        if not wasted or step.cost is None:
-            return step
-        before = step.cost.wasted_tokens
-        both = {reason: before.get(reason, 0) + wasted.get(reason, 0) for reason in {**before, **wasted}}
-        return step._replace(cost=step.cost._replace(wasted_tokens=both))
+        What was generated for a number goes to the last step of that number: an earlier one was done again by a resumed run.
+        """
+        steps = list(self._judge.settle(self.steps.all()))
+        places: dict[int | None, int] = {
+            step.number: index for index, step in enumerate(steps) if step.number is not None and step.cost
+        }
+        rest: dict[str, int] = {}
+        for number, wasted in self._unused.items():
+            index = places.get(number)
+            before = steps[index].cost if index is not None else None
+            if index is None or before is None:
+                rest = _add_up(rest, wasted)
+            else:
+                both = before._replace(wasted_tokens=_add_up(before.wasted_tokens, wasted))
+                steps[index] = steps[index]._replace(cost=both)
+        return tuple(steps), rest
 
     def counts(self) -> Counts:
         """Return how much there was."""
@@ -259,6 +270,10 @@ class Fold:
     def devices(self) -> tuple[DeviceTime, ...]:
         """Return the time of the GPUs over the whole run."""
         return self._ledger.total() if self._ledger is not None else ()
+
+
+def _add_up(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, int]:
+    return {reason: first.get(reason, 0) + second.get(reason, 0) for reason in (*first, *second)}
 
 
 def _slowest(members: Iterable[Trajectory]) -> tuple[Trajectory, ...]:

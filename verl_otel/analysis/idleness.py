@@ -10,9 +10,21 @@ from __future__ import annotations
 import re
 from typing import Final
 
-STATES: Final = ("validation", "checkpoint", "weight_sync", "switch", "reward", "training", "train", "samples", "data")
+STATES: Final = (
+    "validation",
+    "checkpoint",
+    "weight_sync",
+    "switch",
+    "reward",
+    "training",
+    "missing",
+    "train",
+    "samples",
+    "data",
+)
 """What a trainer can be doing, the strongest first: of several at once the first counts. ``training``: a worker of its computes now;
-``train``: it is in a phase of training, and no worker computes; ``samples``: it waits for rollouts; ``data``: anything else."""
+``missing``: it waits for workers of which nothing is recorded; ``train``: it is in a phase of training, and no worker computes;
+``samples``: it waits for rollouts; ``data``: anything else."""
 
 _PHASES: Final = {
     "gen": "samples",
@@ -50,6 +62,7 @@ IN_STATE: Final = {
     "switch": "switch",
     "reward": "reward_wait",
     "training": "train_wait",
+    "missing": "unknown",
     "train": "data",
     "samples": "rollout_wait",
     "data": "data",
@@ -127,4 +140,4 @@ def _find_cause_elsewhere(lane: str, state: str, awaited: str, *, validating: bo
         return AWAITED[awaited] if lane == "rollout" else "rollout_wait"
     if validating:
         return "validation_wait"
-    return "train_wait" if state in ("switch", "training", "train") else IN_STATE[state]
+    return "train_wait" if state in ("switch", "training", "missing", "train") else IN_STATE[state]

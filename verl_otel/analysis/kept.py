@@ -7,7 +7,7 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from verl_otel.analysis.facts import Step, Trajectory
+from verl_otel.analysis.facts import DeviceTime, Step, Trajectory
 
 MAX_DETAILED: Final = 500
 """Steps of which path, ids and trajectories are kept; 20 kB each."""
@@ -64,10 +64,28 @@ class Steps:
 
 
 def shorten(step: Step) -> Step:
-    """Return a step without its detail."""
+    """Return a step without its detail; of its GPUs the mean, so that it takes as much room however many there are."""
     return step._replace(
-        path=(), trajectories=(), slowest=tuple(each._replace(path=(), activities=()) for each in step.slowest)
+        path=(),
+        trajectories=(),
+        slowest=tuple(each._replace(path=(), activities=()) for each in step.slowest),
+        devices=_average(step.devices),
     )
+
+
+def _average(devices: tuple[DeviceTime, ...]) -> tuple[DeviceTime, ...]:
+    """Return the mean of the GPUs of a step, which all have the same window; it sums up to the window to the nanosecond."""
+    if len(devices) <= 1:
+        return devices
+    sums: dict[str, int] = {}
+    for device in devices:
+        for cause, nanoseconds in device.nanoseconds.items():
+            sums[cause] = sums.get(cause, 0) + nanoseconds
+    count = sum(device.gpus for device in devices)
+    means = {cause: nanoseconds // count for cause, nanoseconds in sums.items()}
+    if means:
+        means[max(means, key=lambda cause: means[cause])] += sum(sums.values()) // count - sum(means.values())
+    return (DeviceTime(f"mean of {count} GPUs", means, count),)
 
 
 class Slowest:

@@ -84,8 +84,7 @@ class Seen:
             if state == "samples" and taken:  # it has its samples: now the engines are put to sleep
                 self._change(max(taken), end, "switch")
         elif name.startswith(_CALL):
-            work = idleness.find_work(name.removeprefix(_CALL))
-            state = work if work in ("weight_sync", "checkpoint") else ""
+            state = _find_called(node)
         elif name == "verl.validation":
             self._change(start, end, "validating")
             if node.instance.startswith(_ROLLOUTER):
@@ -124,6 +123,15 @@ class Seen:
             what = _INDEX[name]
             self.changes.append((start, what, 1))
             self.changes.append((end, what, -1))
+
+
+def _find_called(call: Node) -> str:
+    """Return what the trainer does in a call of its workers, one of `idleness.STATES`; empty where its phase or the workers say it."""
+    work = idleness.find_work(call.span.name.removeprefix(_CALL))
+    if work in ("weight_sync", "checkpoint"):
+        return work
+    has_workers = any(child.span.name.startswith(_WORKER) for child in call.children)
+    return "missing" if work == "train" and not has_workers else ""
 
 
 def _unite(activities: list[Activity], whole: Trajectory) -> Iterator[tuple[int, int]]:

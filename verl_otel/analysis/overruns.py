@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.facts import Segment, Step, Verdict
-from verl_otel.analysis.segments import NOWHERE, find_place
+from verl_otel.analysis.segments import CALL_PREFIX, NOWHERE, find_place
 from verl_otel.analysis.thresholds import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS
 from verl_otel.analysis.traces import Node
 from verl_otel.analysis.typical import Typical
@@ -45,7 +45,7 @@ class Overrun(NamedTuple):
 
 def measure_phases(path: Iterable[Segment], root: Node) -> tuple[Overrun, ...]:
     """Return how long a step's critical path stayed in each of its phases and in each thing there, without its trajectories."""
-    own = [each for each in path if not each.trace_id and each.kind not in _NOT_JUDGED]
+    own = [each for each in _name_awaited(path) if not each.trace_id and each.kind not in _NOT_JUDGED]
     scopes = dict(_find_scopes(root)) if own else {}
     groups: dict[tuple[str, str, str], list[Segment]] = defaultdict(list)
     for segment in own:
@@ -53,6 +53,37 @@ def measure_phases(path: Iterable[Segment], root: Node) -> tuple[Overrun, ...]:
         kind, name = scopes.get(segment.span_id, (segment.kind, segment.name))
         groups[segment.phase, kind, name].append(segment)
     return tuple(_sum_up(key, segments) for key, segments in groups.items())
+
+
+def _name_awaited(path: Iterable[Segment]) -> Iterator[Segment]:
+    """Yield a path in which the time of a call next to a worker's method names that worker.
+
+    The trainer does nothing but wait then: for the way there and back, or for a worker that is busy, stopped or packs its result. Nobody
+    can see which of these it is, but the worker's process is the place to look, and not the trainer's.
+    """
+    parts = list(path)
+    for before, each, after in zip([None, *parts], parts, [*parts[1:], None]):  # noqa: B905 - the first one is longer
+        near = next((other for other in (after, before) if other is not None and other.kind == "worker"), None)
+        yield each._replace(instance=near.instance) if each.kind == "call" and near is not None else each
+
+
+def measure_calls(path: Iterable[Segment], root: Node) -> dict[str, float]:
+    """Return how many seconds of a step's critical path lie in calls of worker groups and below them, by the method that was called."""
+    called: dict[int, tuple[str, ...]] = {}
+    waiting: list[tuple[Node, tuple[str, ...]]] = [(root, ())]
+    while waiting:
+        node, above = waiting.pop()
+        name = node.span.name
+        if name.startswith(CALL_PREFIX) and (method := name.removeprefix(CALL_PREFIX)) not in above:
+            above = (*above, method)
+        if above:
+            called[node.span.span_id] = above
+        waiting += [(child, above) for child in node.children]
+    sums: dict[str, float] = defaultdict(float)
+    for segment in path:
+        for method in called.get(segment.span_id, ()) if not segment.trace_id else ():
+            sums[method] += segment.seconds
+    return dict(sums)
 
 
 def _sum_up(key: tuple[str, str, str], segments: Sequence[Segment]) -> Overrun:

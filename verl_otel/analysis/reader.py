@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis import otlp
+from verl_otel.errors import VerlOtelError
 from verl_otel.model import AttributeValue, Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 
@@ -103,13 +104,44 @@ def check_folders(folders: Iterable[Path]) -> tuple[Path, ...]:
 
     Raises:
         FileNotFoundError: A folder does not exist or holds no file of ours.
+        VerlOtelError: They are folders of different runs.
     """
     by_place: dict[Path, Path] = {}
     for folder in folders:
         by_place.setdefault(folder.resolve(), folder)
         if not any(folder.glob("*.jsonl")) and not (folder / "run.json").exists():
             raise FileNotFoundError(f"{folder} holds no run: expected traces-*.jsonl")
-    return tuple(by_place.values())
+    found = tuple(by_place.values())
+    if len(found) > 1:
+        _check_ids(found)
+    return found
+
+
+def _check_ids(folders: Iterable[Path]) -> None:
+    """Refuse folders of different runs: numbers of steps and ids of processes would be mixed. All nodes of a run know its one id."""
+    by_id: dict[str, Path] = {}
+    for folder in folders:
+        known = _find_id(folder)
+        if known:
+            by_id.setdefault(known, folder)
+    if len(by_id) > 1:
+        told = ", ".join(f"{folder} ({known})" for known, folder in by_id.items())
+        raise VerlOtelError(f"these are folders of different runs: {told}; compare them with verl-otel compare")
+
+
+def _find_id(folder: Path) -> str:
+    """Return the id of the run that a folder is of, as its record or else a process in it says; empty if neither does."""
+    known = read_manifest([folder]).get("run_id")
+    if known:
+        return str(known)
+    for kind in ("traces", "open", "metrics"):
+        read = read_points if kind == "metrics" else read_spans
+        writers = Writers()
+        for _ in read((Extent(path, 0, 1) for path in find_files([folder], kind)), writers, []):
+            found = str(writers.resources[-1].get(attr.RUN_ID, ""))
+            if found:
+                return found
+    return ""
 
 
 def read_lines(extents: Iterable[Extent], problems: list[str]) -> Iterator[tuple[Extent, int, bytes]]:

@@ -13,11 +13,11 @@ what lies before the first collective tells ranks apart, from "Understanding Str
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
-from statistics import median
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.facts import Step, Straggler
+from verl_otel.analysis.outliers import Field
 from verl_otel.analysis.traces import Node
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -27,8 +27,6 @@ LEAD_SECONDS: Final = 0.1
 """What a rank has to be late by at least: Ray's dispatch to the actors of one group differs by tens of milliseconds in healthy runs."""
 LEAD_SHARE: Final = 0.05
 """The same as a share of the call: a twentieth of a call is not what makes it slow."""
-OUTLIER: Final = 3.5
-"""How many scaled median deviations of the others a rank has to be away from their median."""
 PAIR_FACTOR: Final = 2.0
 """Two ranks have no spread: the lead has to be this many times as clear."""
 TOKEN_SHARE: Final = 0.1
@@ -40,8 +38,6 @@ RECENT_STEPS: Final = 20
 _COMPUTE: Final = ("train_batch", "infer_batch")
 _WORKER: Final = "verl.worker "
 _CALL: Final = "verl.call "
-_MAD_TO_DEVIATION: Final = 1.4826
-"""A normal distribution's standard deviation is so many of its median absolute deviations."""
 
 
 class Persistence(NamedTuple):
@@ -198,67 +194,83 @@ def _method(span: SpanRecord) -> str:
     return str(span.attributes.get(attr.WORKER_METHOD, span.name.rpartition(".")[2]))
 
 
+class _Stage(NamedTuple):
+    """A method that all ranks of a call begin with."""
+
+    begins: Field
+    took: Field
+    """How long what lies before it took."""
+
+
 def _compare(method: str, ranks: Sequence[_Rank], uncertainty: float) -> Iterator[Straggler]:
     """Yield the ranks of one call that were late, each with its evidence."""
     length = max(each.end for each in ranks)
     lead = max(LEAD_SECONDS, LEAD_SHARE * length) * (PAIR_FACTOR if len(ranks) == 2 else 1.0)  # noqa: PLR2004 - a pair
     between_clocks = lead + uncertainty
-    for index, own in enumerate(ranks):
-        others = [*ranks[:index], *ranks[index + 1 :]]
-        if own.end < median(each.end for each in others) - LEAD_SECONDS:
+    ends, starts = Field(each.end for each in ranks), Field(each.start for each in ranks)
+    tokens, cpu = _gather([each.tokens for each in ranks]), _gather([each.cpu for each in ranks])
+    stages = _align(ranks)
+    for own in ranks:
+        if own.end < ends.median_without(own.end) - LEAD_SECONDS:
             continue  # it was done before the others: whatever it was late for, nobody waited for it
         delays = {
-            "arrival": _exceed(own.start, [each.start for each in others], between_clocks),
-            "data": _prepare(own, others, between_clocks),
-            "tokens": _overload(own, others, lead, length),
+            "arrival": starts.exceed(own.start, between_clocks),
+            "data": _prepare(own, stages, between_clocks),
+            "tokens": _overload(own, tokens, lead, length),
         }
-        if not any(delays.values()):  # what a rank does before it computes, or with more tokens, is CPU time, too
-            delays["cpu"] = _exceed(own.cpu, [each.cpu for each in others], lead)
+        if cpu is not None and own.cpu is not None and not any(delays.values()):
+            delays["cpu"] = cpu.exceed(
+                own.cpu, lead
+            )  # what it does before it computes, or with more tokens, is CPU time, too
         for evidence, seconds in delays.items():
             if seconds:
                 yield Straggler(method, own.rank, own.instance, seconds, evidence)
 
 
-def _prepare(own: _Rank, others: Sequence[_Rank], lead: float) -> float:
+def _gather(values: Sequence[float | None]) -> Field | None:
+    """Return a number of all ranks; None where one does not say it."""
+    known = [each for each in values if each is not None]
+    return Field(known) if len(known) == len(values) else None
+
+
+def _align(ranks: Sequence[_Rank]) -> list[_Stage]:
+    """Return the methods within a call up to the first one in which ranks do not do the same any more."""
+    found: list[_Stage] = []
+    before = [each.start for each in ranks]
+    for same in zip(*(each.stages for each in ranks), strict=False):
+        if len({method for method, _ in same}) > 1:
+            break
+        begins = [begin for _, begin in same]
+        took = (begin - start for begin, start in zip(begins, before, strict=True))
+        found.append(_Stage(Field(begins), Field(took)))
+        before = begins
+    return found
+
+
+def _prepare(own: _Rank, stages: Sequence[_Stage], lead: float) -> float:
     """Return by how much longer a rank prepared, stage by stage, so that it came late to the next one.
 
     Both must hold, the stage took longer and the next begins late: there may be collectives in between (verl has one in
     ``train_mini_batch``), and ranks that wait in it for a late one take longer, too, but go on when everybody does.
     """
-    total, before, others_before = 0.0, own.start, [each.start for each in others]
-    for index, (method, begins) in enumerate(own.stages):
-        if not all(len(each.stages) > index and each.stages[index][0] == method for each in others):
-            break  # ranks do not do the same any more
-        others_begin = [each.stages[index][1] for each in others]
-        late = _exceed(begins, others_begin, lead)
-        took = [after - start for after, start in zip(others_begin, others_before, strict=True)]
-        total += min(late, _exceed(begins - before, took, lead))
-        before, others_before = begins, others_begin
+    total, before = 0.0, own.start
+    for stage, (_, begins) in zip(stages, own.stages, strict=False):
+        late = stage.begins.exceed(begins, lead)
+        total += min(late, stage.took.exceed(begins - before, lead)) if late else 0.0
+        before = begins
     return total
 
 
-def _overload(own: _Rank, others: Sequence[_Rank], lead: float, length: float) -> float:
+def _overload(own: _Rank, tokens: Field | None, lead: float, length: float) -> float:
     """Return how much of a call goes back to a rank's larger share of tokens, as if time were in proportion to tokens."""
-    shares = [each.tokens for each in others if each.tokens is not None]
-    if not own.tokens or len(shares) < len(others):
+    if tokens is None or not own.tokens:
         return 0.0
-    usual = median(shares)
-    if own.tokens < (1 + TOKEN_SHARE) * usual or not _exceed(own.tokens, shares, 0.0):
+    usual = tokens.median_without(own.tokens)
+    if own.tokens < (1 + TOKEN_SHARE) * usual or not tokens.exceed(own.tokens, 0.0):
         return 0.0
     begin = own.start if own.computes is None else own.computes
     seconds = (min(own.end, length) - begin) * (1 - usual / own.tokens)
     return seconds if seconds >= lead else 0.0
-
-
-def _exceed(own: float | None, others: Iterable[float | None], lead: float) -> float:
-    """Return by how much a value exceeds the median of the others, 0 if not clearly or if one is not known."""
-    known = [each for each in others if each is not None]
-    if own is None or not known or None in others:
-        return 0.0
-    usual = median(known)
-    spread = _MAD_TO_DEVIATION * median(abs(each - usual) for each in known)
-    beyond = own - usual
-    return beyond if beyond > 0 and beyond >= lead and beyond > OUTLIER * spread else 0.0
 
 
 def _number(span: SpanRecord, key: str) -> float | None:

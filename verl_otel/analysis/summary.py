@@ -16,7 +16,7 @@ from typing import Any, Final
 from verl_otel.analysis import clocks, digest, events, gaps, reader, slices, workers
 from verl_otel.analysis.clocks import Clock
 from verl_otel.analysis.digest import Context, Digest
-from verl_otel.analysis.facts import Explanation, Series
+from verl_otel.analysis.facts import Event, Explanation, Series
 from verl_otel.analysis.fold import Fold
 from verl_otel.analysis.reader import Extent, Process, Writers
 from verl_otel.analysis.slices import Slice
@@ -27,7 +27,9 @@ PARALLEL_BYTES: Final = 64 << 20
 """Runs below this are read by one process: it takes a second, and others would first have to be started."""
 RUNNING_SECONDS: Final = 15.0
 """Files that were written so recently belong to a run that is still going."""
-_STATES: Final = {1.0: "no end seen", 2.0: "finished", 3.0: "failed"}
+NO_END: Final = "no end seen"
+"""State of a run of which nobody says that it ended, and that is too old to be going on."""
+_STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed"}
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
 """How much of a long run on several hosts is looked at to find how far their clocks are apart: 16 times 8 MiB."""
@@ -153,25 +155,38 @@ def _describe(
         if not math.isfinite(clock.uncertainty)
     ]
     run_id = manifest.get("run_id") or (processes[0].resource.text(attr.RUN_ID) if processes else folders[0].name)
+    steps, unused = fold.settled_steps()
+    told = events.read(folders, fold.problems)
+    start_ns, end_ns = _bounds(fold, series, told)
     found = gaps.find(fold.tally, processes, fold.opened, manifest)
     return Explanation(
         run_id=str(run_id),
         folders=tuple(map(str, folders)),
         manifest=dict(manifest),
         state=_state(series, manifest, processes),
-        start_ns=fold.start_ns,
-        end_ns=fold.end_ns,
+        start_ns=start_ns,
+        end_ns=end_ns,
         counts=fold.counts(),
-        steps=fold.settled_steps(),
+        steps=steps,
         validations=tuple(fold.validations),
         slowest=fold.slowest.all(),
         devices=fold.devices(),
-        events=events.read(folders, fold.problems),
+        events=told,
         series=series,
         gaps=found,
         problems=tuple(fold.problems),
         offsets=tuple((host, clock.largest, clock.uncertainty) for host, clock in sorted(known.items())),
+        unused=unused,
     )
+
+
+def _bounds(fold: Fold, series: Iterable[Series], told: Iterable[Event]) -> tuple[int, int]:
+    """Return when a run began and ended; one that has no span yet began with its first sign of life. Zeros: there is none."""
+    if fold.start_ns:
+        return fold.start_ns, fold.end_ns
+    times = [each.time_ns for each in told if each.time_ns]
+    times += [time_ns for each in series if each.times_ns for time_ns in (each.times_ns[0], each.times_ns[-1])]
+    return min(times, default=0), max(times, default=0)
 
 
 def _processes(fold: Fold) -> tuple[Process, ...]:
@@ -185,8 +200,8 @@ def _processes(fold: Fold) -> tuple[Process, ...]:
 def _state(series: Iterable[Series], manifest: Mapping[str, Any], processes: Iterable[Process]) -> str:
     """Return how the run ended, as far as it is known: what its trainer said last, what its starter wrote, how old all is."""
     last = max(((each.times_ns[-1], each.values[-1]) for each in series if each.name == "verl.run.state"), default=None)
-    state = _STATES.get(last[1], "") if last is not None else ""
-    if state != "no end seen":
+    state = _STATES.get(last[1], NO_END) if last is not None else NO_END
+    if state != NO_END:
         return state
     attempts = manifest.get("attempts")
     if isinstance(attempts, list) and attempts and isinstance(attempts[-1], dict) and "ended" in attempts[-1]:

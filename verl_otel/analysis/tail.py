@@ -9,20 +9,17 @@ each other, and without that the step would have been noticeably shorter. Rules 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from verl_otel.analysis import critical_path
 from verl_otel.analysis.blame import decide_lag
-from verl_otel.analysis.facts import Step, Straggler, Trajectory, Verdict
+from verl_otel.analysis.facts import Step, Trajectory, Verdict
 from verl_otel.analysis.laggards import Lag, find_lags, measure_spans
-from verl_otel.analysis.overruns import Overrun, decide_overruns, measure_phases
-from verl_otel.analysis.savings import find_savings
+from verl_otel.analysis.overruns import Overrun, decide_overruns, measure_calls, measure_phases
 from verl_otel.analysis.thresholds import LOOK_AHEAD, PHASE_SECONDS, RANK_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
 from verl_otel.analysis.traces import Node
 from verl_otel.analysis.typical import Typical
-
-__all__ = ["Judge", "find_savings", "slowest"]
 
 
 class _Case(NamedTuple):
@@ -32,6 +29,8 @@ class _Case(NamedTuple):
     """Without what is large."""
     lags: tuple[Lag, ...]
     overruns: tuple[Overrun, ...]
+    calls: Mapping[str, float]
+    """How many seconds of its critical path lie in each call of a worker group, by method."""
 
 
 class Judge:
@@ -67,7 +66,7 @@ class Judge:
         slim = step._replace(
             path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
         )
-        case = _Case(slim, lags, overruns)
+        case = _Case(slim, lags, overruns, measure_calls(path, root) if step.stragglers else {})
         self._cases.append(case)
         while len(self._cases) > LOOK_AHEAD:
             self._finish(self._cases.popleft())
@@ -86,13 +85,13 @@ class Judge:
             self._final[case.step.trace_id] = verdicts
 
     def _decide(self, case: _Case) -> tuple[Verdict, ...]:
-        step, lags, overruns = case
+        step, lags, overruns, calls = case
         first = step.trace_id == self._first
         found: list[Verdict] = []
         for summed in (False, True):  # many short ones together only where no single one was long
             found = found or self._decide_lags(step, (lag for lag in lags if lag.summed == summed), first=first)
         if not first:  # the first step starts what the others find running
-            ranks = _judge_ranks(step)
+            ranks = _judge_ranks(step, calls)
             late = {verdict.cause_name: verdict.seconds for verdict in ranks}
             found += ranks
             found += decide_overruns(overruns, step, self._typical, _floor(step, PHASE_SECONDS), late)
@@ -114,32 +113,27 @@ def _floor(step: Step, seconds: float) -> float:
     return max(seconds, STEP_SHARE * step.seconds, step.uncertainty)
 
 
-def _judge_ranks(step: Step) -> list[Verdict]:
-    """Return verdicts on ranks that others waited for, one for each rank: its largest delay."""
-    worst: dict[int, Straggler] = {}
+def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
+    """Return verdicts on ranks that others waited for, one for each rank: the delay that cost the step most.
+
+    A call that is not on the critical path cost the step nothing, whoever came late to it, and no delay costs more than what the
+    path spent in the call.
+    """
+    worst: dict[int, Verdict] = {}
     for each in step.stragglers:
-        if (
-            each.seconds >= _floor(step, RANK_SECONDS)
-            and each.seconds > worst.get(each.rank, each._replace(seconds=0.0)).seconds
-        ):
-            worst[each.rank] = each
-    return [
-        Verdict(
-            step.number,
-            step.seconds,
-            "rank",
-            f"rank {each.rank}",
-            "worker",
-            each.method,
-            each.seconds,
-            min(each.seconds, step.seconds),
-            instance=each.instance,
-            uncertainty=step.uncertainty,
-        )
-        for each in worst.values()
-    ]
-
-
-def slowest(trajectories: Iterable[Trajectory], count: int) -> list[Trajectory]:
-    """Return the slowest trajectories."""
-    return sorted(trajectories, key=lambda trajectory: -trajectory.seconds)[:count]
+        saved = min(each.seconds, calls.get(each.method, 0.0))
+        before = worst.get(each.rank)
+        if saved >= _floor(step, RANK_SECONDS) and (before is None or saved > before.saved):
+            worst[each.rank] = Verdict(
+                step.number,
+                step.seconds,
+                "rank",
+                f"rank {each.rank}",
+                "worker",
+                each.method,
+                each.seconds,
+                saved,
+                instance=each.instance,
+                uncertainty=step.uncertainty,
+            )
+    return list(worst.values())

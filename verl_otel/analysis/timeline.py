@@ -173,6 +173,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         gen_end_ns=generations[-1].end_ns if generations else 0,
         quantiles=find_quantiles(sorted(each.seconds for each in members)),
         members=len(consumed),
+        error=str(span.attributes.get(attr.ERROR_TYPE, "")),
     )
 
 

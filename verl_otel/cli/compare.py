@@ -11,7 +11,8 @@ Examples:
   verl-otel compare A B --fail-if 'step>+5%' --fail-if 'tokens_per_second<-5%' --fail-if 'gpu idle>+10%'
   verl-otel compare --json A B | jq '.rows[] | select(.significant)'
 
-Exit code: 0 no condition holds, 1 a condition of --fail-if holds (significant and beyond), 2 wrong usage.
+Exit code: 0 no condition holds, 1 a condition of --fail-if holds (significant and beyond), 2 wrong usage, 3 a condition could not be judged
+(too few whole steps: a run crashed, or was short).
 """
 
 from __future__ import annotations
@@ -20,10 +21,14 @@ import argparse
 import json
 import sys
 from pathlib import Path
+from typing import Final
 
 from verl_otel.analysis import compare, significance
-from verl_otel.cli import compare_json, compare_text, runs
+from verl_otel.cli import compare_json, compare_text, options, runs
 from verl_otel.cli.conditions import Condition, parse
+
+NOT_JUDGED: Final = 3
+"""Exit code: neither that a condition holds nor that it does not is known."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,30 +51,42 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_percent,
         default=significance.NOISE,
         metavar="PERCENT",
-        help="by how much runs of the same thing differ from each other (2%%)",
+        help="by how much runs of the same thing differ from each other (2%%); more on a shared machine: measure it",
     )
     parser.add_argument(
-        "--skip", type=_steps, default=compare.START_UP_STEPS, metavar="N", help="first steps that do not count (1)"
+        "--skip",
+        type=options.count,
+        default=compare.START_UP_STEPS,
+        metavar="N",
+        help="first steps that do not count (1)",
     )
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Read both runs, compare, print. Returns 1 when a condition holds."""
+    """Read both runs, compare, print. Returns 1 when a condition holds, 3 when one could not be judged."""
     a, b = (runs.explain([each]) for each in (arguments.a, arguments.b))
     conditions: list[Condition] = arguments.fail_if
     known = dict.fromkeys([*compare.names(a), *compare.names(b)])
-    for condition in conditions:
-        if condition.name not in known:
-            print(f"verl-otel: --fail-if {condition.text!r}: {_suggest(condition.name, list(known))}", file=sys.stderr)
-            return 2
     found = compare.compare(a, b, asked=[each.name for each in conditions], noise=arguments.noise, skip=arguments.skip)
+    if found.enough or len(known) > 1:  # else nothing was recorded that a name could be checked against
+        for condition in conditions:
+            if condition.name not in known:
+                print(
+                    f"verl-otel: --fail-if {condition.text!r}: {_suggest(condition.name, list(known))}", file=sys.stderr
+                )
+                return 2
     results = [(each, each.judge(found)) for each in conditions]
     if arguments.json:
         json.dump(compare_json.to_json(found, results), sys.stdout, indent=1, allow_nan=False)
         print()
     else:
         print(compare_text.render(found, results, markdown=arguments.md))
-    return int(any(result.holds for _, result in results))
+    for condition, result in results:
+        if not result.judged:
+            print(f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}", file=sys.stderr)
+    if any(result.holds for _, result in results):
+        return 1
+    return 0 if all(result.judged for _, result in results) else NOT_JUDGED
 
 
 def _condition(text: str) -> Condition:
@@ -77,12 +94,6 @@ def _condition(text: str) -> Condition:
         return parse(text)
     except ValueError as error:
         raise argparse.ArgumentTypeError(str(error)) from None
-
-
-def _steps(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"{text!r} is no number of steps: give 0 or more")
-    return int(text)
 
 
 def _percent(text: str) -> float:
@@ -96,7 +107,5 @@ def _percent(text: str) -> float:
 
 
 def _suggest(name: str, known: list[str]) -> str:
-    if not known or known == ["step"]:
-        return f"nothing is known of {name!r}: neither run has a whole step after its first"
     shown = [each for each in known if not each.startswith("path ")]
     return f"there is no row {name!r}; the rows are {', '.join(shown)}, and 'path KIND NAME' for parts of the critical path"

@@ -20,6 +20,7 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]])
         "steps": {"a": comparison.counts[0], "b": comparison.counts[1]},
         "skipped": comparison.skipped,
         "enough": comparison.enough,
+        "noise": comparison.noise,
         "rows": [_row(row) for row in comparison.rows],
         "explanation": [
             {
@@ -32,7 +33,7 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]])
         ],
         "notes": list(comparison.notes),
         "conditions": [
-            {"condition": condition.text, "holds": result.holds, "reason": result.reason}
+            {"condition": condition.text, "holds": result.holds, "judged": result.judged, "reason": result.reason}
             for condition, result in results
         ],
     }

@@ -62,14 +62,17 @@ def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
         return
     step = next(row for row in comparison.rows if row.name == "step")
     before, after = step.difference.a.typical, step.difference.b.typical
+    assumed = f"assuming that runs alike differ by {figure(100 * comparison.noise)}%"
+    if comparison.noise == significance.NOISE:
+        assumed += "; on a shared machine measure it: --noise"
     if step.significant:
         word = "slower" if after > before else "faster"
-        yield f"B is {abs(step.difference.change):.0%} {word}: a typical step took {seconds(before)} in A, {seconds(after)} in B."
+        yield f"B is {abs(step.difference.change):.0%} {word}: a typical step took {seconds(before)} in A, {seconds(after)} in B ({assumed})."
         yield from _explain(comparison, after - before, before)
     else:
         yield (
             f"Not significant: a typical step took {seconds(before)} in A, {seconds(after)} in B ({_change(step)}). "
-            f"Only a change of {step.detectable:.0%} or more would have been noticed."
+            f"Only a change of {step.detectable:.0%} or more would have been noticed ({assumed})."
         )
         others = [row.name for row in comparison.rows if row.significant]
         if others:
@@ -108,16 +111,11 @@ def _names(each: Contribution) -> str:
 
 
 def _table(rows: Sequence[Row], *, markdown: bool) -> str:
-    cells = [["", "A", "B", "change", ""]] + [
-        [
-            show(row.name),
-            _sample(row.difference.a, row.unit),
-            _sample(row.difference.b, row.unit),
-            _change(row),
-            _judgement(row),
-        ]
-        for row in rows
-    ]
+    cells = [["", "A", "B", "change", ""]]
+    for row in rows:
+        scale, suffix = _scale(row)
+        samples = [_sample(each, scale, suffix) for each in (row.difference.a, row.difference.b)]
+        cells.append([show(row.name), *samples, _change(row), _judgement(row)])
     if markdown:
         lines = [
             " | ".join(line).join(("| ", " |"))
@@ -131,11 +129,15 @@ def _table(rows: Sequence[Row], *, markdown: bool) -> str:
     )
 
 
-def _sample(sample: Sample, unit: str) -> str:
+def _scale(row: Row) -> tuple[int, str]:
+    """Return the unit of all numbers of a row, and by what they are multiplied: they are there to be compared."""
+    if row.unit.startswith("s"):
+        return (1, " s") if max(row.difference.a.median, row.difference.b.median) >= 1 else (1000, " ms")
+    return (1000, " GPU ms") if row.unit.startswith("GPU") else (1, "/s")
+
+
+def _sample(sample: Sample, scale: int, suffix: str) -> str:
     """Return the median with the middle half of the steps."""
-    if unit.startswith("s"):
-        return f"{seconds(sample.median)} ({figure(sample.low)}-{figure(sample.high)})"
-    scale, suffix = (1000, " GPU ms") if unit.startswith("GPU") else (1, "/s")
     return f"{figure(scale * sample.median)}{suffix} ({figure(scale * sample.low)}-{figure(scale * sample.high)})"
 
 
@@ -164,4 +166,5 @@ def _count(comparison: Comparison) -> str:
 
 
 def _condition(condition: Condition, result: Result) -> str:
-    return f"{show(condition.text)}: {'HOLDS' if result.holds else 'does not hold'}, {result.reason}"
+    state = "HOLDS" if result.holds else "does not hold" if result.judged else "could not be judged"
+    return f"{show(condition.text)}: {state}, {result.reason}"

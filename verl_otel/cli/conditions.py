@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final, NamedTuple
 
@@ -20,6 +21,8 @@ class Result(NamedTuple):
 
     holds: bool
     reason: str
+    judged: bool = True
+    """False: there is too little to tell whether it holds."""
 
 
 class Condition(NamedTuple):
@@ -37,10 +40,12 @@ class Condition(NamedTuple):
         """Return whether it holds: only where the change is significant and beyond the limit."""
         row = next((row for row in comparison.rows if row.name == self.name), None)
         if row is None:
-            return Result(False, "too few steps to tell")
+            if not comparison.enough or self.name in comparison.untested:
+                return Result(False, "too few steps to tell", judged=False)
+            return Result(False, "neither run has any")
         change = row.difference.change
         beyond = change > self.limit if self.more else change < self.limit
-        told = f"{change:+.1%}"
+        told = f"{change:+.1%}" if math.isfinite(change) else "what A has none of"
         if not beyond:
             return Result(False, f"{told} is within the limit")
         if not row.significant:

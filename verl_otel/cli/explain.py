@@ -23,7 +23,7 @@ import sys
 from pathlib import Path
 
 from verl_otel.analysis.facts import Explanation
-from verl_otel.cli import explain_json, explain_text, runs
+from verl_otel.cli import explain_json, explain_text, options, runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -33,15 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, metavar="N", help="this step, with its whole critical path")
-    which.add_argument("--steps", type=_count, default=3, metavar="K", help="how many of the worst steps (3)")
+    which.add_argument("--steps", type=options.positive, default=3, metavar="K", help="how many of the worst steps (3)")
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"{value} is not a number of steps: give 1 or more")
-    return value
 
 
 def run(arguments: argparse.Namespace) -> int:

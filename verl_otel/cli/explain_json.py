@@ -14,7 +14,7 @@ from verl_otel.analysis.facts import DeviceTime, Explanation, Segment, Step, Ver
 
 def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
     """Return an explanation of some steps as plain data. Seconds everywhere; ids in hexadecimal; null for what is not known."""
-    price = cost.sum_up(run.steps)
+    price = cost.sum_up(run.steps, run.unused)
     found = {
         "run_id": run.run_id,
         "state": run.state,
@@ -33,7 +33,7 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
         "events": [
             {
                 "kind": event.kind,
-                "after": (event.time_ns - run.start_ns) / 1e9,
+                "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
                 "text": event.text,
                 "detail": event.detail,
             }
@@ -62,6 +62,7 @@ def _step(step: Step) -> dict[str, Any]:
         "trace_id": f"{step.trace_id:032x}",
         "seconds": step.seconds,
         "failed": step.failed,
+        "error": step.error,
         "verdicts": [_verdict(each) for each in step.verdicts],
         "path": [_segment(each, step.start_ns) for each in step.path],
         "path_summed": [{"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.groups],

@@ -12,7 +12,8 @@ from typing import Final
 from verl_otel.analysis import cost, stragglers
 from verl_otel.analysis.facts import Explanation, Segment, Step
 from verl_otel.cli import explain_words as words
-from verl_otel.cli.words import dead, headline, seconds, show
+from verl_otel.cli.saved import saved
+from verl_otel.cli.words import dead, failed, headline, number, seconds, show
 
 WIDTH: Final = 120
 PATH_LINES: Final = 8
@@ -31,7 +32,8 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     chosen = choose(run, steps)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
-    parts += ["\n".join(_whole_run(run)), "\n".join(_unknown(run, run.steps))]
+    whole = list(_whole_run(run))
+    parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
     return "\n\n".join(part for part in parts if part)
 
 
@@ -54,20 +56,16 @@ def choose(run: Explanation, count: int) -> list[Step]:
     return [max(usual, key=lambda step: step.seconds)]
 
 
-def saved(step: Step) -> float:
-    """Return by how much a step was longer than it had to be, 0 where nothing held it. Savings overlap: the largest counts."""
-    return max((verdict.saved for verdict in step.verdicts), default=0.0)
-
-
 def _head(run: Explanation) -> str:
-    return "\n".join([f"Run {show(run.run_id)} · {run.state}", *headline(run)])
+    return "\n".join([f"Run {show(run.run_id)} · {run.state}", *filter(None, headline(run))])
 
 
 def _events(run: Explanation) -> Iterator[str]:
     """Yield what went wrong while the run went on: it comes before everything else."""
+    yield from filter(None, [failed(run)])
     for event in run.events[:EVENT_LINES]:
-        after = max(0.0, (event.time_ns - run.start_ns) / 1e9)
-        yield f"{event.kind.upper()} after {seconds(after)}: {show(event.text)}"
+        after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
+        yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
     if len(run.events) > EVENT_LINES:
         yield f"and {len(run.events) - EVENT_LINES} more stalls and crashes"
     for each in getattr(run.gaps, "unfinished", ()):
@@ -84,27 +82,26 @@ def _verdict_count(run: Explanation) -> str:
         return "No step has ended yet, so there is none to explain."
     held = [step for step in run.steps if step.verdicts]
     if not held:
-        return f"Nothing held any of {len(run.steps):,} steps noticeably.{_start_up(run)}{_failed(run)}"
+        return f"Nothing held any of {len(run.steps):,} steps noticeably.{_below(start_up(run))}"
     total = sum(map(saved, held))
     whole = sum(step.seconds for step in run.steps)
     return (
         f"{len(held):,} of {len(run.steps):,} steps took longer than they had to, by {seconds(total)} in all "
-        f"({words.share(total / max(whole, 1e-9))} of the time of all steps).{_start_up(run)}{_failed(run)}"
+        f"({words.share(total / max(whole, 1e-9))} of the time of all steps).{_below(start_up(run))}"
     )
 
 
-def _failed(run: Explanation) -> str:
-    failed = [f"step {words.number(step)} failed after {seconds(step.seconds)}" for step in run.steps if step.failed]
-    return f"\nFAILED: {', '.join(failed[:EVENT_LINES])}" if failed else ""
+def _below(text: str) -> str:
+    return f"\n{text}" if text else ""
 
 
-def _start_up(run: Explanation) -> str:
-    """Return what the first step spent its time on, where it was much longer than the others."""
-    first, others = run.steps[0], run.steps[1:]
+def start_up(run: Explanation) -> str:
+    """Return what the first step of a run with steps spent its time on, where it was much longer than the others; else nothing."""
+    first, others = run.steps[0], [step for step in run.steps[1:] if not step.failed]
     top = max(first.phases, key=lambda phase: phase.seconds, default=None)
     if not others or top is None or first.seconds < LONG_FACTOR * median(step.seconds for step in others):
         return ""
-    return f"\nThe first, step {words.number(first)}, took {seconds(first.seconds)}: start-up is in it ({show(top.key)} {top.share:.0%})."
+    return f"The first, step {number(first)}, took {seconds(first.seconds)}: start-up is in it ({show(top.key)} {top.share:.0%})."
 
 
 # -- one step --
@@ -118,13 +115,13 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
             words.tell(verdict), WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
         )
     if len(shown) < len(step.verdicts):
-        yield f"  And {len(step.verdicts) - len(shown)} more: --step {words.number(step)} shows them."
+        yield f"  And {len(step.verdicts) - len(shown)} more: --step {number(step)} shows them."
     yield from _block("What it waited for, most first (critical path)", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("The same in the order of time", _path_in_order(run, step))
     yield from _block("It would have been shorter by", words.tell_savings(step.savings, step.seconds))
     gpus = words.device_seconds(step.devices)
-    count = len(step.devices)
+    count = sum(device.gpus for device in step.devices)
     yield from _block(
         f"GPU time until the next step ({count} x {seconds(gpus / max(1, count))})", words.tell_devices(step.devices)
     )
@@ -139,11 +136,12 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
 
 
 def _title(run: Explanation, step: Step) -> str:
-    others = [each.seconds for each in run.steps[1:] if each is not step] or [
-        each.seconds for each in run.steps if each is not step
+    whole = [each for each in run.steps if not each.failed]  # how long one took that an exception ended says nothing
+    others = [each.seconds for each in whole if each is not step and each is not run.steps[0]] or [
+        each.seconds for each in whole if each is not step
     ]
     usual = f" (others: median {seconds(median(others))})" if others else ""
-    name = f"Step {words.number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
+    name = f"Step {number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
         return f"{name}, {seconds(saved(step))} longer than it had to{usual}."
     is_long = others and step.seconds > LONG_FACTOR * median(others)
@@ -222,11 +220,10 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 
 
 def _whole_run(run: Explanation) -> Iterator[str]:
-    yield "The whole run"
     gpus = words.device_seconds(run.devices)
     count = len(run.devices)
     yield from _block(f"GPU time ({count} x {seconds(gpus / max(1, count))})", words.tell_devices(run.devices))
-    price = cost.sum_up(run.steps)
+    price = cost.sum_up(run.steps, run.unused)
     if price is not None:
         yield from _block("Tokens", words.tell_cost(price.gpu_seconds, price.trained_tokens, price.wasted_tokens))
     late = stragglers.persist(run.steps)

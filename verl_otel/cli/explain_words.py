@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from verl_otel.analysis import cost
-from verl_otel.analysis.facts import CAUSES, STATES, DeviceTime, Saving, Step, Straggler, Verdict
+from verl_otel.analysis.facts import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
 from verl_otel.analysis.stragglers import Persistence
 from verl_otel.cli.words import seconds, show
 
@@ -21,7 +21,7 @@ KINDS: Final = {
     "checkpoint": "the checkpoint",
     "validation": "the validation",
     "poll": "rollouts had ended, the trainer had not noticed",
-    "start": "submitted, but no rollout had started",
+    "start": "no rollout had started yet",
     "trajectory": "own code and waiting",
     "llm": "LLM call, on the way to its server and back",
     "server": "LLM server",
@@ -36,8 +36,8 @@ KINDS: Final = {
 EVIDENCE: Final = {
     "arrival": "the call reached it late",
     "data": "it prepared longer before it computed",
-    "tokens": "it was given more tokens",
-    "cpu": "it needed more CPU time",
+    "tokens": "it was given more tokens; that is about what it costs",
+    "cpu": "it needed more CPU time; that is about what it costs",
 }
 WASTE: Final = {
     "aborted": "aborted, never trained on",
@@ -151,7 +151,7 @@ def tell_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
 
 def device_seconds(devices: Iterable[DeviceTime]) -> float:
     """Return the seconds of all GPUs together."""
-    return sum(sum(device.nanoseconds.values()) for device in devices) / 1e9
+    return sum(device.gpus * sum(device.nanoseconds.values()) for device in devices) / 1e9
 
 
 def tell_cost(gpu_seconds: float, trained: int, wasted: Mapping[str, int]) -> Iterator[str]:
@@ -175,8 +175,3 @@ def figure(value: float) -> str:
 def share(value: float) -> str:
     """Return a share as a percentage; one that would read as nothing is said to be less than 1 %."""
     return "less than 1%" if 0 < value < SMALL_SHARE else f"{value:.0%}"
-
-
-def number(step: Step) -> str:
-    """Return what a step is called."""
-    return "?" if step.number is None else str(step.number)

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.facts import Explanation, Part, Step, Verdict
-from verl_otel.cli import explain_words, held
-from verl_otel.cli.words import dead, number, seconds
+from verl_otel.cli import explain_text, explain_words, held
+from verl_otel.cli.words import SENTENCE, dead, failed, number, seconds, show
 
 FIRST_LINES: Final = 3
 """How many alarms, and how many findings, are said first."""
@@ -25,8 +25,9 @@ class Line(NamedTuple):
 
 
 def tell(run: Explanation) -> Iterator[Line]:
-    """Yield who died and what held the run; else where its slowest step spent its time."""
-    alarms = [f"{event.kind.upper()}: {event.text}" for event in run.events]
+    """Yield what failed, who died and what held the run; else where its slowest step spent its time. All may be shown as it is."""
+    alarms = list(filter(None, [failed(run)]))
+    alarms += [f"{event.kind.upper()}: {event.text}" for event in run.events]
     alarms += [f"DEAD: {dead(each)}" for each in run.gaps.unfinished if each.dead]
     waits = held.find(run)
     known = {each.trajectory.trace_id for each in waits}
@@ -38,17 +39,28 @@ def tell(run: Explanation) -> Iterator[Line]:
         if not verdict.trace_id or verdict.trace_id not in known
     ]
     findings.sort(key=lambda finding: -finding[0])
-    yield from (Line(text) for text in alarms[:FIRST_LINES])
-    yield from (line for _, line in findings[:FIRST_LINES])
-    if not alarms and not findings and run.steps:
-        longest = max(run.steps, key=lambda step: step.seconds)
-        top = max(longest.phases, key=lambda phase: phase.seconds, default=None)
-        if top is not None:
-            yield Line(
-                f"Slowest step: {number(longest)}, {seconds(longest.seconds)}, {top.share:.0%} of it in {top.key}. "
-                f"No single trajectory held a step noticeably.{_spent(longest)}",
-                longest,
-            )
+    chosen = [Line(text) for text in alarms[:FIRST_LINES]]
+    chosen += [line for _, line in findings[:FIRST_LINES]]
+    if not chosen and run.steps:
+        chosen = list(_tell_healthy(run))
+    yield from (Line(show(line.text, SENTENCE), line.step) for line in chosen)
+
+
+def _tell_healthy(run: Explanation) -> Iterator[Line]:
+    """Yield where the slowest step of a run that nothing held spent its time; the one that starts the run up is told apart."""
+    longest = max(explain_text.choose(run, 1), key=lambda step: step.seconds)
+    top = max(longest.phases, key=lambda phase: phase.seconds, default=None)
+    if top is None:
+        return
+    start_up = explain_text.start_up(run)
+    spent = _spent(longest) if top.key == "gen" else ""
+    yield Line(
+        f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
+        f"{top.share:.0%} of it in {top.key}. No single trajectory held a step noticeably.{spent}",
+        longest,
+    )
+    if start_up:
+        yield Line(start_up, run.steps[0])
 
 
 def _held_line(each: held.Held) -> str:

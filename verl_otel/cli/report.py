@@ -11,6 +11,8 @@ Examples:
   verl-otel report node-1/RUN node-2/RUN
   verl-otel report --json RUN | jq '.steps[0].phases'
   verl-otel report RUN --html run.html
+
+Exit code: 0 reported, 1 the run holds nothing to report, 2 wrong usage, or the page cannot be written.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ import json
 import sys
 from pathlib import Path
 
-from verl_otel.cli import page, report_json, report_text, runs
+from verl_otel.cli import options, page, report_json, report_text, runs
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,16 +30,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "folders", nargs="*", type=Path, metavar="RUN_DIR", help="folder or id of the run; several for several nodes"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
-    parser.add_argument(
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    form.add_argument(
         "--html",
         type=Path,
         metavar="FILE",
         help="write one page with everything in it, to be opened without any service",
     )
-    parser.add_argument("--slowest", type=int, default=5, metavar="N", help="how many slow trajectories to show (5)")
     parser.add_argument(
-        "--steps", type=int, default=20, metavar="N", help="how many steps to show, the slowest kept (20)"
+        "--slowest", type=options.count, default=5, metavar="N", help="how many slow trajectories to show (5)"
+    )
+    parser.add_argument(
+        "--steps", type=options.positive, default=20, metavar="N", help="how many steps to show, the slowest kept (20)"
     )
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from verl_otel.analysis.facts import Explanation, Trajectory
 from verl_otel.cli import held
+from verl_otel.cli.explain_json import strict
 from verl_otel.semconv import attributes as attr
 
 
@@ -33,7 +34,7 @@ def to_json(run: Explanation) -> dict[str, Any]:
         ],
         "trajectories": [_trajectory_json(each) for each in _trajectories(run)],
         "reward": reward_by_step(run),
-        "verdicts": [
+        "waits": [
             {
                 "step": each.step.number,
                 "trajectory": f"{each.trajectory.trace_id:032x}",
@@ -58,22 +59,13 @@ def to_json(run: Explanation) -> dict[str, Any]:
         "orphans": run.gaps.orphans,
         "folders": list(run.folders),
     }
-    return {key: _strict(value) for key, value in report.items()}
+    return {key: strict(value) for key, value in report.items()}
 
 
 def _trajectories(run: Explanation) -> list[Trajectory]:
     known = {each.trace_id: each for step in run.steps for each in step.slowest}
     known |= {each.trace_id: each for each in run.slowest}
     return sorted(known.values(), key=lambda each: each.start_ns)
-
-
-def _strict(thing: Any) -> Any:
-    """Return plain data without the numbers that JSON does not know."""
-    if isinstance(thing, dict):
-        return {key: _strict(value) for key, value in thing.items()}
-    if isinstance(thing, list):
-        return [_strict(value) for value in thing]
-    return None if isinstance(thing, float) and not math.isfinite(thing) else thing
 
 
 def _trajectory_json(each: Trajectory) -> dict[str, Any]:

@@ -10,7 +10,7 @@ from verl_otel.analysis.facts import Explanation, Step, Trajectory
 from verl_otel.analysis.gaps import Gaps
 from verl_otel.cli import first_lines
 from verl_otel.cli.report_json import reward_by_step
-from verl_otel.cli.words import seconds
+from verl_otel.cli.words import headline, number, seconds, show
 from verl_otel.semconv import attributes as attr
 
 
@@ -24,28 +24,16 @@ def render(run: Explanation, *, slowest: int = 5, steps: int = 20) -> str:
         _rewards(run),
         _unfinished(run.gaps),
         _limits(run),
-        f"Files: {', '.join(run.folders)}",
+        f"Files: {', '.join(map(show, run.folders))}",
     ]
     return "\n\n".join(part for part in parts if part)
 
 
 def _headline(run: Explanation) -> str:
-    facts = run.manifest
-    who = "/".join(str(facts[key]) for key in (attr.PROJECT, attr.EXPERIMENT) if facts.get(key))
-    how = ", ".join(str(facts[key]) for key in (attr.ALGORITHM, attr.TRAINER_MODE) if facts.get(key))
-    version = f"verl {facts[attr.VERL_VERSION]}" if facts.get(attr.VERL_VERSION) else ""
+    who, *counts = headline(run)
     state = "FAILED" if run.state == "failed" else run.state
-    head = " · ".join(part for part in (f"Run {run.run_id}", who, how, version, state) if part)
-    counts = run.counts
-    return (
-        f"{head}\n{len(run.steps)} steps, {len(run.validations)} validations, {counts.trajectories} trajectories "
-        f"({counts.trained} trained on), {counts.llm_calls} LLM calls, {counts.tool_calls} tool calls, "
-        f"{counts.processes} processes"
-    )
-
-
-def _number(step: Step) -> str:
-    return "?" if step.number is None else str(step.number)
+    head = " · ".join(part for part in (f"Run {show(run.run_id)}", who, state) if part)
+    return "\n".join([head, *counts])
 
 
 def _steps_table(run: Explanation, limit: int) -> str:
@@ -64,7 +52,7 @@ def _steps_table(run: Explanation, limit: int) -> str:
         cells = [_cell(by_key[key].seconds, by_key[key].share) if key in by_key else "-" for key in keys]
         rows.append(
             [
-                _number(step) + (" FAILED" if step.failed else ""),
+                number(step) + (" FAILED" if step.failed else ""),
                 f"{step.seconds:.2f}",
                 *cells,
                 _cell(step.no_phase, step.no_phase / step.seconds if step.seconds else 0),
@@ -84,8 +72,8 @@ def _gen_line(step: Step) -> str:
     done = (step.rollouts_end_ns - step.gen_start_ns) / 1e9
     rest = (step.gen_end_ns - step.rollouts_end_ns) / 1e9
     if done < 0:
-        return f"  step {_number(step)}: its rollouts were finished {seconds(-done)} before gen began (they run ahead of the step)"
-    return f"  step {_number(step)}: rollouts were finished {seconds(done)} into gen, then {seconds(max(0.0, rest))} until the trainer noticed"
+        return f"  step {number(step)}: its rollouts were finished {seconds(-done)} before gen began (they run ahead of the step)"
+    return f"  step {number(step)}: rollouts were finished {seconds(done)} into gen, then {seconds(max(0.0, rest))} until the trainer noticed"
 
 
 def _slowest_table(run: Explanation, limit: int) -> str:
@@ -142,7 +130,7 @@ def _unfinished(gaps: Gaps) -> str:
     lines = ["Unfinished work"]
     for each in gaps.unfinished:
         state = f"silent for {seconds(each.silent)}: dead" if each.dead else "open when last heard of"
-        lines.append(f"  {each.process.label}: {state}")
+        lines.append(f"  {show(each.process.label)}: {state}")
         for work in each.work[:8]:
             what = " ".join(
                 str(work.span.attributes[key])
@@ -150,14 +138,14 @@ def _unfinished(gaps: Gaps) -> str:
                 if key in work.span.attributes
             )
             child = f", last child {work.last_child}" if work.last_child else ""
-            lines.append(f"    {work.span.name} {what}".rstrip() + f": open for {seconds(work.age)}{child}")
+            lines.append(show(f"    {work.span.name} {what}".rstrip()) + f": open for {seconds(work.age)}{show(child)}")
         if len(each.work) > 8:  # noqa: PLR2004 - a screen's worth
             lines.append(f"    and {len(each.work) - 8} more")
     return "\n".join(lines)
 
 
 def _limits(run: Explanation) -> str:
-    lines = [f"  {text}" for text in (*run.gaps.missing, *run.problems)]
+    lines = [f"  {show(text)}" for text in (*run.gaps.missing, *run.problems)]
     if run.gaps.orphans:
         lines.append(
             f"  {run.gaps.orphans} spans have a parent in no file: a process was killed in its last second, or its files are missing"
@@ -166,6 +154,7 @@ def _limits(run: Explanation) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
+    rows = [[show(cell) for cell in row] for row in rows]
     widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
     lines = [
         "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows

@@ -16,6 +16,8 @@ LONGEST: Final = 300
 """Characters of one name that are shown."""
 SENTENCE: Final = 2_000
 """Characters of one sentence that are shown."""
+MOST_FAILED: Final = 5
+"""How many failed steps are named; the others are counted."""
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff]"
 )
@@ -65,7 +67,7 @@ def number(step: Step) -> str:
 
 
 def headline(run: Explanation) -> Iterator[str]:
-    """Yield what the page begins with: who the run is, and what there is of it."""
+    """Yield what the page begins with: who the run is (empty where it does not say), and what there is of it."""
     facts = run.manifest
     who = "/".join(str(facts[key]) for key in (attr.PROJECT, attr.EXPERIMENT) if facts.get(key))
     how = ", ".join(str(facts[key]) for key in (attr.ALGORITHM, attr.TRAINER_MODE) if facts.get(key))
@@ -75,8 +77,19 @@ def headline(run: Explanation) -> Iterator[str]:
     yield (
         f"{len(run.steps):,} steps, {len(run.validations):,} validations, {count.trajectories:,} trajectories "
         f"({count.trained:,} trained on), {count.llm_calls:,} LLM calls, {count.tool_calls:,} tool calls, "
-        f"{count.processes:,} processes, {seconds((run.end_ns - run.start_ns) / 1e9)}"
+        f"{count.processes:,} processes" + (f", {seconds((run.end_ns - run.start_ns) / 1e9)}" if run.start_ns else "")
     )
+
+
+def failed(run: Explanation) -> str:
+    """Return the sentence on steps that an exception ended; empty where none did."""
+    found = [step for step in run.steps if step.failed]
+    told = [
+        f"step {number(step)} after {seconds(step.seconds)}{f': {step.error}' if step.error else ''}"
+        for step in found[:MOST_FAILED]
+    ]
+    more = [f"and {len(found) - MOST_FAILED:,} more"] if len(found) > MOST_FAILED else []
+    return show(f"FAILED: {', '.join(told + more)}", SENTENCE) if found else ""
 
 
 def dead(each: Any) -> str:

@@ -154,9 +154,10 @@ class Session:
         """Say that the run is over and take its ``file_sd`` file away, in the process that started it."""
         if self._began_run:
             targets.remove_run(self.config)
-            black_box.end_run(self.config)
             if "file" in self.config.exporters:
                 manifest.end_attempt(self.config.run_path)
+            with _guard.swallowed("black box"):
+                black_box.end_run(self.config)
 
     def abandon(self) -> None:
         """Let go of everything without sending: this is a forked child, the parent will send."""

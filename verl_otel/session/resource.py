@@ -79,6 +79,11 @@ def mark_forked() -> None:
     _described[_CHILD] = os.getpid()
 
 
+def is_forked() -> bool:
+    """Return whether this process is a forked child."""
+    return _CHILD in _described
+
+
 def build(config: Config) -> Resource:
     """Return the resource of this process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` win."""
     found: dict[str, AttributeValue] = dict(_described)

@@ -11,6 +11,7 @@ import pytest
 
 from verl_otel.cli import first_lines, page, words
 from verl_otel.cli.page import document
+from verl_otel.errors import VerlOtelError
 
 
 def test_the_policy_allows_these_scripts_and_no_request(explanations):
@@ -74,7 +75,7 @@ def test_a_failed_writing_leaves_nothing_behind(explanations, tmp_path, monkeypa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(type(path), "replace", full)
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(VerlOtelError, match=r"page\.html cannot be written: No space"):
         page.write(explanations.make(1, gpus=1), path)
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
     assert path.read_text() == "before"

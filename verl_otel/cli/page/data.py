@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
+from verl_otel.analysis import cost
 from verl_otel.analysis.facts import CAUSES, Explanation, Series, Step
 from verl_otel.cli import words
 from verl_otel.cli.page import detail, levels, lists
@@ -43,7 +44,7 @@ def build(run: Explanation) -> dict[str, Any]:
         "verdicts": lists.of_verdicts(steps),
         "stragglers": lists.of_stragglers(run.steps),
         "blind": lists.of_blind_spots(run.steps),
-        "cost": _cost(run.steps),
+        "cost": _cost(run),
         "validations": [
             [number, (start - run.start_ns) // 1_000_000, (end - start) // 1_000_000]
             for number, start, end in run.validations[:VALIDATIONS]
@@ -98,7 +99,7 @@ def _phases(step: Step) -> dict[str, float]:
 def _ledger(step: Step) -> dict[str, float]:
     total: Counter[str] = Counter()
     for each in step.devices:
-        total.update(each.nanoseconds)
+        total.update({cause: each.gpus * nanos for cause, nanos in each.nanoseconds.items()})
     return {cause: nanos / 1e9 for cause, nanos in total.items() if nanos}
 
 
@@ -122,20 +123,18 @@ def _stack(
     return {"keys": shown, "columns": columns}
 
 
-def _cost(steps: Iterable[Step]) -> dict[str, Any] | None:
+def _cost(run: Explanation) -> dict[str, Any] | None:
     """Return what the tokens of the whole run cost; none where no step knows."""
-    costs = [step.cost for step in steps if step.cost is not None]
-    if not costs:
+    price = cost.sum_up(run.steps, run.unused)
+    if price is None:
         return None
-    wasted: Counter[str] = Counter()
-    for each in costs:
-        wasted.update(each.wasted_tokens)
-    joules = [each.joules for each in costs if each.joules is not None]
+    joules = [each.cost.joules for each in run.steps if each.cost is not None and each.cost.joules is not None]
+    wasted = sorted(price.wasted_tokens.items(), key=lambda item: -item[1])
     return {
-        "gpu_seconds": levels.finite(math.fsum(each.gpu_seconds for each in costs)),
-        "trained": sum(each.trained_tokens for each in costs),
+        "gpu_seconds": levels.finite(price.gpu_seconds),
+        "trained": price.trained_tokens,
         "joules": levels.finite(math.fsum(joules)) if joules else None,
-        "wasted": [[words.show(reason), count] for reason, count in wasted.most_common() if count],
+        "wasted": [[words.show(reason), count] for reason, count in wasted if count],
     }
 
 

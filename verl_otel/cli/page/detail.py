@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -62,7 +63,7 @@ def of_step(step: Step, names: Names, labels: Mapping[int, str], level: Level = 
         ],
         "devices": of_devices(step.devices, names, level.devices) if level.devices else None,
         "slowest": [of_trajectory(each, step.start_ns, names, level) for each in step.slowest[: level.trajectories]],
-        "doubt": round(step.uncertainty, 4),
+        "doubt": round(step.uncertainty, 4) if math.isfinite(step.uncertainty) else None,
     }
 
 

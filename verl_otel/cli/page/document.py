@@ -21,6 +21,8 @@ from verl_otel._version import __version__
 from verl_otel.analysis.facts import Explanation
 from verl_otel.cli import first_lines, words
 from verl_otel.cli.page import data
+from verl_otel.cli.saved import saved
+from verl_otel.errors import VerlOtelError
 
 SCRIPTS: Final = (
     "read.js",
@@ -66,13 +68,23 @@ def render(run: Explanation) -> str:
 
 
 def write(run: Explanation, path: Path) -> None:
-    """Write the page. A reader never sees half of it: it appears under its name when it is whole."""
+    """Write the page. A reader never sees half of it: it appears under its name when it is whole.
+
+    Raises:
+        VerlOtelError: It cannot be written there.
+    """
+    if path.is_dir():
+        raise VerlOtelError(f"{path} cannot be written: it is a folder; give the name of a file")
+    text = render(run)
     partial = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        partial.write_text(render(run), "utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+        try:
+            partial.write_text(text, "utf-8")
+            partial.replace(path)
+        finally:
+            partial.unlink(missing_ok=True)
+    except OSError as error:
+        raise VerlOtelError(f"{path} cannot be written: {error.strerror}") from None
 
 
 def _fill(template: str, parts: dict[str, str]) -> str:
@@ -92,7 +104,7 @@ def _findings(run: Explanation) -> str:
         own = None if line.step is None else line.step.number
         link = "" if own is None else f' <a href="#step={own}">Look at step {own}</a>'
         lines.append(f'<p class="finding">{html.escape(words.show(line.text, words.SENTENCE))}{link}</p>')
-    held = [max(each.saved for each in step.verdicts) for step in run.steps if step.verdicts]
+    held = [saved(step) for step in run.steps if step.verdicts]
     if held:
         lines.append(
             f"<p>Something unusual held {len(held):,} of {len(run.steps):,} steps, "
@@ -109,7 +121,7 @@ def _missing(run: Explanation) -> str:
             f"{orphans:,} spans have a parent in no file: a process was killed in its last second, or its files are missing"
         )
     lines += [
-        f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, give or take {doubt:.3f} s; times are corrected by it"
+        f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, give or take {words.seconds(doubt)}; times are corrected by it"
         for host, ahead, doubt in run.offsets
     ]
     items = "\n".join(f"<li>{html.escape(words.show(line, words.SENTENCE))}</li>" for line in lines)

@@ -148,7 +148,10 @@ def _wrap_finish(original: Any) -> Any:
 def end_run(*, failed: bool) -> None:
     """Say how the run ended, and send everything; once, although the trainer's ``fit`` and its ``Tracking`` end one after the other."""
     state = FAILED if failed else FINISHED
-    if Store.on and _Run.state not in (state, FAILED):  # verl's ``Tracking`` says 0 in its destructor, whatever happened
+    if Store.on and _Run.state not in (
+        state,
+        FAILED,
+    ):  # verl's ``Tracking`` says 0 in its destructor, whatever happened
         _Run.state = state
         gpu_time.end_run()
         with _guard.swallowed("run state"):

@@ -25,19 +25,21 @@ def make(config: Config) -> list[Exporter]:
 
 def begin_run(config: Config) -> None:
     """Say that a run begins, in a folder where an earlier attempt may have ended."""
-    _mark(config, ended=False)
+    from verl_otel.session.black_box import run_end
+
+    _mark(config, run_end.RUNNING)
 
 
 def end_run(config: Config) -> None:
     """Say that a run is over: processes that go from now on are not missed."""
-    from verl_otel.session.black_box import neighbours
+    from verl_otel.session.black_box import neighbours, run_end
 
-    _mark(config, ended=True)
+    _mark(config, run_end.FINISHED)
     neighbours.ask(lambda cluster: cluster.forget(config.run_id))
 
 
-def _mark(config: Config, *, ended: bool) -> None:
+def _mark(config: Config, state: str) -> None:
     if config.stalls and config.exporters:
         from verl_otel.session.black_box import run_end
 
-        run_end.mark(config, ended=ended)
+        run_end.mark(config, state)

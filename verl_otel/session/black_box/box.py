@@ -7,6 +7,7 @@ An exporter like the others, since it lives from the same batches: what it does,
 
 from __future__ import annotations
 
+import contextlib
 import math
 import os
 import socket
@@ -25,6 +26,7 @@ from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import progress
 from verl_otel.recording.store import Store
 from verl_otel.semconv import attributes as attr
+from verl_otel.session import resource
 from verl_otel.session.black_box import limits, members, processes, run_end
 from verl_otel.session.black_box.members import Member, Suspect
 from verl_otel.session.black_box.post import Post
@@ -37,6 +39,8 @@ POST_SECONDS: Final = 2.0
 """Seconds between two looks whether a watcher is needed."""
 MAX_OF_A_NAME: Final = 8
 """Suspects of one span name that are told: the oldest."""
+_STATES: Final[dict[object, str]] = {1: run_end.RUNNING, 2: run_end.FINISHED, 3: run_end.FAILED}
+"""Values of ``verl.run.state``."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than the one that was told, for the record to be written again."""
 
@@ -62,6 +66,7 @@ class BlackBox(Exporter):
         self._watcher: Watcher | None = None
         self._asked = False
         self._blocked = ""
+        self._drain = 0
         self._lock = threading.Lock()
         self._began = time.time()
         progress.switch(on=True)
@@ -96,7 +101,13 @@ class BlackBox(Exporter):
         self._open = batch.open_spans
         for point in batch.points:
             if point.instrument.name == "verl.run.state":
-                run_end.mark(self._config, ended=point.value != 1)
+                self._mark(_STATES.get(point.value, run_end.FINISHED))
+
+    def _mark(self, state: str) -> None:
+        """Say that the run has ended, and live a little longer than it: this process did not die before."""
+        run_end.mark(self._config, state)
+        with contextlib.suppress(OSError):
+            os.utime(self._beat)
 
     def tick(self) -> None:
         """Give a sign of life, answer who asks, and take the post of the watcher if it is free."""
@@ -112,6 +123,7 @@ class BlackBox(Exporter):
         try:
             os.pwrite(self._beat, b"%8d %16d\n" % (len(Store.opened), progress.count_ended()), 0)
             self._answer()
+            self._drain = threading.get_native_id()
             self._tell()
             if now >= self._next_post:
                 self._next_post = now + POST_SECONDS
@@ -148,14 +160,25 @@ class BlackBox(Exporter):
         if self._watcher is not None and not self._watcher.is_alive():
             self._watcher = None
             self._post.leave()
-        if self._watcher is None and self._post.take():
+        if self._watcher is None and self._can_take():
             self._watcher = Watcher(self._config, self._folder, self._place, self._began, self._post)
             self._watcher.start()
 
+    def _can_take(self) -> bool:
+        try:
+            return self._post.take()
+        except OSError as error:
+            _guard.say(
+                "watch",
+                "verl-otel: stalls and crashes will not be seen: no lock in %s: %s",
+                self._folder,
+                error.strerror,
+            )
+            return False
+
     def _answer(self) -> None:
-        """Write stacks and the calls that were answered, if somebody has asked for them."""
+        """Write the stacks if somebody has asked for them; the record follows, and says so."""
         if self._ask.exists():
-            self._ask.unlink(missing_ok=True)
             with _guard.swallowed("stacks"):
                 self._stacks.write()
                 self._blocked = find_blocked()
@@ -167,10 +190,18 @@ class BlackBox(Exporter):
             peers = progress.read_peers()
             suspects = tuple(self._find_suspects(peers))
             before = self._told
-            if before is None or self._asked or suspects != before.suspects or _have_grown(before.peers, peers):
-                self._asked = False
+            if (
+                before is None
+                or self._asked
+                or suspects != before.suspects
+                or self._drain != before.drain
+                or _have_grown(before.peers, peers)
+            ):
                 self._told = self._describe(peers, suspects)
                 members.write(self._folder, self._told)
+                if self._asked:
+                    self._asked = False
+                    self._ask.unlink(missing_ok=True)  # now that the answer is there
 
     def _describe(self, peers: dict[str, progress.Peers], suspects: tuple[Suspect, ...]) -> Member:
         mine = self._resource
@@ -191,6 +222,8 @@ class BlackBox(Exporter):
             tuple(f"{each.parent_id:016x}" for each in progress.read_served()),
             mine.text(attr.HOST_NAME),
             self._blocked,
+            self._drain,
+            resource.is_forked(),
         )
 
     def _find_suspects(self, peers: dict[str, progress.Peers]) -> Iterable[Suspect]:

@@ -48,6 +48,11 @@ class Finding(NamedTuple):
         """What makes it the same as one that was found before."""
         return self.kind, self.who, self.row.name if self.row is not None and self.reason == OVERDUE else ""
 
+    @property
+    def waiting_span(self) -> str:
+        """Id of the innermost span of another process that waits for it; empty: there is none."""
+        return next((row.span for row in self.waiting if row.who != self.who), "")
+
 
 def find(scene: Scene) -> list[Finding]:
     """Return everything that is stuck, each once, the worst first."""

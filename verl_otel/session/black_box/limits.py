@@ -30,6 +30,8 @@ SILENT: Final = 8.0
 """Seconds without a sign of life after which a process is frozen, if its work is overdue as well. It gives one every second."""
 SILENT_SLACK: Final = 5.0
 """Seconds beyond the longest peer for the work of a frozen process: nothing can be moving there."""
+FEW_SILENT: Final = 2.0
+"""How much longer than the longest peer it may take as well, where little is known."""
 STOPPED_ALONE: Final = 60.0
 """Seconds that a process may be stopped (by a signal, by a debugger) with work that has no peers: nobody does that on purpose."""
 
@@ -68,7 +70,7 @@ def silent_limit(peers: Peers | None, alone: float) -> float:
     """Return the same for work of a process that does not move at all."""
     if peers is None or not peers.ended:
         return alone
-    return peers.longest + SILENT_SLACK
+    return (FEW_SILENT if peers.ended < FEW else 1.0) * peers.longest + SILENT_SLACK
 
 
 def merge_all(tables: Iterable[dict[str, Peers]]) -> dict[str, Peers]:

@@ -60,6 +60,10 @@ class Member(NamedTuple):
     host: str = ""
     blocked: str = ""
     """Where its event loop is blocked; kept up to date only for those who ask."""
+    drain: int = 0
+    """The kernel's id of the thread that gives the signs of life; 0: it has not begun."""
+    child: bool = False
+    """Whether it is a forked child, which its parent may end at any time."""
 
     @property
     def open_name(self) -> str:
@@ -90,7 +94,7 @@ def read(path: Path) -> Member | None:
             float(said["interval"]), tuple(map(str, said["outputs"])),
             {str(name): Peers(int(values[0]), tuple(map(float, values[1:]))) for name, values in said["peers"].items()},
             tuple(Suspect(*each) for each in said["suspects"]), tuple(map(str, said["served"])), str(said["host"]),
-            str(said["blocked"]),
+            str(said["blocked"]), int(said["drain"]), bool(said["child"]),
         )  # fmt: skip
     except _UNREADABLE:
         return None

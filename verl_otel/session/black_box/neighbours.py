@@ -67,6 +67,9 @@ def ask(question: Callable[[Neighbourhood], T]) -> T | None:
             answers.append(question(known))
 
     thread = threading.Thread(target=run, name="verl-otel-cluster", daemon=True)
-    thread.start()
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends
+        return None
     thread.join(PATIENCE)
     return answers[0] if answers else None

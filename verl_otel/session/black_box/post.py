@@ -39,25 +39,29 @@ class Post:
         return self._handle >= 0
 
     def take(self) -> bool:
-        """Become the watcher if nobody is who watches. Returns at once; raises `OSError` where nothing can be written."""
+        """Become the watcher if nobody is who watches. Returns at once; raises `OSError` where nothing can be written or locked."""
         for number, path in enumerate(self._paths):
             handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
+            except BlockingIOError:
                 fresh = _age(handle) < STALE
                 os.close(handle)
                 if fresh:
                     return False
                 continue
+            except OSError:  # this file system has no locks
+                os.close(handle)
+                raise
             self._handle, self._number = handle, number
             self.touch()
             return True
         return False
 
     def touch(self) -> None:
-        """Show that this watcher watches."""
-        os.utime(self._handle)
+        """Show that this watcher watches, by this node's clock: that of a file server may be another."""
+        now = time.time_ns()
+        os.utime(self._handle, ns=(now, now))
 
     def is_relieved(self) -> bool:
         """Return whether a watcher that this one stands in for watches again."""

@@ -41,10 +41,16 @@ def state(process: Process) -> str:
     return _STATES.get(fields[0], fields[0])
 
 
-def _fields(pid: int) -> list[str] | None:
+def waits_for_device(process: Process, thread: int) -> bool:
+    """Return whether a thread is inside of a read or write that a disk or a file server does not answer."""
+    fields = _fields(process.pid, thread) if thread else None
+    return fields is not None and fields[0] == "D"
+
+
+def _fields(pid: int, thread: int = 0) -> list[str] | None:
     """Return what follows the name of the program, which may hold anything."""
     try:
-        fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
+        fields = _read(f"/proc/{pid}/task/{thread}/stat" if thread else f"/proc/{pid}/stat").rpartition(")")[2].split()
     except OSError:
         return None
     return fields if len(fields) > 19 else None  # noqa: PLR2004 - the start time, counted from the state

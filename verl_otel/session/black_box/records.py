@@ -18,6 +18,8 @@ from verl_otel.session.black_box.roll import Sight
 from verl_otel.session.black_box.scene import DIED, FROZEN, STOPPED, TRAJECTORY, Row, Scene
 
 EVENTS: Final = "events.jsonl"
+MAX_EVENTS: Final = 64 << 20
+"""Bytes of events of a run; what comes after is in the log only."""
 MAX_TRAJECTORIES: Final = 50
 LOG_LINES: Final = 20
 LOG_BYTES: Final = 16384
@@ -167,12 +169,13 @@ def find_cause(log: Iterable[str]) -> str:
 
 
 def append(run_path: Path, kind: str, text: str, detail: Mapping[str, Any]) -> None:
-    """Add an event to the run's file. Raises `OSError`."""
+    """Add an event to the run's file, unless that is full. Raises `OSError`."""
     made = {"kind": kind, "time_ns": time.time_ns(), "text": text, "detail": detail}
     line = json.dumps(made, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
     handle = os.open(run_path / EVENTS, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
-        os.write(handle, line)
+        if os.fstat(handle).st_size + len(line) <= MAX_EVENTS:
+            os.write(handle, line)
     finally:
         os.close(handle)
 

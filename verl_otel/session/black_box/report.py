@@ -174,6 +174,13 @@ class Reporter:
         self._keep("resolved", text, {"key": finding.key, "place": self._place, "seconds": round(seconds, 1)})
         self._log(text)
 
+    def drop(self, finding: Finding, seconds: float) -> None:
+        """Note that a finding is no more, although nobody goes on: something worse has come of it, or it is a death."""
+        self._active.pop(finding.key, None)
+        if finding.kind == "stall":
+            detail = {"key": finding.key, "place": self._place, "seconds": round(seconds, 1)}
+            self._keep("resolved", "superseded", detail)
+
     def _log(self, text: str) -> None:
         """Write a line into the training's log, unless there were many just now: the file has them all."""
         now = time.monotonic()

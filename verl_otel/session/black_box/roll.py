@@ -4,12 +4,14 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
+from verl_otel.recording.progress import Peers
 from verl_otel.session.black_box import limits, members, processes
 from verl_otel.session.black_box.members import Member
 from verl_otel.session.black_box.scene import ALIVE, DIED, FROZEN, STOPPED, Row, read_rows
@@ -23,6 +25,8 @@ MEMORY_LENGTH: Final = 120
 """Ten minutes of memory."""
 MAX_MEMBERS: Final = 1024
 MAX_SILENT: Final = 600.0
+DOUBT: Final = 30.0
+"""Seconds of silence after which nobody waits any more for what becomes of a process: it may wait for a disk for hours."""
 
 
 class Sight:
@@ -42,6 +46,10 @@ class Sight:
         self.ended = -1
         self.moved = 0.0
         """When it was seen last that spans of it had ended."""
+        self.waited = -math.inf
+        """When its thread that gives the signs of life was seen last to wait for a disk."""
+        self.died: float | None = None
+        """When it was found to be dead, or was of any interest last."""
         self.memory: deque[tuple[int, int]] = deque(maxlen=MEMORY_LENGTH)
         """Unix seconds and bytes."""
         self.rows: tuple[Row, ...] = ()
@@ -55,7 +63,14 @@ class Sight:
     @property
     def is_doubtful(self) -> bool:
         """Whether it has missed signs of life, but not enough to be called frozen."""
-        return self.state == ALIVE and self.silent > MISSED * self.member.interval
+        return (
+            self.state == ALIVE and MISSED * self.member.interval < self.silent < DOUBT + MISSED * self.member.interval
+        )
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether it is alive, but cannot tell what it does: its disk does not answer. What it told last may be over."""
+        return self.state == ALIVE and self.silent > max(limits.SILENT, MISSED * self.member.interval)
 
 
 class Roll:
@@ -75,6 +90,8 @@ class Roll:
         self._foreign: dict[Path, tuple[int, int, int]] = {}
         self._memory_at = 0.0
         self.sights: dict[str, Sight] = {}
+        self.left: dict[str, Peers] = {}
+        """How long the work of those took who were forgotten: that of others may take as long."""
         self.changed = True
         """Whether somebody has told something new since this was set to False."""
 
@@ -89,12 +106,23 @@ class Roll:
         for who in [who for who in self.sights if who not in present]:
             del self.sights[who]  # it has said goodbye
             self.changed = True
-        for sight in self.sights.values():
+        for sight in list(self.sights.values()):
             self._look(sight)
+            if sight.state == DIED and sight.member.child:
+                self.forget(sight.member.who)  # as its parent may have wanted
+                (self._run_path / sight.member.open_name).unlink(missing_ok=True)
         if time.monotonic() >= self._memory_at:
             self._memory_at = time.monotonic() + MEMORY_SECONDS
             for sight in self.sights.values():
                 self._weigh(sight)
+
+    def forget(self, who: str) -> None:
+        """Take a dead process off the roll."""
+        members.remove(self._folder, who)
+        sight = self.sights.pop(who, None)
+        if sight is not None:
+            self.left = limits.merge_all([self.left, sight.member.peers])
+            self.changed = True
 
     def forgive(self) -> None:
         """Take everybody to have been heard of now: this watcher itself was not there."""
@@ -160,11 +188,14 @@ class Roll:
         sight.doing = processes.state(member.process)
         if sight.doing == processes.GONE:
             sight.state = DIED
+            sight.died = sight.died or time.monotonic()
             return
         silent, late = sight.silent, MISSED * member.interval
+        if silent > late and processes.waits_for_device(member.process, member.drain):
+            sight.waited = time.monotonic()
         if sight.doing in ("stopped", "traced") and silent > max(STOPPED_SILENT, late):
             sight.state = STOPPED
-        elif silent > max(limits.SILENT, late):
+        elif silent > max(limits.SILENT, late) and time.monotonic() - sight.waited > limits.SILENT:
             sight.state = FROZEN
         else:
             sight.state = ALIVE

@@ -77,6 +77,7 @@ class Scene:
         peers: How long what has ended took, by span name, over all of them.
         alone: Seconds that work without any peer may take.
         moving: Processes in which spans have ended in the last seconds.
+        busy: The same in the last ``alone`` seconds, before they froze if they are frozen.
     """
 
     def __init__(
@@ -88,9 +89,10 @@ class Scene:
         peers: Mapping[str, Peers],
         alone: float,
         moving: Collection[str] = (),
+        busy: Collection[str] = (),
     ) -> None:
         self.now_ns, self.members, self.states, self.peers, self.alone = now_ns, members, states, peers, alone
-        self.moving = moving
+        self.moving, self.busy = moving, busy
         self.rows = {row.span: row for row in rows}
         self.suspects: dict[str, Suspect] = {
             each.span: each
@@ -122,8 +124,16 @@ class Scene:
             return True
         if state != ALIVE:
             alone = min(self.alone, limits.STOPPED_ALONE) if state == STOPPED else self.alone
-            return self.age(row) > limits.silent_limit(self._peers_of(row), alone)
-        return row.span in self.suspects and self.age(row) > self.limit(row)
+            overdue = self.age(row) > limits.silent_limit(self._peers_of(row), alone)
+            return overdue and (state != FROZEN or self._is_still(row))
+        if row.span not in self.suspects or self.age(row) <= self.limit(row):
+            return False
+        return self._is_still(row)
+
+    def _is_still(self, row: Row) -> bool:
+        """Return whether nothing of its process moves, if that matters: a user's span around a training is as old as that."""
+        around = (row, *self.ancestors(row))
+        return row.who not in self.busy or not all(is_users_own(each.name, self.peers) for each in around)
 
     def limit(self, row: Row) -> float:
         """Return the seconds after which a span of a live process is overdue."""
@@ -167,6 +177,11 @@ def could_be_overdue(name: str, age: float, peers: Mapping[str, Peers], alone: f
         return age > limits.limit(known, alone)
     around = (each for other, each in peers.items() if other.startswith(_AROUND))
     return age > min((limits.limit(each, alone) for each in around), default=alone)
+
+
+def is_users_own(name: str, peers: Mapping[str, Peers]) -> bool:
+    """Return whether work of a name is of no known kind, and has no peers."""
+    return name not in peers and not name.startswith(TRAINER) and name != TRAJECTORY
 
 
 def read_rows(path: Path, who: str) -> list[Row]:

@@ -19,7 +19,7 @@ from verl_otel.session.black_box.culprits import OVERDUE, Finding
 from verl_otel.session.black_box.post import Post
 from verl_otel.session.black_box.report import Reporter
 from verl_otel.session.black_box.roll import Roll, Sight
-from verl_otel.session.black_box.scene import ALIVE, DIED, FROZEN, Scene, could_be_overdue
+from verl_otel.session.black_box.scene import ALIVE, DIED, FROZEN, Scene, could_be_overdue, is_users_own
 
 POLL: Final = 1.0
 LATE: Final = 6.0
@@ -34,6 +34,10 @@ GATHER: Final = 3.0
 """Seconds that the stacks are waited for."""
 REPEAT: Final = 600.0
 """Seconds after which what still hangs is said again."""
+LINGER: Final = 5.0
+"""Seconds after a trainer has failed in which deaths from before are still looked for: a process with a GPU takes long to die."""
+FORGET: Final = 60.0
+"""Seconds that a dead process is kept whom nobody misses."""
 MAX_INCIDENTS: Final = 32
 MAX_ASKED: Final = 12
 """Processes that are asked for their stacks: the culprit, who waits, the ranks of a call."""
@@ -50,6 +54,10 @@ class Incident:
         self.answered: float | None = None
         self.said: float | None = None
         """When it was reported last."""
+        self.silent = False
+        """Whether it was only noted: somebody wanted it, or it was reported lately."""
+        self.missed = ""
+        """What waited for it when it was reported, by span id."""
 
 
 class Watcher(threading.Thread):
@@ -77,23 +85,29 @@ class Watcher(threading.Thread):
         self._known: dict[tuple[str, str, str], None] = {}
         self._signature: object = None
         self._looked = 0.0
-        self._explained: dict[str, int] = {}
+        self._last_said: dict[tuple[str, str, str], float] = {}
+        self._saw_running = False
+        self._ended: float | None = None
+        """When the end of the run was seen."""
 
     def run(self) -> None:
-        """Look once a second until stopped or relieved."""
+        """Look once a second until stopped or relieved; once more if this process ends because the run has failed."""
         last = 0.0
         while not self._bell.wait(POLL):
             now = time.monotonic()
             with _guard.swallowed("watcher"):
                 self._post.touch()
                 if self._post.is_relieved():
-                    break
+                    return
                 if not last or now - last > LATE:
                     self._roll.forgive() if last else None
                     self._known = dict.fromkeys(self._reporter.read_reported())
                 self._look()
             last = time.monotonic()
             self.cpu_seconds = time.thread_time()
+        with _guard.swallowed("watcher"):
+            if run_end.read(self._folder) is not None:
+                self._look()
 
     def stop(self, deadline: float) -> None:
         """End, until ``deadline`` (`time.monotonic`)."""
@@ -107,10 +121,13 @@ class Watcher(threading.Thread):
         sights = self._roll.sights
         if self._roll.changed:
             self._roll.changed = False
-            self._peers = limits.merge_all(sight.member.peers for sight in sights.values())
-        if run_end.is_marked(self._folder):
-            self._incidents.clear()
+            self._peers = limits.merge_all([self._roll.left, *(sight.member.peers for sight in sights.values())])
+        mark = run_end.read(self._folder)
+        if mark is not None:
+            self._end(mark)
             return
+        self._saw_running, self._ended = True, None
+        self._forget_unmissed()
         signature = [(who, each.state) for who, each in sights.items() if self._is_suspicious(each)]
         if not signature and not self._incidents:
             return
@@ -120,26 +137,93 @@ class Watcher(threading.Thread):
         if signature == self._signature and now - self._looked < pause:
             return
         self._signature, self._looked = signature, now
-        scene = Scene(
+        scene = self._make_scene(now)
+        self._settle(scene, self._find(scene))
+
+    def _make_scene(self, now: float) -> Scene:
+        sights = self._roll.sights
+        alive = {who: now - sight.moved for who, sight in sights.items() if sight.state == ALIVE}
+        return Scene(
             time.time_ns(),
-            {who: sight.member for who, sight in sights.items()},
+            {who: each.member._replace(suspects=()) if each.is_stuck else each.member for who, each in sights.items()},
             {who: sight.state for who, sight in sights.items()},
             self._roll.read_rows(),
             self._peers,
             self._alone,
-            {who for who, sight in sights.items() if sight.state == ALIVE and now - sight.moved < limits.QUIET},
+            {who for who, moved in alive.items() if moved < limits.QUIET},
+            {who for who, sight in sights.items() if now - sight.moved < self._alone},
         )
-        self._settle(scene, [*culprits.find(scene), *self._find_rowless(scene)])
+
+    def _find(self, scene: Scene) -> list[Finding]:
+        return [*culprits.find(scene), *self._find_rowless(scene)]
 
     def _is_suspicious(self, sight: Sight) -> bool:
         """Return whether it is worth while to read what is open everywhere."""
         if sight.state != ALIVE:
             return True
         now = time.time_ns()
-        return any(
+        busy = time.monotonic() - sight.moved < self._alone
+        return not sight.is_stuck and any(
             could_be_overdue(each.name, (now - each.start_ns) / 1e9, self._peers, self._alone)
             for each in sight.member.suspects
+            if int(each.parent, 16) or not busy or not is_users_own(each.name, self._peers)
         )
+
+    # -- the dead -----------------------------------------------------------------------------------------------------
+
+    def _end(self, mark: run_end.Mark) -> None:
+        """Miss nobody any more. If the run has failed, say first who had died before: that is why, as a rule."""
+        now = time.monotonic()
+        first = self._ended is None
+        if self._ended is None:
+            self._ended = now
+            self._roll.refresh()  # somebody may have died between the look at the processes and the one at the mark
+        if mark.state != run_end.FAILED or now - self._ended > LINGER:
+            self._incidents.clear()
+            return
+        scene = self._make_scene(now)
+        for finding in self._find(scene):
+            sight = self._roll.sights.get(finding.who)
+            if finding.kind != "crash" or sight is None:
+                continue
+            incident = self._incidents.get(finding.key)
+            if incident is None:
+                if finding.key in self._known or not self._died_before(
+                    sight, mark, certain=first and self._saw_running
+                ):
+                    continue
+                incident = self._incidents[finding.key] = Incident(finding, now)
+            if incident.said is None and not self._is_muted(incident, sight, now):
+                self._report(scene, incident, sight, now)
+
+    def _died_before(self, sight: Sight, mark: run_end.Mark, *, certain: bool) -> bool:
+        """Return whether a process gave its last sign of life before the run failed, and is not one of those killed for that.
+
+        Args:
+            sight: The dead process.
+            mark: The end of the run.
+            certain: Whether this watcher has seen the run alive within the last second; later it is the cluster that knows.
+        """
+        return sight.beat < mark.time_ns and (certain or self._reporter.explain(sight) is not None)
+
+    def _forget_unmissed(self) -> None:
+        """Forget the dead whom nobody misses: no open work was found to be theirs for a while."""
+        now = time.monotonic()
+        for who, sight in list(self._roll.sights.items()):
+            if sight.state == DIED and sight.died is not None and now - sight.died > FORGET:
+                self._roll.forget(who)
+
+    def _bury(self, scene: Scene, incident: Incident) -> None:
+        """Forget a dead process that was reported, once what waited for it has ended: what hangs then hangs for another reason."""
+        sight = self._sight(incident)
+        if sight is None or incident.finding.kind != "crash" or incident.said is None:
+            return
+        if incident.missed in scene.rows:
+            sight.died = time.monotonic()
+        else:
+            self._roll.forget(incident.finding.who)
+
+    # -- findings -----------------------------------------------------------------------------------------------------
 
     def _find_rowless(self, scene: Scene) -> list[Finding]:
         """Return processes that died or froze with no open span in their file: all their work was younger than a second.
@@ -169,24 +253,37 @@ class Watcher(threading.Thread):
                 incident = self._incidents[finding.key] = Incident(finding, now)
                 if finding.key in self._known:
                     incident.said = now  # by the watcher before this one
+                    incident.missed = finding.waiting_span
                 else:
                     self._ask(scene, incident)
             incident.finding, incident.seen = finding, now
             self._say(scene, incident, now)
+            self._bury(scene, incident)
         present = {finding.key for finding in findings}
+        troubled = {finding.who for finding in findings}
         for key in [key for key in self._incidents if key not in present]:
+            if key[0] == "stall" and (sight := self._sight(self._incidents[key])) is not None and sight.is_doubtful:
+                continue  # it may go on, or be found frozen
             incident = self._incidents.pop(key)
             self._clear_asks(incident)
             if incident.said is not None:
                 self._known.pop(key, None)
-                if key[0] == "stall":
-                    self._reporter.resolve(incident.finding, now - incident.first)
+                self._take_back(incident, now, troubled)
         self._reporter.publish()
+
+    def _take_back(self, incident: Incident, now: float, troubled: set[str]) -> None:
+        """Say that a process goes on, if it does: it may as well have died, or frozen, meanwhile."""
+        sight = self._sight(incident)
+        if incident.silent:
+            return
+        finding = incident.finding
+        goes_on = finding.kind == "stall" and sight is not None and sight.state == ALIVE and finding.who not in troubled
+        (self._reporter.resolve if goes_on else self._reporter.drop)(finding, now - incident.first)
 
     def _say(self, scene: Scene, incident: Incident, now: float) -> None:
         if incident.said is not None:
             if now - incident.said >= REPEAT:
-                incident.said = now
+                incident.said = self._last_said[incident.finding.key] = now
                 self._reporter.repeat(scene, incident.finding, self._sight(incident))
             return
         if not self._is_ready(incident, now):
@@ -194,16 +291,33 @@ class Watcher(threading.Thread):
         sight = self._sight(incident)
         if sight is not None and sight.member.blocked and self._is_said(sight):
             incident.said = now  # everything in it hangs because its event loop does
+            incident.silent = True
             return
-        if incident.finding.kind == "crash" and sight is not None and self._reporter.is_expected(sight):
-            incident.said = now  # somebody wanted it: nothing to say
+        if self._is_muted(incident, sight, now):
             return
         if incident.finding.reason == OVERDUE and any(each.is_doubtful for each in self._roll.sights.values()):
             return  # it may wait for one that is about to be found frozen
         if self._reporter.awaits_neighbours(incident.finding, scene, now - incident.first):
             return
+        self._report(scene, incident, sight, now)
+
+    def _is_muted(self, incident: Incident, sight: Sight | None, now: float) -> bool:
+        """Note a finding that is not to be said: somebody wanted that death, or the same was said lately."""
+        finding = incident.finding
+        last = self._last_said.get(finding.key)
+        if finding.kind == "crash" and sight is not None and self._reporter.is_expected(sight):
+            incident.said, incident.silent = now, True
+        elif last is not None and now - last < REPEAT:
+            incident.said, incident.silent = last, True
+        return incident.said is not None
+
+    def _report(self, scene: Scene, incident: Incident, sight: Sight | None, now: float) -> None:
+        finding = incident.finding
         incident.said = now
-        self._reporter.report(scene, incident.finding, sight, self._find_stacks(incident))
+        incident.missed = finding.waiting_span
+        self._last_said = {key: said for key, said in self._last_said.items() if now - said < REPEAT}
+        self._last_said[finding.key] = now
+        self._reporter.report(scene, finding, sight, self._find_stacks(incident))
         self._clear_asks(incident)
 
     def _is_said(self, sight: Sight) -> bool:
