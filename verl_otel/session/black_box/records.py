@@ -98,7 +98,8 @@ def tell(scene: Scene, finding: Finding, sight: Sight | None, cause: str) -> str
     if finding.reason == DIED:
         held = find_trajectories(scene, finding.who)
         names = ", ".join(map(label, held[:5])) + (", …" if len(held) > 5 else "")  # noqa: PLR2004 - as above
-        lost = f" holding {len(held)} trajectories ({names})" if held else f" in {row.name}" if row is not None else ""
+        count = "one trajectory" if len(held) == 1 else f"{len(held)} trajectories"
+        lost = f" holding {count} ({names})" if held else f" in {row.name}" if row is not None else ""
         if not lost and sight is not None and sight.held:
             lost = f" holding {sight.held} spans that were younger than a second"
         return f"CRASH {name} died{lost}{': ' + cause if cause else ''}"
