@@ -6,15 +6,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from verl_otel.analysis import otlp
 from verl_otel.errors import VerlOtelError
 from verl_otel.model import AttributeValue, Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 
+_Group = TypeVar("_Group", list[SpanRecord], list[otlp.PointRecord])
 MAX_PROBLEMS: Final = 20
 """How many damaged lines of one slice are named; the others are counted."""
 
@@ -161,24 +162,26 @@ def read_spans(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[SpanRecord]]]:
     """Return the spans of parts of files with the number of the process that wrote them; damage goes to ``problems``."""
-    damaged = _Damage(problems)
-    for extent, place, line in read_lines(extents, problems):
-        try:
-            groups = [(writers.index(raw), spans) for raw, spans in otlp.read_spans(line)]
-        except otlp.UNREADABLE as error:
-            damaged.note(extent.path, place, line, error)
-            continue
-        yield from groups
+    return _read_groups(otlp.read_spans, extents, writers, problems)
 
 
 def read_points(
     extents: Iterable[Extent], writers: Writers, problems: list[str]
 ) -> Iterator[tuple[int, list[otlp.PointRecord]]]:
     """Return the points of parts of metrics' files, as `read_spans` does."""
+    return _read_groups(otlp.read_points, extents, writers, problems)
+
+
+def _read_groups(
+    decode: Callable[[bytes], Iterable[tuple[bytes, _Group]]],
+    extents: Iterable[Extent],
+    writers: Writers,
+    problems: list[str],
+) -> Iterator[tuple[int, _Group]]:
     damaged = _Damage(problems)
     for extent, place, line in read_lines(extents, problems):
         try:
-            groups = [(writers.index(raw), points) for raw, points in otlp.read_points(line)]
+            groups = [(writers.index(raw), found) for raw, found in decode(line)]
         except otlp.UNREADABLE as error:
             damaged.note(extent.path, place, line, error)
             continue

@@ -57,6 +57,15 @@ function choice(label, options, chosen, act) {
   return set;
 }
 
+// Whether a section is about the whole run or the chosen step.
+function runOrStep(chosen, act) {
+  const options = [
+    ["run", "the whole run"],
+    ["step", "the chosen step"],
+  ];
+  return choice("Of", options, chosen, act);
+}
+
 // What the fills of a chart stand for: [look, text, note].
 function legend(entries) {
   const list = make("ul", { class: "legend" });

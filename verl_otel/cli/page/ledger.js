@@ -7,18 +7,10 @@ function ledgerSection(section) {
   let which = run.devices.count || !total ? "run" : "step";
   let index = -1;
   section.append(
-    choice(
-      "Of",
-      [
-        ["run", "the whole run"],
-        ["step", "the chosen step"],
-      ],
-      which,
-      (value) => {
-        which = value;
-        show();
-      },
-    ),
+    runOrStep(which, (value) => {
+      which = value;
+      show();
+    }),
     body,
   );
 

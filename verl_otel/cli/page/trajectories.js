@@ -52,18 +52,10 @@ function trajectoriesSection(section) {
   let which = run.slowest.length || !total ? "run" : "step";
   let index = -1;
   section.append(
-    choice(
-      "Of",
-      [
-        ["run", "the whole run"],
-        ["step", "the chosen step"],
-      ],
-      which,
-      (value) => {
-        which = value;
-        show();
-      },
-    ),
+    runOrStep(which, (value) => {
+      which = value;
+      show();
+    }),
     body,
     one,
   );
