@@ -145,41 +145,22 @@ def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
     assert child == {"values": {}, "spans": [], "open": []}
 
 
-def test_a_fork_while_another_thread_makes_ids_does_not_stop_the_child(forking):
-    """A child can make ids although another thread of its parent was making some when it was born."""
-    child = forking("""
-    switch_on()
+@pytest.mark.parametrize(
+    ("lock", "call", "expected"),
+    [
+        ("span._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
+        ("wrap._lock", 'verl_otel.tool("in child")(lambda: 7)()', 7),
+    ],
+    ids=["ids", "decorators"],
+)
+def test_a_fork_while_another_thread_holds_a_lock_does_not_stop_the_child(forking, lock, call, expected):
+    """A child can make ids, decorate and switch recording although another thread of its parent was at it when it was born."""
+    script = """
+    PREPARE
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with span._ids_lock:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-
-    def work():
-        signal.setitimer(signal.ITIMER_REAL, 2)
-        with verl_otel.tool("in child") as made:
-            return made.get_span_context().is_valid
-
-    child = in_child(work)
-    done.set()
-    thread.join()
-    print(json.dumps(child))
-    """)
-    assert child is True
-
-
-def test_a_fork_while_another_thread_decorates_does_not_stop_the_child(forking):
-    """A child can decorate, and switch recording, although another thread of its parent was at it when it was born."""
-    child = forking("""
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with wrap._lock:
+        with LOCK:
             held.set()
             done.wait()
 
@@ -190,11 +171,12 @@ def test_a_fork_while_another_thread_decorates_does_not_stop_the_child(forking):
     def work():
         signal.setitimer(signal.ITIMER_REAL, 2)
         switch_on()
-        return verl_otel.tool("in child")(lambda: 7)()
+        return CALL
 
     child = in_child(work)
     done.set()
     thread.join()
     print(json.dumps(child))
-    """)
-    assert child == 7
+    """
+    prepare = "switch_on()" if lock == "span._ids_lock" else ""
+    assert forking(script.replace("PREPARE", prepare).replace("LOCK", lock).replace("CALL", call)) == expected
