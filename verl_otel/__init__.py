@@ -11,10 +11,9 @@ Example:
     def compute_score(data_source, solution, ground_truth): ...
 """
 
-from typing import TYPE_CHECKING
-
 from verl_otel._version import __version__
 
+TYPE_CHECKING = False  # type checkers know the name; `typing` is most of what importing this would cost
 if TYPE_CHECKING:
     from verl_otel.errors import ConfigError, VerlOtelError
     from verl_otel.recording.verbs import (

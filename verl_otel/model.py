@@ -15,6 +15,18 @@ AttributeValue = Union[str, bool, int, float, tuple[str, ...], tuple[bool, ...],
 """What an attribute may hold (OpenTelemetry's rule: a primitive, or a sequence of primitives of one kind)."""
 
 Attributes = Mapping[str, AttributeValue]
+
+
+class SharedAttributes(dict[str, AttributeValue]):
+    """Attributes that many spans share as one object, and that nobody changes.
+
+    Made of every decorated place, so it has no ``__init__`` of its own.
+    """
+
+    kept: tuple[str, int, bytes] = ("", -1, b"")
+    """Where the encoder keeps its bytes: for spans of which name and kind, and the bytes."""
+
+
 Labels = tuple[tuple[str, str], ...]
 """Metric labels in the order of the catalogue; an absent label is not in the tuple."""
 
@@ -38,6 +50,9 @@ def to_float(value: float) -> float:
         return math.inf if value > 0 else -math.inf
 
 
+NONE_DROPPED: Final = (0, 0, 0)
+
+
 class Scope(NamedTuple):
     """The instrumentation scope that made a record."""
 
@@ -55,6 +70,8 @@ class LinkRecord(NamedTuple):
     trace_state: str = ""
     flags: int = 0
     """0 or `REMOTE`."""
+    dropped: int = 0
+    """Attributes that were too many."""
 
 
 class EventRecord(NamedTuple):
@@ -63,6 +80,8 @@ class EventRecord(NamedTuple):
     name: str
     time_ns: int
     attributes: Attributes
+    dropped: int = 0
+    """Attributes that were too many."""
 
 
 class SpanRecord(NamedTuple):
@@ -88,6 +107,8 @@ class SpanRecord(NamedTuple):
     trace_state: str
     scope: Scope | None = None
     """None: verl-otel's own."""
+    dropped: tuple[int, int, int] = NONE_DROPPED
+    """Attributes, events and links that were too many."""
 
 
 class OpenSpan(NamedTuple):
@@ -149,6 +170,8 @@ class Batch(NamedTuple):
     spans: tuple[SpanRecord, ...] = ()
     points: tuple[Point, ...] = ()
     open_spans: tuple[OpenSpan, ...] = ()
+    asked: frozenset[str] = frozenset()
+    """Metrics of which ``points`` has every series that there is now: others of them are gone."""
 
 
 class Resource(NamedTuple):

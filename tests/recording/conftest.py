@@ -17,9 +17,10 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
-from verl_otel.recording import context, registry
+from verl_otel.recording import context, registry, wrap
 from verl_otel.recording.sampling import Policy
-from verl_otel.recording.span import Span
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import BareSpan
 from verl_otel.recording.store import Store
 
 
@@ -37,7 +38,7 @@ def clean_context(monkeypatch):
     token = opentelemetry.context.attach(opentelemetry.context.Context())
     yield
     opentelemetry.context.detach(token)
-    Store.opened.clear()
+    Store.begun.clear()
 
 
 class _Hidden:
@@ -52,9 +53,11 @@ def kernel_path(request, monkeypatch):
     """Reach the current context by OpenTelemetry's private variable, and by its public functions."""
     if request.param == "public":
         monkeypatch.setattr(opentelemetry.context, "_RUNTIME_CONTEXT", _Hidden(opentelemetry.context._RUNTIME_CONTEXT))
-    monkeypatch.setattr(context, "_kernel", None)
+    context.load()
     assert context.kernel().private is (request.param == "private")
-    return request.param
+    yield request.param
+    monkeypatch.undo()
+    context.load()
 
 
 @pytest.fixture
@@ -63,11 +66,29 @@ def both_paths(kernel_path, recorded):
     return recorded
 
 
+@pytest.fixture(params=["generated", "plain"])
+def wrapping(request, monkeypatch):
+    """Decorate by generated code, and without it, as callables are that have no parameters to read."""
+    if request.param == "plain":
+        monkeypatch.setattr(wrap, "can_generate", lambda _: False)
+    return request.param
+
+
 @pytest.fixture
 def no_series(monkeypatch):
     """Start as a process that has no series yet, and forget those of the test: they live as long as a process."""
     monkeypatch.setattr(registry._Registry, "series", {})
     monkeypatch.setattr(registry._Registry, "sizes", {})
+    _forget_usual_series()
+    yield
+    _forget_usual_series()
+
+
+def _forget_usual_series():
+    """Have every site look for its series again: it would record to one that nobody drains."""
+    for thing in gc.get_objects():
+        if type(thing) is Site:
+            thing.usual = None
 
 
 @pytest.fixture
@@ -82,7 +103,7 @@ def alive_spans():
 
     def count():
         gc.collect()
-        return sum(type(thing) is Span for thing in gc.get_objects())
+        return sum(isinstance(thing, BareSpan) for thing in gc.get_objects())
 
     return count
 

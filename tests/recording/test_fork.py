@@ -9,8 +9,7 @@ BEGIN = """
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is what is tested
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, ids, recorder, span, wrap
-    from verl_otel.recording.series import FoldLock
+    from verl_otel.recording import context, identity, ids, recorder, span, wrap
     from verl_otel.recording.store import Store
 
     def switch_on():
@@ -104,7 +103,7 @@ def test_a_fork_while_another_thread_folds_does_not_stop_the_child(forking):
     child = forking("""
     switch_on()
     done = verl_otel.counter("done")
-    with FoldLock.held:
+    with done._find({}).lock:
         child = in_child(lambda: [done.add(1), drained()][1])
     print(json.dumps(child))
     """)
@@ -148,7 +147,7 @@ def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
 @pytest.mark.parametrize(
     ("lock", "call", "expected"),
     [
-        ("span._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
+        ("identity._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
         ("wrap._lock", 'verl_otel.tool("in child")(lambda: 7)()', 7),
     ],
     ids=["ids", "decorators"],
@@ -178,5 +177,5 @@ def test_a_fork_while_another_thread_holds_a_lock_does_not_stop_the_child(forkin
     thread.join()
     print(json.dumps(child))
     """
-    prepare = "switch_on()" if lock == "span._ids_lock" else ""
+    prepare = "switch_on()" if lock == "identity._ids_lock" else ""
     assert forking(script.replace("PREPARE", prepare).replace("LOCK", lock).replace("CALL", call)) == expected

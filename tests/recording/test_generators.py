@@ -18,6 +18,8 @@ from verl_otel.recording.span import current
 from verl_otel.recording.store import Store
 from verl_otel.testing import capture
 
+pytestmark = pytest.mark.usefixtures("wrapping")
+
 ACTIONS = st.lists(st.sampled_from(["go on", "fail", "return", "catch", "catch twice", "fail on close"]), max_size=4)
 OPERATIONS = st.lists(
     st.sampled_from(["next", "send", "throw ValueError", "throw KeyError", "throw StopIteration", "close"]), max_size=8
@@ -325,11 +327,12 @@ def test_wrong_arguments_leave_nothing_open(recorded):
 
     with pytest.raises(TypeError, match="needed"):
         list(produce())
-    opened = len(Store.opened)
-    Store.opened.clear()
-    assert opened == 0
+    assert not Store.opened
 
 
+@pytest.mark.parametrize(
+    "wrapping", ["generated"], indirect=True
+)  # without parameters to read it is refused at the first item
 def test_wrong_arguments_are_refused_at_the_call(recorded):
     """A generator function that is called with wrong arguments raises at the call, as the plain one does."""
 

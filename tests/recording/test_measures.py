@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.model import Instrument
-from verl_otel.recording import span as span_module
+from verl_otel.recording import identity
 from verl_otel.recording.measures import bin_of
 from verl_otel.recording.series import Histogram
 from verl_otel.recording.site import Site
@@ -39,7 +39,7 @@ def test_bins_have_readable_names(score, name):
 
 def test_a_step_counts_itself_and_says_when_it_ended(recorded, monkeypatch):
     """A completed step adds one to the steps, and the time of its end is a gauge."""
-    monkeypatch.setattr(span_module, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr(identity, "wall_offset_ns", lambda: 0)
     for number in (1, 2):
         with verl_otel.step(number) as step:
             pass
@@ -49,7 +49,7 @@ def test_a_step_counts_itself_and_says_when_it_ended(recorded, monkeypatch):
 
 def test_a_checkpoint_says_when_it_was_saved(recorded, monkeypatch):
     """A checkpoint that was saved leaves the time of its end; one that failed does not."""
-    monkeypatch.setattr(span_module, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr(identity, "wall_offset_ns", lambda: 0)
     with pytest.raises(OSError), Span(Site("checkpoint", hook=True)):
         raise OSError
     assert "verl.checkpoint.last.timestamp" not in names(recorded)
@@ -116,8 +116,8 @@ def test_a_site_may_have_a_histogram_of_its_own(recorded):
     mine = Histogram(Instrument("mine", "histogram", "s", ""), (), (1.0,))
     with Span(Site("tool", "execute_tool x", series=mine)):
         pass
-    mine.fold()
     (span,) = recorded.spans
+    mine.fold()
     assert mine.point(1).value.samples == 1
     assert mine.point(1).exemplars[0].span_id == span.span_id
     assert "verl.tool.call.duration" not in names(recorded)

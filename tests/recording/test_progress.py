@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.recording import progress
+from verl_otel.recording.records import Ended
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
 
 SECONDS = st.lists(st.floats(0.001, 1e5), min_size=1, max_size=30)
 
@@ -20,9 +23,15 @@ def switched_on():
     progress.switch(on=False)
 
 
+def note(name, seconds, parent_id=0):
+    notes = progress.Notes()
+    notes.add(name, seconds, parent_id)
+    progress.note_all(notes)
+
+
 def note_all(name, durations):
     for seconds in durations:
-        progress.note(name, seconds, 0)
+        note(name, seconds)
     return progress.read_peers()[name]
 
 
@@ -46,7 +55,7 @@ def test_peers_of_two_processes_merge_to_those_of_one(one, other):
 def test_names_are_bounded():
     """A process that makes a name for every span notes a number of them."""
     for number in range(2 * progress.MAX_NAMES):
-        progress.note(f"span {number}", 1.0, number)
+        note(f"span {number}", 1.0, number)
     assert len(progress.read_peers()) == progress.MAX_NAMES
 
 
@@ -61,11 +70,18 @@ def test_spans_that_are_not_kept_are_noted_too(recorded, monkeypatch):
         assert progress.take_moved() == {root.resolve().span_id}
     recorded.spans  # noqa: B018 - as above
     assert {"verl.trajectory", "execute_tool python"} <= progress.read_peers().keys()
-    assert progress.count_ended() == 2
+    assert Ended.count == 2
 
 
-def test_nothing_is_noted_while_nobody_asks():
-    """Off, an ended span costs one comparison and leaves nothing."""
-    progress.switch(on=False)
-    progress.note("work", 1.0, 7, served_ns=5)
-    assert (progress.read_peers(), progress.take_moved(), progress.read_served()) == ({}, set(), ())
+@pytest.mark.parametrize("on", [False, True])
+def test_nothing_is_noted_while_nobody_asks(recorded, on):
+    """Off, a span that is drained leaves nothing; on, it does."""
+    progress.switch(on=on)
+    with verl_otel.step(1) as step, Span(Site("generate")):
+        pass
+    assert len(recorded.spans) == 2
+    above = step.resolve().span_id
+    noted = {"verl.step", "verl.generate"}, {above}, [above]
+    served = [each.parent_id for each in progress.read_served()]
+    found = set(progress.read_peers()), progress.take_moved(), served
+    assert found == (noted if on else (set(), set(), []))

@@ -13,7 +13,7 @@ from verl_otel.recording import recorder
 from verl_otel.recording import span as span_module
 from verl_otel.recording.recorder import OPEN_AFTER, drain
 from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
+from verl_otel.recording.span import BareSpan, Span
 
 
 def remote(trace_id=5, span_id=6):
@@ -124,7 +124,7 @@ def test_what_joined_another_span_is_not_open_twice(recorded, later):
 
 def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, swallow, monkeypatch):
     """Where one open span cannot be turned into a record, the drain hands out all others and raises nothing."""
-    resolve = Span.resolve
+    resolve = BareSpan.resolve
 
     def fail(span):
         if span.name == "bad":
@@ -134,7 +134,7 @@ def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, sw
     with verl_otel.span("outer"), verl_otel.span("bad"):
         later(10)
         with monkeypatch.context() as broken:
-            broken.setattr(Span, "resolve", fail)
+            broken.setattr(BareSpan, "resolve", fail)
             assert [each.span.name for each in drain().open_spans] == ["outer"]
     assert _guard.counts() == {"open span": 1}
 
@@ -165,6 +165,16 @@ def test_observables_are_asked_on_demand(recorded, observed):
     (point,) = drain(observe=True).points
     assert (point.instrument.name, point.instrument.kind, point.value) == ("verl.rollout.active", "updown", 3)
     assert asked == ["new"]
+
+
+def test_what_is_asked_for_can_be_named(recorded, observed):
+    """The metrics that are asked for at collection are known by name, single ones and those of a group."""
+    observed("verl.rollout.active", list)
+    recorder.observe_all("group", ["verl.gpu.time"], list)
+    try:
+        assert recorder.observed() >= {"verl.rollout.active", "verl.gpu.time"}
+    finally:
+        recorder._groups.pop("group")
 
 
 def test_an_observable_that_fails_spoils_nothing(swallow, recorded, observed):

@@ -9,8 +9,7 @@ BEGIN = """
     faulthandler.dump_traceback_later(60, exit=True)
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, recorder, registry, wrap
-    from verl_otel.recording.series import FoldLock
+    from verl_otel.recording import context, instruments, recorder, registry, wrap
     from verl_otel.recording.store import Store
 
     context.kernel()
@@ -94,10 +93,10 @@ def test_a_signal_handler_may_record_while_its_own_thread_folds(run_python):
     def handle(*_):
         for _ in range(3000):
             timed()
-        assert recorder.drain(wait=0) is None
+        assert recorder.drain(wait=0).points == ()
 
     signal.signal(signal.SIGUSR1, handle)
-    with FoldLock.held:
+    with instruments.timer_series("timed").lock:
         signal.raise_signal(signal.SIGUSR1)
     finish()
     """,
@@ -181,7 +180,7 @@ def test_the_exit_of_a_process_that_records_in_threads_does_not_hang(run_python)
 
     for _ in range(4):
         threading.Thread(target=work, daemon=True).start()
-    threading.Thread(target=FoldLock.held.acquire, daemon=True).start()
+    threading.Thread(target=instruments.timer_series("timed").lock.acquire, daemon=True).start()
     for _ in range(2000):
         timed()
     import atexit

@@ -5,6 +5,7 @@ import itertools
 import pytest
 
 import verl_otel
+from verl_otel import _guard
 from verl_otel.model import Instrument
 from verl_otel.recording import registry
 from verl_otel.recording.registry import MAX_SERIES
@@ -67,6 +68,25 @@ def test_too_many_label_names_are_bounded(no_series, recorded, fresh):
     assert sum(point.value for point in points) == 5 * MAX_SERIES
 
 
+def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, caplog):
+    """Beyond a number of names nothing new is recorded, which is said once; what was there goes on, and so does the catalogue."""
+    monkeypatch.setattr(registry._Registry, "kinds", {})
+    monkeypatch.setattr(registry, "MAX_METRICS", 3)
+    _guard.reset()
+    for number in (0, 1, 2, 3, 4, 2):
+        verl_otel.counter(f"{fresh}.{number}").add(1)
+    with verl_otel.timed(f"{fresh}.timer"), verl_otel.tool("python"):
+        pass
+    verl_otel.counter("verl.not.ours").bind().add(1)
+    points = {point.instrument.name: point.value for point in recorded.points}
+    assert points.pop("verl.tool.call.duration").samples == 1
+    assert points == {f"{fresh}.0": 1, f"{fresh}.1": 1, f"{fresh}.2": 2}
+    assert len(registry._Registry.sizes) == len(registry._Registry.kinds) == 4
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "verl-otel: more than 3 metrics of your own"
+    ]
+
+
 def test_errors_have_series_of_their_own(recorded, fresh):
     """The durations of failed calls are in the series of their error, with the labels that the series has anyhow."""
     series = find(Histogram, fresh, (("key", "value"),))
@@ -74,6 +94,23 @@ def test_errors_have_series_of_their_own(recorded, fresh):
     registry.record_failure(series, 0.5, KeyError())
     points = {point.labels for point in recorded.points if point.instrument.name == fresh}
     assert points == {(("key", "value"),), (("key", "value"), ("error.type", "KeyError"))}
+
+
+def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch):
+    """Where the fold of one series raises, the drain hands out the spans and all other series, and counts the failure."""
+    monkeypatch.setenv("VERL_OTEL_SWALLOW", "1")
+    _guard.reset()
+    broken = find(Histogram, fresh)
+    broken.record(1.0)
+    fold = Histogram.fold
+    monkeypatch.setattr(Histogram, "fold", lambda series: 1 / 0 if series is broken else fold(series))
+    with verl_otel.step(1):
+        verl_otel.counter(f"{fresh}.other").add(2)
+    assert len(recorded.spans) == 1
+    assert recorded.value(f"{fresh}.other") == 2
+    assert _guard.counts()["fold"] > 0
+    assert not broken.lock.locked()
+    _guard.reset()
 
 
 def test_a_metric_exists_once_it_has_a_series(fresh):

@@ -9,18 +9,18 @@ import pytest
 
 from verl_otel import semconv
 from verl_otel.semconv import attributes, buckets
-from verl_otel.semconv.metrics import _ROWS, METRICS
+from verl_otel.semconv.metrics import METRICS, ROWS
 from verl_otel.semconv.spans import CLIENT, INTERNAL, SERVER, SPANS
 
 ATTRIBUTES = {name: value for name, value in vars(attributes).items() if name.isupper()}
 FAMILIES = {name: value for name, value in vars(buckets).items() if name.isupper()}
 PER_RANK = {"verl.worker.calls", "verl.worker.call.time"}
-EVERY_ROW = pytest.mark.parametrize("row", _ROWS, ids=lambda row: row.name)
+EVERY_ROW = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
 
 
 def test_no_name_is_there_twice():
     """Names of metrics, verbs and attributes are unique."""
-    assert len(METRICS) == len(_ROWS)
+    assert len(METRICS) == len(ROWS)
     assert len(set(ATTRIBUTES.values())) == len(ATTRIBUTES)
     assert len(SPANS) == len({row.verb for row in SPANS.values()})
 
@@ -28,7 +28,7 @@ def test_no_name_is_there_twice():
 @EVERY_ROW
 def test_a_name_follows_the_rules(row):
     """A metric's name is lower case with dots, of our prefix or a convention's, and has neither unit nor `total` in it."""
-    assert re.fullmatch(r"(verl|gen_ai)(\.[a-z][a-z0-9_]*)+", row.name)
+    assert re.fullmatch(r"(verl|gen_ai|hw|process|system)(\.[a-z][a-z0-9_]*)+", row.name)
     assert not row.name.endswith(("_total", ".total", ".seconds", "_seconds", "_bytes", ".count"))
 
 
@@ -37,7 +37,7 @@ def test_a_row_is_complete(row):
     """Each row has a known kind, a sentence that says what it is, and labels of the catalogue."""
     assert row.kind in {"histogram", "counter", "updown", "gauge"}
     assert re.fullmatch(r"[A-Z0-9].*\.", row.description)
-    assert re.fullmatch(r"|s|By|1|\{[a-z]+\}", row.unit)
+    assert re.fullmatch(r"|s|By|1|W|J|Cel|Hz|\{[a-z]+\}", row.unit)
     known = set(ATTRIBUTES.values()) | {"exporter", "verl.model", "verl.engine", "verl.nodes", "verl.gpus"}
     assert set(row.labels) <= known
     assert len(set(row.labels)) == len(row.labels)
@@ -95,11 +95,15 @@ def test_sample_generation_has_the_bounds_of_the_older_guides():
     assert {0.1, 0.5, 1, 2, 5, 10} <= set(METRICS["verl.sample.generation"].bounds)
 
 
-@pytest.mark.parametrize(("index", "gpus"), [(0, 1), (1, 8), (2, 64)])
-def test_the_number_of_series_is_bounded(index, gpus):
-    """A run has at most 2,000 series of its own and 40 for each GPU."""
-    assert sum(row.series[index] for row in _ROWS) <= 2000 + 40 * gpus
-    assert all(row.series[0] <= row.series[1] <= row.series[2] for row in _ROWS)
+@pytest.mark.parametrize(("index", "gpus", "nodes"), [(0, 1, 1), (1, 8, 1), (2, 64, 8)])
+def test_the_number_of_series_is_bounded(index, gpus, nodes):
+    """A run has at most 2,000 series of its own and 40 for each GPU, and of the hardware at most 25 for each GPU and 60 for each node."""
+    own = [row.series[index] for row in ROWS if row.name.startswith(("verl.", "gen_ai."))]
+    hardware = [row.series[index] for row in ROWS if row.name.startswith(("hw.", "process.", "system."))]
+    assert len(own) + len(hardware) == len(ROWS)
+    assert sum(own) <= 2000 + 40 * gpus
+    assert sum(hardware) <= 25 * gpus + 60 * nodes
+    assert all(row.series[0] <= row.series[1] <= row.series[2] for row in ROWS)
 
 
 @pytest.mark.parametrize("verb", SPANS)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import verl_otel
 from verl_otel.model import Exemplar, HistogramValue, Instrument
 from verl_otel.recording import registry, series
-from verl_otel.recording.series import CEILING, CHUNK, Counter, FoldLock, Gauge, Histogram
+from verl_otel.recording.series import CEILING, CHUNK, Counter, Gauge, Histogram
 
 BOUNDS = (0.1, 1.0, 10.0)
 VALUES = st.lists(st.floats(-1e9, 1e9) | st.sampled_from([0.1, 1.0, 10.0, math.nan]), max_size=40)
@@ -121,7 +121,7 @@ def test_a_gauge_keeps_nan():
 
 def fill(measured, number):
     """Record while somebody else folds."""
-    with FoldLock.held:
+    with measured.lock:
         for index in range(number):
             measured.record(index)
 

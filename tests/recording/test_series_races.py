@@ -6,12 +6,10 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import verl_otel
-from verl_otel.model import HistogramValue
+from verl_otel.model import HistogramValue, Instrument
 from verl_otel.recording import recorder, registry, store, wrap
-from verl_otel.recording.series import CEILING, FoldLock
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
-from verl_otel.recording.store import Store
+from verl_otel.recording.series import CEILING, Counter
+from verl_otel.recording.store import DrainLock, Store
 
 WRITERS, EACH, DRAINERS = 8, 100_000, 4
 
@@ -94,19 +92,20 @@ def test_every_span_is_drained_once(recorded, fast_switching):
 
 def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, fast_switching):
     """Spans that end while a drain empties the list of ended ones are in it or in the next one."""
-    ended = [Span(Site("span", "s")) for _ in range(20_000)]
     taken = []
 
-    def end(_):
-        for span in ended:
-            store.keep(span)
+    def work(_):
+        for _ in range(10_000):
+            with verl_otel.span("s"):
+                pass
 
     with ThreadPoolExecutor(4) as pool:
-        ending = [pool.submit(end, number) for number in range(4)]
+        ending = [pool.submit(work, number) for number in range(4)]
         while not all(each.done() for each in ending):
-            taken.extend(store.take(Store.finished))
-    taken.extend(store.take(Store.finished))
-    assert len(taken) + sum(Store.dropped.values()) == 4 * len(ended)
+            taken.extend(store.take_ended())
+    taken.extend(store.take_ended())
+    assert len(set(taken)) == len(taken)
+    assert len(taken) + sum(Store.dropped.values()) == 4 * 10_000
 
 
 def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
@@ -117,7 +116,7 @@ def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
         for _ in range(5000):
             count.record(1)
 
-    with FoldLock.held, ThreadPoolExecutor(WRITERS) as pool:
+    with count.lock, ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
         held = len(count.buffer)
     assert CEILING <= held < CEILING + WRITERS
@@ -144,9 +143,21 @@ def test_rivals_for_a_new_series_get_the_same_one(recorded, fast_switching):
 def test_only_one_drains_at_a_time(recorded):
     """A drain that only tries gives up while another one is at work, and loses nothing."""
     verl_otel.counter("done").add(1)
-    with FoldLock.held:
+    with DrainLock.held:
         assert recorder.drain(wait=0) is None
         assert recorder.drain(wait=0.01) is None
+    assert recorded.value("done") == 1
+
+
+def test_a_drain_that_only_tries_takes_spans_while_a_caller_folds(recorded):
+    """While a caller folds, a drain that only tries hands out what it can; the series are in the next one."""
+    verl_otel.counter("done").add(1)
+    with verl_otel.span("s"):
+        pass
+    with registry.find(Counter, Instrument("done", "counter", "", ""), ()).lock:
+        batch = recorder.drain(wait=0)
+    assert [span.name for span in batch.spans] == ["s"]
+    assert batch.points == ()
     assert recorded.value("done") == 1
 
 

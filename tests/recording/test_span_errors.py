@@ -227,27 +227,22 @@ def test_an_exception_without_text_still_ends_its_span(swallow, recorded):
 
     with pytest.raises(UnprintableError), verl_otel.tool("python"):
         explode(UnprintableError())
-    opened = len(Store.opened)
-    Store.opened.clear()
-    assert opened == 0
+    assert not Store.opened
     assert recorded.span("execute_tool python").status == STATUS_ERROR
 
 
 def test_a_failure_of_ours_does_not_replace_the_users_exception(swallow, recorded, monkeypatch):
     """When our own measuring fails while an exception passes, the user still gets his own exception."""
-    monkeypatch.setattr("verl_otel.recording.span.measure", lambda *_: explode(RuntimeError("ours")))
+    monkeypatch.setattr("verl_otel.recording.measures.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
     with pytest.raises(ValueError, match="mine"):
         as_function(VERBS["tool"], ValueError("mine"))
-    Store.opened.clear()
 
 
 def test_a_failure_of_ours_does_not_leave_the_span_open(swallow, recorded, monkeypatch):
     """When our own measuring fails, the span still ends and is recorded."""
-    monkeypatch.setattr("verl_otel.recording.span.measure", lambda *_: explode(RuntimeError("ours")))
+    monkeypatch.setattr("verl_otel.recording.measures.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
     assert verl_otel.tool("python")(lambda: 1)() == 1
-    opened = len(Store.opened)
-    Store.opened.clear()
-    assert opened == 0
+    assert not Store.opened
     assert len(recorded.spans) == 1
 
 

@@ -17,6 +17,8 @@ from verl_otel.recording.span import Span
 from verl_otel.recording.wrap import marked
 from verl_otel.testing import capture
 
+pytestmark = pytest.mark.usefixtures("wrapping")
+
 VERBS = [
     pytest.param(lambda: verl_otel.tool("t"), id="span"),
     pytest.param(lambda: verl_otel.timed("verb.timed"), id="timed"),

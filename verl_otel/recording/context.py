@@ -11,14 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Final
 
 
 class Kernel:
     """The handful of functions that a span needs to enter and leave the current context.
 
-    Wrappers hold this object and not the functions: context variables cannot be pickled, and Ray pickles by value what a
-    user defines in ``__main__``. Unpickled, it is the kernel of the process it arrives in.
+    There is one, `KERNEL`, made before OpenTelemetry is imported and filled by `kernel`. Wrappers hold it and not the functions:
+    context variables cannot be pickled, and Ray pickles by value what a user defines in ``__main__``.
     """
 
     __slots__ = ("get", "invalid", "key", "private", "reset", "set", "span_of")
@@ -38,26 +38,28 @@ class Kernel:
     private: bool
     """Whether the private context variable was found."""
 
-    def __reduce__(self) -> tuple[Callable[[], Kernel], tuple[()]]:
-        return kernel, ()
+    def __init__(self) -> None:
+        self.private = False
+
+    def __reduce__(self) -> str:
+        return "KERNEL"  # that of the process it arrives in
 
 
-_kernel: Kernel | None = None
+KERNEL: Final = Kernel()
 
 
 def kernel() -> Kernel:
     """Return this process's kernel; import the OpenTelemetry API at the first call."""
-    return _kernel or _load()
+    if not hasattr(KERNEL, "key"):
+        load()
+    return KERNEL
 
 
-def _load() -> Kernel:
-    global _kernel
+def load() -> None:
+    """Fill the kernel, by OpenTelemetry's private context variable if it is found, else by public functions."""
     from opentelemetry import context, trace
 
-    made = Kernel()
-    made.key = span_key()
-    made.span_of = trace.get_current_span
-    made.invalid = trace.INVALID_SPAN
+    made = KERNEL
     variable = getattr(getattr(context, "_RUNTIME_CONTEXT", None), "_current_context", None)
     made.private = isinstance(variable, ContextVar)
     if isinstance(variable, ContextVar):
@@ -67,11 +69,12 @@ def _load() -> Kernel:
         runtime = getattr(context, "_RUNTIME_CONTEXT", None)
         made.get, made.set = context.get_current, context.attach
         made.reset = runtime.detach if runtime is not None else context.detach
-    _kernel = made
-    from verl_otel.recording.span import Span
+    made.span_of = trace.get_current_span
+    made.invalid = trace.INVALID_SPAN
+    from verl_otel.recording.surface import Surface
 
-    trace.Span.register(Span)
-    return made
+    trace.Span.register(Surface)
+    made.key = span_key()
 
 
 def span_key() -> str:

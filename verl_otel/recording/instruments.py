@@ -7,11 +7,13 @@ from __future__ import annotations
 import math
 import re
 import time
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
 
 from verl_otel import _guard
 from verl_otel.model import Instrument, Labels
 from verl_otel.recording import registry, series
+from verl_otel.recording.bound import Buffer, bind
+from verl_otel.recording.leaves import Leaf, find_leaf
 from verl_otel.recording.store import Store
 from verl_otel.recording.values import to_number, to_text
 from verl_otel.semconv import buckets
@@ -21,8 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import TracebackType
 
+
+Histograms = Union[series.Histogram, Leaf]
+"""Where a timer's durations go."""
+
 F = TypeVar("F", bound="Callable[..., Any]")
 
+MAX_TIMERS: Final = 500
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
 
 
@@ -48,6 +55,10 @@ def _claim(instrument: Instrument, kind: type[series.Series]) -> bool:
     taken = registry.claim(instrument.name, kind)
     if taken is kind:
         return True
+    if taken is None:
+        message = "verl-otel: more than %d metrics of your own; %r and later ones are not recorded"
+        _guard.say("metrics", message, registry.MAX_METRICS, instrument.name)
+        return False
     _guard.say(
         f"kind {instrument.name}",
         "verl-otel: %r is a %s already; the %s is not recorded",
@@ -98,6 +109,11 @@ class Counter(_Labelled):
         """Add a number that is not negative. Labels must have few values: never a step, an id or free text."""
         self._record(value, labels)
 
+    def bind(self, **labels: str | int | bool) -> Buffer:
+        """Return one series of it, whose ``add`` costs a small part, for code that adds very often. Plain numbers only."""
+        found = self._find(labels)
+        return bind(found) if isinstance(found, series.Counter) else Buffer()
+
 
 class Histogram(_Labelled):
     """A distribution. Made by `verl_otel.histogram`."""
@@ -120,32 +136,80 @@ class Gauge(_Labelled):
 
 
 class Timer:
-    """Times a block or every call of a function. Made by `verl_otel.timed`."""
+    """Times a block or every call of a function. Made by `verl_otel.timed`.
 
-    __slots__ = ("_series", "_starts")
+    It may be used again, and inside itself. Tasks and threads that share one may swap their durations: let each call
+    `verl_otel.timed`, which costs no more than a look into a dictionary.
+    """
 
-    def __init__(self, measured: series.Histogram) -> None:
-        self._series = measured
-        self._starts: list[float] = []
+    __slots__ = (
+        "_around",
+        "_measured",
+        "_start",
+    )  # filled by `make_timer`: a class without a constructor is made faster
+
+    _measured: Histograms
+    _start: float
+    _around: list[float] | None
+    """The starts of the blocks around this one that it times, too."""
 
     def __enter__(self) -> Timer:
-        self._starts.append(time.perf_counter())
+        if self._start:
+            self._around = [*(self._around or ()), self._start]
+        self._start = time.perf_counter()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        seconds = time.perf_counter() - self._starts.pop()
-        if error is None:
-            registry.record_success(self._series, seconds)
-        else:
-            registry.record_failure(self._series, seconds, error)
+        seconds = time.perf_counter() - self._start
+        self._start = self._around.pop() if self._around else 0.0
+        measured = self._measured
+        if error is not None:
+            registry.record_failure(measured, seconds, error)
+        elif Store.on:
+            if type(measured) is series.Histogram and len(measured.buffer) < series.CHUNK:
+                measured.buffer.append(seconds)  # what `record` does, without the price of a call
+            else:
+                measured.record(seconds)
 
     def __call__(self, function: F) -> F:
         """Decorate a function."""
         from verl_otel.recording.wrap import wrap_timed
 
-        return wrap_timed(function, self._series)
+        return wrap_timed(function, self._measured)
+
+
+TIMERS: Final[dict[str, series.Histogram]] = {}
+LEAVES: Final[dict[str, Leaf]] = {}
+"""Where the durations of a timer go, by its name: a block asks for it each time."""
+
+
+def find_timed(name: str, description: str, *, span: bool) -> Histograms:
+    """Return where the durations of a timer go; the first few hundred names are found again in `TIMERS` and `LEAVES`.
+
+    Of the leaves there are no more than those: later ones are measured and keep no spans.
+    """
+    histogram = timer_series(name, description)
+    if not span:
+        if len(TIMERS) < MAX_TIMERS:
+            TIMERS[name] = histogram
+        return histogram
+    if len(LEAVES) >= MAX_TIMERS:
+        _guard.say(
+            "leaves", "verl-otel: more than %d timers with spans; %r and later ones are measured only", MAX_TIMERS, name
+        )
+        return histogram
+    return LEAVES.setdefault(name, find_leaf(histogram))
+
+
+def make_timer(measured: Histograms) -> Timer:
+    """Return a timer whose durations go to ``measured``."""
+    timer = Timer()
+    timer._measured = measured
+    timer._start = 0.0
+    timer._around = None
+    return timer
 
 
 def timer_series(name: str, description: str = "") -> series.Histogram:

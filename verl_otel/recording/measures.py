@@ -7,33 +7,60 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
+from verl_otel import _guard
 from verl_otel.model import Labels
-from verl_otel.recording import registry
+from verl_otel.recording import marks, registry
 from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metrics import METRICS
 
 if TYPE_CHECKING:
+    from verl_otel.recording.series import Histogram
     from verl_otel.recording.span import Span
 
 
-def measure(span: Span, seconds: float) -> None:
-    """Record the duration of an ended span and what its verb counts besides."""
-    spec = span.site.spec
-    own = span.site.series
-    if own is not None:
-        own.record(seconds)
-        span.detail.series = own
-    elif spec.duration:
-        histogram = registry.histogram(
-            spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR)
-        )
-        histogram.record(seconds)
-        span.detail.series = histogram
-    also = _ALSO.get(spec.verb)
-    if also is not None:
-        also(span, seconds)
+def measure(span: Span, seconds: float) -> Histogram | None:
+    """Record the duration of an ended span and what its verb counts besides.
+
+    Called by the drain, and by the span itself only where no drain will see it: metrics are exact although spans are dropped.
+
+    Args:
+        span: The span, with everything that was said about it.
+        seconds: How long it took.
+
+    Returns:
+        Where the duration went, if anywhere: its exemplar belongs there.
+    """
+    try:
+        spec = span.site.spec
+        histogram = span.site.series
+        if spec.verb == "timed":  # a leaf: every call was measured when it ended, kept or not
+            return histogram
+        if histogram is None and spec.duration:
+            histogram = _find(span)
+        if histogram is not None:
+            histogram.record(seconds)
+        also = _ALSO.get(spec.verb)
+        if also is not None:
+            also(span, seconds)
+        return histogram
+    except Exception as failure:
+        _guard.report("measure", failure)
+        return None
+
+
+def _find(span: Span) -> Histogram:
+    """Return the histogram of a span's verb with its labels: as a rule those of its site, which finds it once."""
+    site, own = span.site, span._attributes
+    spec = site.spec
+    usual = (not own or own.keys().isdisjoint(spec.labels)) and not span.error
+    if usual and site.usual is not None:
+        return site.usual
+    histogram = registry.histogram(spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR))
+    if usual:
+        site.usual = histogram
+    return histogram
 
 
 def labels_of(span: Span, names: tuple[str, ...], *, with_error: bool = False) -> Labels:
@@ -88,7 +115,7 @@ def _worker(span: Span, seconds: float) -> None:
     registry.counter("verl.worker.call.time", labels).record(seconds)
 
 
-def _trajectory(span: Span, _seconds: float) -> None:
+def _trajectory(span: Span, seconds: float) -> None:
     values = span.attributes
     if attr.OUTCOME not in values:
         span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
@@ -101,6 +128,7 @@ def _trajectory(span: Span, _seconds: float) -> None:
     turns = to_number(values.get(attr.TURNS))
     if turns is not None:
         registry.histogram("verl.rollout.turns").record(turns)
+    marks.mark(span, seconds)
 
 
 def _llm(span: Span, _seconds: float) -> None:

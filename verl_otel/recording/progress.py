@@ -7,8 +7,10 @@ This is what tells a stall from slow work: a span that is open for far longer th
 
 from __future__ import annotations
 
+import heapq
 import os
 from collections import deque
+from itertools import islice
 from typing import Final, NamedTuple
 
 MAX_NAMES: Final = 256
@@ -47,8 +49,6 @@ class _Progress:
 
     on = False
     """Whether anybody wants to know."""
-    ended = 0
-    """Spans that have ended."""
     peers: dict[str, Peers] = {}
     moved: set[int] = set()
     served: deque[Served] = deque(maxlen=MAX_SERVED)
@@ -60,32 +60,55 @@ def switch(*, on: bool) -> None:
     _Progress.on = on
 
 
-def note(name: str, seconds: float, parent_id: int, served_ns: int = 0) -> None:
-    """Note that a span has ended.
+class Notes:
+    """What one drain has seen, by name: noted at once, since names are few and ended spans many."""
 
-    Args:
-        name: Its name.
-        seconds: How long it took.
-        parent_id: The span around it; 0: none.
-        served_ns: When it ended, in Unix nanoseconds, if it was the answer to a call from another process.
-    """
+    __slots__ = ("durations", "parents", "served")
+
+    def __init__(self) -> None:
+        self.durations: dict[str, list[float]] = {}
+        self.parents: set[int] = set()
+        self.served: list[Served] = []
+
+    def add(self, name: str, seconds: float, parent_id: int, served_ns: int = 0) -> None:
+        """Note that a span has ended, whether it is kept or not.
+
+        Args:
+            name: Its name.
+            seconds: How long it took.
+            parent_id: The span around it; 0: it is a root.
+            served_ns: When it ended, in Unix nanoseconds, if it was the answer to a call from another process.
+        """
+        known = self.durations.get(name)
+        if known is None:
+            self.durations[name] = [seconds]
+        else:
+            known.append(seconds)
+        self.parents.add(parent_id)
+        if served_ns:
+            self.served.append(Served(parent_id, name, served_ns))
+
+
+def is_on() -> bool:
+    """Return whether anybody wants to know."""
+    return _Progress.on
+
+
+def note_all(notes: Notes) -> None:
+    """Take what one drain has seen."""
     if not _Progress.on:
         return
-    _Progress.ended += 1
-    if served_ns:
-        _Progress.served.append(Served(parent_id, name, served_ns))
-    known = _Progress.peers.get(name)
-    if known is not None or len(_Progress.peers) < MAX_NAMES:
-        _Progress.peers[name] = _add(known or Peers(), seconds)
-    if parent_id and len(_Progress.moved) < MAX_MOVED:
-        _Progress.moved.add(parent_id)
+    _Progress.served.extend(notes.served)
+    for name, durations in notes.durations.items():
+        known = _Progress.peers.get(name)
+        if known is not None or len(_Progress.peers) < MAX_NAMES:
+            _Progress.peers[name] = _add(known or Peers(), durations)
+    notes.parents.discard(0)
+    _Progress.moved.update(islice(notes.parents, MAX_MOVED - len(_Progress.moved)))
 
 
-def _add(known: Peers, seconds: float) -> Peers:
-    top = known.top
-    if len(top) < MAX_TOP or seconds > top[-1]:
-        top = tuple(sorted((*top, seconds), reverse=True)[:MAX_TOP])
-    return Peers(known.ended + 1, top)
+def _add(known: Peers, durations: list[float]) -> Peers:
+    return Peers(known.ended + len(durations), tuple(heapq.nlargest(MAX_TOP, (*known.top, *durations))))
 
 
 def merge(one: Peers, other: Peers) -> Peers:
@@ -104,11 +127,6 @@ def read_peers() -> dict[str, Peers]:
     return dict(_Progress.peers)
 
 
-def count_ended() -> int:
-    """Return how many spans have ended."""
-    return _Progress.ended
-
-
 def read_served() -> tuple[Served, ...]:
     """Return the calls that were served last."""
     return tuple(_Progress.served)
@@ -116,7 +134,6 @@ def read_served() -> tuple[Served, ...]:
 
 def clear() -> None:
     """Forget everything: another session begins, or this is a forked child."""
-    _Progress.ended = 0
     _Progress.peers.clear()
     _Progress.moved.clear()
     _Progress.served.clear()

@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from verl_otel import _guard
-from verl_otel.model import SAMPLED, Batch, Exemplar, Labels, OpenSpan, Point, SpanRecord
-from verl_otel.recording import progress, registry, store
+from verl_otel.model import Batch, Labels, OpenSpan, Point
+from verl_otel.recording import leaves, records, registry, store
+from verl_otel.recording.marks import Marks
 from verl_otel.recording.sampling import Policy
-from verl_otel.recording.series import FoldLock
-from verl_otel.recording.span import Span, clock, shorten
-from verl_otel.recording.store import Store
-from verl_otel.semconv import spans as semconv
-from verl_otel.semconv.spans import SERVER
+from verl_otel.recording.span import Span, clock
+from verl_otel.recording.store import DrainLock, Store
 
 OPEN_AFTER: Final = 1.0
 """Seconds after which an open span is written down; younger ones end before the next drain as a rule."""
@@ -35,7 +33,10 @@ Observation = tuple[Labels, float]
 Observe = Callable[[], Iterable[Observation]]
 """Asked at collection: returns labels and numbers. Takes no lock that recording takes, records nothing."""
 
+Measurement = tuple[str, Labels, float]
+"""Metric, labels, number."""
 _observables: dict[str, Observe] = {}
+_groups: dict[str, tuple[frozenset[str], Callable[[], Iterable[Measurement]]]] = {}
 _pending: list[Point] = []
 
 
@@ -49,25 +50,38 @@ def drain(*, observe: bool = False, wait: float = -1) -> Batch | None:
     Returns:
         The batch, or None when another drainer was at work for all of ``wait``.
     """
-    lock = FoldLock.held
+    lock = DrainLock.held
     if not lock.acquire(timeout=wait):
         return None
     try:
         now = time.time_ns()
-        records = []
-        for span in store.take(Store.finished):
-            with _guard.swallowed("record"):
-                record = _end(span)
-                if record is not None:
-                    records.append(record)
-        points = registry.fold_all()
+        kept = records.end_all(store.take_ended(leaves.take_all(kept=Policy.leaves)))
+        points = registry.fold_all(wait)
         scalars = store.take(_pending)
     finally:
         lock.release()
     points.extend(scalars)
-    if observe:
-        points.extend(_ask(now))
-    return Batch(now, tuple(records), tuple(points), tuple(_open_spans()))
+    batch = Batch(now, tuple(kept), tuple(points), tuple(_open_spans()))
+    if not observe:
+        return batch
+    answers = ask(batch)
+    return batch._replace(points=(*batch.points, *answers.points), asked=answers.asked)
+
+
+def ask(batch: Batch, *, groups: bool = True) -> Batch:
+    """Return what is asked at collection, to be handed over after a batch that has not waited for it.
+
+    Args:
+        batch: What was drained; what is open is taken from it.
+        groups: Ask the callbacks of `observe_all`, too: those of the hardware may take a second.
+    """
+    now = time.time_ns()
+    points = _ask(now)
+    asked: frozenset[str] = frozenset()
+    if groups:
+        points += _ask_groups(now)
+        asked = asked.union(*(names for names, _ in list(_groups.values())))
+    return Batch(now, points=tuple(points), open_spans=batch.open_spans, asked=asked)
 
 
 def add_points(points: Iterable[Point]) -> None:
@@ -80,8 +94,10 @@ def add_points(points: Iterable[Point]) -> None:
 
 
 def clear() -> None:
-    """Forget points that wait for a drain. For a forked child and tests."""
+    """Forget points and kept leaves that wait for a drain. For a forked child and tests."""
     _pending.clear()
+    leaves.clear()
+    records.Ended.count = 0
 
 
 os.register_at_fork(after_in_child=clear)
@@ -92,10 +108,10 @@ def forget() -> None:
 
     Unlike ``clear`` of the three parts this may be called while others record.
     """
-    with FoldLock.held:
-        registry.reset()
+    registry.reset()
     store.clear()
     Policy.clear()
+    Marks.clear()
     clear()
 
 
@@ -104,82 +120,44 @@ def observe(metric: str, callback: Observe) -> None:
     _observables[metric] = callback
 
 
+def observe_all(group: str, metrics: Iterable[str], callback: Callable[[], Iterable[Measurement]]) -> None:
+    """Have several metrics of the catalogue asked for at once at every collection; a series that is not named any more is gone.
+
+    Args:
+        group: What they are of. A second callback of the same group replaces the first.
+        metrics: Their names.
+        callback: Returns metrics, labels and numbers, as an `Observe` does.
+    """
+    _groups[group] = frozenset(metrics), callback
+
+
+def observed() -> frozenset[str]:
+    """Return the metrics of the catalogue that are asked for at collection."""
+    return frozenset(_observables).union(*(names for names, _ in list(_groups.values())))
+
+
 def stop_observing() -> None:
-    """Forget every callback of `observe`: the session that registered them ends."""
+    """Forget every callback of `observe` and `observe_all`: the session that registered them ends."""
     _observables.clear()
-
-
-def _end(span: Span) -> SpanRecord | None:
-    """Turn an ended span into a record; None for one that is not kept. Its exemplar is offered on the way."""
-    ids = span.resolve()
-    detail = span._detail
-    sampled = ids.flags & SAMPLED
-    if detail is not None and detail.series is not None and sampled:
-        detail.series.offer(Exemplar(span.stop - span.start, span.end_ns, ids.trace_id, ids.span_id))
-    progress.note(span.name, span.stop - span.start, ids.parent_id, span.end_ns if span.site.spec.kind == SERVER else 0)
-    shorten(span)
-    if not sampled and span.site.spec.verb != "trajectory":
-        return None
-    return _record(span, span.end_ns)
-
-
-def _record(span: Span, end_ns: int) -> SpanRecord:
-    ids, detail = span.resolve(), span._detail
-    start_ns = span.start_ns
-    kind = span.site.spec.kind
-    if detail is None:
-        return SpanRecord(
-            ids.trace_id,
-            ids.span_id,
-            ids.parent_id,
-            span.site.name,
-            kind,
-            start_ns,
-            end_ns,
-            span.attributes,
-            (),
-            (),
-            semconv.STATUS_UNSET,
-            "",
-            ids.flags,
-            ids.state,
-        )
-    return SpanRecord(
-        ids.trace_id,
-        ids.span_id,
-        ids.parent_id,
-        span.name,
-        kind,
-        start_ns,
-        end_ns,
-        span.attributes,
-        tuple(detail.links or ()),
-        tuple(detail.events or ()),
-        detail.status,
-        detail.message,
-        ids.flags,
-        ids.state,
-    )
+    _groups.clear()
 
 
 def _open_spans() -> list[OpenSpan]:
     """Return the oldest open spans: the table is in the order of opening, so the first young one ends the search."""
     now = clock()
     found: list[OpenSpan] = []
-    for span in list(Store.opened):
+    for span in Store.opened:
         age = now - span.start
         if len(found) >= MAX_OPEN or age < OPEN_AFTER:
             break
-        if not span.stop:
-            with _guard.swallowed("open span"):
-                found.append(_open(span, age))
+        with _guard.swallowed("open span"):
+            found.append(_open(span, age))
     return found
 
 
 def _open(span: Span, age: float) -> OpenSpan:
-    detail = span._detail
-    last_child = detail.last_child if detail is not None else ""
-    return OpenSpan(_record(span, 0), age, last_child, span.site.spec.verb)
+    last_child = span.last.name if span.last is not None else ""
+    return OpenSpan(records.record_open(span), age, last_child, span.site.spec.verb)
 
 
 def _ask(now: int) -> list[Point]:
@@ -190,6 +168,18 @@ def _ask(now: int) -> list[Point]:
             points += [Point(instrument, labels, _started_ns, now, value) for labels, value in callback()]
         except Exception as error:
             _guard.report(f"observe {name}", error)
+    return points
+
+
+def _ask_groups(now: int) -> list[Point]:
+    points = []
+    for group, (_, read) in list(_groups.items()):
+        try:
+            points += [
+                Point(registry.INSTRUMENTS[metric], labels, _started_ns, now, value) for metric, labels, value in read()
+            ]
+        except Exception as error:
+            _guard.report(f"observe {group}", error)
     return points
 
 

@@ -30,6 +30,12 @@ class Policy:
     """Trajectories of a step, in this process, that are kept whole in any case; 0: no limit."""
     share_above = 0.05
     """Share that is kept whole beyond that number."""
+    leaves = True
+    """Whether a few of the timed calls that may have spans get one (see `verl_otel.recording.leaves`)."""
+    left_out = 0
+    """Spans that a drain left out because telemetry had become too dear (see `verl_otel.session.governor`)."""
+    exemplars = True
+    """Whether histograms show traces (``OTEL_METRICS_EXEMPLAR_FILTER``)."""
     _counts: dict[object, int] = {}
     """Trajectories by step, of the last few steps: those of several steps may take turns."""
 
@@ -50,5 +56,6 @@ class Policy:
 
     @classmethod
     def clear(cls) -> None:
-        """Forget what was counted: a session begins, whose steps are not those of the one before."""
+        """Forget what was counted: a session begins, whose steps and whose cost are not those of the one before."""
         cls._counts.clear()
+        cls.leaves, cls.left_out = True, 0

@@ -4,7 +4,7 @@
 
 A caller appends to a list and goes on. Folding takes whole chunks: sorting 1,000 floats and cutting them at the bounds
 costs 40 ns a value, less than aggregating each one (measured; see docs/decisions/0003-append-buffers.md). Folders are
-serialised by one lock that is only ever *tried* by callers: a signal handler, a garbage collector callback or a ``__del__``
+serialised by the series' lock, which is only ever *tried* by callers: a signal handler, a garbage collector callback or a ``__del__``
 may record while its own thread folds.
 """
 
@@ -17,35 +17,32 @@ from bisect import bisect_left, bisect_right
 from threading import get_ident
 from typing import Final
 
-from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point
+from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, in_64_bits, to_float
+from verl_otel.recording import bound
 from verl_otel.recording.store import take
+from verl_otel.recording.values import to_number
 
-CHUNK: Final = 1000
+CHUNK: Final = bound.CHUNK
 """Values in a buffer at which the caller folds them itself, if nobody folds just then."""
 CEILING: Final = 8 * CHUNK
 """Values in a buffer beyond which a measurement is dropped and counted."""
+_NUMBERS: Final = frozenset({int, float})
 EXEMPLAR_SECONDS: Final = 30.0
 """How long an exemplar holds its bucket against smaller values: the slowest of the last half minute is shown."""
-
-
-class FoldLock:
-    """The lock under which buffers are folded. Try it; wait for it only on a thread of our own.
-
-    Replaced as a whole in a forked child: its holder does not exist there.
-    """
-
-    held = threading.Lock()
 
 
 class Series:
     """What the three kinds share: who they are, and a buffer bounded by the caller."""
 
-    __slots__ = ("buffer", "changed", "dropped", "instrument", "labels", "start_ns", "time_ns")
+    __slots__ = ("buffer", "changed", "dropped", "instrument", "labels", "lock", "start_ns", "time_ns")
 
     def __init__(self, instrument: Instrument, labels: Labels) -> None:
         self.instrument = instrument
         self.labels = labels
         self.buffer: list[float] = []
+        self.lock = threading.Lock()
+        """Held while the buffer is folded. Callers only try it; a thread of ours may wait for it. New in a forked child: its holder
+        does not exist there."""
         self.reset()
 
     def reset(self) -> None:
@@ -68,7 +65,7 @@ class Series:
     def spill(self, value: float) -> None:
         """Take one measurement although the buffer is full: fold it, or let it grow, or drop the value."""
         buffer = self.buffer
-        lock = FoldLock.held
+        lock = self.lock
         if lock.acquire(blocking=False):
             try:
                 self.fold()
@@ -83,11 +80,11 @@ class Series:
             self.dropped[thread] = self.dropped.get(thread, 0) + 1
 
     def fold(self) -> None:
-        """Add the buffer to the state. Call under the fold lock."""
+        """Add the buffer to the state. Call under its lock."""
         raise NotImplementedError
 
     def point(self, time_ns: int) -> Point:
-        """Return the state as of ``time_ns``. Call under the fold lock, after `fold`."""
+        """Return the state as of ``time_ns``. Call under its lock, after `fold`."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[object, ...]:
@@ -133,8 +130,8 @@ class Histogram(Series):
             return
         chunk.sort()
         counts, below = self.counts, 0
-        for index, bound in enumerate(self.bounds):
-            up_to = bisect_right(chunk, bound, below)
+        for index, upper in enumerate(self.bounds):
+            up_to = bisect_right(chunk, upper, below)
             counts[index] += up_to - below
             below = up_to
         counts[-1] += len(chunk) - below
@@ -145,11 +142,14 @@ class Histogram(Series):
         self.changed = True
 
     def offer(self, exemplar: Exemplar) -> None:
-        """Keep the trace of one measurement if it is the slowest of its bucket lately. Call under the fold lock."""
-        bucket = bisect_left(self.bounds, exemplar.value)
-        held = self.exemplars.get(bucket)
-        if held is None or exemplar.value >= held.value or exemplar.time_ns - held.time_ns > EXEMPLAR_SECONDS * 1e9:
-            self.exemplars[bucket] = exemplar
+        """Keep the trace of one measurement if it is the slowest of its bucket lately. Call under the drain lock."""
+        if self.wants(exemplar.value, exemplar.time_ns):
+            self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
+
+    def wants(self, value: float, time_ns: int) -> bool:
+        """Return whether a measurement is the slowest of its bucket lately: most are not, and an exemplar need not be made."""
+        held = self.exemplars.get(bisect_left(self.bounds, value))
+        return held is None or value >= held.value or time_ns - held.time_ns > EXEMPLAR_SECONDS * 1e9
 
     def point(self, time_ns: int) -> Point:
         """Return the histogram, cumulative since the series began."""
@@ -164,6 +164,13 @@ class Counter(Series):
 
     __slots__ = ("total",)
 
+    buffer: bound.Buffer
+
+    def __init__(self, instrument: Instrument, labels: Labels) -> None:
+        super().__init__(instrument, labels)
+        self.buffer = bound.Buffer()  # nobody else has it yet
+        self.buffer.series = self
+
     def reset(self) -> None:
         """Forget every measurement."""
         super().reset()
@@ -174,15 +181,31 @@ class Counter(Series):
         values = take(self.buffer)
         if not values:
             return
-        total = sum(values)
-        if total != total or min(values) < 0:
-            total = sum(value for value in values if value >= 0)
-        self.total += total
+        try:
+            added = _add_up(values)
+        except OverflowError:  # an integer among floats that no float can hold
+            added = _add_up([number for number in map(to_number, values) if number is not None])
+        self.total = _fit(_fit(self.total) + _fit(added))
         self.changed = True
 
     def point(self, time_ns: int) -> Point:
         """Return the sum since the series began."""
         return Point(self.instrument, self.labels, self.start_ns, time_ns, self.total)
+
+
+def _add_up(values: list[float]) -> float:
+    """Return the sum of what are numbers and not negative. Values of bound counters are what they were given."""
+    if not set(map(type, values)) <= _NUMBERS:
+        values = [number for number in map(to_number, values) if number is not None]
+    total = sum(values)
+    if total != total or min(values, default=0) < 0:
+        total = sum(value for value in values if value >= 0)
+    return total
+
+
+def _fit(number: float) -> float:
+    """Return a number that may be exported: an integer beyond 64 bits becomes a float, infinite beyond all floats."""
+    return number if not isinstance(number, int) or in_64_bits(number) else to_float(number)
 
 
 class Gauge(Series):

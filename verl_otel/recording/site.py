@@ -5,16 +5,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Final, Optional
+from typing import TYPE_CHECKING, Any, Final, Optional, Union
 
 from verl_otel import _guard
-from verl_otel.model import AttributeValue
+from verl_otel.model import AttributeValue, SharedAttributes
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, SpanSpec
 
 if TYPE_CHECKING:
     from verl_otel.recording.series import Histogram
     from verl_otel.recording.span import Span
+
+Arguments = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
+"""A call's arguments by their parameter's name, or what returns them."""
 
 Extract = Callable[[Mapping[str, Any], Any], Optional[Mapping[str, Any]]]
 """``extract(arguments, result)`` returns attributes for the span of one call; arguments by their parameter's name."""
@@ -35,7 +38,9 @@ class Site:
         "needs_parent",
         "series",
         "spec",
+        "special",
         "superseded",
+        "usual",
     )
 
     def __init__(
@@ -52,7 +57,7 @@ class Site:
     ) -> None:
         self.spec: SpanSpec = SPANS[verb]
         self.name = name or self.spec.name
-        self.attributes = attributes
+        self.attributes: Mapping[str, AttributeValue] = SharedAttributes(attributes)
         self.extract = extract
         self.hook = hook
         """Whether one of our integrations opened it, and not the user."""
@@ -64,8 +69,16 @@ class Site:
         """Attributes that nobody said: a span that this one becomes one with keeps its own."""
         self.series = series
         """Where its durations go instead of to the histogram of its verb."""
+        self.usual: Histogram | None = None
+        """The histogram of calls of which nothing was said that is a label; see `verl_otel.recording.measures`."""
         self.superseded = False
-        """Set when a decorator took over the function that a hook had wrapped."""
+        """Whether a decorator took over the function that a hook had wrapped."""
+        self.special = self.spec.root or self.adopts or self.needs_parent
+        """Whether opening it needs more than a span of ours around it, or none."""
+
+    def supersede(self) -> None:
+        """Make no spans here any more: a decorator took over the function that a hook had wrapped."""
+        self.superseded = self.special = True
 
     def with_attributes(self, attributes: Mapping[str, AttributeValue] | None) -> Site:
         """Return this site with more static attributes; itself if there are none."""
@@ -104,14 +117,15 @@ class Site:
             "defaults": self.defaults,
         }
 
-    def read(self, span: Span, arguments: Mapping[str, Any], result: Any) -> None:
+    def read(self, span: Span, arguments: Arguments, result: Any) -> None:
         """Put what the extractor finds in one call on its span; what the decorator says wins. Never raises."""
         if self.extract is None or not (span.start or span.host):
             return
         try:
             host = span.host
             target = host or span
-            for key, value in (self.extract(arguments, result) or NO_ATTRIBUTES).items():
+            named = arguments() if callable(arguments) else arguments
+            for key, value in (self.extract(named, result) or NO_ATTRIBUTES).items():
                 if value is None or key in self.attributes or (self.hook and host and key in host.attributes):
                     continue
                 target.set_attribute(key, value)
@@ -127,5 +141,6 @@ class Site:
 
 def _rebuild(verb: str, name: str, keywords: dict[str, Any], superseded: bool) -> Site:  # noqa: FBT001 - as pickled
     site = Site(verb, name, **keywords)
-    site.superseded = superseded
+    if superseded:
+        site.supersede()
     return site

@@ -2,26 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The span: one object that is OpenTelemetry's span, OpenTelemetry's context and our record at once.
 
-Ids are made when somebody asks for them (a header, a real OpenTelemetry child, an exemplar, the export). As a context it
-answers ``get`` and ``copy`` the way OpenTelemetry's own does, so entering a span costs one object and one context variable.
+As a context it answers ``get`` and ``copy`` the way OpenTelemetry's own does, so entering a span costs one object and one context
+variable. What its verb measures is read off it by the drain: leaving it costs a clock and giving the context back.
 """
 
 from __future__ import annotations
 
-import os
-import threading
 import time
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel import _guard
-from verl_otel.model import REMOTE, SAMPLED, AttributeValue
-from verl_otel.recording import ids
-from verl_otel.recording.context import kernel
+from verl_otel.model import REMOTE, AttributeValue, LinkRecord
+from verl_otel.recording.context import KERNEL
+from verl_otel.recording.identity import Identity, local_span, without_leaked
 from verl_otel.recording.measures import measure
-from verl_otel.recording.sampling import Policy
-from verl_otel.recording.store import Store, keep, wall_offset_ns
-from verl_otel.recording.surface import LEAKED as _LEAKED
-from verl_otel.recording.surface import MAX_MESSAGE, Detail, Surface
+from verl_otel.recording.store import Store, count_dropped, find_room
+from verl_otel.recording.surface import LEAKED, MAX_MESSAGE
 from verl_otel.recording.values import error_name, is_cancellation, to_text
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
@@ -30,88 +26,78 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from opentelemetry.trace import SpanContext
-
     from verl_otel.recording.site import Site
+
+__all__ = ["BareSpan", "Span", "begin", "clock", "current", "local_span", "make_span"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 clock = time.perf_counter
-MAX_TRACKED: Final = 100_000
-"""Open spans in the table; more are recorded when they end, but not seen while they are open."""
-_ids_lock = threading.RLock()  # re-entrant: a signal handler may ask for ids while its own thread makes some
+_SUBMITTED: Final = {attr.LINK_TYPE: "submitted_by"}
 
 
-class Ids(NamedTuple):
-    """What identifies a span outside its process, and the clock of its trace in this one."""
+class BareSpan(Identity):
+    """One piece of work, as context manager, decorator and OpenTelemetry span. Without a constructor.
 
-    trace_id: int
-    span_id: int
-    parent_id: int
-    flags: int
-    state: str
-    offset_ns: int
-    """Unix time minus monotonic time, taken where the trace began in this process: long runs do not drift."""
-
-
-class Span(Surface):
-    """One piece of work, as context manager, decorator and OpenTelemetry span.
-
-    Made by the verbs (`verl_otel.phase` and its kin), not by hand.
-
-    Example:
-        with verl_otel.tool("python") as span:
-            span.set_attribute("exit_code", run())
+    CPython 3.11 makes an object 100 ns faster if its class has no ``__init__``: `begin` and `make_span` fill its slots.
     """
 
-    __slots__ = ("ids", "site")
+    __slots__ = ("last",)
 
-    def __init__(self, site: Site, attributes: dict[str, AttributeValue] | None = None) -> None:
-        self.site = site
-        self._attributes = attributes
-        self._detail: Detail | None = None
-        self.ids: Ids | None = None
-        self.outer = None
-        self.token: Any = None
-        self.start = 0.0
-        self.stop = 0.0
+    last: Site | None
+    """Where the span that was opened last directly inside this one records."""
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
     def __enter__(self) -> Span:
         """Begin, and become the current span. Returns the span to write to: itself, or the one it became one with."""
-        if not Store.on or self.start:
-            if self.stop:
-                _guard.say(
-                    f"again {self.name}",
-                    "verl-otel: %r was entered twice; call the verb again for each block",
-                    self.name,
-                )
-            return self
-        now = kernel()
-        outer = _without_leaked(now.get())
-        parent = local_span(outer)
+        if self.start or not Store.on:
+            return self._stay_out()
+        site, get, make_current = self.site, KERNEL.get, KERNEL.set
+        outer = get()
+        parent: Any = None
+        if type(outer) is BareSpan and outer.token is not LEAKED:
+            parent = outer
+        elif outer:
+            outer = without_leaked(outer)
+            parent = local_span(outer)
         if parent is not None:
-            if self.site.adopts and self._join(parent):
-                return parent
-            parent.detail.last_child = self.name
-        elif self.site.needs_parent:
-            self.start = clock()  # measured only: a phase outside a step is a metric and no span
-            return self
+            if site.adopts and self._join(parent):
+                return parent  # type: ignore[no-any-return]  # a span, as was looked at above
+            parent.last = site
+        elif site.needs_parent:
+            self.detail.lost = True  # measured only: a phase outside a step is a metric and no span
+            self.start = clock()
+            return self  # type: ignore[return-value]  # see `begin`
         self.outer = outer
-        if self.site.spec.root:
-            self._link_submitter(now.span_of(outer).get_span_context())
-        self.token = now.set(self)
+        if site.spec.root:
+            self._link_submitter()
+        self.token = make_current(self)
+        if len(Store.begun) < Store.room:
+            Store.begun.append(self)  # type: ignore[arg-type]  # see `begin`
+        else:
+            self.lose()
         self.start = clock()
-        if len(Store.opened) < MAX_TRACKED:
-            Store.opened[self] = None
-        return self
+        return self  # type: ignore[return-value]  # see `begin`
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """End; an exception marks the span and passes on unchanged."""
-        self.close(error)
+        if error is not None or self._detail is not None or self.stop or not self.start:
+            self._close_fully(error)
+            return
+        self.stop = clock()  # from now on a drain may take it
+        get = KERNEL.get  # a name of its own: CPython 3.11 calls what lies in a slot 20 ns slower than a variable
+        if get() is self:
+            reset, token = KERNEL.reset, self.token
+            self.token = None
+            try:
+                reset(token)
+            except ValueError:
+                self.leave_elsewhere()
+        else:
+            self._leave()
 
     def __call__(self, function: F) -> F:
         """Decorate a function: each call is one span. See `verl_otel.recording.wrap.wrap`."""
@@ -121,6 +107,10 @@ class Span(Surface):
 
     def close(self, error: BaseException | None = None) -> None:
         """End with or without an error. Never raises."""
+        self.__exit__(None, error, None)
+
+    def _close_fully(self, error: BaseException | None) -> None:
+        """End with all that may come with it."""
         detail = self._detail
         if detail is not None and detail.host is not None:
             if error is not None and not self.site.hook:
@@ -131,28 +121,46 @@ class Span(Surface):
             return
         try:
             if not self.stop:
-                self.stop = clock()
-                self._measure(error)
+                self._finish(error)
         finally:
             if self.token is not None:
                 self._leave()
 
-    def discard(self) -> None:
-        """Make it as if the span had never been opened; call before it ends."""
-        Store.opened.pop(self, None)
-        self.stop = clock()
-
-    def _measure(self, error: BaseException | None) -> None:
+    def _finish(self, error: BaseException | None) -> None:
+        stop = clock()
         try:
             if error is not None and not self._was_told(error):
                 self.fail(error)
-            measure(self, self.stop - self.start)
         except Exception as failure:
             _guard.report("measure", failure)
         finally:
-            if self.token is not None:
-                Store.opened.pop(self, None)
-                keep(self)
+            self.stop = stop  # when everything is said: from now on a drain may take it
+        if self._detail is not None and self._detail.lost:
+            measure(self, self.stop - self.start)  # type: ignore[arg-type]  # see `begin`
+
+    def discard(self) -> None:
+        """Make it as if the span had never been opened; call before it ends."""
+        self.detail.lost = True
+        self.stop = clock()
+
+    def _stay_out(self) -> Span:
+        """Do not begin: recording is off, or it has begun before."""
+        if Store.on and self.stop:
+            message = "verl-otel: %r was entered twice; call the verb again for each block"
+            _guard.say(f"again {self.name}", message, self.name)
+        return self  # type: ignore[return-value]  # see `begin`
+
+    def lose(self) -> None:
+        """Begin although there is no room: somebody looks for some, or the span is measured when it ends, dropped and counted."""
+        if find_room(root=self.site.spec.root):
+            Store.begun.append(self)  # type: ignore[arg-type]  # see `begin`
+        else:
+            self.forget()
+
+    def forget(self) -> None:
+        """Remember it no more: measured when it ends, dropped and counted."""
+        self.detail.lost = True
+        count_dropped()
 
     def _was_told(self, error: BaseException) -> bool:
         """Return whether the span that became one with us has said this already."""
@@ -161,17 +169,20 @@ class Span(Surface):
 
     def _leave(self) -> None:
         """Give the context back, if it is still ours to give (an async generator may be closed by another task)."""
-        now = kernel()
         token, self.token = self.token, None
-        if token is _LEAKED or now.get() is not self:
-            Store.misplaced += token is not _LEAKED
-            self.token = _LEAKED
+        if token is LEAKED or KERNEL.get() is not self:
+            Store.misplaced += token is not LEAKED
+            self.token = LEAKED
             return
         try:
-            now.reset(token)
-        except ValueError:  # entered in another task or thread, whose context was copied to here and still holds us
-            now.set(self.outer)
-            self.token = _LEAKED
+            KERNEL.reset(token)
+        except ValueError:
+            self.leave_elsewhere()
+
+    def leave_elsewhere(self) -> None:
+        """Give the context back in a task or thread whose context was copied from the one that we were entered in."""
+        KERNEL.set(self.outer)
+        self.token = LEAKED
 
     def _join(self, parent: Span) -> bool:
         """Become one with ``parent`` if a hook and a decorator opened the two for the same piece of work."""
@@ -181,7 +192,7 @@ class Span(Surface):
         )
         if not same or parent.stop or parent.detail.adopter is not None:
             return False
-        parent.detail.adopter = self
+        parent.detail.adopter = self  # type: ignore[assignment]  # see `begin`
         self.detail.host = parent
         said = {key: value for key, value in mine.attributes.items() if key not in mine.defaults}
         said.update(self._attributes or {})
@@ -192,9 +203,13 @@ class Span(Surface):
         parent.set_attributes(said)
         return True
 
-    def _link_submitter(self, context: SpanContext) -> None:
-        if context.is_valid and self.site.spec.verb == "trajectory":
-            self.link(context, {attr.LINK_TYPE: "submitted_by"})
+    def _link_submitter(self) -> None:
+        if self.site.spec.verb == "trajectory":
+            context = KERNEL.span_of(self.outer).get_span_context()
+            if context.is_valid:
+                state = context.trace_state.to_header() if context.trace_state else ""
+                flags = REMOTE if context.is_remote else 0
+                self.link_record(LinkRecord(context.trace_id, context.span_id, _SUBMITTED, state, flags))
 
     def fail(self, error: BaseException) -> None:
         """Say that the work failed, or that it was cancelled."""
@@ -210,72 +225,13 @@ class Span(Surface):
         if Store.capture_content:
             detail.message = to_text(error)[:MAX_MESSAGE]
 
-    # -- identity -----------------------------------------------------------------------------------------------------
-
-    def resolve(self) -> Ids:
-        """Return the ids; made at the first call, which also decides whether a new trace is kept."""
-        if self.ids is None:
-            waiting: list[Span] = []  # a loop and no recursion: spans may lie in one another deeper than the stack is
-            span: Span | None = self
-            while span is not None and span.ids is None:
-                waiting.append(span)
-                span = span._parent()
-            for span in reversed(waiting):
-                made = span._make_ids()
-                with _ids_lock:
-                    if span.ids is None:
-                        span.ids = made
-        assert self.ids is not None  # noqa: S101 - made above
-        return self.ids
-
-    def _parent(self) -> Span | None:
-        return None if self.site.spec.root or self.outer is None else local_span(self.outer)
-
-    def _make_ids(self) -> Ids:
-        root = self.site.spec.root or self.outer is None
-        parent = self._parent()
-        if parent is not None:
-            above = parent.ids or parent.resolve()
-            return Ids(
-                above.trace_id, ids.make_span_id(), above.span_id, above.flags & SAMPLED, above.state, above.offset_ns
-            )
-        if not root:
-            remote = kernel().span_of(self.outer).get_span_context()
-            if remote.is_valid:
-                state = remote.trace_state.to_header()
-                flags = int(remote.trace_flags) & SAMPLED | (REMOTE if remote.is_remote else 0)
-                return Ids(remote.trace_id, ids.make_span_id(), remote.span_id, flags, state, wall_offset_ns())
-        trace_id = ids.make_trace_id()
-        flags = Policy.decide(self, trace_id)
-        return Ids(trace_id, ids.make_span_id(), 0, flags, self.site.spec.state, wall_offset_ns())
-
-    def get_span_context(self) -> SpanContext:
-        """Return OpenTelemetry's span context; a span whose id was asked for is always exported."""
-        from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags, TraceState
-
-        if self.host is not None:
-            return self.host.get_span_context()
-        if self.outer is None:  # off, or only measured: nothing will be exported under an id
-            return INVALID_SPAN_CONTEXT
-        mine = self.resolve()
-        state = TraceState.from_header([mine.state]) if mine.state else TraceState()
-        return SpanContext(mine.trace_id, mine.span_id, False, TraceFlags(mine.flags & SAMPLED), state)
+    # -- what is known of it ---------------------------------------------------------------------------------------------
 
     @property
     def host(self) -> Span | None:
         """The span that this one became one with, if any."""
         detail = self._detail
         return detail.host if detail is not None else None
-
-    @property
-    def start_ns(self) -> int:
-        """Unix time at which it began, by the clock of its trace."""
-        return int(self.start * 1e9) + self.resolve().offset_ns
-
-    @property
-    def end_ns(self) -> int:
-        """Unix time at which it ended, by the clock of its trace."""
-        return int(self.stop * 1e9) + self.resolve().offset_ns
 
     @property
     def error(self) -> str:
@@ -298,54 +254,77 @@ class Span(Surface):
     def end(self, end_time: int | None = None) -> None:  # noqa: ARG002 - ours always ends now
         """End the span; it stays current until its ``with`` or function is left."""
         if self.start and not self.stop:
-            self.stop = clock()
-            self._measure(None)
+            self._finish(None)
 
 
-def local_span(context: Any) -> Span | None:
-    """Return the span of ours that a context holds, or None."""
-    if type(context) is Span:
-        return context
-    span = context.get(kernel().key) if context else None
-    return span if type(span) is Span else None
+class Span(BareSpan):
+    """One piece of work, made by the verbs (`verl_otel.phase` and its kin).
+
+    What its call returns is a `BareSpan`; this class is what type hints say.
+
+    Example:
+        with verl_otel.tool("python") as span:
+            span.set_attribute("exit_code", run())
+    """
+
+    __slots__ = ()
+
+    def __new__(cls, site: Site, attributes: dict[str, AttributeValue] | None = None) -> Span:
+        """Return a span that has not begun."""
+        return make_span(site, attributes)
+
+    def __init__(self, site: Site, attributes: dict[str, AttributeValue] | None = None) -> None:
+        raise NotImplementedError  # for type checkers
+
+
+def make_span(site: Site, attributes: dict[str, AttributeValue] | None = None) -> Span:
+    """Return a span that has not begun: `Span`, a little faster."""
+    span: Any = BareSpan()
+    span.site = site
+    span._attributes = attributes
+    span._detail = span.ids = span.outer = span.token = span.last = None
+    span.start = span.stop = 0.0
+    return span  # type: ignore[no-any-return]  # as in `begin`
+
+
+def begin(site: Site) -> Span:
+    """Begin the span of one call of a decorated function.
+
+    The short way of `make_span` and ``__enter__`` for what nearly every call is: the span around it is ours and open, or there
+    is none. Everything else goes the long way.
+    """
+    get, make_current = KERNEL.get, KERNEL.set
+    outer = get()
+    known = type(outer) is BareSpan
+    if site.spec.root or site.superseded or (outer.token is LEAKED if known else outer or site.needs_parent):
+        return _begin_fully(site)
+    if known:
+        if site.adopts and outer.site.spec is site.spec:
+            return _begin_fully(site)
+        outer.last = site
+    span: Any = BareSpan()  # typed as the class with a constructor, which is all that they differ in
+    span.site = site
+    span.outer = outer
+    # Everything has a value before it is current: a signal handler may look at it then.
+    span._attributes = span._detail = span.ids = span.last = span.token = None
+    span.start = span.stop = 0.0
+    span.token = make_current(span)
+    begun = Store.begun
+    if len(begun) < Store.room:
+        begun.append(span)
+    else:
+        span.lose()
+    span.start = clock()
+    return span  # type: ignore[no-any-return]  # typed as the class with a constructor: that is all that they differ in
+
+
+def _begin_fully(site: Site) -> Span:
+    span = make_span(site)
+    if not site.superseded:
+        span.__enter__()
+    return span
 
 
 def current() -> Span | None:
     """Return the current span if it is one of ours."""
-    return local_span(_without_leaked(kernel().get())) if Store.on else None
-
-
-def _without_leaked(context: Any) -> Any:
-    """Return a context without spans that were left where they were not current: they have ended."""
-    while type(context) is Span and context.token is _LEAKED:
-        context = context.outer
-    if type(context) is not Span and context:
-        held = context.get(kernel().key)
-        if type(held) is Span and held.token is _LEAKED:
-            from opentelemetry.trace import set_span_in_context
-
-            return set_span_in_context(kernel().span_of(_without_leaked(held.outer)), context)
-    return context
-
-
-def shorten(span: Span) -> None:
-    """Let go of the ended spans around an ended one, whose ids are made: a chain of tasks would hold them all."""
-    outer = span.outer
-    while type(outer) is Span and outer.stop:
-        outer = outer.outer
-    span.outer = outer
-
-
-def _before_fork() -> None:
-    """Make the ids of what is open: parent and child would make different ones."""
-    for span in list(Store.opened):
-        with _guard.swallowed("fork"):
-            span.resolve()
-
-
-def _after_fork_in_child() -> None:
-    global _ids_lock
-    _ids_lock = threading.RLock()
-
-
-os.register_at_fork(before=_before_fork, after_in_child=_after_fork_in_child)
+    return local_span(without_leaked(KERNEL.get())) if Store.on else None

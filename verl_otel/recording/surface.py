@@ -19,10 +19,17 @@ if TYPE_CHECKING:
 
     from opentelemetry.trace import SpanContext
 
-    from verl_otel.recording.series import Histogram
     from verl_otel.recording.span import Span
 
-LEAKED: Final = object()
+
+class _Leaked:
+    """The kind of `LEAKED`, which is one object in each process: wrappers that are pickled by value hold it."""
+
+    def __reduce__(self) -> str:
+        return "LEAKED"
+
+
+LEAKED: Final = _Leaked()
 """The token of a span that was left where it was not current: it has ended, and whoever holds it looks through it."""
 
 MAX_ATTRIBUTES: Final = 128
@@ -38,15 +45,15 @@ class Detail:
 
     __slots__ = (
         "adopter",
+        "context",
         "error",
         "events",
         "host",
-        "last_child",
         "links",
+        "lost",
         "message",
         "name",
         "scores",
-        "series",
         "status",
     )
 
@@ -55,21 +62,22 @@ class Detail:
         """The span directly inside us that became one with us."""
         self.host: Span | None = None
         """The span directly around us that we became one with."""
+        self.context: SpanContext | None = None
+        """What OpenTelemetry sees of the ids: asked for at every record of a user's histogram, made once."""
         self.error = ""
         self.events: list[EventRecord] | None = None
         self.links: list[LinkRecord] | None = None
-        self.last_child = ""
+        self.lost = False
+        """Whether no drain will see it: there was no room, it is only measured, or it was discarded."""
         self.message = ""
         self.name = ""
         self.scores: tuple[float, ...] = ()
         """Every score of a batch; its attribute holds the first ones only."""
-        self.series: Histogram | None = None
-        """Where the duration went, for its exemplar."""
         self.status = semconv.STATUS_UNSET
 
 
 class Surface:
-    """The methods of a span that others call. `verl_otel.recording.span.Span` adds its life and its identity."""
+    """The methods of a span that others call. `verl_otel.recording.span` adds its life and its identity."""
 
     __slots__ = ("_attributes", "_detail", "outer", "start", "stop", "token")
 
@@ -136,8 +144,8 @@ class Surface:
         """Link to another span by its ids."""
         detail = self.detail
         if detail.links is None:
-            detail.links = []
-        if len(detail.links) < semconv.MAX_LINKS:
+            detail.links = [record]
+        elif len(detail.links) < semconv.MAX_LINKS:
             detail.links.append(record)
 
     def update_name(self, name: str) -> None:

@@ -9,13 +9,14 @@ record nothing and cost a function call.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
+from verl_otel.model import AttributeValue
 from verl_otel.recording import instruments
 from verl_otel.recording.extract import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.phases import phase_site
 from verl_otel.recording.site import Extract, Site
-from verl_otel.recording.span import Span
+from verl_otel.recording.span import Span, make_span
 from verl_otel.recording.values import clean
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
@@ -27,7 +28,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def _span(site: Site, attributes: dict[str, Any]) -> Span:
-    return Span(site, {key: clean(value) for key, value in attributes.items() if value is not None} or None)
+    return make_span(site, {key: clean(value) for key, value in attributes.items() if value is not None} or None)
 
 
 def _qualified(function: Any) -> str:
@@ -40,8 +41,13 @@ def _is_function(thing: object) -> bool:
 
 _STEP = Site("step")
 _ROLLOUT = Site("phase", "verl.phase.gen", attributes={attr.PHASE: "gen"}, extract=extract_batch, adopts=True)
-_TRAJECTORY = Site("trajectory", extract=extract_trajectory)
+# What most trajectories say is said once: a dictionary of more than ten entries takes twice the memory.
+_USUAL: Final[dict[str, AttributeValue]] = {attr.GEN_AI_OPERATION: "invoke_agent", attr.VALIDATE: False}
+_TRAJECTORY = Site("trajectory", attributes=_USUAL, extract=extract_trajectory, defaults=frozenset({attr.VALIDATE}))
 _TURN = Site("turn")
+MAX_NAMES: Final = 500
+"""Names of a user's own spans that are found again; names should be few, and what varies an attribute."""
+_spans: dict[str, Site] = {}
 
 
 @overload
@@ -76,7 +82,7 @@ def phase(key: str) -> Span:
         with verl_otel.phase("adv"):
             compute_advantage(batch)
     """
-    return Span(phase_site(key))
+    return make_span(phase_site(key))
 
 
 @overload
@@ -139,18 +145,19 @@ def trajectory(
                 with verl_otel.turn(), verl_otel.llm("qwen"):
                     answer = await generate(prompt)
     """
-    site = _TRAJECTORY if extract is None else Site("trajectory", extract=extract)
+    site = _TRAJECTORY
+    if extract is not None:
+        site = Site("trajectory", attributes=_USUAL, extract=extract, defaults=_TRAJECTORY.defaults)
     decorated = uid if _is_function(uid) else None
     if decorated is not None:
         uid = None
     values = {
-        attr.GEN_AI_OPERATION: "invoke_agent",
         attr.SAMPLE_UID: None if uid is None else str(uid),
         attr.ROLLOUT_INDEX: index,
         attr.STEP_NUMBER: step,
         attr.AGENT: agent,
         attr.GEN_AI_AGENT: agent,
-        attr.VALIDATE: validate,
+        attr.VALIDATE: validate or None,
     }
     made = _span(site, values)
     return made if decorated is None else made(decorated)
@@ -286,29 +293,42 @@ def span(name: Any = None, *, attributes: dict[str, Any] | None = None, extract:
         with verl_otel.span("load", attributes={"path": path}):
             ...
     """
+    if type(name) is str and attributes is None and extract is None:
+        return make_span(_spans.get(name) or _remember(name))
     values = {key: clean(value) for key, value in (attributes or {}).items()}
     site = Site("span", name if isinstance(name, str) else "", attributes=values, extract=extract)
     return Span(site)(name) if _is_function(name) else Span(site)
 
 
+def _remember(name: str) -> Site:
+    """Return the site of the spans of one name; the first few hundred names are found again."""
+    site = Site("span", name)
+    if len(_spans) < MAX_NAMES:
+        _spans[name] = site
+    return site
+
+
 @overload
 def timed(name: F, /) -> F: ...
 @overload
-def timed(name: str, *, description: str = "") -> instruments.Timer: ...
-def timed(name: Any, *, description: str = "") -> Any:
-    """Time a function or a block into a histogram of your own: a metric and no span, at about 150 ns a call.
+def timed(name: str, *, description: str = "", span: bool = False) -> instruments.Timer: ...
+def timed(name: Any, *, description: str = "", span: bool = False) -> Any:
+    """Time a function or a block into a histogram of your own, where calls are too many for a span each.
 
     Args:
         name: Name of the histogram, in seconds; the function's qualified name if absent.
         description: What it measures.
+        span: Keep a few calls as spans: between two drains the slowest, those that failed, and one that is drawn. They are
+            never current: a span that opens inside lies beside them.
 
     Example:
         @verl_otel.timed("tokenizer.encode")
         def encode(text: str) -> list[int]: ...
     """
-    if _is_function(name):
-        return instruments.Timer(instruments.timer_series(_qualified(name).replace(".<locals>", "")))(name)
-    return instruments.Timer(instruments.timer_series(name, description))
+    if type(name) is str:
+        found = (instruments.LEAVES if span else instruments.TIMERS).get(name)
+        return instruments.make_timer(found or instruments.find_timed(name, description, span=span))
+    return instruments.make_timer(instruments.timer_series(_qualified(name).replace(".<locals>", "")))(name)
 
 
 def counter(name: str, *, unit: str = "", description: str = "") -> instruments.Counter:

@@ -13,18 +13,21 @@ import functools
 import inspect
 import os
 import threading
-import time
 import weakref
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from verl_otel.recording import generators
+from verl_otel.recording import bound, generators, templates
+from verl_otel.recording.context import KERNEL
+from verl_otel.recording.leaves import Leaf
+from verl_otel.recording.plain import wrap_plain
 from verl_otel.recording.registry import record_failure, record_success
 from verl_otel.recording.series import CHUNK
 from verl_otel.recording.signatures import make_unique, read_parameters
 from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
+from verl_otel.recording.span import BareSpan, begin, clock
 from verl_otel.recording.store import Store
+from verl_otel.recording.surface import LEAKED
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -39,98 +42,36 @@ MARK: Final = "__verl_otel__"
 HOOKED: Final = "__verl_otel_hook__"
 """Attribute of a function that a hook wrapped with nothing of ours in it: a plain dict in which we say that we take over."""
 
-# In both templates `active` and `passive` must have the same free variables, since their code is exchanged under one
-# closure: hence the unreachable tuple after the `return`. Names in braces are made unique against the parameters.
-_SPAN: Final = """
-def make({f}, {a}, {b}):
-    {async_}def active({declared}):
-        {span} = {b}({a})
-        try:
-            {result} = {await_}{f}({passed})
-            {read}
-        except {base} as {error}:
-            {span}.close({error})
-            raise
-        {span}.close()
-        return {result}
-    {async_}def passive({declared}):
-        return {await_}{f}({passed})
-        ({a}, {b})
-    return active, passive
-"""
-
-# Two clock reads and one append; the rest is the call itself. The buffer's length is its bound on memory.
-_TIMED: Final = """
-def make({f}, {a}, {b}):
-    {async_}def active({declared}):
-        {span} = {b}()
-        try:
-            {result} = {await_}{f}({passed})
-        except {base} as {error}:
-            {fail}({a}, {b}() - {span}, {error})
-            raise
-        {span} = {b}() - {span}
-        if {len}({a}.buffer) < {chunk}:
-            {a}.buffer.append({span})
-        else:
-            {a}.spill({span})
-        return {result}
-    {async_}def passive({declared}):
-        return {await_}{f}({passed})
-        ({a}, {b})
-    return active, passive
-"""
-
-# `a` is a site (of an async generator: or a series), `b` drives the generator: see `verl_otel.recording.generators`.
-# `yield from` is all there is to do while off.
-_GENERATOR: Final = """
-def make({f}, {a}, {b}):
-    def active({declared}):
-        {span} = {b}({a}, {f}({passed}), {{{arguments}}})
-        while {span}.resume():
-            try:
-                {span}.sent = yield {span}.take()
-            except {base} as {error}:
-                {span}.thrown = {error}
-        return {span}.take()
-    def passive({declared}):
-        return (yield from {f}({passed}))
-        ({a}, {b})
-    return active, passive
-"""
-
-# Nothing is current in a timed generator's body, so CPython may hand the items on: no price by the item.
-_TIMED_GENERATOR: Final = """
-def make({f}, {a}, {b}):
-    def active({declared}):
-        {span} = {b}()
-        try:
-            {result} = yield from {f}({passed})
-        except {base} as {error}:
-            {fail}({a}, {b}() - {span}, {error})
-            raise
-        {done}({a}, {b}() - {span})
-        return {result}
-    def passive({declared}):
-        return (yield from {f}({passed}))
-        ({a}, {b})
-    return active, passive
-"""
-
-_ASYNC_GENERATOR: Final = """
-def make({f}, {a}, {b}):
-    async def active({declared}):
-        {span} = {b}({a}, {f}({passed}), {{{arguments}}})
-        while await {span}.resume():
-            try:
-                {span}.sent = yield {span}.take()
-            except {base} as {error}:
-                {span}.thrown = {error}
-    return active, active
-"""
-
 MEMBER: Final = "__verl_otel_member__"
-_NAMES: Final = ("f", "a", "b", "span", "result", "error", "fail", "done", "len", "base")
+_NAMES: Final = ("f", "a", "b", "get", "make_current", "reset", "token", "outer", "span", "result", "error")
+_HELPERS: Final[dict[str, Any]] = {
+    "bare": BareSpan,
+    "base": BaseException,
+    "clock": clock,
+    "done": record_success,
+    "fail": record_failure,
+    "kernel": KERNEL,
+    "leaked": LEAKED,
+    "len": len,
+    "misplaced": ValueError,
+    "store": Store,
+    "type": type,
+}
+"""What the templates use besides the names of one wrapper; its globals."""
+_SPANS: Final[dict[str, tuple[str, object]]] = {
+    "async generator": (templates.ASYNC_GENERATOR, generators.AsyncDriver),
+    "generator": (templates.GENERATOR, generators.Driver),
+    "coroutine": (templates.SPAN, begin),
+    "value": (templates.SPAN, begin),
+}
+"""By what a call of the function gives: the template of a wrapper that makes spans, and what its cell ``b`` holds."""
+_TIMERS: Final[dict[str, tuple[str, object]]] = {
+    "async generator": (templates.ASYNC_GENERATOR, generators.AsyncDriver),
+    "generator": (templates.TIMED_GENERATOR, clock),
+    "coroutine": (templates.TIMED, clock),
+    "value": (templates.TIMED, clock),
+}
+"""The same of a wrapper that measures durations."""
 _lock = threading.RLock()
 _wrappers: weakref.WeakSet[Any] = weakref.WeakSet()
 _codes: weakref.WeakKeyDictionary[Any, tuple[Any, Any]] = weakref.WeakKeyDictionary()
@@ -150,29 +91,20 @@ def wrap(function: F, site: Site) -> F:
         return type(function)(wrap(function.__func__, site))  # type: ignore[return-value]  # the same descriptor type
     below = marked(function)
     if below is not None and below.hook and not site.hook:
-        below.superseded = True
+        below.supersede()
     state = getattr(function, HOOKED, None)
     if isinstance(state, dict):
         state["superseded"] = True
-    if inspect.isasyncgenfunction(function):
-        wrapper = _generate(_ASYNC_GENERATOR, function, site, generators.AsyncDriver)
-    elif inspect.isgeneratorfunction(function) and not _is_coroutine(function):
-        wrapper = _generate(_GENERATOR, function, site, generators.Driver)
-    else:
-        wrapper = _generate(_SPAN, function, site, open_span, extracts=site.extract is not None)
+    wrapper = _generate(_SPANS, function, site)
     setattr(wrapper, MARK, site)
     return wrapper  # type: ignore[no-any-return]  # a function of the same signature
 
 
-def wrap_timed(function: F, series: Histogram) -> F:
+def wrap_timed(function: F, series: Histogram | Leaf) -> F:
     """Return ``function`` such that the duration of each call goes to ``series``, at the price of two clock reads."""
     if isinstance(function, (staticmethod, classmethod)):
         return type(function)(wrap_timed(function.__func__, series))  # type: ignore[return-value]  # the same descriptor
-    if inspect.isasyncgenfunction(function):
-        return _generate(_ASYNC_GENERATOR, function, series, generators.AsyncDriver)  # type: ignore[no-any-return]
-    if inspect.isgeneratorfunction(function) and not _is_coroutine(function):
-        return _generate(_TIMED_GENERATOR, function, series, time.perf_counter)  # type: ignore[no-any-return]  # as above
-    return _generate(_TIMED, function, series, time.perf_counter)  # type: ignore[no-any-return]  # of the same signature
+    return _generate(_TIMERS, function, series)  # type: ignore[no-any-return]  # a function of the same signature
 
 
 def marked(function: Any) -> Site | None:
@@ -187,20 +119,13 @@ def marked(function: Any) -> Site | None:
     return None
 
 
-def open_span(site: Site) -> Span:
-    """Begin the span of one call."""
-    span = Span(site)
-    if not site.superseded:
-        span.__enter__()
-    return span
-
-
 def switch(*, on: bool) -> None:
-    """Exchange the code of every wrapper made so far: recording, or passing through."""
+    """Have every wrapper and bound counter made so far record, or pass through: the code of wrappers is exchanged."""
     with _lock:
         for wrapper in list(_wrappers):
             active, passive = _codes[wrapper]
             wrapper.__code__ = active if on else passive
+    bound.switch(on=on)
 
 
 def _is_coroutine(function: Any) -> bool:
@@ -211,6 +136,20 @@ def _is_coroutine(function: Any) -> bool:
         return bool(function.__code__.co_flags & inspect.CO_ITERABLE_COROUTINE)
     call = getattr(type(function), "__call__", None)  # noqa: B004 - the function itself is looked at
     return not isinstance(function, type) and inspect.iscoroutinefunction(call)
+
+
+def can_generate(function: Callable[..., Any]) -> bool:
+    """Return whether a wrapper can have the very parameters of ``function``: it is written in Python, by a person."""
+    return isinstance(function, FunctionType) and all(map(str.isidentifier, function.__code__.co_varnames))
+
+
+def _kind_of(function: Callable[..., Any]) -> str:
+    """Return what a call of ``function`` gives, in the words of `wrap_plain`."""
+    if inspect.isasyncgenfunction(function):
+        return "async generator"
+    if _is_coroutine(function):
+        return "coroutine"
+    return "generator" if inspect.isgeneratorfunction(function) else "value"
 
 
 class _Membership:
@@ -234,29 +173,30 @@ def _join(wrapper: Any, active: Any, passive: Any, helpers: dict[str, Any]) -> _
     return _Membership(wrapper, helpers)
 
 
-def _generate(template: str, function: Callable[..., Any], a: object, b: object, *, extracts: bool = False) -> Any:
-    """Fill a template for one function; ``a`` and ``b`` are what its two cells hold."""
-    is_async = _is_coroutine(function)
+def _generate(table: dict[str, tuple[str, object]], function: Callable[..., Any], a: Any) -> Any:
+    """Fill the template that a table has for one function; ``a`` is what the other one of its two cells holds."""
+    kind = _kind_of(function)
+    if not can_generate(function):
+        return wrap_plain(function, a, kind)
+    template, b = table[kind]
+    is_async = kind == "coroutine"
+    extracts = isinstance(a, Site) and a.extract is not None
     parameters = read_parameters(function)
-    names = {name: make_unique(name, parameters.names) for name in _NAMES}
+    unique = {name: make_unique(name, parameters.names) for name in (*_NAMES, *_HELPERS)}
     arguments = ", ".join(f"{name!r}: {name}" for name in parameters.names)
     source = template.format(
-        **names,
+        **unique,
         declared=parameters.declared,
         passed=parameters.passed,
         arguments=arguments,
-        read=f"{names['a']}.read({names['span']}, {{{arguments}}}, {names['result']})" if extracts else "pass",
+        read=f"{unique['a']}.read({unique['span']}, {{{arguments}}}, {unique['result']})" if extracts else "pass",
         async_="async " if is_async else "",
         await_="await " if is_async else "",
         chunk=CHUNK,
+        check=f"{unique['span']} < {unique['a']}.threshold and " if isinstance(a, Leaf) else "",
     )
     label = getattr(function, "__qualname__", type(function).__name__)
-    helpers = {
-        names["fail"]: record_failure,
-        names["done"]: record_success,
-        names["len"]: len,
-        names["base"]: BaseException,
-    }
+    helpers = {unique[name]: helper for name, helper in _HELPERS.items()}
     namespace: dict[str, Any] = {"__name__": getattr(function, "__module__", __name__), **helpers}
     exec(compile(source, f"<verl_otel wrapper of {label}>", "exec"), namespace)  # noqa: S102 - the template above
     active, passive = namespace["make"](function, a, b)

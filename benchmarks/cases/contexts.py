@@ -1,0 +1,46 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A block under ``with``: metrics only, and with a span. What the caller pays; the drain is off the clock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from benchmarks.case import BASELINE, Case, Operation, Target, Variant
+from benchmarks.peers import LOGFIRE, ONE_TIMER, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
+from benchmarks.rounds import loop
+from benchmarks.telemetry import Telemetry
+
+
+def timed(telemetry: Telemetry) -> Operation:
+    """Enter and leave a block that is timed."""
+    return loop(telemetry.timed_block, before=telemetry.empty, close=telemetry.close, r=telemetry.timed_region())
+
+
+def traced(telemetry: Telemetry) -> Operation:
+    """Enter and leave a block that is a span."""
+    return loop("with r(): pass", before=telemetry.empty, close=telemetry.close, r=telemetry.traced_region())
+
+
+_EMPTY: Final = Variant(BASELINE, "an empty statement: the loop itself", lambda: loop("pass"))
+
+CASES: Final = (
+    Case(
+        "with-metrics",
+        "block under `with`, metrics only",
+        (_EMPTY, *variants(timed, VERL_OTEL, ONE_TIMER, OPENTELEMETRY, PROMETHEUS)),
+        (Target("`with`, metrics only", 330, {OPENTELEMETRY.name: 28, PROMETHEUS.name: 4}),),
+    ),
+    Case(
+        "with-span",
+        "block under `with`, span and histogram, not exported",
+        (_EMPTY, *variants(traced, VERL_OTEL, OPENTELEMETRY)),
+        (Target("`with` span", 520, {OPENTELEMETRY.name: 55}),),
+    ),
+    Case(
+        "with-span-logfire",
+        "block under `with`, logfire's span without a histogram",
+        (_EMPTY, *variants(traced, VERL_OTEL, LOGFIRE)),
+        quick=False,
+    ),
+)

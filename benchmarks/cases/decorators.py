@@ -1,0 +1,128 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A decorated function, called: metrics only, and with a span; plain and ``async``. What the caller pays; the drain is off the clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from itertools import repeat
+from typing import Any, Final
+
+from benchmarks.case import Case, Operation, Target
+from benchmarks.jobs import job
+from benchmarks.peers import (
+    FLOOR,
+    LEAF,
+    NEVER_DRAINED,
+    NOTHING,
+    OPENTELEMETRY,
+    OPENTELEMETRY_SPANS,
+    PROMETHEUS,
+    SPANS_ONLY,
+    TOOL,
+    VERL_OTEL,
+    Workload,
+    variants,
+)
+from benchmarks.rounds import loop
+from benchmarks.telemetry import Function, Telemetry
+
+
+def work() -> None:
+    """Do nothing: what is left is the cost of being measured."""
+
+
+async def work_async() -> None:
+    """Do nothing and never wait."""
+
+
+def drive(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a coroutine without an event loop, whose cost would hide what is measured."""
+    try:
+        function().send(None)
+    except StopIteration:
+        return
+
+
+def _call(telemetry: Telemetry, function: Function) -> Operation:
+    return loop("f()", before=telemetry.empty, close=telemetry.close, f=function)
+
+
+def _run(telemetry: Telemetry, function: Function) -> Operation:
+    return loop("d(f)", before=telemetry.empty, close=telemetry.close, d=drive, f=function)
+
+
+def timed(telemetry: Telemetry) -> Operation:
+    """Call a function that is timed."""
+    return _call(telemetry, telemetry.timed(work))
+
+
+def timed_async(telemetry: Telemetry) -> Operation:
+    """Run a coroutine function that is timed."""
+    return _run(telemetry, telemetry.timed(work_async))
+
+
+def traced(telemetry: Telemetry) -> Operation:
+    """Call a function that is a span."""
+    return _call(telemetry, telemetry.traced(work))
+
+
+def traced_async(telemetry: Telemetry) -> Operation:
+    """Run a coroutine function that is a span."""
+    return _run(telemetry, telemetry.traced(work_async))
+
+
+def calls_and_delivery(decorate: Callable[[Telemetry], Callable[[Function], Function]], count: int) -> Workload:
+    """Return the work of calling the decorated function and then having delivered what was recorded: a scrape, or the sending.
+
+    Args:
+        decorate: Returns how a telemetry decorates.
+        count: Calls of a round.
+    """
+
+    def build(telemetry: Telemetry) -> Operation:
+        function = decorate(telemetry)(work)
+
+        def run(number: int) -> None:
+            for _ in repeat(None, number):
+                function()
+            telemetry.deliver()
+
+        return job(run, count, close=telemetry.close)
+
+    return build
+
+
+CASES: Final = (
+    Case(
+        "decorator-metrics",
+        "decorated function, metrics only",
+        variants(timed, NOTHING, FLOOR, VERL_OTEL, NEVER_DRAINED, OPENTELEMETRY, PROMETHEUS),
+        (
+            Target(
+                "decorator, metrics only, sync, with its memory cap", 180, {OPENTELEMETRY.name: 50, PROMETHEUS.name: 6}
+            ),
+        ),
+    ),
+    Case(
+        "decorator-metrics-async",
+        "decorated coroutine function, metrics only",
+        variants(timed_async, NOTHING, FLOOR, VERL_OTEL, OPENTELEMETRY, PROMETHEUS),
+        (Target("decorator, metrics only, async", 260, {OPENTELEMETRY.name: 30}),),
+    ),
+    Case(
+        "decorator-span",
+        "decorated function, span and histogram, not exported",
+        variants(traced, NOTHING, LEAF, VERL_OTEL, TOOL, SPANS_ONLY, OPENTELEMETRY, OPENTELEMETRY_SPANS),
+        (
+            Target("decorator with span, leaf, not kept", 170, {OPENTELEMETRY.name: 200}, ours=LEAF.name),
+            Target("decorator with span, attached, full Span API, not kept", 420, {OPENTELEMETRY.name: 85}),
+        ),
+    ),
+    Case(
+        "decorator-span-async",
+        "decorated coroutine function, span and histogram, not exported",
+        variants(traced_async, NOTHING, VERL_OTEL, OPENTELEMETRY),
+        (Target("async decorator with span", 600, {OPENTELEMETRY.name: 50}),),
+    ),
+)

@@ -1,0 +1,76 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Spans that are kept: from the call to the server's answer, as CPU time of the whole process. The server is a process of its own."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from benchmarks.case import OURS, Case, Target
+from benchmarks.cases.decorators import calls_and_delivery
+from benchmarks.peers import NOTHING, Peer, load, variants
+from benchmarks.sink import Sink
+from benchmarks.telemetry import Function, Telemetry
+
+SPANS: Final = 4000
+LEAST_BYTES: Final = 100
+"""Of a span with four attributes, encoded: less has come in if spans were dropped."""
+
+
+class WithSink(Telemetry):
+    """A telemetry and the server that it sends to, as `peers.load` takes it."""
+
+    def __init__(self, module: str, name: str, **options: Any) -> None:
+        self._sink = Sink()
+        self._made = 0
+        self._telemetry = load(module, name, endpoint=self._sink.url, **options)()
+
+    def traced(self, function: Function) -> Function:
+        """Decorate."""
+        return self._telemetry.traced(function)
+
+    def deliver(self) -> None:
+        """Wait for the server's answers to the spans of one round."""
+        self._telemetry.deliver()
+        self._made += SPANS
+
+    def close(self) -> None:
+        """Stop both."""
+        received = self._sink.read()["bytes"]
+        self._telemetry.close()
+        self._sink.close()
+        if received < LEAST_BYTES * self._made:
+            raise RuntimeError(f"{received} bytes of {self._made} spans: what was measured is not what is said")
+
+
+def ours() -> Telemetry:
+    """Return ours, sending spans."""
+    return WithSink("ours", "OursSpansOnly", exporters="otlp")
+
+
+def theirs() -> Telemetry:
+    """Return the SDK, sending the same."""
+    return WithSink("opentelemetry_sdk", "OpenTelemetry", histogram=False)
+
+
+CASES: Final = (
+    Case(
+        "kept-spans",
+        "total CPU of a kept span: made, encoded, sent by OTLP over HTTP to another process",
+        variants(
+            calls_and_delivery(lambda each: each.traced, SPANS),
+            NOTHING,
+            Peer(OURS, "span with 4 attributes, exporters: otlp", ours),
+            Peer(
+                "opentelemetry",
+                "SDK, span with 4 attributes, batch processor, OTLP over HTTP, none dropped",
+                theirs,
+            ),
+        ),
+        (Target("total CPU of a kept, encoded span", 2.5, {"opentelemetry": 25}),),
+        unit="us",
+        clock="cpu",
+        steady=False,
+        rounds=5,
+    ),
+)

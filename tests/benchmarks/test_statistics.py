@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""From rounds of processes to a figure, how sure it is, and a verdict."""
+
+import itertools
+import math
+import random
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from benchmarks import statistics
+from benchmarks.statistics import Estimate
+
+costs = st.floats(1e-9, 1e3)
+
+
+def test_the_interval_of_nine_is_the_second_to_the_eighth():
+    """The classical table of order statistics: of nine values these enclose the median with 96 %."""
+    found = statistics.estimate([5, 1, 9, 3, 7, 2, 8, 4, 6])
+    assert found[:3] == (5, 2, 8)
+    assert found.confidence == pytest.approx(0.961, abs=0.001)
+
+
+def test_of_three_values_there_is_no_sure_interval():
+    """It goes from the least to the largest, and says that this is 75 %."""
+    assert statistics.estimate([3, 1, 2]) == Estimate(2, 1, 3, 0.75, 3)
+
+
+@given(st.lists(costs, min_size=1, max_size=40), st.floats(0.5, 0.999))
+def test_the_interval_holds_the_median(values, confidence):
+    """It encloses the median of what was measured, and is as sure as was asked for if it leaves anything out."""
+    found = statistics.estimate(values, confidence)
+    assert min(values) <= found.low <= median(values) <= found.high <= max(values)
+    assert found.confidence >= confidence or (found.low, found.high) == (min(values), max(values))
+
+
+def test_the_interval_holds_the_true_median_as_often_as_it_says():
+    """Drawn from a skewed distribution, whose median is known, 2,000 times."""
+    draw = random.Random(20261121)
+    hits = sum(
+        found.low <= math.log(2) <= found.high
+        for found in (statistics.estimate([draw.expovariate(1) for _ in range(9)]) for _ in range(2000))
+    )
+    assert 0.94 < hits / 2000 < 0.98
+
+
+def test_overhead_is_over_the_baseline():
+    """A steady operation counts by its fastest round, a job by its usual one; it is never below nothing."""
+    seconds, baseline = [5.0, 9.0, 7.0], [1.0, 1.0, 4.0]
+    assert statistics.overhead(seconds, baseline, steady=True) == 4.0
+    assert statistics.overhead(seconds, baseline, steady=False) == 6.0
+    assert statistics.overhead(seconds, (), steady=True) == 5.0
+    assert statistics.overhead(baseline, seconds, steady=True) == 0.0
+
+
+@given(st.lists(st.tuples(costs, costs, costs), min_size=1, max_size=30), st.floats(0.5, 20.0))
+def test_a_ratio_is_that_of_the_overheads_whatever_the_machine_does(rounds, factor):
+    """Each round may be slowed down as a whole: a ratio is formed within it."""
+    ours = [base + own for base, own, _ in rounds]
+    theirs = [base + own * factor for base, own, _ in rounds]
+    base = [base for base, _, _ in rounds]
+    slow = [slow for _, _, slow in rounds]
+    found = statistics.ratio(theirs, ours, base)
+    slowed = statistics.ratio(*([a * b for a, b in zip(each, slow, strict=True)] for each in (theirs, ours, base)))
+    if all(own > base * 1e-3 for base, own, _ in rounds):  # else the subtraction has no digits left
+        assert found == pytest.approx(factor, rel=1e-6)
+        assert slowed == pytest.approx(factor, rel=1e-6)
+
+
+def test_no_ratio_where_ours_is_no_longer_than_the_baseline():
+    """Rounds without an overhead of ours say nothing; where they are more than half there is no ratio."""
+    assert statistics.ratio([9, 9, 9], [1, 2, 2], [1, 1, 1]) == 8
+    assert statistics.ratio([9, 9, 9], [1, 1, 2], [1, 1, 1]) is None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "at_most", "at_least"),
+    [
+        (80, 90, "met", "not met"),
+        (80, 100, "met", "not significant"),
+        (90, 110, "not significant", "not significant"),
+        (100, 120, "not significant", "met"),
+        (101, 120, "not met", "met"),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(low, high, at_most, at_least):
+    """What is promised is 100; an interval that holds it on either side says nothing."""
+    found = Estimate((low + high) / 2, low, high, 0.96, 9)
+    assert statistics.judge_at_most(found, 100) == at_most
+    assert statistics.judge_at_least(found, 100) == at_least
+
+
+def test_nothing_measured_is_no_verdict():
+    """A peer that is not installed does not make a promise kept."""
+    assert statistics.judge_at_most(None, 100) == statistics.judge_at_least(None, 100) == "not measured"
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=4), st.lists(st.integers(0, 50), min_size=1, max_size=4))
+def test_the_rank_test_counts_every_order(a, b):
+    """Against all ways to share out the same values, one by one (without ties, where it is exact)."""
+    values = [*a, *b]
+    if len(set(values)) < len(values):
+        return
+
+    def score(left, right):
+        return abs(sum(x < y for x in left for y in right) - len(left) * len(right) / 2)
+
+    ways = [
+        score([values[i] for i in chosen], [v for i, v in enumerate(values) if i not in chosen])
+        for chosen in itertools.combinations(range(len(values)), len(a))
+    ]
+    expected = min(1.0, sum(way >= score(a, b) for way in ways) / len(ways))
+    assert statistics.rank_probability(a, b) == pytest.approx(expected)
+
+
+def test_the_rank_test_sees_nine_against_nine():
+    """Two runs that do not overlap differ; a run does not differ from itself; three against three never do."""
+    assert statistics.rank_probability(range(9), range(9, 18)) < 1e-4
+    assert statistics.rank_probability(range(9), range(9)) == 1.0
+    assert statistics.rank_probability(range(3), range(3, 6)) == pytest.approx(0.1)
+
+
+def test_a_difference_is_a_share_of_the_baseline():
+    """Of each round, and the median of them; below zero for what is faster."""
+    assert statistics.difference([11, 30, 9], [10, 20, 10]) == pytest.approx(0.1)
+    assert statistics.difference([9.5], [10]) == pytest.approx(-0.05)
+
+
+@pytest.mark.parametrize(("count", "rank"), [(1, 0), (4, 0), (5, 5), (7, 7), (8, 7), (9, 8), (20, 15)])
+def test_an_upper_bound_is_that_of_the_sign_test(count, rank):
+    """Its critical values at five percent, one-sided, as every table has them; four values are never enough."""
+    found = statistics.upper_bound(range(1, count + 1))
+    assert found == (rank or None)
+
+
+def test_the_truth_is_below_an_upper_bound_as_often_as_it_says():
+    """Drawn 4,000 times from a skewed distribution, whose median is known."""
+    draw = random.Random(6)
+    hits = sum(math.log(2) <= statistics.upper_bound([draw.expovariate(1) for _ in range(9)]) for _ in range(4000))
+    assert 0.97 < hits / 4000 < 0.99
+
+
+NOISE = (-0.02, -0.01, -0.005, 0.0, 0.004, 0.008, 0.01, 0.015, 0.03)
+
+
+@pytest.mark.parametrize(
+    ("added", "same", "word"),
+    [
+        (0.0, NOISE, "not significant"),
+        (0.01, NOISE, "not significant"),
+        (0.2, NOISE, "slower"),
+        (0.0, tuple(0.1 + each for each in NOISE), "unfair"),
+        (0.0, tuple(each - 0.1 for each in NOISE), "unfair"),
+        (0.0, NOISE[:4], "not measured"),
+    ],
+)
+def test_pairs_say_what_can_be_said(added, same, word):
+    """A difference within the noise is no finding, one far beyond it is; where two of the same differ always to one side nothing is."""
+    found = statistics.compare_pairs([added + each for each in NOISE], same)
+    assert found.word == word
+    assert found.most == pytest.approx(added + 0.015)
+    assert found.least == pytest.approx(added - 0.01)
+
+
+def test_what_cannot_be_seen_is_told():
+    """The resolution is how far two of the same came apart, at whichever end; it does not depend on what was changed."""
+    assert statistics.compare_pairs([0.5] * 9, NOISE).resolution == 0.015
+    assert statistics.compare_pairs([0.0] * 9, [-each for each in NOISE]).resolution == 0.015
+
+
+def test_a_null_test_is_called_unfair_as_rarely_as_it_says():
+    """Noise alone, whose median is nothing, fails the null test in about four runs of a hundred: two in each direction."""
+    draw = random.Random(7)
+    unfair = sum(
+        statistics.compare_pairs([0.0] * 9, [draw.gauss(0, 1) for _ in range(9)]).word == "unfair" for _ in range(2000)
+    )
+    assert 0.02 < unfair / 2000 < 0.06

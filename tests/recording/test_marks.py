@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which trajectories are marked for whoever samples traces: the few that somebody will want to look at."""
+
+import asyncio
+import random
+
+import pytest
+
+import verl_otel
+from verl_otel.recording import marks
+from verl_otel.recording.marks import Marks
+from verl_otel.recording.site import Site
+from verl_otel.recording.span import Span
+from verl_otel.semconv import attributes as attr
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Begin with nothing seen."""
+    Marks.clear()
+    yield
+    Marks.clear()
+
+
+def reason(seconds, step=1, **values):
+    """Return why a trajectory with these attributes is marked; names with ``__`` for dots."""
+    span = Span(Site("trajectory"), {attr.STEP_NUMBER: step})
+    for name, value in values.items():
+        span.set_attribute(name.replace("__", "."), value)
+    marks.mark(span, seconds)
+    assert bool(span.attributes.get(attr.SAMPLING_KEEP)) == (attr.SAMPLING_REASON in span.attributes)
+    return span.attributes.get(attr.SAMPLING_REASON)
+
+
+def test_the_slowest_of_its_step_so_far_is_marked():
+    """Each new slowest one is, in every step anew; the others are not."""
+    assert [reason(each) for each in (3, 1, 2, 4, 4, 3.5)] == ["slowest", None, None, "slowest", None, None]
+    assert reason(1, step=2) == "slowest"
+    assert reason(5, step=1) == "slowest"
+
+
+def test_the_slowest_of_a_step_is_always_marked_and_few_others():
+    """Of 2,000 trajectories in any order the slowest has its mark, and no more than the odds of new records allow."""
+    source = random.Random(7)
+    for step in range(20):
+        durations = [source.expovariate(0.1) for _ in range(2000)]
+        found = [seconds for seconds in durations if reason(seconds, step=step)]
+        assert max(durations) in found
+        assert len(found) < 30  # the mean is ln 2000, 8
+
+
+def ended(step, start, seconds):
+    """Return a trajectory that ran for so many seconds."""
+    span = Span(Site("trajectory"), {attr.STEP_NUMBER: step})
+    span.start, span.stop = start, start + seconds
+    return span
+
+
+@pytest.mark.parametrize("drains", [1, 7, 300])
+def test_trajectories_that_begin_together_have_few_marks(monkeypatch, drains):
+    """1,536 trajectories of a step end in the order of their duration: the slowest is marked, and hardly any other, however often is drained."""
+    source = random.Random(5)
+    spans = [ended(1, 1000 + source.uniform(0, 0.2), source.expovariate(0.1)) for _ in range(1536)]
+    spans.sort(key=lambda span: span.stop)
+    slowest = max(spans, key=lambda span: span.stop - span.start)
+    marked = []
+    for number in range(drains):
+        batch = spans[number * 1536 // drains : (number + 1) * 1536 // drains]
+        now = batch[-1].stop + 0.01
+        monkeypatch.setattr(marks, "clock", lambda now=now: now)
+        opened = sorted((ended(1, span.start, 0) for span in spans if span.stop > now), key=lambda span: span.start)
+        for span in opened:
+            span.stop = 0.0
+        late = [span for span in spans if batch[-1].stop < span.stop <= now]
+        marks.look_ahead(batch, sorted([*opened, *late], key=lambda span: span.start))
+        for span in batch:
+            marks.mark(span, span.stop - span.start)
+        marked += [span for span in batch if attr.SAMPLING_REASON in span.attributes]
+    assert slowest in marked
+    assert len(marked) <= 2 * marks.PER_STEP
+
+
+def test_steps_are_judged_apart(recorded):
+    """A drain in which several steps and a validation end marks the slowest of each, whatever is open of others."""
+    waiting = verl_otel.trajectory("open", 0, step=9)
+    waiting.__enter__()
+    for step in (1, 2):
+        for validate in (False, True):
+            for index in range(5):
+                with verl_otel.trajectory(f"{index}", 0, step=step, validate=validate):
+                    for _ in range(2000 * (index == 3)):
+                        pass
+    groups = {}
+    for span in recorded.spans:
+        groups.setdefault((span.attributes[attr.STEP_NUMBER], span.attributes[attr.VALIDATE]), []).append(span)
+    waiting.__exit__(None, None, None)
+    assert len(groups) == 4
+    for group in groups.values():
+        slowest = max(group, key=lambda span: span.end_ns - span.start_ns)
+        assert [span for span in group if attr.SAMPLING_KEEP in span.attributes] == [slowest]
+
+
+def test_validation_and_training_are_two_things():
+    """A validation has its own slowest trajectory."""
+    assert reason(9, verl__validate=False) == "slowest"
+    assert reason(1, verl__validate=True) == "slowest"
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(ValueError(), "failure"), (TimeoutError(), "timeout"), (asyncio.TimeoutError(), "timeout")]
+)
+def test_what_failed_is_marked(recorded, error, expected):
+    """A trajectory that raised has a mark, whatever its duration."""
+    with verl_otel.trajectory("a", 0):
+        pass
+    with pytest.raises(type(error)), verl_otel.trajectory("b", 0):
+        raise error
+    spans = {span.attributes[attr.SAMPLE_UID]: span.attributes for span in recorded.spans}
+    assert spans["b"][attr.SAMPLING_KEEP] is True
+    assert spans["b"][attr.SAMPLING_REASON] == expected
+
+
+def test_what_was_cancelled_is_not_marked(recorded):
+    """A cancellation is no failure."""
+    with verl_otel.trajectory("slowest", 0):
+        for _ in range(20000):
+            pass
+    with pytest.raises(asyncio.CancelledError), verl_otel.trajectory("b", 0):
+        raise asyncio.CancelledError
+    (span,) = [span for span in recorded.spans if span.attributes[attr.SAMPLE_UID] == "b"]
+    assert attr.SAMPLING_KEEP not in span.attributes
+
+
+def test_a_score_out_of_line_is_marked_a_few_times_a_step():
+    """A score far from those before it is; scores in line are not, and a step has no more than a handful of these marks."""
+    assert reason(100) == "slowest"
+    source = random.Random(3)
+    assert not any(reason(1, verl__reward__score=source.uniform(0, 1)) for _ in range(200))
+    assert [reason(1, verl__reward__score=50.0 * 4**each) for each in range(6)].count("reward") == marks.PER_STEP
+    assert reason(1, step=2) == "slowest"
+    assert reason(1, step=2, verl__reward__score=-1e7) == "reward"
+
+
+@pytest.mark.parametrize("score", [float("nan"), float("inf"), "text"])
+def test_odd_scores_do_no_harm(score):
+    """What is no finite number is no outlier, and spoils nothing for those that follow."""
+    assert reason(100) == "slowest"
+    for _ in range(50):
+        assert reason(1, verl__reward__score=score) is None
+    for each in range(60):
+        assert reason(1, verl__reward__score=each % 2) is None
+
+
+def test_a_cut_response_is_marked_a_few_times_a_step():
+    """Early in training most responses are cut: some of them are enough."""
+    assert reason(100) == "slowest"
+    cut = [reason(1, gen_ai__response__finish_reasons=("length",)) for _ in range(50)]
+    assert cut.count("truncated") == marks.PER_STEP
+    assert reason(1, gen_ai__response__finish_reasons=("stop",)) is None
+
+
+def test_memory_is_bounded():
+    """Steps and data sources without end are forgotten."""
+    for step in range(1000):
+        reason(1, step=step, verl__data__source=str(step), verl__reward__score=1.0)
+    assert len(Marks.steps) <= marks.MAX_STEPS + 1
+    assert len(Marks.scores) <= marks.MAX_STEPS + 1

@@ -1,0 +1,165 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rows of the catalogue: trajectories, turns, LLM calls, tools and rewards."""
+
+from typing import Final
+
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import buckets
+from verl_otel.semconv.specs import MetricSpec, histogram_row
+
+ROWS: Final = (
+    histogram_row(
+        "verl.rollout.trajectory.duration",
+        "s",
+        (attr.AGENT, attr.VALIDATE, attr.ERROR_TYPE),
+        (34, 272, 272),
+        "One trajectory, from its first to its last action.",
+        buckets.LONG,
+    ),
+    histogram_row("verl.rollout.turn.duration", "s", (), (15, 120, 120), "One turn of a trajectory.", buckets.SHORT),
+    histogram_row(
+        "verl.tool.call.duration",
+        "s",
+        (attr.GEN_AI_TOOL, attr.ERROR_TYPE),
+        (30, 240, 240),
+        "One call of a tool.",
+        buckets.SHORT,
+    ),
+    MetricSpec("verl.rollout.active", "updown", "{trajectory}", (), (1, 8, 8), "Trajectories that are open now."),
+    MetricSpec(
+        "verl.rollout.oldest.age",
+        "gauge",
+        "s",
+        (),
+        (1, 8, 8),
+        "Age of the trajectory that has been open longest; 0 when none is.",
+    ),
+    MetricSpec(
+        "verl.rollout.tokens", "counter", "{token}", (attr.TOKEN_TYPE,), (2, 16, 16), "Tokens of finished trajectories."
+    ),
+    histogram_row(
+        "verl.rollout.sequence.length",
+        "{token}",
+        (attr.TOKEN_TYPE,),
+        (26, 208, 208),
+        "Tokens of one trajectory.",
+        buckets.TOKENS,
+    ),
+    histogram_row("verl.rollout.turns", "{turn}", (), (13, 104, 104), "Turns of one trajectory.", buckets.TURNS),
+    histogram_row(
+        "verl.rollout.staleness",
+        "{version}",
+        (),
+        (10, 10, 10),
+        "Model versions between a sample's generation and the step that trains on it.",
+        buckets.STALENESS,
+    ),
+    MetricSpec(
+        "verl.rollout.preemptions",
+        "counter",
+        "{preemption}",
+        (),
+        (1, 8, 8),
+        "Requests that the engine put back into its queue.",
+    ),
+    MetricSpec(
+        "verl.rollout.trajectory.preemptions",
+        "gauge",
+        "{preemption}",
+        (attr.AGGREGATE,),
+        (3, 3, 3),
+        "Preemptions of one trajectory of the last step, where verl knows them.",
+    ),
+    MetricSpec(
+        "verl.rollout.tail.duration",
+        "gauge",
+        "s",
+        (attr.AGGREGATE,),
+        (3, 3, 3),
+        "Duration of the trajectories that the last step trained on: p50, p95 and max.",
+    ),
+    MetricSpec(
+        "verl.rollout.slowest.duration",
+        "gauge",
+        "s",
+        (attr.PART,),
+        (3, 3, 3),
+        "What the slowest trajectory of the last step spent in LLM calls, tools and reward.",
+    ),
+    MetricSpec(
+        "verl.rollout.slowest.preemptions",
+        "gauge",
+        "{preemption}",
+        (),
+        (1, 1, 1),
+        "Preemptions of the slowest trajectory of the last step.",
+    ),
+    MetricSpec(
+        "verl.rollout.slowest.tokens",
+        "gauge",
+        "{token}",
+        (attr.TOKEN_TYPE,),
+        (2, 2, 2),
+        "Tokens of the slowest trajectory of the last step.",
+    ),
+    MetricSpec(
+        "verl.rollout.tail.share",
+        "gauge",
+        "1",
+        (),
+        (1, 1, 1),
+        "Share of the last step in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for these.",
+    ),
+    histogram_row(
+        "gen_ai.client.operation.duration",
+        "s",
+        (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.ERROR_TYPE),
+        (15, 120, 120),
+        "One LLM call, as the agent loop sees it.",
+        buckets.SHORT,
+    ),
+    histogram_row(
+        "gen_ai.client.token.usage",
+        "{token}",
+        (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.GEN_AI_TOKEN_TYPE),
+        (26, 208, 208),
+        "Tokens of one LLM call.",
+        buckets.TOKENS,
+    ),
+    histogram_row(
+        "verl.reward.duration",
+        "s",
+        (attr.DATA_SOURCE, attr.ERROR_TYPE),
+        (15, 120, 120),
+        "Computing the reward of one sample.",
+        buckets.SHORT,
+    ),
+    MetricSpec(
+        "verl.reward.samples",
+        "counter",
+        "{sample}",
+        (attr.DATA_SOURCE, attr.REWARD_BIN),
+        (10, 80, 80),
+        "Samples by the bin of their score.",
+    ),
+    *(
+        MetricSpec(
+            f"verl.reward.score.{name}",
+            "gauge",
+            "",
+            (attr.DATA_SOURCE,),
+            (2, 2, 2),
+            f"Scores that the last step trained on: {text}.",
+        )
+        for name, text in (
+            ("mean", "mean"),
+            ("stddev", "standard deviation"),
+            ("min", "smallest"),
+            ("max", "largest"),
+            ("p10", "10th percentile"),
+            ("p50", "median"),
+            ("p90", "90th percentile"),
+        )
+    ),
+)
