@@ -43,6 +43,9 @@ GOOD = {
     "engine_traces": ("on", True, "0", False),
     "stalls": ("0", False, "1", True),
     "stall_seconds": ("600", 600.0, "90", 90.0),
+    "hardware": ("0", False, "1", True),
+    "cpu_budget": ("0.05", 0.05, "0", 0.0),
+    "exemplar_filter": ("always_off", "always_off", "Always_On", "always_on"),
 }
 DEFAULTS = {
     "enabled": False,
@@ -71,6 +74,9 @@ DEFAULTS = {
     "engine_traces": False,
     "stalls": True,
     "stall_seconds": 1800.0,
+    "hardware": True,
+    "cpu_budget": 0.05,
+    "exemplar_filter": "trace_based",
 }
 # field: texts that must be refused, and words of the message that say what is allowed
 BAD = {
@@ -97,6 +103,9 @@ BAD = {
     "engine_traces": (["all"], ["1 or 0"]),
     "stalls": (["never"], ["1 or 0"]),
     "stall_seconds": (["0", "nan", "1 h"], ["1", "1e+06"]),
+    "hardware": (["dcgm"], ["1 or 0"]),
+    "cpu_budget": (["-0.1", "1.1", "1%"], ["0", "1"]),
+    "exemplar_filter": (["sometimes"], ["trace_based", "always_off"]),
 }
 VARIABLES = {setting.field: setting.variable for setting in SETTINGS}
 

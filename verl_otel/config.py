@@ -72,6 +72,9 @@ class Config:
     engine_traces: bool
     stalls: bool
     stall_seconds: float
+    hardware: bool
+    cpu_budget: float
+    exemplar_filter: str
 
     @property
     def run_path(self) -> Path:
@@ -250,6 +253,28 @@ SETTINGS: Final = (
         make_number_parser(1, 1_000_000),
         "1800",
         "Seconds after which work is said to hang that is the first of its kind. Other work is compared with its peers.",
+    ),
+    Setting(
+        "hardware",
+        "VERL_OTEL_HARDWARE",
+        parse_flag,
+        "1",
+        "Read GPUs (`pip install 'verl-otel[gpu]'`), host and processes when metrics are collected. Off where others do, such as DCGM.",
+    ),
+    Setting(
+        "cpu_budget",
+        "VERL_OTEL_CPU_BUDGET",
+        make_number_parser(0, 1),
+        "0.05",
+        "Share of one CPU core that telemetry may take in a process, over a minute. Above it leaf spans (`timed(..., span=True)`, and your own "
+        "`span` with nothing inside) are left out; steps, trajectories and metrics never are. 0: no limit.",
+    ),
+    Setting(
+        "exemplar_filter",
+        "OTEL_METRICS_EXEMPLAR_FILTER",
+        make_choice_parser("trace_based", "always_on", "always_off"),
+        "trace_based",
+        "`always_off`: no exemplars, the traces to which a histogram's buckets lead. The other two are the same here: only what has a span is one.",
     ),
 )
 

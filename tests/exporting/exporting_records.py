@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
 from verl_otel.model import (
+    NONE_DROPPED,
     REMOTE,
     SAMPLED,
     Batch,
@@ -18,6 +19,7 @@ from verl_otel.model import (
     Point,
     Resource,
     Scope,
+    SharedAttributes,
     SpanRecord,
 )
 
@@ -98,11 +100,16 @@ def attributes(integers=any_integers, keys=texts):
     return pairs.map(dict)
 
 
+few = st.one_of(st.just(0), st.integers(0, (1 << 32) - 1))
+none_dropped = st.just(NONE_DROPPED)
+
+
 def spans(integers=any_integers, event_names=texts, link_flags=(0, REMOTE), link_states=trace_states):
     """Any span that the recorder or the user's SDK can hand over."""
     mine = attributes(integers)
-    links = st.builds(LinkRecord, trace_ids, span_ids, mine, link_states, st.sampled_from(link_flags))
-    events = st.builds(EventRecord, event_names, times, mine)
+    links = st.builds(LinkRecord, trace_ids, span_ids, mine, link_states, st.sampled_from(link_flags), few)
+    events = st.builds(EventRecord, event_names, times, mine, few)
+    dropped = st.one_of(none_dropped, st.tuples(few, few, few))
     scopes = st.sampled_from([None, SCOPE, Scope("mine"), Scope("yours", "2"), Scope("theirs", "", "urn:theirs")])
     made = st.builds(
         SpanRecord,
@@ -113,7 +120,7 @@ def spans(integers=any_integers, event_names=texts, link_flags=(0, REMOTE), link
         st.integers(1, 5),
         times,
         times,
-        mine,
+        st.one_of(mine, mine.map(SharedAttributes)),
         st.lists(links, max_size=2).map(tuple),
         st.lists(events, max_size=2).map(tuple),
         st.integers(0, 2),
@@ -121,6 +128,7 @@ def spans(integers=any_integers, event_names=texts, link_flags=(0, REMOTE), link
         st.sampled_from([SAMPLED, SAMPLED | REMOTE]),
         trace_states,
         scopes,
+        dropped,
     )
     return made.map(_consistent)
 
@@ -141,7 +149,8 @@ def histogram_values(draw):
     bounds = tuple(sorted(draw(st.sets(st.floats(allow_nan=False, allow_infinity=False), max_size=4))))
     counts = tuple(draw(st.lists(st.integers(0, 1 << 40), min_size=len(bounds) + 1, max_size=len(bounds) + 1)))
     samples = max(1, sum(counts))
-    return HistogramValue(samples, draw(st.floats()), draw(st.floats()), draw(st.floats()), bounds, counts)
+    low, high = sorted((draw(st.floats(allow_nan=False)), draw(st.floats(allow_nan=False))))
+    return HistogramValue(samples, draw(st.floats()), low, high, bounds, counts)
 
 
 @st.composite

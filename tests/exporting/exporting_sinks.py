@@ -141,11 +141,11 @@ class HttpSink(Kept):
 
 
 class GrpcSink(Kept):
-    """A gRPC server on a free port of the loopback; ``failures`` are status codes that are used up."""
+    """A gRPC server on a free port of the loopback; ``failures`` are status codes that are used up, ``peers`` who has called."""
 
     def __init__(self, grpc, credentials=None):
         super().__init__()
-        self.failures, self.rejected = [], 0
+        self.failures, self.rejected, self.peers = [], 0, []
         self._server = grpc.server(ThreadPoolExecutor(2))
         add = self._server.add_secure_port if credentials else self._server.add_insecure_port
         self.port = add("127.0.0.1:0", *([credentials] if credentials else []))
@@ -169,6 +169,7 @@ class GrpcSink(Kept):
         metadata = dict(context.invocation_metadata())
         request = Request(signal, metadata, body, time.monotonic())
         self.requests.append(request)
+        self.peers.append(context.peer())
         if self.failures:
             context.abort(self.failures.pop(0), "as told")
         self.kept.append(request)

@@ -171,7 +171,10 @@ def test_the_token_is_read_each_time(tmp_path):
 @steady
 @given(
     st.dictionaries(
-        st.sampled_from(["ENDPOINT", "HEADERS", "TIMEOUT", "PROTOCOL", "COMPRESSION"]), st.text(max_size=20)
+        st.sampled_from(
+            ["ENDPOINT", "HEADERS", "TIMEOUT", "PROTOCOL", "COMPRESSION", "METRICS_TEMPORALITY_PREFERENCE"]
+        ),
+        st.text(max_size=20),
     )
 )
 def test_any_text_is_used_or_said(variables):
@@ -192,3 +195,15 @@ def test_certificates_are_paths_as_given():
     """Certificates are taken as paths, with blanks at the ends left out."""
     endpoint = load(CERTIFICATE=" /a b/ca.pem ", CLIENT_KEY="k")
     assert (Path(endpoint.certificate), endpoint.client_key) == (Path("/a b/ca.pem"), "k")
+
+
+@pytest.mark.parametrize(
+    ("given_text", "meaning"),
+    [(None, "cumulative"), (" Delta ", "delta"), ("LOWMEMORY", "lowmemory"), ("", "cumulative")],
+)
+def test_the_temporality_is_one_of_three_words(given_text, meaning):
+    """The preference is read in any case, as OpenTelemetry has it; another word names the variable and the words."""
+    variables = {} if given_text is None else {"METRICS_TEMPORALITY_PREFERENCE": given_text}
+    assert load("metrics", **variables).temporality == meaning
+    with pytest.raises(ConfigError, match="METRICS_TEMPORALITY_PREFERENCE='often': use one of cumulative, delta"):
+        load("metrics", METRICS_TEMPORALITY_PREFERENCE="often")

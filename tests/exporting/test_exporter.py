@@ -6,8 +6,10 @@ import threading
 import time
 
 from exporting_records import RESOURCE, SCOPE, make_batch
+from hypothesis import given
+from hypothesis import strategies as st
 
-from verl_otel.exporting.exporter import Exporter, remaining
+from verl_otel.exporting.exporter import Exporter, file_word, remaining
 from verl_otel.exporting.fold import State
 
 
@@ -88,3 +90,13 @@ def test_the_remaining_time_is_never_negative():
     """What remains until a deadline is 0 after it."""
     assert remaining(time.monotonic() - 5) == 0.0
     assert 0 < remaining(time.monotonic() + 5) <= 5
+
+
+@given(st.text())
+def test_any_text_becomes_a_part_of_a_files_name(text):
+    """It leads to no other folder, hides no file, and is left alone the second time."""
+    word = file_word(text)
+    assert not set(word) & set("/\0 \n")
+    assert not word.startswith(".")
+    assert file_word(word) == word
+    assert file_word("trainer-0.node") == "trainer-0.node"

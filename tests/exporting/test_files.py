@@ -182,6 +182,16 @@ def test_the_queue_is_bounded_and_put_does_not_wait(start):
     assert span_ids(folder) == list(range(1, 101))
 
 
+def test_a_batch_that_finds_nothing_waiting_is_taken_as_a_whole(start):
+    """A step that ends at once in more spans than may wait loses none of them; what comes before they are written finds no room."""
+    exporter, _, folder = start(capacity=100)
+    exporter.put(make_batch(*range(1, 301)))
+    exporter.put(make_batch(301, 302))
+    assert exporter.dropped("spans") == {"file queue full": 2}
+    exporter.tick()
+    assert span_ids(folder) == list(range(1, 301))
+
+
 def test_closing_writes_what_waits(start):
     """Closing writes what waits; so does a flush."""
     exporter, _, folder = start()

@@ -130,6 +130,22 @@ def test_the_history_has_gauges_only_and_is_bounded():
     assert [point.value for point in points if point.instrument.name == "verl.a"] == [*range(10, MAX_HISTORY + 10)]
 
 
+def test_a_series_that_is_not_named_any_more_is_gone():
+    """Of a metric that comes as a whole only what came last is there; other metrics keep their series, and the history its values."""
+    state = State()
+    old, kept, other = (
+        make_point("verl.a", "gauge", 1, labels=(("x", "1"),)),
+        make_point("verl.a", "gauge", 2, labels=(("x", "2"),)),
+        make_point("verl.b", "counter", 3),
+    )
+    state.update([old, kept, other], {"verl.a"})
+    state.update([kept], {"verl.a"})
+    assert state.read()[1] == [kept, other]
+    assert state.read_history()[1] == [old, kept, other]
+    state.update([], {"verl.a", "verl.b"})
+    assert state.read()[1] == []
+
+
 def test_nothing_is_missed_under_concurrent_updates(fast_switching):
     """With four writers and three readers at work, every reader sees each series only grow, and ends with its last value."""
     state, last, done = State(), 400, threading.Event()

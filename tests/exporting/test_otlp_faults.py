@@ -13,8 +13,10 @@ import pytest
 from exporting_records import NOW, make_batch, make_point, make_span
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from verl_otel.exporting import otlp as module
-from verl_otel.exporting.otlp import OtlpExporter, _Channel
+from verl_otel.exporting import channel
+from verl_otel.exporting import otlp as otlp_module
+from verl_otel.exporting.channel import Channel
+from verl_otel.exporting.otlp import OtlpExporter
 from verl_otel.exporting.transport import Answer
 from verl_otel.model import Batch
 
@@ -78,7 +80,7 @@ def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
 
 def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatch):
     """When the queue is full the oldest spans are dropped and counted, the newest are kept and sent."""
-    monkeypatch.setattr(module, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(channel, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url, capacity=20_000)
     exporter.put(make_batch(1))
@@ -110,7 +112,7 @@ def test_closing_twice_or_before_opening_is_harmless():
 
 def test_a_flush_does_not_wait_for_a_retry(sink, otlp, wait_for, monkeypatch):
     """A flush tries at once what waits for a retry."""
-    monkeypatch.setattr(module, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(channel, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url)
     exporter.put(make_batch(1))
@@ -138,7 +140,7 @@ def test_closing_sends_what_was_put_while_metrics_were_sent(sink, otlp, wait_for
 
 def test_closing_tries_until_the_deadline(sink, otlp, monkeypatch):
     """An endpoint that fails for a moment and heals before the deadline of closing gets every span."""
-    monkeypatch.setattr(module, "FIRST_RETRY", 0.3)
+    monkeypatch.setattr(channel, "FIRST_RETRY", 0.3)
     sink.answers["traces"] = [NO] * 3
     exporter, _ = otlp(sink.url)
     exporter.put(make_batch(1))
@@ -165,7 +167,7 @@ class Failing:
 
 def test_pauses_stay_bounded_for_ever():
     """However often an endpoint has failed, the next try comes after a pause between none and 36 seconds."""
-    channel = _Channel(Failing())
+    channel = Channel(Failing())
     for _ in range(1100):
         begin = time.monotonic()
         channel.send(b"", None)
@@ -175,8 +177,8 @@ def test_pauses_stay_bounded_for_ever():
 def test_a_transport_that_raises_is_tried_with_pauses(otlp, dead_url, wait_for, monkeypatch, swallow):
     """A transport that raises is tried again with growing pauses, like one that fails."""
     transport = Failing(ValueError("as told"))
-    monkeypatch.setattr(module, "connect", lambda endpoint: transport)
-    monkeypatch.setattr(module, "FIRST_RETRY", 0.2)
+    monkeypatch.setattr(otlp_module, "connect", lambda endpoint: transport)
+    monkeypatch.setattr(channel, "FIRST_RETRY", 0.2)
     exporter, _ = otlp(dead_url)
     exporter.put(make_batch(1))
     wait_for(lambda: len(transport.calls) >= 4)
@@ -230,3 +232,17 @@ def test_a_password_is_not_in_the_log(sink, otlp, wait_for, caplog, tmp_path):
     exporter.close(soon())
     wait_for(lambda: "HTTP 401" in caplog.text)
     assert "s3cr3t-t0k3n" not in caplog.text + str(exporter.dropped("spans"))
+
+
+def test_one_that_is_refused_does_not_cost_those_that_were_sent_with_it(sink, otlp, wait_for):
+    """What waited is sent together; if that is refused, each part goes alone, and only the bad one is dropped."""
+    sink.answers["traces"] = [(503, {"Retry-After": "2"}, b""), (400, {}, b""), (200, {}, b""), (400, {}, b"")]
+    exporter, _ = otlp(sink.url)
+    exporter.put(make_batch(1))
+    wait_for(lambda: len(sink.of("traces")) == 1)
+    for number in (2, 3):
+        exporter.put(make_batch(number))
+    wait_for(lambda: len(sink.of("traces")) == 5)
+    exporter.flush(soon())
+    assert sink.span_ids() == Counter([1, 3])
+    assert list(exporter.dropped("spans").values()) == [1]

@@ -94,6 +94,12 @@ def test_the_resource_is_target_info():
     assert found == {("target_info", (("service_name", "verl"), ("verl_rank", "3"))): 1.0}
 
 
+def test_target_info_says_what_a_collector_says():
+    """Several values, and true and false, are JSON, as they are on the way through a Collector: a join finds both."""
+    ((_, labels),) = assert_sound([], Resource({"verl.gpu.ids": ("0", "1"), "verl.flag": True, "verl.none": ()}))
+    assert dict(labels) == {"verl_gpu_ids": '["0","1"]', "verl_flag": "true", "verl_none": "[]"}
+
+
 def test_an_exemplar_stands_at_its_bucket():
     """In OpenMetrics the exemplar of a histogram stands at the bucket that its value falls into, with hexadecimal ids."""
     exemplars = [Exemplar(0.5, NOW, 0xABC, 0xDEF), Exemplar(99.0, NOW, 1, 2)]

@@ -115,6 +115,30 @@ say(same=str(ours) == str(theirs), spans=len(spans), remote=[bool(span.flags & 0
     assert facts == {"same": True, "spans": 6, "remote": [True] * 5 + [False]}
 
 
+def test_what_was_too_much_for_a_span_is_counted():
+    """Attributes, events and links that a user's limits dropped are counted in our record as the SDK counts them."""
+    facts = run("""
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.trace import SpanLimits, TracerProvider
+from opentelemetry.trace import Link, SpanContext, TraceFlags
+limits = SpanLimits(max_attributes=1, max_events=1, max_links=1, max_event_attributes=1, max_link_attributes=1)
+tracer = TracerProvider(span_limits=limits, shutdown_on_exit=False).get_tracer("user.lib")
+context = SpanContext(1, 2, False, TraceFlags(1))
+links = [Link(context), Link(context, {"a": 1, "b": 2, "c": 3})]
+span = tracer.start_span("full", attributes={"a": 1, "b": 2, "c": 3}, links=links)
+for number in range(4):
+    span.add_event("happened", {"a": 1, "b": number})
+span.end()
+record = providers._record(span)
+ours = ExportTraceServiceRequest.FromString(wire.encode_traces(RESOURCE, Scope("verl_otel"), [record]))
+theirs = encode_spans([span]).resource_spans[0].scope_spans[0].spans[0]
+theirs.ClearField("status")
+say(same=str(ours.resource_spans[0].scope_spans[0].spans[0]) == str(theirs), dropped=record.dropped, event=record.events[0].dropped)
+""")
+    assert facts == {"same": True, "dropped": [2, 3, 1], "event": 1}
+
+
 def test_a_provider_of_the_user_stays():
     """Where the user has set providers they stay, his spans and metrics go where he sends them, and we can name it."""
     facts = run("""
@@ -199,3 +223,38 @@ if made.reader is not None:
 say(sent=len(messages))
 """)
     assert facts == {"sent": 1}
+
+
+def test_what_the_user_has_added_is_served_after_a_second_start():
+    """Processors that the user has added to our provider are known to a later session, with what it says of itself."""
+    facts = run("""
+from opentelemetry.sdk.trace import SpanProcessor
+mine = SpanProcessor()
+install().tracer.add_span_processor(mine)
+made = providers.install(Resource({"service.name": "child"}), ids, spans.append, messages.append)
+say(mine=[each is mine for each in made.brought], resource=made.resource.attributes["service.name"])
+""")
+    assert facts == {"mine": [True], "resource": "child"}
+
+
+def test_differences_are_collected_beside_the_whole():
+    """A reader of differences gives what has been counted since the last collection; the other one gives the whole."""
+    facts = run("""
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+found = []
+made = install(providers.DifferenceReader("delta", found.append))
+counter, gauge = metrics.get_meter("user").create_counter("hits"), metrics.get_meter("user").create_up_down_counter("open")
+for amount in (3, 4):
+    counter.add(amount)
+    gauge.add(amount)
+    for reader in made.pulled:
+        reader.collect()
+def values(bodies):
+    groups = [ExportMetricsServiceRequest.FromString(body).resource_metrics[0] for body in bodies]
+    assert {pair.key for group in groups for pair in group.resource.attributes} == {"service.name", "verl.rank"}
+    each = [{metric.name: metric.sum for metric in group.scope_metrics[0].metrics} for group in groups]
+    return {name: [[one[name].aggregation_temporality, one[name].data_points[0].as_int] for one in each] for name in each[0]}
+say(differences=values(found), whole=values(messages))
+""")
+    assert facts["differences"] == {"hits": [[1, 3], [1, 4]], "open": [[2, 3], [2, 7]]}
+    assert facts["whole"] == {"hits": [[2, 3], [2, 7]], "open": [[2, 3], [2, 7]]}

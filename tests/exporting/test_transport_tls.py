@@ -120,6 +120,20 @@ def test_what_a_grpc_failure_means(grpc, grpc_sink, code, retry):
         assert made.send(BODY, 10).ok
 
 
+@pytest.mark.parametrize(
+    ("code", "connections"), [("UNAVAILABLE", 2), ("DEADLINE_EXCEEDED", 2), ("UNAUTHENTICATED", 1)]
+)
+def test_a_broken_connection_over_grpc_is_given_up(grpc, grpc_sink, code, connections):
+    """After a failure of the way, not of the request, the next one has a connection of its own; all others share one."""
+    with transport(grpc_sink.url, PROTOCOL="grpc") as made:
+        assert made.send(BODY, 10).ok
+        grpc_sink.failures.append(grpc.StatusCode[code])
+        assert not made.send(BODY, 10).ok
+        assert made.send(BODY, 10).ok
+        assert made.send(BODY, 10).ok
+    assert len(set(grpc_sink.peers)) == connections
+
+
 def test_a_request_that_is_too_large_is_not_tried_again(grpc_sink):
     """A request above the server's limit, 4 MiB by default, is dropped: tried again, it would block all later ones for ever."""
     with transport(grpc_sink.url, PROTOCOL="grpc") as made:

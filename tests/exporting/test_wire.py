@@ -10,6 +10,7 @@ from exporting_records import (
     RESOURCE,
     SCOPE,
     any_integers,
+    attributes,
     make_histogram,
     make_point,
     make_span,
@@ -19,9 +20,11 @@ from exporting_records import (
     resources,
     spans,
     steady,
+    texts,
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -29,11 +32,12 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.metrics import export as sdk
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
-from verl_otel.exporting import wire
-from verl_otel.model import REMOTE, EventRecord, Exemplar, HistogramValue, LinkRecord, Scope
+from verl_otel.exporting import protobuf, wire
+from verl_otel.model import REMOTE, EventRecord, Exemplar, HistogramValue, LinkRecord, Scope, SharedAttributes
 
 try:
     from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
@@ -68,22 +72,44 @@ def sdk_scope(scope):
     return InstrumentationScope(scope.name, scope.version, scope.schema_url)
 
 
+def bounded(attributes, dropped):
+    """Return attributes as the SDK keeps them, of which some were too many."""
+    made = BoundedAttributes()
+    made._dict, made.dropped = plain_mapping(attributes), dropped  # its constructor would leave out empty keys
+    return made
+
+
+def counted(items, dropped):
+    """Return events or links as the SDK keeps them, of which some were too many."""
+    made = BoundedList.from_seq(max(1, len(items)), items)
+    made.dropped = dropped
+    return made
+
+
 def sdk_span(span, resource):
     """Return the SDK's span that says what ``span`` says."""
     remote = bool(span.flags & REMOTE)
+    too_many = dict(zip(("attributes", "events", "links"), span.dropped, strict=True))
     return ReadableSpan(
         plain(span.name),
         context(span.trace_id, span.span_id, span.trace_state),
         context(span.trace_id, span.parent_id, remote=remote) if span.parent_id else None,
         resource,
-        plain_mapping(span.attributes),
-        [Event(plain(each.name), plain_mapping(each.attributes), each.time_ns) for each in span.events],
-        [
-            Link(
-                context(each.trace_id, each.span_id, each.trace_state, bool(each.flags)), plain_mapping(each.attributes)
-            )
-            for each in span.links
-        ],
+        bounded(span.attributes, too_many["attributes"]),
+        counted(
+            [Event(plain(each.name), bounded(each.attributes, each.dropped), each.time_ns) for each in span.events],
+            too_many["events"],
+        ),
+        counted(
+            [
+                Link(
+                    context(each.trace_id, each.span_id, each.trace_state, bool(each.flags)),
+                    bounded(each.attributes, each.dropped),
+                )
+                for each in span.links
+            ],
+            too_many["links"],
+        ),
         SpanKind(span.kind - 1),
         status=Status(StatusCode(span.status), plain(span.message) if span.message else None),
         start_time=span.start_ns,
@@ -110,6 +136,30 @@ def test_spans_equal_the_sdks(resource, records):
             for link, given_link in zip(span.links, record.links, strict=True):
                 link.trace_state = given_link.trace_state  # the SDK leaves it out
     assert_same(ours, theirs)
+
+
+@steady
+@given(attributes(), st.lists(st.tuples(texts, st.integers(1, 5)), min_size=1, max_size=8))
+def test_what_spans_share_is_not_mixed_up(shared, kinds):
+    """Spans that hold one object of attributes, under changing names and kinds, are each encoded as if it were their own."""
+    given_once = SharedAttributes(shared)
+    pairs = [make_span(number + 1, name=name, kind=kind) for number, (name, kind) in enumerate(kinds)]
+    ours = wire.encode_traces(RESOURCE, SCOPE, [span._replace(attributes=given_once) for span in pairs])
+    assert ours == wire.encode_traces(RESOURCE, SCOPE, [span._replace(attributes=shared) for span in pairs])
+
+
+@steady
+@given(
+    st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), st.sampled_from(["", "verl=s", "verl=t"])), max_size=12)
+)
+def test_families_of_spans_are_not_mixed_up(families):
+    """However spans of several traces, parents and trace states are mixed, each is what it is alone."""
+    batch = [
+        make_span(number + 1, trace_id=trace, parent_id=parent, trace_state=state)
+        for number, (trace, parent, state) in enumerate(families)
+    ]
+    alone = [span for each in batch for span in parse_spans(wire.encode_traces(RESOURCE, SCOPE, [each]))[0]]
+    assert (parse_spans(wire.encode_traces(RESOURCE, SCOPE, batch))[0] if batch else []) == alone
 
 
 def sdk_metric(instrument, points):
@@ -187,7 +237,7 @@ def test_an_integer_that_no_float_holds_does_not_stop_the_others():
 @given(any_integers.filter(lambda value: value >= 0))
 def test_varint_can_be_read_back(number):
     """A varint holds seven bits a byte, the lowest first, and only its last byte has no mark."""
-    body = wire.varint(number)
+    body = protobuf.varint(number)
     assert sum((byte & 0x7F) << 7 * index for index, byte in enumerate(body)) == number
     assert [byte >> 7 for byte in body] == [1] * (len(body) - 1) + [0]
 

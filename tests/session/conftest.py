@@ -27,7 +27,7 @@ class Files:
 
     def _groups(self, kind, outer, inner):
         for path in self.paths(kind):
-            for line in path.read_text("utf-8").splitlines():
+            for line in path.read_text("utf-8").rpartition("\n")[0].splitlines():  # the last may be half written
                 for group in json.loads(line)[outer]:
                     who = read_attributes(group["resource"]["attributes"])
                     for scope in group[inner]:

@@ -47,7 +47,11 @@ class Run:
 
     def events(self, kind=None):
         path = self.folder / "events.jsonl"
-        found = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        found = (
+            [json.loads(line) for line in path.read_text("utf-8").rpartition("\n")[0].splitlines()]
+            if path.exists()
+            else []
+        )
         return [each for each in found if kind in (None, each["kind"])]
 
     def log_lines(self):

@@ -3,7 +3,9 @@
 """What the kernel says of processes, and that nobody is sent a signal who does not wait for it."""
 
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -100,6 +102,14 @@ def test_without_handles_of_processes_it_is_as_careful(prepared, sleeper, monkey
     assert not processes.send(processes.find(sleeper.pid), NUMBER)
     assert processes.send(processes.find(prepared.pid), NUMBER)
     wait_for((tmp_path / "stacks").read_text)
+
+
+def test_a_place_is_a_part_of_the_names_of_files(monkeypatch):
+    """Whatever a node is called, one file of the folder has its place in its name, with the space of its processes if it is known."""
+    monkeypatch.setattr(socket, "gethostname", lambda: "../a node/1")
+    assert re.fullmatch(r"_a_node_1-\d{2,}", processes.read_place())
+    monkeypatch.setattr(processes, "read_space", lambda: "")
+    assert processes.read_place() == "_a_node_1-0"
 
 
 def test_a_free_signal_is_one_that_nobody_uses(monkeypatch):

@@ -59,7 +59,11 @@ class Node:
 
     def events(self):
         path = self.config.run_path / "events.jsonl"
-        found = [json.loads(line) for line in path.read_text("utf-8").splitlines()] if path.exists() else []
+        found = (
+            [json.loads(line) for line in path.read_text("utf-8").rpartition("\n")[0].splitlines()]
+            if path.exists()
+            else []
+        )
         return [(each["kind"], each["detail"]["key"][1]) for each in found]
 
 

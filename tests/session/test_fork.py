@@ -229,10 +229,10 @@ def test_a_fork_while_another_thread_makes_ids_does_not_hang_the_child(run):
     """Whatever another thread of the parent was doing at the fork, the child can record and end."""
     work = """
 import signal
-from verl_otel.recording import span
+from verl_otel.recording import identity
 held, done = threading.Event(), threading.Event()
 def hold():
-    with span._ids_lock:
+    with identity._ids_lock:
         held.set()
         done.wait()
 thread = threading.Thread(target=hold)

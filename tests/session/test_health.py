@@ -105,6 +105,24 @@ def test_an_exporter_that_cannot_start_is_left_out_with_one_line(start, monkeypa
     assert line.startswith(f"verl-otel: exporter {broken} cannot start and is left out: ")
 
 
+@pytest.mark.parametrize(
+    ("said", "label"),
+    [
+        ("https://gateway:4318/v1/traces answers HTTP 401", "HTTP 401"),
+        ("https://gateway:4317/v1/traces answers gRPC UNAUTHENTICATED", "gRPC UNAUTHENTICATED"),
+        ("queue full", "queue full"),
+        ("cannot write /runs/r1: no space", "cannot write /runs/r1"),
+    ],
+)
+def test_the_reason_of_a_loss_is_a_label_without_addresses(start, said, label):
+    """What an exporter says of a loss is a label of few values: no address, no details."""
+    start(exporters="file,prometheus")
+    record(1)
+    session.flush()
+    session.current().exporters[0].drop("spans", 3, said)
+    assert f'verl_otel_spans_dropped_total{{reason="file: {label}"}} 3.0' in scrape()
+
+
 def test_an_unwritable_folder_costs_telemetry_only(start, tmp_path, caplog):
     """With a run folder that cannot be made, recording is as fast as ever, one line is said and drops are counted."""
     (tmp_path / "file").write_text("in the way")

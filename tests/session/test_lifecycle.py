@@ -5,6 +5,7 @@
 import json
 import os
 import threading
+import time
 import urllib.request
 
 import pytest
@@ -13,6 +14,7 @@ import verl_otel
 from verl_otel import _guard, session
 from verl_otel.recording import recorder
 from verl_otel.recording.store import Store
+from verl_otel.session import sources
 
 
 def record(number=1):
@@ -271,3 +273,85 @@ for index in range(20):
     assert found.names() == ["verl.trajectory"] * 20, "of a trajectory that is not sampled the files keep the root"
     assert found.last("verl.rollout.turn.duration") == 20
     assert os.environ.get("OTEL_TRACES_SAMPLER") is None
+
+
+def fail(*_, **__):
+    raise RuntimeError("as told")
+
+
+@pytest.mark.parametrize("part", ["estimate_recording", "Governor.judge"])
+def test_a_failure_does_not_end_the_drain_thread(start, swallow, monkeypatch, wait_for, part):
+    """Whatever fails beside the drain itself, what is recorded is drained from then on, too."""
+    with monkeypatch.context() as broken:
+        broken.setattr(f"verl_otel.session.lifecycle.{part}", fail)
+        files = start()
+        record(1)
+        wait_for(lambda: _guard.counts() and files.names())
+        record(2)
+        wait_for(lambda: len(files.names()) == 4)
+    verl_otel.shutdown()
+
+
+def test_a_signal_does_not_wait_for_a_thread_that_is_gone(start):
+    """Where no thread is left to send anything, a signal handler returns at once."""
+    start(exit_timeout=20)
+    current = session.current()
+    current._stopping = True
+    current.wake()
+    current._thread.join(30)
+    begin = time.monotonic()
+    current.flush_from_signal()
+    assert time.monotonic() - begin < 20
+
+
+class Hardware:
+    """A source that takes until it is let go, and how often it was asked."""
+
+    name, metrics, once_per_node = "made up", ("hw.power",), False
+
+    def __init__(self):
+        self.gate, self.asked = threading.Event(), 0
+
+    def read(self, place):
+        self.asked += 1
+        self.gate.wait()
+        return [("hw.power", (("hw.id", "1"), ("hw.type", "gpu")), 1.0)]
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def hardware(monkeypatch):
+    monkeypatch.setattr(sources._Readers, "known", {})
+    made = Hardware()
+    sources.add(made)
+    yield made
+    made.gate.set()
+
+
+def test_what_was_recorded_does_not_wait_for_hardware(start, hardware, wait_for):
+    """While a source takes its time the exporters have the spans and values that were recorded before."""
+    start(drain_interval=0.05, metric_interval=50)
+    record(1)
+    wait_for(lambda: hardware.asked)
+    (exporter,) = session.current().exporters
+    _, points = session.current().state.read()
+    assert "verl.training.steps" in {point.instrument.name for point in points}
+    exporter.tick()
+    hardware.gate.set()
+    wait_for(lambda: "hw.power" in {point.instrument.name for point in session.current().state.read()[1]})
+
+
+def test_the_end_asks_no_hardware(start, hardware):
+    """A session ends without asking its sources, and keeps what they said last."""
+    hardware.gate.set()
+    files = start(drain_interval=60, metric_interval=60_000)
+    session.flush()
+    asked = hardware.asked
+    record(1)
+    verl_otel.shutdown()
+    assert hardware.asked == asked >= 1
+    assert files.last("hw.power") == 1
+    assert len(files.names()) == 2
+    assert files.last("verl.otel.overhead") > 0

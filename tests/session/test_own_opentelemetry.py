@@ -2,8 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's ordinary OpenTelemetry shares our exporters where no provider was set, and is left alone where one was."""
 
+import sys
+from pathlib import Path
+
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
+
+from otlp_sink import Sink
 
 OWN = """
 import concurrent.futures.thread  # its fork hooks must come before those of a TracerProvider
@@ -178,3 +185,113 @@ def test_own_spans_do_not_grow_without_bound(own):
     found = own(work, "drain_interval=60")
     assert found.names() == [str(number) for number in range(10_000)]
     assert found.last("verl.otel.spans.dropped") == 500
+
+
+def test_an_exporter_that_the_user_brings_gets_our_spans(own, tmp_path):
+    """A span processor that the user adds to the global provider sees our spans beside his own, each once, to the last one."""
+    work = f"""
+from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
+class Mine(SpanExporter):
+    def export(self, spans):
+        with open({str(tmp_path / "mine")!r}, "a") as file:
+            for span in spans:
+                assert span.resource.attributes["service.name"]
+                print(span.name, span.instrumentation_scope.name, span.context.span_id, span.parent and span.parent.span_id, file=file)
+        return SpanExportResult.SUCCESS
+trace.get_tracer_provider().add_span_processor(BatchSpanProcessor(Mine()))
+with verl_otel.step(1):
+    with verl_otel.tool("python"), tracer.start_as_current_span("his"):
+        pass
+verl_otel.shutdown()
+"""
+    files = own(work)
+    lines = sorted(line.split() for line in (tmp_path / "mine").read_text().splitlines())
+    expected = sorted(
+        [*span.name.split(), span.scope, str(int(span.id, 16)), str(int(span.parent, 16)) if span.parent else "None"]
+        for span in files.spans()
+    )
+    assert lines == expected
+    assert len(lines) == 3
+
+
+MINE = """
+import os
+from opentelemetry.sdk.trace import SpanProcessor
+class Mine(SpanProcessor):
+    def on_end(self, span):
+        with open({path!r}, "a") as file:
+            print(os.getpid(), span.name, span.resource.attributes["service.instance.id"], file=file)
+trace.get_tracer_provider().add_span_processor(Mine())
+"""
+
+
+@pytest.mark.parametrize("when", ["a second start", "a forked child"])
+def test_an_exporter_that_the_user_brings_goes_on_getting_our_spans(own, tmp_path, when):
+    """It gets them after a second start and in a forked child, too, with the resource of the process that they are of."""
+    path = tmp_path / "mine"
+    again = "verl_otel.shutdown()\nverl_otel.init()\nwith verl_otel.step(1):\n    pass"
+    child = "if not os.fork():\n    with verl_otel.step(1):\n        pass\n    verl_otel.shutdown()\n    os._exit(0)\nos.wait()"
+    files = own(MINE.format(path=str(path)) + (again if when == "a second start" else child))
+    (step,) = files.spans()
+    assert path.read_text().split() == [
+        str(step.resource["process.pid"]), "verl.step", step.resource["service.instance.id"],
+    ]  # fmt: skip
+
+
+def test_a_slow_exporter_that_the_user_brings_holds_nothing_up(own):
+    """While his processor does not come back, what is recorded is drained, and a host's exporters can be opened."""
+    work = """
+import threading
+from opentelemetry.sdk.trace import SpanProcessor
+begun, gate = threading.Event(), threading.Event()
+class Mine(SpanProcessor):
+    def on_end(self, span):
+        begun.set()
+        gate.wait()
+    def force_flush(self, timeout_millis=0):
+        return True
+trace.get_tracer_provider().add_span_processor(Mine())
+with verl_otel.step(1):
+    pass
+assert begun.wait(30)
+with verl_otel.step(2):
+    pass
+session.flush(1)
+session.current().open_now()
+import pathlib
+assert sum(path.read_text().count('"verl.step"') for path in pathlib.Path("runs/r1").glob("traces-*")) == 2
+gate.set()
+"""
+    assert own(work, "exit_timeout=2").names() == ["verl.step"] * 2
+
+
+def test_own_counters_are_sent_by_a_second_session_without_differences(run):
+    """Where OpenTelemetry fixes a provider's readers, totals are sent in the place of differences; nothing vanishes."""
+    code = """
+import verl_otel
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+for name in ("add_metric_reader", "remove_metric_reader"):
+    if hasattr(MeterProvider, name):
+        delattr(MeterProvider, name)
+verl_otel.init(exporters="otlp")
+verl_otel.shutdown()
+verl_otel.init(exporters="otlp", exit_timeout=30)
+metrics.get_meter("mine").create_counter("my.things").add(7)
+verl_otel.session.flush()
+verl_otel.shutdown()
+"""
+    with Sink() as sink:
+        asked = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
+        result = run(code, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **asked)
+    assert result.code == 0, result.err
+    found = [
+        (metric.sum.aggregation_temporality, metric.sum.data_points[0].as_int)
+        for request in sink.metrics
+        for group in request.resource_metrics
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+        if metric.name == "my.things"
+    ]
+    assert found[0] == (2, 7)
+    assert result.err.count("their totals are sent (said once)") == 1

@@ -89,6 +89,48 @@ def test_the_dead_are_dropped_and_the_others_stay(settings, mine, dead_pid):
     assert addresses(settings) == ["b:1", "c:1"]
 
 
+def killed_trainer(pid, **labels):
+    entry = foreign(pid, address="t:1")
+    return {**entry, "labels": {**entry["labels"], "verl_role": "trainer", **labels}}
+
+
+def test_a_killed_trainer_stays_for_a_while(settings, mine, dead_pid, monkeypatch):
+    """Prometheus is to see that it is gone: whoever writes, in this run or in another one, lets it stay for a quarter of an hour."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([killed_trainer(dead_pid), foreign(dead_pid)]))
+    other = config.load({}, run_dir=settings.run_dir, run_id="r2")
+    targets._swept.clear()
+    targets.add_target(other, mine, "n:1")
+    assert addresses(settings) == ["t:1"]
+    targets.remove_target(settings)
+    assert addresses(settings) == ["t:1"]
+    assert [entry["targets"] for entry in targets.read_folder(path.parent, linger=True)] == [["t:1"], ["n:1"]]
+    assert [entry["targets"] for entry in targets.read_folder(path.parent)] == [["n:1"]]
+    monkeypatch.setattr(targets, "LINGER", 0)
+    assert [entry["targets"] for entry in targets.read_folder(path.parent, linger=True)] == [["n:1"]]
+    targets.remove_target(settings)
+    assert not path.exists()
+
+
+def test_a_resumed_run_forgets_its_killed_trainer(settings, mine, dead_pid):
+    """As soon as another trainer of the run lives, the one that was killed is off the list."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([killed_trainer(dead_pid)]))
+    targets.add_target(settings, mine, "n:1")
+    assert addresses(settings) == ["n:1"]
+
+
+def test_a_time_of_death_that_is_damaged_is_made_anew(settings, mine, dead_pid):
+    """Nothing that stands in the file keeps a process out."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([killed_trainer(dead_pid, verl_run_id="r0", __meta_verl_otel_gone="x")]))
+    targets.add_target(settings, mine, "n:1")
+    assert sorted(addresses(settings)) == ["n:1", "t:1"]
+
+
 def test_the_end_of_a_run_takes_everything_away(settings, mine):
     """When the run has ended its file goes, whoever is in it; other runs keep theirs."""
     other = config.load({}, run_dir=settings.run_dir, run_id="r2")

@@ -12,6 +12,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from verl_otel.errors import ConfigError
+from verl_otel.exporting.deltas import PREFERENCES
 
 SIGNALS: Final = ("traces", "metrics")
 _PROTOCOLS: Final = ("http/protobuf", "grpc")
@@ -33,6 +34,8 @@ class Endpoint:
     client_certificate: str | None
     client_key: str | None
     token_file: Path | None
+    temporality: str
+    """Of metrics: a word of `PREFERENCES`."""
 
     @property
     def shown(self) -> str:
@@ -75,6 +78,8 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     if protocol != "grpc" and not url.startswith(("http://", "https://")):
         raise ConfigError(f"{variable}={hide(given)!r}: use http://host:port or https://host:port")
     compression_variable, compression = find("COMPRESSION", "none")
+    temporality_variable = f"{prefix}METRICS_TEMPORALITY_PREFERENCE"
+    temporality = values.get(temporality_variable, "").strip() or "cumulative"
     return Endpoint(
         signal=signal,
         url=url,
@@ -86,6 +91,7 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
         client_certificate=read("CLIENT_CERTIFICATE") or None,
         client_key=read("CLIENT_KEY") or None,
         token_file=token_file,
+        temporality=_one_of(temporality_variable, temporality.lower(), PREFERENCES),
     )
 
 

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What an exporter is. A new one is a file with a subclass, its test, and a row in `verl_otel.session.EXPORTERS`."""
+"""What an exporter is.
+
+A new one is a file with a subclass, its test, a word in `verl_otel.parsers.EXPORTERS` and its making in `verl_otel.session.exporters`.
+"""
 
 from __future__ import annotations
 
@@ -43,6 +46,9 @@ class Exporter(ABC):
     def put_metrics(self, message: bytes) -> None:
         """Take an encoded ``ExportMetricsServiceRequest`` of the user's ordinary instruments."""
 
+    def lose_reader(self) -> None:
+        """Learn that nobody serves the reader of the user's instruments that this exporter has for itself."""
+
     def tick(self) -> None:
         """Do the work that is done on the drain thread."""
 
@@ -79,6 +85,15 @@ class Exporter(ABC):
         """Return how many ``spans`` or ``points`` were dropped, by reason."""
         with self._count_lock:
             return {reason: count for (kind, reason), count in self._dropped.items() if kind == what}
+
+
+def file_word(text: str) -> str:
+    """Return a text as a part of a file's name, which never begins with a point.
+
+    Example:
+        file_word("../node 1") == "_node_1"
+    """
+    return "".join(char if char.isalnum() or char in "-." else "_" for char in text).lstrip(".")
 
 
 def remaining(deadline: float) -> float:

@@ -19,8 +19,9 @@ from typing import Any, Final
 
 from verl_otel import _guard
 from verl_otel.exporting import otlp_json
-from verl_otel.exporting.exporter import Exporter, remaining
+from verl_otel.exporting.exporter import Exporter, file_word, remaining
 from verl_otel.exporting.fold import State
+from verl_otel.exporting.thinning import Thinning
 from verl_otel.model import Batch, OpenSpan, Resource, Scope, SpanRecord
 from verl_otel.semconv import attributes as attr
 
@@ -100,7 +101,7 @@ class FileExporter(Exporter):
         folder: The run's folder.
         max_bytes: Size at which a file is rotated.
         max_files: Files that are kept of one kind.
-        capacity: Spans that may wait for the drain thread.
+        capacity: Spans that may wait for the drain thread; a batch that finds none waiting is taken as a whole.
     """
 
     name = "file"
@@ -114,13 +115,14 @@ class FileExporter(Exporter):
         self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: the latest says it all
         self._open_spans: tuple[OpenSpan, ...] = ()
         self._cursor = 0
+        self._thinning = Thinning()
         self._lock = threading.Lock()
 
     def open(self, resource: Resource, scope: Scope, state: State) -> None:
         """Choose the file names; the files appear with their first line."""
         self._resource, self._scope, self._state = resource, scope, state
-        role = _file_word(resource.text(attr.ROLE, "process"))
-        who = f"{role}-{_file_word(resource.text(attr.HOST_NAME, 'host'))}-{os.getpid()}"
+        role = file_word(resource.text(attr.ROLE, "process"))
+        who = f"{role}-{file_word(resource.text(attr.HOST_NAME, 'host'))}-{os.getpid()}"
         self._traces = LineFile(self._folder / f"traces-{who}.jsonl", *self._limits)
         self._metrics = LineFile(self._folder / f"metrics-{who}.jsonl", *self._limits)
         self._open_path = self._folder / f"open-{who}.jsonl"
@@ -128,10 +130,11 @@ class FileExporter(Exporter):
 
     def put(self, batch: Batch) -> None:
         """Keep a batch for the next `tick`."""
-        room = self._capacity - len(self._waiting)
+        room = max(0, self._capacity - len(self._waiting)) if self._waiting else len(batch.spans)
         self._waiting.extend(batch.spans[:room] if room < len(batch.spans) else batch.spans)
         self.drop("spans", len(batch.spans) - room, "file queue full")
         self._open_spans = batch.open_spans
+        self._thinning.note(batch)
 
     def put_resource(self, resource: Resource) -> None:
         """Have the lines from now on say more of this process; its file names stay."""
@@ -173,6 +176,7 @@ class FileExporter(Exporter):
         self._alone(self._end, deadline)
 
     def _end(self) -> None:
+        self._thinning.end()
         self._write()
         self._traces.close()
         self._metrics.close()
@@ -206,7 +210,8 @@ class FileExporter(Exporter):
         return f"cannot write {self._folder}: {error.strerror}"
 
     def _write_metrics(self) -> None:
-        cursor, points = self._state.read_history(self._cursor)
+        cursor, changed = self._state.read_history(self._cursor)
+        points = self._thinning.choose(changed)
         lines = [_line(otlp_json.metrics_object(self._resource, self._scope, points))] if points else []
         messages = list(self._messages)
         lines += [_line(_user_metrics(message)) for message in messages]
@@ -254,10 +259,6 @@ class FileExporter(Exporter):
                 self.complain("spans", self._reason(error))
             else:
                 self._open_written = False
-
-
-def _file_word(text: str) -> str:
-    return "".join(char if char.isalnum() or char in "-." else "_" for char in text).lstrip(".")
 
 
 def _line(thing: dict[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from typing import Final
 
 from verl_otel.model import Labels, Point
@@ -24,10 +24,21 @@ class State:
         self._history: deque[tuple[int, Point]] = deque(maxlen=MAX_HISTORY)
         self._version = 0
 
-    def update(self, points: Iterable[Point]) -> None:
-        """Take newer points."""
+    def update(self, points: Iterable[Point], asked: Collection[str] = ()) -> None:
+        """Take newer points.
+
+        Args:
+            points: What has changed.
+            asked: Metrics that are in ``points`` as a whole. A series of them that is not there is gone, such as that of a GPU that
+                fell off its bus: nobody is to read its last value for ever.
+        """
         with self._lock:
             self._version += 1
+            points = list(points)
+            if asked:
+                there = {(point.instrument.name, point.labels) for point in points}
+                for key in [key for key in self._points if key[0] in asked and key not in there]:
+                    del self._points[key]
             for point in points:
                 self._points[(point.instrument.name, point.labels)] = (self._version, point)
                 if point.instrument.kind == "gauge":
@@ -48,7 +59,8 @@ class State:
             for version, point in reversed(self._history):
                 if version <= since:
                     break
-                if self._points[(point.instrument.name, point.labels)][1] is not point:
+                latest = self._points.get((point.instrument.name, point.labels))
+                if latest is None or latest[1] is not point:
                     newer.appendleft(point)
             newer.extend(point for version, point in self._points.values() if version > since)
             return self._version, list(newer)

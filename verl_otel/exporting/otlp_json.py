@@ -15,6 +15,7 @@ from typing import Any
 
 from verl_otel.exporting.wire import CUMULATIVE
 from verl_otel.model import (
+    NONE_DROPPED,
     Attributes,
     HistogramValue,
     Instrument,
@@ -88,17 +89,30 @@ def span_object(span: SpanRecord) -> Json:
                 "attributes": _attributes(link.attributes),
                 "flags": 0x100 | link.flags,
                 **({"traceState": link.trace_state} if link.trace_state else {}),
+                **_dropped("Attributes", link.dropped),
             }
             for link in span.links
         ]
     if span.events:
         made["events"] = [
-            {"name": event.name, "timeUnixNano": str(event.time_ns), "attributes": _attributes(event.attributes)}
+            {
+                "name": event.name,
+                "timeUnixNano": str(event.time_ns),
+                "attributes": _attributes(event.attributes),
+                **_dropped("Attributes", event.dropped),
+            }
             for event in span.events
         ]
     if span.status or span.message:
         made["status"] = {"code": span.status, **({"message": span.message} if span.message else {})}
+    if span.dropped is not NONE_DROPPED:
+        for what, count in zip(("Attributes", "Events", "Links"), span.dropped, strict=True):
+            made |= _dropped(what, count)
     return made
+
+
+def _dropped(what: str, count: int) -> Json:
+    return {f"dropped{what}Count": count} if count else {}
 
 
 def _point(point: Point) -> Json:

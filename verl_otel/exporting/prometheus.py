@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -76,7 +77,7 @@ class PointCollector(Collector):
 
     def _target_info(self) -> Metric:
         family = Metric("target", "Resource attributes of this process", "info")
-        labels = {label_name(key): _plain(str(value)) for key, value in self._resource.attributes.items()}
+        labels = {label_name(key): _plain(_to_label(value)) for key, value in self._resource.attributes.items()}
         family.add_sample("target_info", labels, 1)
         return family
 
@@ -92,6 +93,17 @@ def _family(instrument: Instrument, taken: set[str]) -> Metric | None:
         return None
     taken |= names
     return Metric(name, _plain(instrument.description), kind)
+
+
+def _to_label(value: object) -> str:
+    """Return an attribute as a Collector writes it into a label: several values as JSON, as is true and false.
+
+    Example:
+        _to_label(("0", "1")) == '["0","1"]'
+    """
+    if isinstance(value, bool | list | tuple):
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return str(value)
 
 
 def _plain(text: str) -> str:

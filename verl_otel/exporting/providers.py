@@ -13,14 +13,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import metrics, trace
+from opentelemetry.sdk import metrics as sdk
 from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import MetricReader
+from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricReader
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from verl_otel.model import EventRecord, LinkRecord, Scope, SpanRecord
+from verl_otel.model import NONE_DROPPED, REMOTE, EventRecord, LinkRecord, Scope, SpanRecord
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -40,8 +41,26 @@ class Providers:
         self.tracer: TracerProvider | None = None
         self.meter: MeterProvider | None = None
         self.reader: PullReader | None = None
+        self.resource: SdkResource | None = None
+        """Who sends now; a provider keeps the one that it was made with."""
         self.readers: tuple[Any, ...] = ()
         """The further readers that see the user's instruments."""
+
+    @property
+    def brought(self) -> tuple[Any, ...]:
+        """The span processors that the user has added to our provider."""
+        return tuple(each for each in _processors(self.tracer) if type(each) is not _Forward)
+
+    def flush(self, timeout: float) -> None:
+        """Flush what the user has added to our provider, for at most ``timeout`` seconds, if his processors keep to it."""
+        if self.tracer is not None:
+            self.tracer.force_flush(int(1000 * timeout))
+
+    @property
+    def pulled(self) -> tuple[PullReader, ...]:
+        """The readers that collect when asked."""
+        mine = (self.reader,) if self.reader is not None else ()
+        return (*mine, *(each for each in self.readers if isinstance(each, DifferenceReader)))
 
 
 _ours = Providers()
@@ -78,14 +97,22 @@ def install(
         readers: More metric readers.
     """
     made = Providers()
-    sdk_resource = SdkResource(dict(resource.attributes))
+    sdk_resource = made.resource = SdkResource(dict(resource.attributes))
+    for reader in readers:
+        if isinstance(reader, DifferenceReader):
+            reader.serve(reader.take, sdk_resource)
     if _ours.reader is not None and metrics.get_meter_provider() is _ours.meter:
         # A second start in this process, or a forked child: the user's instruments go on, to the new callbacks.
         _ours.reader.serve(on_metrics, sdk_resource)
         made.reader, made.meter = _ours.reader, _ours.meter
         made.readers = _exchange_readers(_ours, readers)
-    if isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider):
-        made.tracer = TracerProvider(resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
+    tracer = trace.get_tracer_provider()
+    if tracer is _ours.tracer:
+        made.tracer = _ours.tracer
+    elif isinstance(tracer, trace.ProxyTracerProvider):
+        made.tracer = _ours.tracer = TracerProvider(
+            resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False
+        )
         made.tracer.sampler = NoScrapes(made.tracer.sampler)
         made.tracer.add_span_processor(_Forward(on_span))
         trace.set_tracer_provider(made.tracer)
@@ -167,6 +194,22 @@ class PullReader(MetricReader):
         """Do nothing: there is no thread to stop."""
 
 
+class DifferenceReader(PullReader):
+    """Collects differences of the user's instruments, for an exporter that is asked for them.
+
+    Args:
+        preference: ``delta`` or ``lowmemory``.
+        on_metrics: Takes what is collected, encoded.
+    """
+
+    def __init__(self, preference: str, on_metrics: Callable[[bytes], None]) -> None:
+        asked = [sdk.ObservableCounter] if preference == "delta" else []
+        super().__init__(
+            preferred_temporality=dict.fromkeys([sdk.Counter, sdk.Histogram, *asked], AggregationTemporality.DELTA)
+        )
+        self.take = on_metrics
+
+
 class _Ids(IdGenerator):
     def __init__(self, generator: Any) -> None:
         self._generator = generator
@@ -185,6 +228,10 @@ class _Forward(SpanProcessor):
     def on_end(self, span: ReadableSpan) -> None:
         self._on_span(_record(span))
 
+    def force_flush(self, timeout_millis: int = 30000) -> bool:  # noqa: ARG002 - nothing waits here
+        """Say that nothing is left; without a word, old versions do not flush the processors behind this one."""
+        return True
+
 
 def _processors(provider: Any) -> tuple[Any, ...]:
     return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
@@ -194,18 +241,23 @@ def _record(span: ReadableSpan) -> SpanRecord:
     context = cast("SpanContext", span.get_span_context())  # an ended span has one
     scope = span.instrumentation_scope
     parent = span.parent
-    flags = int(context.trace_flags) | (0x200 if parent is not None and parent.is_remote else 0)
+    flags = int(context.trace_flags) | (REMOTE if parent is not None and parent.is_remote else 0)
     links = tuple(
         LinkRecord(
             link.context.trace_id,
             link.context.span_id,
             _attributes(link.attributes),
             link.context.trace_state.to_header(),
-            0x200 if link.context.is_remote else 0,
+            REMOTE if link.context.is_remote else 0,
+            _count_dropped(link.attributes),
         )
         for link in span.links
     )
-    events = tuple(EventRecord(event.name, event.timestamp, _attributes(event.attributes)) for event in span.events)
+    events = tuple(
+        EventRecord(event.name, event.timestamp, _attributes(event.attributes), _count_dropped(event.attributes))
+        for event in span.events
+    )
+    dropped = (span.dropped_attributes, span.dropped_events, span.dropped_links)
     return SpanRecord(
         context.trace_id,
         context.span_id,
@@ -222,7 +274,12 @@ def _record(span: ReadableSpan) -> SpanRecord:
         flags,
         context.trace_state.to_header(),
         Scope(scope.name, scope.version or "", scope.schema_url or "") if scope is not None else None,
+        dropped if any(dropped) else NONE_DROPPED,
     )
+
+
+def _count_dropped(attributes: Any) -> int:
+    return int(getattr(attributes, "dropped", 0))
 
 
 def _attributes(given: Any) -> Attributes:

@@ -24,6 +24,8 @@ _RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
 _RETRYABLE_GRPC: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
+_BROKEN_GRPC: Final = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE"})
+"""After these the next request has a connection of its own: gRPC keeps one that the network has forgotten, and certificates, for ever."""
 
 
 class Answer(NamedTuple):
@@ -126,35 +128,48 @@ class _Grpc:
             raise ConfigError("OTEL_EXPORTER_OTLP_PROTOCOL='grpc' needs: pip install 'verl-otel[grpc]'") from None
         self._grpc: Any = grpc
         self._endpoint = endpoint
+        self._channel: Any = None
+        self._connect()
+
+    def _connect(self) -> None:
+        """Make a connection of our own, with the certificates of this moment: they may have been renewed."""
+        grpc, endpoint = self._grpc, self._endpoint
         scheme, _, rest = endpoint.url.rpartition("://")
         target = rest.partition("/")[0].rpartition("@")[2]
         kinds = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         compression = kinds.get(endpoint.compression, grpc.Compression.NoCompression)
+        options = [("grpc.use_local_subchannel_pool", 1)]  # a shared one would outlive us, with what is wrong with it
         if scheme == "https":
             credentials = grpc.ssl_channel_credentials(
                 *map(_read_file, (endpoint.certificate, endpoint.client_key, endpoint.client_certificate))
             )
-            self._channel = grpc.secure_channel(target, credentials, compression=compression)
+            self._channel = grpc.secure_channel(target, credentials, options, compression)
         else:
-            self._channel = grpc.insecure_channel(target, compression=compression)
+            self._channel = grpc.insecure_channel(target, options, compression)
         kind = endpoint.signal.removesuffix("s")
         method = f"/opentelemetry.proto.collector.{endpoint.signal if kind == 'metric' else kind}.v1.{kind.title()}{'s' if kind == 'metric' else ''}Service/Export"
         self._call = self._channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
 
     def send(self, body: bytes, timeout: float) -> Answer:
         try:
+            if self._channel is None:
+                self._connect()
             metadata = tuple(self._endpoint.fresh_headers().items())
             answer = self._call(body, timeout=min(timeout, self._endpoint.timeout), metadata=metadata)
         except self._grpc.RpcError as error:
             code = error.code().name
             retry = code in _RETRYABLE_GRPC or (code == "RESOURCE_EXHAUSTED" and _says_when(error))
+            if code in _BROKEN_GRPC:
+                self.close()
             return Answer(ok=False, retry=retry, reason=f"{self._endpoint.shown} answers gRPC {code}")
         except Exception as error:  # its text may hold a header, which is a secret
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
         return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer))
 
     def close(self) -> None:
-        self._channel.close()
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
 
 
 def _says_when(error: Any) -> bool:

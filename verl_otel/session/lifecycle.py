@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel import _guard
 from verl_otel import config as settings
@@ -15,16 +15,23 @@ from verl_otel.config import Config
 from verl_otel.exporting.exporter import Exporter, remaining
 from verl_otel.exporting.fold import State
 from verl_otel.model import Batch, Resource, Scope, SpanRecord
-from verl_otel.recording import context, ids, recorder, store, wrap
+from verl_otel.recording import context, ids, recorder, registry, store, wrap
+from verl_otel.recording.records import Ended
 from verl_otel.recording.sampling import Policy
 from verl_otel.recording.store import Store
 from verl_otel.semconv import SCHEMA_URL
-from verl_otel.session import black_box, manifest, observables, resource, targets
+from verl_otel.session import black_box, exporters, host, manifest, observables, resource, sources, targets
 from verl_otel.session.bell import Bell
+from verl_otel.session.governor import Governor, estimate_recording
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.readable import UserExporter
 
 SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
 MAX_FOREIGN_SPANS: Final = 10_000
 """The user's own spans that may wait for a drain."""
+OPEN_SECONDS: Final = 1.0
+"""For how long a caller of `Session.open_now` waits for somebody who drains; what opens then is there anyway."""
 
 
 class Current:
@@ -47,6 +54,7 @@ class Session:
         self.state = State()
         self.exporters: list[Exporter] = []
         self.black_box: list[Exporter] = []
+        self.brought: list[UserExporter] = []
         self.opened = False
         self.resource = Resource({})
         self.providers: Any = None
@@ -59,6 +67,7 @@ class Session:
         self._stopping = False
         self._observed_at = 0.0
         self._cpu_seconds = 0.0
+        self.governor = Governor(config.cpu_budget)
         self._thread: threading.Thread | None = None
 
     # -- life ---------------------------------------------------------------------------------------------------------
@@ -70,9 +79,12 @@ class Session:
         Policy.ratio = self.config.sampler_ratio
         Policy.whole_per_step = self.config.trajectories_per_step if "file" in self.config.exporters else 0
         Policy.share_above = self.config.trajectory_share
+        Policy.exemplars = self.config.exemplar_filter != "always_off"
         Store.capacity = self.config.memory_mib * 1024 * 1024 // (2 * store.SPAN_BYTES)
         Store.capture_content = self.config.capture_content
-        observables.register(lambda: self.exporters, self._overhead)
+        observables.register(lambda: [*self.exporters, *self.brought], self._overhead, lambda: self.governor.used)
+        host.install()
+        sources.start(self.config)
         Store.on = True
         wrap.switch(on=True)
         if not lazy:
@@ -89,8 +101,12 @@ class Session:
         self._wake.ring()
         if self._thread is not None:
             self._thread.join(remaining(deadline))
-        self._pump(observe=self.opened, deadline=deadline)
+        self._pump(observe=self.opened, ask_sources=False, deadline=deadline)
         recorder.stop_observing()
+        sources.stop()
+        self._open_brought()
+        for each in self.brought:
+            each.begin_flush(deadline)  # it works while ours are closed
         for exporter in self._parts():
             with _guard.swallowed(f"close {exporter.name}"):
                 exporter.close(deadline)
@@ -98,15 +114,21 @@ class Session:
 
     def open_now(self) -> None:
         """Open the exporters although nothing was recorded yet; they open with the first record otherwise."""
-        with self._pump_lock:
+        if not self._pump_lock.acquire(timeout=OPEN_SECONDS):
+            return
+        try:
             if not self.opened:
                 self._open()
+        finally:
+            self._pump_lock.release()
 
     def flush(self, timeout: float) -> None:
         """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._pump(observe=True, deadline=deadline)
-        for exporter in self.exporters:
+        for each in self.brought:
+            each.begin_flush(deadline)
+        for exporter in (*self.exporters, *self.brought):
             with _guard.swallowed(f"flush {exporter.name}"):
                 exporter.flush(deadline)
 
@@ -119,10 +141,12 @@ class Session:
         self._flushed.wait(0)  # takes what rang for a handler that has stopped waiting
         self._flush_wanted = True
         self._wake.ring()
-        self._flushed.wait(self.config.exit_timeout)
+        if self._thread is not None and self._thread.is_alive():
+            self._flushed.wait(self.config.exit_timeout)
 
     def _overhead(self) -> dict[str, float]:
         return {
+            "recording": estimate_recording(Ended.count, registry.count_values()),
             "drain": self._cpu_seconds,
             **{each.name: each.cpu_seconds for each in self._parts() if each.cpu_seconds},
         }
@@ -161,6 +185,7 @@ class Session:
 
     def abandon(self) -> None:
         """Let go of everything without sending: this is a forked child, the parent will send."""
+        sources.stop()
         for exporter in self._parts():
             exporter.abandon()
 
@@ -169,27 +194,41 @@ class Session:
     def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(self.config.drain_interval)
-            self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
-            for exporter in self._parts():
-                with _guard.swallowed(f"tick {exporter.name}"):
-                    exporter.tick()
-            if self._flush_wanted:
-                self._flush_wanted = False
+            self._turn()
+
+    @_guard.guarded("drain thread")
+    def _turn(self) -> None:
+        """Do what is due. Whatever goes wrong here, there is a next turn: nobody else drains."""
+        opened = self.opened
+        self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
+        for exporter in self._parts():
+            with _guard.swallowed(f"tick {exporter.name}"):
+                exporter.tick()
+        if self._flush_wanted:
+            self._flush_wanted = False
+            try:
                 self.flush(self.config.exit_timeout)
+            finally:
                 self._flushed.ring()
-            self._cpu_seconds = time.thread_time()
+        self._cpu_seconds = time.thread_time()
+        judge = self.governor.judge if opened is self.opened else self.governor.begin  # opening imports, once
+        judge(time.monotonic(), sum(self._overhead().values()))
 
     def refresh(self) -> None:
         """Bring the folded state up to this moment: a scrape asks for it."""
         self._pump(observe=True, deadline=time.monotonic() + 1.0)
 
     @_guard.guarded("drain")
-    def _pump(self, *, observe: bool, deadline: float | None = None) -> None:
-        """Drain once and hand the batch to every exporter. One at a time: a later batch must not be overtaken."""
+    def _pump(self, *, observe: bool, ask_sources: bool = True, deadline: float | None = None) -> None:
+        """Drain once and hand the batch to every exporter, then what is asked: what was recorded does not wait for that.
+
+        One at a time: a later batch must not be overtaken.
+        """
         if not self._pump_lock.acquire(timeout=_wait(deadline)):
             return
         try:
-            batch = recorder.drain(observe=observe and self.opened, wait=_wait(deadline))
+            was_opened = self.opened
+            batch = recorder.drain(wait=_wait(deadline))
             if batch is None:
                 return
             foreign = store.take(self.foreign_spans)
@@ -198,51 +237,61 @@ class Session:
             if not self.opened and (batch.spans or batch.points or batch.open_spans):
                 self._open()
             if self.opened:
-                self._hand_over(batch, observe=observe)
+                self._hand_over(batch)
+            if self.opened and observe:
+                if was_opened:
+                    self._hand_over(recorder.ask(batch, groups=ask_sources))
+                self._collect_foreign()
         finally:
             self._pump_lock.release()
 
-    def _hand_over(self, batch: Batch, *, observe: bool) -> None:
-        self.state.update(batch.points)
+    def _hand_over(self, batch: Batch) -> None:
+        self.state.update(batch.points, batch.asked)
+        self._open_brought()
         for exporter in self._parts():
             with _guard.swallowed(f"put {exporter.name}"):
                 exporter.put(batch)
-        if observe:
-            self._observed_at = time.monotonic()
-            reader = self.providers.reader if self.providers is not None else None
-            if reader is not None:
-                with _guard.swallowed("user metrics"):
-                    reader.collect()
+
+    def _collect_foreign(self) -> None:
+        """Collect the user's own instruments."""
+        self._observed_at = time.monotonic()
+        for reader in self.providers.pulled if self.providers is not None else ():
+            with _guard.swallowed("user metrics"):
+                reader.collect()
 
     def _open(self) -> None:
         """Resolve who we are and open the exporters; one that cannot be opened is left out and said."""
         self.opened = True
-        mine = self.resource = resource.build(self.config)
-        readers = []
-        for name in self.config.exporters:
-            try:
-                exporter = make_exporter(name, self)
-                exporter.open(mine, SCOPE, self.state)
-            except Exception as error:
-                _guard.say(f"open {name}", "verl-otel: exporter %s cannot start and is left out: %s", name, error)
-                continue
-            self.exporters.append(exporter)
-            if name == "prometheus":
-                readers.append(_prometheus_reader(exporter))
+        self.resource = resource.build(self.config)
+        made = exporters.open_all(
+            self.config, lambda each: each.open(self.resource, SCOPE, self.state), self.refresh, self.announce
+        )
+        self.exporters.extend(exporter for exporter, _ in made)
         self._open_black_box()
         with _guard.swallowed("providers"):
             from verl_otel.exporting import providers
 
             self.providers = providers.install(
-                mine, ids, on_foreign_span, self.put_foreign_metrics, tuple(filter(None, readers))
+                self.resource,
+                ids,
+                on_foreign_span,
+                self.put_foreign_metrics,
+                tuple(reader for _, reader in made if reader),
             )
-        for reader in filter(None, readers):
-            if self.providers is None or reader not in self.providers.readers:
-                reader.shutdown()  # the user's instruments go elsewhere: asked at a scrape it would only warn
+        exporters.close_unused(made, self.providers.readers if self.providers is not None else ())
+
+    def _open_brought(self) -> None:
+        """Have the exporters that the user brings served, from the first one on that he has added to our provider."""
+        if not self.brought and self.providers is not None and self.providers.brought:
+            from verl_otel.exporting.readable import UserExporter
+
+            exporter = UserExporter(self.providers)
+            exporter.open(self.resource, SCOPE, self.state)
+            self.brought.append(exporter)
 
     def _parts(self) -> list[Exporter]:
         """Return all who take batches. The black box is first: its sign of life must not wait for what exporters do."""
-        return [*self.black_box, *self.exporters]
+        return [*self.black_box, *self.exporters, *self.brought]
 
     def _open_black_box(self) -> None:
         """Have stalls seen."""
@@ -279,33 +328,3 @@ def on_foreign_span(record: SpanRecord) -> None:
         session.foreign_spans.append(record)
     else:
         store.count_dropped()
-
-
-def make_exporter(name: str, session: Session) -> Exporter:
-    """Return the exporter of a word in ``VERL_OTEL_EXPORTERS``. The modules are loaded only when they are asked for."""
-    config = session.config
-    if name == "file":
-        from verl_otel.exporting.files import FileExporter
-
-        return FileExporter(config.run_path, config.file_mib << 20, config.file_count, Store.capacity)
-    if name == "otlp":
-        from verl_otel.exporting.otlp import OtlpExporter
-
-        return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file)
-    if name == "prometheus":
-        from verl_otel.exporting.prometheus import PrometheusExporter
-
-        return PrometheusExporter(config.prometheus_host, config.prometheus_port, session.refresh, session.announce)
-    from verl_otel.exporting.console import ConsoleExporter
-
-    return ConsoleExporter()
-
-
-def _prometheus_reader(exporter: Any) -> Any:
-    from verl_otel.exporting.prometheus import make_reader
-
-    try:
-        return make_reader(exporter.registry)
-    except Exception as error:
-        _guard.report("prometheus reader", error)
-        return None

@@ -4,7 +4,8 @@
 
 One file per run, ``<run dir>/targets/<run id>.json``, so that one line in ``prometheus.yml`` finds every run. Each process adds and removes
 its own entries (itself, and the engines that it started), under a lock and by an atomic rename; entries of processes that died are
-dropped by whoever writes next, in the files of other runs too. Mirrors are told the same, so that other machines can know.
+dropped by whoever writes next, in the files of other runs too. Only that of a trainer stays for a while: a run whose trainer is not on the list
+any more has ended, for whoever is to tell that it vanished. Mirrors are told the same, so that other machines can know.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ _PID: Final = "__meta_verl_otel_pid"
 _HOST: Final = "__meta_verl_otel_host"
 _SPACE: Final = "__meta_verl_otel_pid_space"
 """In which container, if any, the process id means something: one may share its name and this folder with its machine."""
+_GONE: Final = "__meta_verl_otel_gone"
+"""When a trainer was found dead, in Unix seconds."""
+LINGER: Final = 900.0
+"""Seconds for which a dead trainer stays on the list: three times what the alert RunVanished waits."""
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _UNROUTED: Final = ("192.0.2.1", 9)
 """An address that nobody has: the way to it tells which address others see us by. Nothing is sent."""
@@ -58,6 +63,8 @@ class Mirror(Protocol):
 
 
 _mirrors: list[Mirror] = []
+_found_dead: dict[tuple[str, str], float] = {}
+"""The same by run and instance, for whoever only reads."""
 _swept: set[tuple[int, Path]] = set()
 """Processes (this one; its parent, in a forked child) and folders in which the files of other runs were looked through."""
 
@@ -128,8 +135,8 @@ def add_entries(config: Config, entries: Sequence[Entry]) -> None:
     taken = {entry["labels"]["instance"] for entry in entries}
 
     def add(known: Entries) -> Entries:
-        kept = [each for each in known if _is_alive(each) and not (_is_mine(each) and _instance(each) in taken)]
-        return [*kept, *entries]
+        kept = [each for each in known if not (_is_mine(each) and _instance(each) in taken)]
+        return _bury([*kept, *entries])
 
     _change(path, add)
     _sweep(path)
@@ -139,14 +146,14 @@ def add_entries(config: Config, entries: Sequence[Entry]) -> None:
 
 def remove_target(config: Config) -> None:
     """Remove the entries of this process, and the file with the last one."""
-    _take_away(targets_path(config), lambda each: _is_alive(each) and not _is_mine(each))
+    _take_away(targets_path(config), lambda known: _bury([each for each in known if not _is_mine(each)]))
     for mirror in _mirrors:
         mirror.remove(config)
 
 
 def remove_run(config: Config) -> None:
     """Remove the file: the run has ended (Ray kills its workers without a chance to say goodbye)."""
-    _take_away(targets_path(config), lambda _: False)
+    _take_away(targets_path(config), lambda _: [])
     for mirror in _mirrors:
         mirror.end(config)
 
@@ -165,9 +172,15 @@ def read_own(config: Config) -> Entries:
     return [entry for entry in read_targets(targets_path(config)) if _is_mine(entry)]
 
 
-def read_folder(folder: Path) -> Entries:
-    """Return what lives of all runs: the entries of processes that died on this machine are left out."""
-    return [entry for path in sorted(folder.glob("*.json")) for entry in read_targets(path) if _is_alive(entry)]
+def read_folder(folder: Path, *, linger: bool = False) -> Entries:
+    """Return what lives of all runs: the entries of processes that died on this machine are left out.
+
+    Args:
+        folder: The folder of the files.
+        linger: Whether trainers stay for a while, as Prometheus is to see them.
+    """
+    found = [entry for path in sorted(folder.glob("*.json")) for entry in _bury(read_targets(path))]
+    return found if linger else [entry for entry in found if _is_alive(entry)]
 
 
 def _is_entry(entry: object) -> bool:
@@ -184,6 +197,29 @@ def _labels(entry: Entry) -> dict[str, str]:
 
 def _instance(entry: Entry) -> str | None:
     return _labels(entry).get("instance")
+
+
+def _bury(entries: Entries) -> Entries:
+    """Return the entries without the dead; a trainer stays until it has been dead for a while, or another one of its run lives."""
+    alive = [each for each in entries if _is_alive(each)]
+    runs = {_labels(each).get("verl_run_id") for each in alive if _is_trainer(each)}
+    dead = [each for each in entries if _is_trainer(each) and not _is_alive(each)]
+    late = [_stamp(each) for each in dead if _labels(each).get("verl_run_id") not in runs]
+    return [*alive, *(each for each in late if time.time() - float(each["labels"][_GONE]) < LINGER)]
+
+
+def _is_trainer(entry: Entry) -> bool:
+    return _labels(entry).get("verl_role") == "trainer"
+
+
+def _stamp(entry: Entry) -> Entry:
+    """Return an entry that says since when its process is known to be dead."""
+    labels = _labels(entry)
+    known = labels.get(_GONE, "")
+    if not known.isdecimal():
+        key = labels.get("verl_run_id", ""), labels.get("instance", "")
+        known = str(int(_found_dead.setdefault(key, time.time())))
+    return {**entry, "labels": {**labels, _GONE: known}}
 
 
 def _is_here(entry: Entry) -> bool:
@@ -218,14 +254,14 @@ def _sweep(mine: Path) -> None:
     _swept.add(key)
     for path in mine.parent.glob("*.json"):
         if path != mine and not all(map(_is_alive, read_targets(path))):
-            _take_away(path, _is_alive)
+            _take_away(path, _bury)
 
 
 @_guard.guarded("targets")
-def _take_away(path: Path, keep: Callable[[Entry], bool]) -> None:
+def _take_away(path: Path, keep: Callable[[Entries], Entries]) -> None:
     """Keep some entries of a file that may not exist. Processes end here: whoever writes next does what cannot be done now."""
     if os.path.lexists(path):  # unlike `Path.exists` it never raises, as in a folder that may not be read any more
-        _change(path, lambda known: [each for each in known if keep(each)], adds=False)
+        _change(path, keep, adds=False)
 
 
 def _lock_alone(lock: IO[str], seconds: float) -> None:

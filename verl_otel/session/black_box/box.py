@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-import socket
 import threading
 import time
 from collections.abc import Iterable
@@ -18,12 +17,12 @@ from typing import Final
 
 from verl_otel import _guard
 from verl_otel.config import Config
-from verl_otel.exporting.exporter import Exporter, remaining
+from verl_otel.exporting.exporter import Exporter, file_word, remaining
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.files import _file_word as file_word
 from verl_otel.exporting.fold import State
 from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import progress
+from verl_otel.recording.records import Ended
 from verl_otel.recording.store import Store
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import resource
@@ -58,7 +57,7 @@ class BlackBox(Exporter):
         super().__init__()
         self._config = config
         self._folder = config.run_path / members.FOLDER
-        self._place = f"{file_word(socket.gethostname())}-{_number(processes.read_space())}"
+        self._place = processes.read_place()
         self._open: tuple[OpenSpan, ...] = ()
         self._quiet: dict[int, int] = {}
         self._told: Member | None = None
@@ -121,7 +120,7 @@ class BlackBox(Exporter):
 
     def _work(self, now: float) -> None:
         try:
-            os.pwrite(self._beat, b"%8d %16d\n" % (len(Store.opened), progress.count_ended()), 0)
+            os.pwrite(self._beat, b"%8d %16d\n" % (len(Store.opened), Ended.count), 0)
             self._answer()
             self._drain = threading.get_native_id()
             self._tell()
@@ -288,7 +287,3 @@ def _have_grown(told: dict[str, progress.Peers], peers: dict[str, progress.Peers
         (known := told.get(name)) is None or now.longest > GROWTH * known.longest or now.ended >= 2 * known.ended
         for name, now in peers.items()
     )
-
-
-def _number(space: str) -> str:
-    return "".join(char for char in space if char.isdigit()) or "0"

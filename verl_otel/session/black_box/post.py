@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Who watches: one process of a node and run, the one that holds a lock; a deputy where that one is frozen itself.
+"""Who watches, or reads the hardware: one process of a node and run, which holds a lock; a deputy where that one is frozen itself.
 
 The kernel gives the lock free when its holder dies. One that is stopped, or whose interpreter is held by a thread inside of C, keeps
 it and sees nothing; so the holder touches its file, and whoever finds it untouched takes the next lock.
@@ -26,10 +26,13 @@ class Post:
     Args:
         folder: Where the locks are.
         place: This node, as a part of their names: a folder may be shared by nodes.
+        name: What is done there.
+        stale: Seconds without a touch after which its holder is taken to be frozen.
     """
 
-    def __init__(self, folder: Path, place: str) -> None:
-        self._paths = [folder / f"watcher-{place}-{number}.lock" for number in range(DEPUTIES)]
+    def __init__(self, folder: Path, place: str, name: str = "watcher", stale: float = STALE) -> None:
+        self._paths = [folder / f"{name}-{place}-{number}.lock" for number in range(DEPUTIES)]
+        self._stale = stale
         self._handle = -1
         self._number = 0
 
@@ -45,7 +48,7 @@ class Post:
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                fresh = _age(handle) < STALE
+                fresh = _age(handle) < self._stale
                 os.close(handle)
                 if fresh:
                     return False
@@ -71,7 +74,7 @@ class Post:
             except OSError:
                 continue
             try:
-                if _age(handle) < STALE:
+                if _age(handle) < self._stale:
                     return True
             finally:
                 os.close(handle)

@@ -9,8 +9,11 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Final, NamedTuple
+
+from verl_otel.exporting.exporter import file_word
 
 GONE: Final = "gone"
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
@@ -78,6 +81,12 @@ def read_space() -> str:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - this is no path
     except OSError:
         return ""
+
+
+def read_place() -> str:
+    """Return this node, as a part of the names of files; a container that hides the processes of others is a node of its own."""
+    space = "".join(filter(str.isdigit, read_space())) or "0"
+    return f"{file_word(socket.gethostname())}-{space}"
 
 
 def read_outputs() -> list[str]:

@@ -14,12 +14,13 @@ from verl_otel.config import Config
 from verl_otel.exporting.exporter import remaining
 from verl_otel.recording.progress import Peers
 from verl_otel.session.bell import Bell
-from verl_otel.session.black_box import culprits, limits, members, processes, run_end
+from verl_otel.session.black_box import culprits, limits, run_end
 from verl_otel.session.black_box.culprits import OVERDUE, Finding
+from verl_otel.session.black_box.inquiry import Incident, Inquiry
 from verl_otel.session.black_box.post import Post
 from verl_otel.session.black_box.report import Reporter
 from verl_otel.session.black_box.roll import Roll, Sight
-from verl_otel.session.black_box.scene import ALIVE, DIED, FROZEN, Scene, could_be_overdue, is_users_own
+from verl_otel.session.black_box.scene import ALIVE, DIED, Scene, could_be_overdue, is_users_own
 
 POLL: Final = 1.0
 LATE: Final = 6.0
@@ -39,25 +40,6 @@ LINGER: Final = 5.0
 FORGET: Final = 60.0
 """Seconds that a dead process is kept whom nobody misses."""
 MAX_INCIDENTS: Final = 32
-MAX_ASKED: Final = 12
-"""Processes that are asked for their stacks: the culprit, who waits, the ranks of a call."""
-
-
-class Incident:
-    """A finding from its discovery until it is resolved."""
-
-    def __init__(self, finding: Finding, now: float) -> None:
-        self.finding = finding
-        self.first = self.seen = now
-        self.asked: dict[str, float] = {}
-        """Processes that were asked for their stacks, and the Unix time of that."""
-        self.answered: float | None = None
-        self.said: float | None = None
-        """When it was reported last."""
-        self.silent = False
-        """Whether it was only noted: somebody wanted it, or it was reported lately."""
-        self.missed = ""
-        """What waited for it when it was reported, by span id."""
 
 
 class Watcher(threading.Thread):
@@ -79,6 +61,7 @@ class Watcher(threading.Thread):
         self._post = post
         self._bell = Bell()
         self._roll = Roll(config.run_path, place, since)
+        self._inquiry = Inquiry(folder, self._roll)
         self._reporter = Reporter(config, place)
         self._peers: dict[str, Peers] = {}
         self._incidents: dict[tuple[str, str, str], Incident] = {}
@@ -255,7 +238,7 @@ class Watcher(threading.Thread):
                     incident.said = now  # by the watcher before this one
                     incident.missed = finding.waiting_span
                 else:
-                    self._ask(scene, incident)
+                    self._inquiry.ask(scene, incident)
             incident.finding, incident.seen = finding, now
             self._say(scene, incident, now)
             self._bury(scene, incident)
@@ -265,7 +248,7 @@ class Watcher(threading.Thread):
             if key[0] == "stall" and (sight := self._sight(self._incidents[key])) is not None and sight.is_doubtful:
                 continue  # it may go on, or be found frozen
             incident = self._incidents.pop(key)
-            self._clear_asks(incident)
+            self._inquiry.clear(incident)
             if incident.said is not None:
                 self._known.pop(key, None)
                 self._take_back(incident, now, troubled)
@@ -317,8 +300,8 @@ class Watcher(threading.Thread):
         incident.missed = finding.waiting_span
         self._last_said = {key: said for key, said in self._last_said.items() if now - said < REPEAT}
         self._last_said[finding.key] = now
-        self._reporter.report(scene, finding, sight, self._find_stacks(incident))
-        self._clear_asks(incident)
+        self._reporter.report(scene, finding, sight, self._inquiry.find_stacks(incident))
+        self._inquiry.clear(incident)
 
     def _is_said(self, sight: Sight) -> bool:
         """Return whether something of this process was reported."""
@@ -330,51 +313,11 @@ class Watcher(threading.Thread):
 
     def _is_ready(self, incident: Incident, now: float) -> bool:
         """Return whether the stacks are there, and a death is no part of the end of the run."""
-        if incident.answered is None and all(self._has_answered(incident, who) for who in incident.asked):
+        if incident.answered is None and self._inquiry.has_answered(incident):
             incident.answered = now
         if incident.finding.kind == "crash" and now - incident.first < CONFIRM:
             return False
         return now - incident.first >= GATHER or (incident.answered is not None and now > incident.answered)
-
-    # -- stacks -------------------------------------------------------------------------------------------------------
-
-    def _ask(self, scene: Scene, incident: Incident) -> None:
-        """Have the processes concerned write where they stand: those that answer by a file, the frozen ones by a signal."""
-        for who in culprits.concerned(scene, incident.finding)[:MAX_ASKED]:
-            sight = self._roll.sights.get(who)
-            if sight is None:
-                continue
-            if sight.state == ALIVE:
-                (self._folder / f"{members.ASK}{who}").touch()
-            elif sight.state != FROZEN or not processes.send(sight.member.process, sight.member.signal):
-                continue
-            incident.asked[who] = time.time()
-
-    def _has_answered(self, incident: Incident, who: str) -> bool:
-        sight = self._roll.sights.get(who)
-        if sight is not None and sight.state == ALIVE:
-            return not (self._folder / f"{members.ASK}{who}").exists()
-        return self._stack_time(who) >= incident.asked[who] - 1.0
-
-    def _stack_time(self, who: str) -> float:
-        try:
-            found = (self._folder / f"{members.STACKS}{who}.txt").stat()
-        except OSError:
-            return 0.0
-        return found.st_mtime if found.st_size else 0.0
-
-    def _find_stacks(self, incident: Incident) -> dict[str, str]:
-        """Return where the stacks are, by process id."""
-        found = {}
-        for who, asked in incident.asked.items():
-            sight = self._roll.sights.get(who)
-            if sight is not None and self._stack_time(who) >= asked - 1.0:
-                found[str(sight.member.process.pid)] = f"{members.FOLDER}/{members.STACKS}{who}.txt"
-        return found
-
-    def _clear_asks(self, incident: Incident) -> None:
-        for who in incident.asked:
-            (self._folder / f"{members.ASK}{who}").unlink(missing_ok=True)
 
 
 def _longest(sight: Sight) -> Peers | None:
