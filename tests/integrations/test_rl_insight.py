@@ -121,7 +121,11 @@ def test_what_users_report_is_recorded(sites):
 
 def test_no_actor_no_server_no_thread(sites):
     """Nothing was started for it, and calls after the end of the run do no harm."""
-    assert sites.seen["threads"] == ["MainThread", "verl-otel-drain"]
+    assert {*sites.seen["threads"]} <= {
+        "MainThread",
+        "verl-otel-drain",
+        "verl-otel-watch",
+    }  # a process of any run has these
     assert sites.seen["ray"] is False
     assert sites.seen["after"] is True
 

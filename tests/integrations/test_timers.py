@@ -12,7 +12,7 @@ import pytest
 from verl_otel.integrations.verl import timers
 from verl_otel.integrations.verl.timers import MarkedTimer
 from verl_otel.integrations.verl.trainer import Trainer
-from verl_otel.recording.span import Span
+from verl_otel.recording.span import BareSpan
 
 
 @pytest.fixture(scope="module")
@@ -207,7 +207,7 @@ def test_our_failure_costs_the_span_only(recorded, swallow, monkeypatch):
     def fail(self):
         raise RuntimeError("ours")
 
-    monkeypatch.setattr(Span, "__enter__", fail)
+    monkeypatch.setattr(BareSpan, "__enter__", fail)
     timing = {}
     with MarkedTimer("step", timing):
         pass

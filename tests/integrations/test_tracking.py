@@ -218,6 +218,7 @@ def test_every_log_is_in_the_files(tracking_class, read_run, tmp_path):
             "verl.actor.lr": [1e-6],
             "verl.average_reward": [number / 10],
             "verl.training.step": [number],
+            **({"verl.training.steps_since_best": [0]} if number == 4 else {}),  # the fifth value
         }
         for number in range(5)
     ]

@@ -5,7 +5,7 @@
 
 def install() -> None:
     """Register the hooks of every integration."""
-    from verl_otel.integrations import aiohttp, ray, rl_insight, sglang, verl, vllm
+    from verl_otel.integrations import aiohttp, gpu, ray, rl_insight, sglang, verl, vllm
 
     ray.install()
     verl.install()
@@ -13,13 +13,15 @@ def install() -> None:
     vllm.install()
     sglang.install()
     aiohttp.install()
+    gpu.install()
 
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import aiohttp, calls, patch, rl_insight
+    from verl_otel.integrations import aiohttp, calls, gpu, patch, rl_insight
 
     rl_insight.uninstall()
     aiohttp.uninstall()
+    gpu.uninstall()
     patch.undo_all()
     calls.clear()

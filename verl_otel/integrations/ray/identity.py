@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from verl_otel import _guard, session
 from verl_otel.model import AttributeValue
+from verl_otel.recording import registry
 from verl_otel.semconv import attributes as attr
 
 _ROLES: Final = (
@@ -60,12 +61,28 @@ def describe_process() -> Mapping[str, AttributeValue]:
         is_driver = worker.global_worker.mode != worker.WORKER_MODE
         return {**found, attr.ROLE: "driver", "verl.index": 0} if is_driver else {**found, attr.ROLE: "task"}
     found[attr.RAY_ACTOR] = str(actor_id)
+    with _guard.swallowed("restart"):
+        _count_restart(context)
     instance = next(iter(ray._private.worker.global_worker.actors.values()), None)
     name = context.get_actor_name() or ""
     found |= describe_actor(instance, name, os.environ)
     with _guard.swallowed("gpu ids"):
         found |= describe_gpus(instance, str(found[attr.ROLE]), context.get_accelerator_ids(), os.environ)
     return found
+
+
+class _Restart:
+    """Whether this process was counted as one that Ray started again."""
+
+    counted = False
+
+
+def _count_restart(context: Any) -> None:
+    """Count this process once if Ray made it in the place of an actor that had died."""
+    if not _Restart.counted:
+        _Restart.counted = True
+        restarts = registry.counter("verl.worker.restarts", ((attr.REASON, "actor died"),))
+        restarts.record(int(context.was_current_actor_reconstructed))
 
 
 def describe_gpus(

@@ -75,7 +75,9 @@ def _read_outputs(original: Any) -> Any:
                 outputs = argument(args, kwargs, 0, "outputs") or kwargs.get("output")
                 span = find_open("trajectory")
                 if span is not None and outputs is not None:
-                    _describe_outputs(span, outputs if isinstance(outputs, list) else [outputs])
+                    outputs = outputs if isinstance(outputs, list) else [outputs]
+                    _describe_outputs(span, outputs)
+                    _describe_end(span, outputs[-1], self)
         return result
 
     return compute_score
@@ -93,6 +95,17 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
     for key, value in found.items():
         if value is not None:
             span.set_attribute(key, value)
+
+
+def _describe_end(span: Span, output: Any, worker: Any) -> None:
+    """Say that a response was cut off where the configured bound is: verl says so nowhere."""
+    rollout = getattr(worker, "rollout_config", None)
+    if rollout is None:  # before verl 0.9
+        rollout = getattr(getattr(getattr(worker, "config", None), "actor_rollout_ref", None), "rollout", None)
+    bound = to_number(getattr(rollout, "response_length", None))
+    tokens = getattr(output, "response_ids", None)
+    if bound is not None and tokens is not None and len(tokens) >= bound:
+        span.set_attribute(attr.GEN_AI_FINISH_REASONS, ("length",))
 
 
 def _begin_turn(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

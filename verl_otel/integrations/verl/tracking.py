@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from verl_otel import _guard, session
 from verl_otel.integrations.patch import Hook, argument, replace
-from verl_otel.integrations.verl import gpu_time, scalars
+from verl_otel.integrations.verl import gpu_time, learning, scalars
 from verl_otel.model import Point
 from verl_otel.recording import registry
 from verl_otel.recording.recorder import add_points
@@ -33,6 +33,13 @@ _INFO: Final = {
     "verl.gpus": "trainer.n_gpus_per_node",
 }
 """Labels of ``verl.run.info`` and where verl's configuration holds them."""
+_LIMITS: Final = {
+    "response_tokens": "actor_rollout_ref.rollout.response_length",
+    "prompt_tokens": "actor_rollout_ref.rollout.prompt_length",
+    "staleness": "trainer.v1.sampler.max_off_policy_threshold",
+    "save_frequency": "trainer.save_freq",
+}
+"""Bounds of ``verl.limit`` and where verl's configuration holds them."""
 
 
 class _Run:
@@ -79,6 +86,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     registry.gauge("verl.run.info", tuple(labels.items())).set(1)
     _Run.state = RUNNING
     registry.gauge("verl.run.state").set(RUNNING)
+    learning.begin_run({name: _find(config, path) for name, path in _LIMITS.items()})
     session.record_run(labels)
 
 
@@ -128,6 +136,7 @@ def record(data: Mapping[str, Any], step: Any) -> None:
         value = to_number(raw)
         if value is not None:
             points.append(Point(instrument, (), now, now, value))
+    points.extend(learning.follow(data, step, now))
     add_points(points)
     session.wake()
 
