@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from verl_otel.analysis import critical_path
+from verl_otel.analysis import critical_path, packing
 from verl_otel.analysis.facts import Activity, Step, Trajectory
 from verl_otel.analysis.traces import Node
 from verl_otel.model import LinkRecord, SpanRecord
@@ -58,23 +58,8 @@ def roll(start, end, *children, uid="u", index=0, whole=True, trace=None):
         for child in walk(root)
         if child.span.name == "verl.generate"
     ]
-    path = critical_path.of_trajectory(root)
-    return Trajectory(
-        trace,
-        uid,
-        index,
-        1,
-        False,
-        start,
-        end,
-        None,
-        False,
-        whole,
-        (),
-        root.instance,
-        path=path,
-        activities=tuple(served),
-    )
+    head = Trajectory(trace, uid, index, 1, False, start, end, None, False, whole, (), root.instance)
+    return packing.pack(head, served, [(*each[:6], *each[7:]) for each in critical_path.of_trajectory(root)])
 
 
 def walk(root):

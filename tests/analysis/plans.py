@@ -21,7 +21,7 @@ def judge(*told):
     steps = []
     for number, (root, members, *more) in enumerate(told, 1):
         steps.append(f.tell(root, members, number)._replace(**(more[0] if more else {})))
-        judged.judge(steps[-1], root, members)
+        judged.judge(steps[-1], tail.examine(steps[-1], root, members))
     return [step.verdicts for step in judged.settle(steps)]
 
 

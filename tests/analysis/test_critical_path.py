@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis import critical_path
+from verl_otel.analysis import critical_path, packing
 from verl_otel.analysis.gates import TOLERANCE_NS
 
 _SPEC = importlib.util.spec_from_file_location("verl_otel_test_forests", Path(__file__).with_name("forests.py"))
@@ -303,7 +303,7 @@ def test_what_was_taken_had_ended():
 
 def test_a_trajectory_without_a_path_is_one_segment():
     """Of a trajectory that nobody looked into it is only known that it ran."""
-    bare = f.roll(1, 5)._replace(path=())
+    bare = packing.pack(f.roll(1, 5), (), ())
     path = path_of(f.step(0, 6, f.phase("gen", 0, 6, f.consume(5, bare))), bare)
     assert said(path)[1] == ("trajectory", "", 1, 5)
 

@@ -6,6 +6,7 @@ import pickle
 
 from verl_otel.analysis import digest, packing, slices
 from verl_otel.analysis.digest import Context
+from verl_otel.analysis.facts import Trajectory
 
 
 def test_a_digest_travels_unchanged(stories, tmp_path):
@@ -17,14 +18,44 @@ def test_a_digest_travels_unchanged(stories, tmp_path):
     assert found.trajectories
     assert any(span.links for span, _ in found.spans)
     again = pickle.loads(pickle.dumps(found))
-    assert again._replace(tally=None, columns=None) == found._replace(tally=None, columns=None)
+    plain = {"tally": None, "columns": None, "trajectories": ()}
+    assert again._replace(**plain) == found._replace(**plain)
     assert vars(again.tally) == vars(found.tally)
     for before, after in zip(found.trajectories, again.trajectories, strict=True):
         assert type(after) is type(before)
+        assert packing.unpack(after) == packing.unpack(before)
+        assert (list(map(tuple, after.use)), after.calls) == (list(map(tuple, before.use)), before.calls)
         for name in ("parts", "path", "activities"):
             assert list(map(type, getattr(after, name))) == list(map(type, getattr(before, name)))
     for (before, _), (after, _) in zip(found.spans, again.spans, strict=True):
         assert (type(after), list(map(type, after.links))) == (type(before), list(map(type, before.links)))
+
+
+def test_numbers_of_any_size_travel(stories, tmp_path):
+    """A damaged id of more than 64 bits is as good as any other; what was sent on twice is the same, too."""
+    story = stories.Story(tmp_path / "r1")
+    agent = story.process("agent_loop")
+    root = stories.trajectory(agent, 1, 4)
+    agent.span("execute_tool t", 2, 3, root, gen_ai__tool__name="t")
+    agent.spans[-1] = agent.spans[-1]._replace(span_id=1 << 70)
+    (piece,) = slices.cut(sorted(story.write().glob("traces-*")))
+    found = digest.digest_spans(piece, Context()).trajectories
+    once = packing.unpack_trajectories(packing.pack_trajectories(found))
+    twice = packing.unpack_trajectories(packing.pack_trajectories(once))
+    assert 1 << 70 in {segment.span_id for segment in found[0].path}
+    assert [packing.unpack(each) for each in twice] == [packing.unpack(each) for each in found]
+
+
+def test_what_is_packed_says_what_its_detail_says(stories, tmp_path):
+    """Unpacked it is a plain trajectory; which replicas worked for it and its path can be asked for before."""
+    (piece,) = slices.cut(sorted(stories.training(tmp_path / "r1").write().glob("traces-*")))
+    packed = digest.digest_spans(piece, Context()).trajectories[0]
+    found = packing.unpack(packed)
+    assert type(found) is Trajectory
+    assert [(*each[:6], found.trace_id, *each[6:]) for each in packing.plain_path(packed)] == list(found.path)
+    assert list(packing.find_served(packed)) == [
+        (each.instance, each.start_ns, each.end_ns) for each in found.activities if each.kind == "server"
+    ]
 
 
 def test_nothing_is_something_too():

@@ -127,6 +127,11 @@ def simulate(wait, members, ends):
     return tick
 
 
+def shorten(waits, members, ends):
+    """Nanoseconds that are saved if some trajectories end earlier."""
+    return savings._shorten([savings._find_awaited(wait, members) for wait in waits], ends)
+
+
 @LAW
 @given(MEMBERS, st.integers(0, 8), st.integers(1, 20), st.data())
 def test_what_is_saved_is_what_waiting_again_saves(times, begin, length, data):
@@ -139,7 +144,7 @@ def test_what_is_saved_is_what_waiting_again_saves(times, begin, length, data):
         if data.draw(st.booleans())
     }
     expected = sum(max(0, wait.end_ns - simulate(wait, members, ends)) for wait in waits)
-    assert savings.shorten(waits, members, ends) == expected
+    assert shorten(waits, members, ends) == expected
     assert 0 <= expected <= sum(wait.end_ns - wait.begin_ns for wait in waits)
 
 
@@ -152,7 +157,7 @@ def test_taking_more_away_never_saves_less(times, begin, length, data):
     few = {each.trace_id: data.draw(st.integers(-20, each.end_ns)) for each in members if data.draw(st.booleans())}
     more = {key: data.draw(st.integers(-40, end)) for key, end in few.items()}
     more |= {each.trace_id: savings.GONE for each in members if data.draw(st.booleans())}
-    assert savings.shorten(waits, members, few) <= savings.shorten(waits, members, more)
+    assert shorten(waits, members, few) <= shorten(waits, members, more)
 
 
 @LAW

@@ -335,7 +335,7 @@ def test_verdicts_become_final_and_memory_stays_bounded():
     for number in range(1, 3 * LOOK_AHEAD):
         root, members = Plan(number, noise=0.1, **({"tool 5/1": 3.0} if number == 5 else {})).tell()
         steps.append(f.tell(root, members, number))
-        judged.judge(steps[-1], root, members)
+        judged.judge(steps[-1], tail.examine(steps[-1], root, members))
     assert len(judged._cases) == LOOK_AHEAD
     assert all(case.step.path == () for case in judged._cases)
     settled = judged.settle(steps)
@@ -350,7 +350,7 @@ def test_what_is_usual_is_known_later():
     for number in range(1, 8):
         root, members = Plan(number, **({"ref": 3.0} if number > 1 else {})).tell()
         steps.append(f.tell(root, members, number))
-        said = judged.judge(steps[-1], root, members)
+        said = judged.judge(steps[-1], tail.examine(steps[-1], root, members))
         early = early or said
     assert [each.subject for each in early] == ["ref"]
     assert not any(step.verdicts for step in judged.settle(steps))
@@ -362,6 +362,6 @@ def test_two_slow_steps_are_known_when_others_follow():
     for number in range(1, 9):
         root, members = Plan(number, noise=0.1, **({"tool": 3.0} if number in (2, 3) else {})).tell()
         steps.append(f.tell(root, members, number))
-        said = judged.judge(steps[-1], root, members)
+        said = judged.judge(steps[-1], tail.examine(steps[-1], root, members))
         assert number != 3 or said == ()
     assert [step.number for step in judged.settle(steps) if step.verdicts] == [2, 3]

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.analysis import timeline
+from verl_otel.analysis import digest, timeline
 from verl_otel.analysis.timeline import covered
 
 
@@ -15,10 +15,9 @@ def build(stories):
     """The steps of a story in the order of time, and its trajectories by trace id."""
 
     def of(story):
-        roots = [root for trace in stories.traces_of(story.write()).values() for root in trace.roots]
-        trajectories = {
-            root.span.trace_id: timeline.build_trajectory(root) for root in roots if root.span.name == "verl.trajectory"
-        }
+        traces = stories.traces_of(story.write()).values()
+        roots = [root for trace in traces for root in trace.roots]
+        trajectories = {each.trace_id: each for trace in traces for each in digest.trajectories_of(trace)}
         steps = [timeline.build_step(root, trajectories) for root in roots if root.span.name == "verl.step"]
         return sorted(steps, key=lambda step: step.start_ns), trajectories
 

@@ -4,7 +4,7 @@
 
 import itertools
 
-from verl_otel.analysis import devices
+from verl_otel.analysis import devices, packing
 from verl_otel.analysis.facts import Activity, Trajectory
 from verl_otel.analysis.ledger import Ledger
 from verl_otel.analysis.traces import Node
@@ -56,7 +56,7 @@ def activity(kind, instance, start, end):
 
 def roll(start, end, *activities, validate=False, whole=True):
     """A trajectory."""
-    return Trajectory(next(_IDS), "u", 0, 1, validate, start, end, None, False, whole, activities=activities)
+    return packing.pack(Trajectory(next(_IDS), "u", 0, 1, validate, start, end, None, False, whole), activities, ())
 
 
 SYNC = [

@@ -14,17 +14,20 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis import critical_path, packing, reader, traces
 from verl_otel.analysis.clocks import Clock
-from verl_otel.analysis.facts import Trajectory
 from verl_otel.analysis.gaps import Tally
+from verl_otel.analysis.packing import Packed
 from verl_otel.analysis.reader import Extent, Writers
 from verl_otel.analysis.scalars import Columns
+from verl_otel.analysis.shortcut import Shortcut
+from verl_otel.analysis.sketches import Doubt, Sketch, pack_sketches, sketch, unpack_sketches
 from verl_otel.analysis.slices import BEGINNING, END, Slice
-from verl_otel.analysis.timeline import TRAJECTORY, build_trajectory
+from verl_otel.analysis.timeline import STEP, TRAJECTORY, build_root, find_activities, find_consumed
 from verl_otel.analysis.traces import LATE_NS, Ahead, Trace, Written
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 
 _NEVER: Final = 1 << 64
+_KNOWN: Final = (TRAJECTORY, STEP)
 
 
 class Context(NamedTuple):
@@ -35,6 +38,13 @@ class Context(NamedTuple):
     """By host; empty where there is only one."""
     open_traces: frozenset[int] = frozenset()
     """Traces of which something had not ended: they are handed on."""
+    hosts: Mapping[str, str] = {}
+    """Host of each process, by its instance."""
+
+    @property
+    def doubt(self) -> Doubt:
+        """How far clocks may be apart."""
+        return Doubt(self.clocks, self.hosts)
 
     @property
     def slack_ns(self) -> int:
@@ -48,7 +58,7 @@ class Digest(NamedTuple):
 
     processes: tuple[tuple[dict[str, AttributeValue], int], ...]
     """What wrote it: attributes, and the newest time."""
-    trajectories: tuple[Trajectory, ...]
+    trajectories: tuple[Packed, ...]
     spans: tuple[Written, ...]
     """Those of all other traces, by index into ``processes``."""
     tally: Tally
@@ -59,16 +69,26 @@ class Digest(NamedTuple):
     last_ns: int
     columns: Columns
     problems: tuple[str, ...]
+    sketches: tuple[Sketch, ...] = ()
+    """Of the steps that lie in the slice with all that they trained on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Travel packed: a third of the time of a report would go into pickling named tuples otherwise."""
-        rest = self._replace(trajectories=(), spans=())
-        return _unpack, (tuple(rest), packing.pack_trajectories(self.trajectories), packing.pack_spans(self.spans))
+        rest = self._replace(trajectories=(), spans=(), sketches=())
+        packed = pack_sketches(self.sketches)
+        return _unpack, (
+            tuple(rest),
+            packing.pack_trajectories(self.trajectories),
+            packing.pack_spans(self.spans),
+            packed,
+        )
 
 
-def _unpack(rest: Iterable[Any], trajectories: bytes, spans: bytes) -> Digest:
+def _unpack(rest: Iterable[Any], trajectories: bytes, spans: bytes, sketches: bytes) -> Digest:
     return Digest._make(rest)._replace(
-        trajectories=tuple(packing.unpack_trajectories(trajectories)), spans=tuple(packing.unpack_spans(spans))
+        trajectories=tuple(packing.unpack_trajectories(trajectories)),
+        spans=tuple(packing.unpack_spans(spans)),
+        sketches=tuple(unpack_sketches(sketches)),
     )
 
 
@@ -85,10 +105,21 @@ def digest_spans(piece: Slice, context: Context) -> Digest:
             firsts[process] = min(firsts.get(process, _NEVER), *[span.start_ns for span in spans])
     instances = [name_instance(values) for values in writers.resources]
     ahead = ahead_of(writers.resources, context.clocks)
-    tally, trajectories, rest, read = Tally(context.engine), [], list[Written](), 0
+    tally, trajectories, rest, read = Tally(context.engine), list[Packed](), list[Written](), 0
+    shortcut = Shortcut(instances, ahead, tally)
+    steps: list[tuple[int, list[Written]]] = []
+    slack = context.slack_ns
     for trace_id, written in by_trace.items():
-        if not _is_inside(written, piece, context):
+        name = _find_inside(written, piece, context, slack)
+        if name != TRAJECTORY:
             rest += written
+            if name == STEP:
+                steps.append((trace_id, written))
+            continue
+        usual = shortcut.take(written)
+        if usual is not None:
+            trajectories.append(usual)
+            read += len(written)
             continue
         trace = traces.assemble(trace_id, written, instances, ahead)
         tally.add(trace)
@@ -96,7 +127,22 @@ def digest_spans(piece: Slice, context: Context) -> Digest:
         read += trace.spans
     first, last = _bounds(firsts, writers, ahead)
     processes = tuple(zip(writers.resources, writers.newest, strict=True))
-    return Digest(processes, tuple(trajectories), tuple(rest), tally, read, first, last, Columns(), tuple(problems))
+    known = {each.trace_id: each for each in trajectories if not each.validate}
+    drawn = (_sketch(traces.assemble(*step, instances, ahead), known, context.doubt) for step in steps)
+    sketches = tuple(each for each in drawn if each is not None)
+    return Digest(
+        processes, tuple(trajectories), tuple(rest), tally, read, first, last, Columns(), tuple(problems), sketches
+    )
+
+
+def _sketch(trace: Trace, known: Mapping[int, Packed], doubt: Doubt) -> Sketch | None:
+    """Return what a step says by itself; None where something of it is missing here."""
+    if len(trace.roots) != 1:
+        return None
+    root = trace.roots[0]
+    members = {trace_id: known.get(trace_id) for trace_id in find_consumed(root)}
+    found = {trace_id: each for trace_id, each in members.items() if each is not None}
+    return sketch(root, found, doubt)._replace(spans=trace.spans) if len(found) == len(members) else None
 
 
 def _bounds(firsts: Mapping[int, int], writers: Writers, ahead: Ahead | None) -> tuple[int, int]:
@@ -118,11 +164,18 @@ def digest_metrics(extents: Sequence[Extent]) -> Digest:
     return Digest(processes, (), (), Tally(), 0, _NEVER, 0, columns, tuple(problems))
 
 
-def trajectories_of(trace: Trace) -> list[Trajectory]:
+def trajectories_of(trace: Trace) -> list[Packed]:
     """Return the trajectory that a trace is, if it is one; parts whose parent is missing count."""
     roots = [root for root in trace.roots if root.span.name == TRAJECTORY and not root.span.parent_id]
     orphans = [root for root in trace.roots if root.span.parent_id]
-    return [build_trajectory(root, orphans, critical_path.of_trajectory) for root in roots[:1]]
+    return [
+        packing.pack(
+            build_root(root.span, root.instance),
+            list(map(tuple, find_activities(root, orphans))),
+            [(*each[:6], *each[7:]) for each in critical_path.of_trajectory(root)],
+        )
+        for root in roots[:1]
+    ]
 
 
 def name_instance(resource: Mapping[str, AttributeValue]) -> str:
@@ -143,11 +196,14 @@ def ahead_of(resources: Iterable[Mapping[str, AttributeValue]], clocks: Mapping[
     return ahead
 
 
-def _is_inside(written: Sequence[Written], piece: Slice, context: Context) -> bool:
-    """Return whether a trajectory lies in a slice with all its spans."""
-    root = next((span for span, _ in written if not span.parent_id), None)
-    if root is None or root.name != TRAJECTORY or root.trace_id in context.open_traces:
-        return False
-    slack = context.slack_ns
+def _find_inside(written: Sequence[Written], piece: Slice, context: Context, slack: int) -> str:
+    """Return the name of the root of a trace that lies in a slice with all its spans; empty if it does not."""
+    for root, _ in written:
+        if not root.parent_id:
+            break
+    else:
+        return ""
+    if root.name not in _KNOWN or root.trace_id in context.open_traces:
+        return ""
     begins = piece.begin_ns == BEGINNING or root.start_ns >= piece.begin_ns + slack
-    return begins and (piece.end_ns == END or root.end_ns + slack <= piece.end_ns)
+    return root.name if begins and (piece.end_ns == END or root.end_ns + slack <= piece.end_ns) else ""

@@ -8,16 +8,18 @@ from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from verl_otel.analysis import cost, critical_path, stragglers, tail, timeline
+from verl_otel.analysis import cost, tail, timeline
 from verl_otel.analysis.devices import find as find_devices
 from verl_otel.analysis.digest import Context, Digest, ahead_of, name_instance, trajectories_of
-from verl_otel.analysis.facts import Counts, DeviceTime, Segment, Step, Trajectory
+from verl_otel.analysis.facts import Counts, DeviceTime, Step, Trajectory
 from verl_otel.analysis.gaps import Tally
 from verl_otel.analysis.kept import SLOWEST_OF_STEP, Slowest, Steps
 from verl_otel.analysis.ledger import Ledger
+from verl_otel.analysis.packing import Packed, unpack
 from verl_otel.analysis.reader import Open, Writers
-from verl_otel.analysis.savings import find_savings
 from verl_otel.analysis.scalars import Columns
+from verl_otel.analysis.shortcut import Shortcut
+from verl_otel.analysis.sketches import Sketch, sketch
 from verl_otel.analysis.slices import END
 from verl_otel.analysis.traces import LATE_NS, Node, Trace, Unfinished, Written, assemble
 from verl_otel.analysis.windows import Draft, Window, Windows
@@ -69,10 +71,11 @@ class Fold:
         self.start_ns = 0
         self._unfinished = Unfinished()
         self._windows = Windows()
-        self._waiting: OrderedDict[int, Trajectory] = OrderedDict()
-        self._spent: OrderedDict[int, Trajectory] = OrderedDict()
+        self._waiting: OrderedDict[int, Packed] = OrderedDict()
+        self._spent: OrderedDict[int, Packed] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
         """Response tokens that no step trained on, by the step for which they were generated (None: not known), and by reason."""
+        self._sketches: dict[int, Sketch] = {}
         self._judge = tail.Judge()
         self._ledger: Ledger | None = None
         self._counts = dict.fromkeys(Counts._fields, 0)
@@ -91,6 +94,7 @@ class Fold:
         if digest.last_ns:
             self._saw(digest.first_ns, digest.last_ns)
         self._counts["spans"] += digest.read
+        self._sketches.update((each.step.trace_id, each) for each in digest.sketches)
         for trajectory in digest.trajectories:
             self._add_trajectory(trajectory)
         for span, process in digest.spans:
@@ -134,9 +138,15 @@ class Fold:
     def _add_traces(self, found: Iterable[tuple[int, list[Written]]]) -> None:
         instances = [name_instance(values) for values in self.writers.resources]
         ahead = ahead_of(self.writers.resources, self._context.clocks)
+        shortcut = Shortcut(instances, ahead, self.tally)
         for trace_id, written in found:
             self._counts["spans"] += len({span.span_id for span, _ in written})
-            self._add_trace(assemble(trace_id, self._with_open(trace_id, written), instances, ahead))
+            known = self._with_open(trace_id, written)
+            usual = shortcut.take(known) if known is written else None
+            if usual is not None:
+                self._add_trajectory(usual)
+            else:
+                self._add_trace(assemble(trace_id, known, instances, ahead))
 
     def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
         """Return the spans of a trace with those that had not ended, as if they ended now."""
@@ -159,19 +169,19 @@ class Fold:
             if root.span.parent_id or attr.OPEN_AGE in root.span.attributes:
                 continue
             if root.span.name == timeline.STEP:
-                self._add_step(root)
+                self._add_step(root, trace.spans)
             elif root.span.name == timeline.VALIDATION:
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 known = number if isinstance(number, int) else None
                 self.validations.append((known, root.span.start_ns, root.span.end_ns))
 
-    def _add_trajectory(self, trajectory: Trajectory) -> None:
+    def _add_trajectory(self, trajectory: Packed) -> None:
         self._windows.add_trajectory(trajectory)
         counts = self._counts
         counts["trajectories"] += 1
-        for part in trajectory.parts:
-            if part.kind in _COUNTED:
-                counts[_COUNTED[part.kind]] += part.calls
+        for kind, calls in trajectory.calls.items():
+            if kind in _COUNTED:
+                counts[_COUNTED[kind]] += calls
         self.slowest.add(trajectory)
         if trajectory.validate:
             return
@@ -188,25 +198,18 @@ class Fold:
 
     # -- steps --
 
-    def _add_step(self, root: Node) -> None:
-        consumed = timeline.find_consumed(root)
+    def _add_step(self, root: Node, spans: int) -> None:
+        drawn = self._sketches.pop(root.span.trace_id, None)
+        consumed = timeline.find_consumed(root) if drawn is None else drawn.step.trajectories
         known = {trace_id: each for trace_id in consumed if (each := self._consume(trace_id)) is not None}
+        if drawn is None or drawn.spans != spans or len(known) < len(consumed):
+            drawn = sketch(root, known, self._context.doubt)
         members = tuple(known.values())
-        path = critical_path.of_step(root, known, consumed)
-        uncertainty = self._uncertainty(path)
-        step = timeline.build_step(root, known)._replace(
-            path=path,
-            groups=critical_path.group(path),
-            stragglers=stragglers.find(root, uncertainty=uncertainty),
-            blind_spots=stragglers.find_blind_spots(root),
-            uncertainty=uncertainty,
-            slowest=_slowest(members),
-        )
-        step = step._replace(savings=find_savings(step, members))
-        step = step._replace(verdicts=self._judge.judge(step, root, members))
+        step = drawn.step._replace(slowest=_slowest(members))
+        step = step._replace(verdicts=self._judge.judge(step, drawn.findings))
         self._windows.add_step(Draft(step, members))
 
-    def _consume(self, trace_id: int) -> Trajectory | None:
+    def _consume(self, trace_id: int) -> Packed | None:
         found = self._waiting.pop(trace_id, None)
         if found is None:
             self._counts["trained"] += trace_id not in self._spent
@@ -216,16 +219,6 @@ class Fold:
         if len(self._spent) > MAX_SPENT:
             self._spent.popitem(last=False)
         return found
-
-    def _uncertainty(self, path: Iterable[Segment]) -> float:
-        """Return by how many seconds the clocks of the hosts on a path may be apart: infinite where nothing bounds one of them."""
-        clocks = self._context.clocks
-        if not clocks:
-            return 0.0
-        hosts = {name_instance(values): str(values.get(attr.HOST_NAME)) for values in self.writers.resources}
-        passed = {hosts.get(segment.instance, "") for segment in path}
-        known = (clocks[host].uncertainty for host in passed if host in clocks)
-        return max(known, default=0.0)
 
     # -- windows --
 
@@ -276,13 +269,13 @@ def _add_up(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, in
     return {reason: first.get(reason, 0) + second.get(reason, 0) for reason in (*first, *second)}
 
 
-def _slowest(members: Iterable[Trajectory]) -> tuple[Trajectory, ...]:
+def _slowest(members: Iterable[Packed]) -> tuple[Trajectory, ...]:
     """Return the slowest trajectories of a step, the one that ended last among them."""
     ordered = sorted(members, key=lambda each: each.start_ns - each.end_ns)
     chosen = ordered[:SLOWEST_OF_STEP]
     if ordered and (last := max(ordered, key=lambda each: each.end_ns)) not in chosen:
         chosen[-1] = last
-    return tuple(chosen)
+    return tuple(map(unpack, chosen))
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}

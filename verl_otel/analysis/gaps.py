@@ -10,13 +10,15 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.reader import Open, Process
 from verl_otel.analysis.traces import Node, Trace
+from verl_otel.model import SAMPLED
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT, SPANS
 
 SILENT_SECONDS: Final = 5.0
 """A process with open work rewrites its open-span file every second; silent for longer while others write, it is dead."""
 _CALL: Final = SPANS["call"].name
-_OPERATIONS: Final = ("chat", "text_completion")
+OPERATIONS: Final = ("chat", "text_completion")
+"""What calls of an LLM say that they are."""
 
 
 class Unfinished(NamedTuple):
@@ -71,14 +73,15 @@ class Tally:
             found = sum(child.span.name.startswith("verl.worker ") for child in node.children)
             if found < expected:
                 self.ranks[(str(values.get(attr.WORKER_GROUP, "workers")), found, expected)] += 1
-        elif (
-            values.get(attr.GEN_AI_OPERATION) in _OPERATIONS
-            and str(values.get(attr.GEN_AI_PROVIDER, "")) in self._own
-            and span.flags & 1
-        ):
+        elif values.get(attr.GEN_AI_OPERATION) in OPERATIONS:
+            has_server = "verl.generate" in [child.span.name for child in node.children]
+            self.add_llm_call(str(values.get(attr.GEN_AI_PROVIDER, "")), span.flags, has_server=has_server)
+
+    def add_llm_call(self, provider: str, flags: int, *, has_server: bool) -> None:
+        """Count a call of an LLM: of the run's own servers, and kept as a whole, it has a server's side."""
+        if flags & SAMPLED and provider in self._own:
             self.calls += 1
-            if "verl.generate" not in [child.span.name for child in node.children]:
-                self.calls_without_server += 1
+            self.calls_without_server += not has_server
 
     def merge(self, other: Tally) -> None:
         """Add what another one counted."""

@@ -94,7 +94,7 @@ def find_awaited(servers: int, tools: int, rewards: int, trajectories: int, hidd
     """Return what the open trajectories are at, as a key of `AWAITED`; empty if none is open.
 
     Args:
-        servers: LLM requests that run now, on any replica.
+        servers: 1 while LLM requests run on any replica, 0 while none does.
         tools: Open trajectories that are in a tool.
         rewards: Open trajectories whose reward is computed.
         trajectories: Open trajectories in all whose work is known.

@@ -7,7 +7,8 @@ from __future__ import annotations
 import heapq
 from typing import Final
 
-from verl_otel.analysis.facts import DeviceTime, Step, Trajectory
+from verl_otel.analysis.facts import DeviceTime, Step
+from verl_otel.analysis.packing import Packed
 
 MAX_DETAILED: Final = 500
 """Steps of which path, ids and trajectories are kept; 20 kB each."""
@@ -97,9 +98,9 @@ class Slowest:
 
     def __init__(self, count: int = SLOWEST_OF_RUN) -> None:
         self._count = count
-        self._heap: list[tuple[tuple[int, int, int], Trajectory]] = []
+        self._heap: list[tuple[tuple[int, int, int], Packed]] = []
 
-    def add(self, trajectory: Trajectory) -> None:
+    def add(self, trajectory: Packed) -> None:
         """Take a trajectory."""
         key = (trajectory.end_ns - trajectory.start_ns, -trajectory.start_ns, -trajectory.trace_id)
         if len(self._heap) < self._count:
@@ -107,6 +108,6 @@ class Slowest:
         elif key > self._heap[0][0]:
             heapq.heapreplace(self._heap, (key, trajectory))
 
-    def all(self) -> tuple[Trajectory, ...]:
+    def all(self) -> tuple[Packed, ...]:
         """Return them, the slowest first; of equals the one that began first."""
         return tuple(each for _, each in sorted(self._heap, key=lambda each: each[0], reverse=True))

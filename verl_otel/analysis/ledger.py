@@ -15,11 +15,14 @@ from typing import Final
 
 from verl_otel.analysis import idleness
 from verl_otel.analysis.devices import Devices
-from verl_otel.analysis.facts import DeviceTime, Trajectory
-from verl_otel.analysis.occupancy import COUNTED, LEND, MARK, TAKE, VALIDATING, Part, Seen, occupy
+from verl_otel.analysis.facts import DeviceTime
+from verl_otel.analysis.occupancy import LEND, MARK, TAKE, VALIDATING, Part, Seen, occupy
+from verl_otel.analysis.packing import Packed
 from verl_otel.analysis.traces import Node
+from verl_otel.analysis.usage import COUNTED, INDEX
 
 _STATES: Final = len(idleness.STATES)
+_SERVER, _HIDDEN = INDEX["in server"], INDEX["hidden"]
 _Idle = tuple[int, int, tuple[str, ...]]
 """From, to, cause by lane."""
 
@@ -40,7 +43,7 @@ class Ledger:
         """When the trainer was last seen to take its GPUs back from the rollouts or to lend them, and which of the two."""
 
     def add_window(
-        self, begin_ns: int, end_ns: int, roots: Sequence[Node], trajectories: Sequence[Trajectory]
+        self, begin_ns: int, end_ns: int, roots: Sequence[Node], trajectories: Sequence[Packed]
     ) -> tuple[DeviceTime, ...]:
         """Account for a window of time and return what each device did in it.
 
@@ -59,6 +62,7 @@ class Ledger:
             seen.add_tree(root)
         for trajectory in trajectories:
             seen.add_trajectory(trajectory)
+        seen.settle()
         starts = [*seen.starts, *([] if self._began_ns is None else [self._began_ns])]
         self._began_ns = min(starts, default=None)
         lanes = sorted({device.lane for device in self.devices.known})
@@ -94,7 +98,10 @@ def _sweep(
     for when, what, by in changes:
         moment = when if when < end else end  # noqa: FURB136 - twice as fast as min(), in the loop over every event of a run
         if moment > reached:
-            awaited = idleness.find_awaited(*counts[_STATES:VALIDATING], replicas)  # type: ignore[call-arg]  # five of them
+            if counts[_SERVER] and not counts[_HIDDEN]:
+                awaited = "server"  # as `find_awaited`, without a call: so it is most of the time
+            else:
+                awaited = idleness.find_awaited(*counts[_STATES:VALIDATING], replicas)  # type: ignore[call-arg]  # five of them
             key = (states & -states, awaited, asleep, counts[VALIDATING] > 0, began is not None and began <= reached)
             causes = known.get(key) or known.setdefault(key, tuple(_find_cause(lane, *key) for lane in lanes))
             if parts and parts[-1][2] == causes:

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from operator import attrgetter
+from collections import defaultdict
 from typing import Final
 
 from verl_otel.analysis import idleness
 from verl_otel.analysis.devices import Devices
-from verl_otel.analysis.facts import Activity, Trajectory
+from verl_otel.analysis.packing import Packed
 from verl_otel.analysis.traces import Node
+from verl_otel.analysis.usage import COUNTED, INDEX, unite
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
@@ -20,17 +20,11 @@ Part = tuple[int, int, str]
 
 WORK: Final = ("train", "weight_sync", "checkpoint", "switch", "start_up", "sync_wait", "rollout", "validation")
 """What can occupy a device, the strongest first. ``sync_wait``: its requests are held back by a weight sync."""
-COUNTED: Final = (*idleness.STATES, "in server", "in tool", "in reward", "open", "hidden", "validating")
-"""What is counted at any time: the states of the trainer, and trajectories by what they are at (`idleness.find_awaited`)."""
-_INDEX: Final = {name: index for index, name in enumerate(COUNTED)}
-VALIDATING: Final = _INDEX["validating"]
+VALIDATING: Final = INDEX["validating"]
 MARK, LEND, TAKE = range(len(COUNTED), len(COUNTED) + 3)
 """Changes of nothing that is counted: a moment to look at, the trainer lends its GPUs to the rollouts, it takes them back."""
 _PHASE, _CALL, _WORKER = SPANS["phase"].name, SPANS["call"].name, SPANS["worker"].name
 _ROLLOUT, _VALIDATION = WORK.index("rollout"), WORK.index("validation")
-_WAITS: Final = (("tool", "in tool"), ("reward", "in reward"), ("llm", "hidden"))
-"""What a trajectory can be at, and how that is counted; its LLM calls only where none of them has a server's side."""
-_BY_START: Final = attrgetter("start_ns")
 _OPENERS: Final = {"verl.weight_sync": "weight_sync", "verl.checkpoint": "checkpoint", "verl.validation": "validation"}
 _ROLLOUTER: Final = "agent_loop"
 """Role of the process that validates beside the trainer (fully asynchronous): its validation holds no GPU of the trainer's."""
@@ -47,6 +41,8 @@ class Seen:
         self.changes: list[tuple[int, int, int]] = []
         """When what (index of `COUNTED`) changed by how much."""
         self.starts: list[int] = []
+        self._requests: defaultdict[tuple[str, int], list[tuple[int, int]]] = defaultdict(list)
+        """From, to, by replica and index of `WORK`."""
         self.sleeps: list[tuple[int, bool]] = []
 
     def add_tree(self, root: Node) -> None:
@@ -96,31 +92,30 @@ class Seen:
         if state:
             self._change(start, end, state)
 
-    def add_trajectory(self, each: Trajectory) -> None:
+    def add_trajectory(self, each: Packed) -> None:
         """Add a trajectory: its requests occupy replicas, all else of it is what idle ones wait for."""
         self.starts.append(each.start_ns)
         work = _VALIDATION if each.validate else _ROLLOUT
-        parts: dict[str, list[Activity]] = {}
-        for activity in each.activities:
-            parts.setdefault(activity.kind, []).append(activity)
-        for activity in parts.get("server", ()):
-            start, end = activity.start_ns, activity.end_ns
-            for device in self.users.get(activity.instance, ()):
-                self.work[device].append((start, end, work))
-            if not each.validate:
-                self._change(start, end, "in server")
-        if each.validate or not each.whole:
-            self._change(each.start_ns, each.end_ns, "validating" if each.validate else "hidden")
-            return
-        self._change(each.start_ns, each.end_ns, "open")
-        for kind, name in _WAITS:
-            if kind in parts and not (kind == "llm" and "server" in parts):
-                for start, end in _unite(parts[kind], each):
-                    self._change(start, end, name)
+        served, changes = each.use
+        self.changes += changes
+        for instance, start, end in served:
+            self._requests[instance, work].append((start, end))
+
+    def settle(self) -> None:
+        """Nothing more is added: lay the requests over the devices, those that overlap on a replica as one."""
+        generating: list[tuple[int, int]] = []
+        for (instance, work), times in self._requests.items():
+            together = list(unite(times))
+            for device in self.users.get(instance, ()):
+                self.work[device] += [(start, end, work) for start, end in together]
+            if work == _ROLLOUT:
+                generating += together
+        for start, end in unite(generating):
+            self._change(start, end, "in server")
 
     def _change(self, start: int, end: int, name: str) -> None:
         if end > start:
-            what = _INDEX[name]
+            what = INDEX[name]
             self.changes.append((start, what, 1))
             self.changes.append((end, what, -1))
 
@@ -132,16 +127,6 @@ def _find_called(call: Node) -> str:
         return work
     has_workers = any(child.span.name.startswith(_WORKER) for child in call.children)
     return "missing" if work == "train" and not has_workers else ""
-
-
-def _unite(activities: list[Activity], whole: Trajectory) -> Iterator[tuple[int, int]]:
-    """Yield the intervals in which at least one of the activities runs, within their trajectory."""
-    reached, last = whole.start_ns, whole.end_ns
-    for activity in sorted(activities, key=_BY_START) if len(activities) > 1 else activities:
-        start, end = max(activity.start_ns, reached), min(activity.end_ns, last)
-        if end > start:
-            yield start, end
-            reached = end
 
 
 def occupy(work: list[tuple[int, int, int]], begin: int, end: int) -> list[Part]:

@@ -121,6 +121,9 @@ _TRACES: Final = msgspec.json.Decoder(_Traces, strict=False)
 _METRICS: Final = msgspec.json.Decoder(_Metrics, strict=False)
 _PAIRS: Final = msgspec.json.Decoder(list[_Pair], strict=False)
 _RESOURCE: Final = msgspec.json.Decoder(_Resource, strict=False)
+_new: Final = tuple.__new__
+_SPAN_DEFAULTS: Final = tuple(SpanRecord._field_defaults.values())
+_LINK_DEFAULTS: Final = tuple(LinkRecord._field_defaults.values())
 
 
 class PointRecord(NamedTuple):
@@ -155,27 +158,32 @@ def read_resource(raw: bytes) -> dict[str, AttributeValue]:
 
 
 def _record(span: _Span) -> SpanRecord:
-    status = span.status
-    return SpanRecord(
-        int(span.trace_id, 16),
-        int(span.span_id, 16),
-        int(span.parent_span_id, 16) if span.parent_span_id else 0,
-        span.name,
-        span.kind,
-        span.start_time_unix_nano,
-        span.end_time_unix_nano,
-        _read_attributes(bytes(span.attributes)),
-        tuple(map(_link, span.links)) if span.links else (),
-        (),
-        status.code if status else 0,
-        status.message if status else "",
-        span.flags,
-        span.trace_state,
+    status, parent, links = span.status, span.parent_span_id, span.links
+    return _new(  # a third of the time of the constructor, which is told names
+        SpanRecord,
+        (
+            int(span.trace_id, 16),
+            int(span.span_id, 16),
+            int(parent, 16) if parent else 0,
+            span.name,
+            span.kind,
+            span.start_time_unix_nano,
+            span.end_time_unix_nano,
+            _read_attributes(bytes(span.attributes)),
+            tuple(map(_link, links)) if links else (),
+            (),
+            status.code if status else 0,
+            status.message if status else "",
+            span.flags,
+            span.trace_state,
+            *_SPAN_DEFAULTS,
+        ),
     )
 
 
 def _link(link: _Link) -> LinkRecord:
-    return LinkRecord(int(link.trace_id, 16), int(link.span_id, 16), _read_attributes(bytes(link.attributes)))
+    read = _read_attributes(bytes(link.attributes))
+    return _new(LinkRecord, (int(link.trace_id, 16), int(link.span_id, 16), read, *_LINK_DEFAULTS))
 
 
 def _point(name: str, point: _Point) -> PointRecord:

@@ -18,6 +18,8 @@ from verl_otel.semconv import attributes as attr
 _Group = TypeVar("_Group", list[SpanRecord], list[otlp.PointRecord])
 MAX_PROBLEMS: Final = 20
 """How many damaged lines of one slice are named; the others are counted."""
+_BUFFER_BYTES: Final = 1 << 20
+"""A line of 256 spans has 200 kB: with the usual buffer it would be put together out of 25 pieces."""
 
 
 class Process(NamedTuple):
@@ -149,7 +151,7 @@ def read_lines(extents: Iterable[Extent], problems: list[str]) -> Iterator[tuple
     """Return the lines of parts of files, with where each begins."""
     for extent in extents:
         try:
-            with extent.path.open("rb") as file:
+            with extent.path.open("rb", _BUFFER_BYTES) as file:
                 place = file.seek(extent.begin)
                 while place < extent.end and (line := file.readline()):
                     yield extent, place, line

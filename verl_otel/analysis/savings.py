@@ -9,20 +9,23 @@ charged to stragglers, and the charges of two of them exceed the wait.)
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.facts import Saving, Segment, Step, Trajectory
+from verl_otel.analysis.facts import Saving, Segment, Step
 from verl_otel.analysis.gates import CONSUME, find_phases
+from verl_otel.analysis.packing import Packed, find_served, plain_path
 from verl_otel.analysis.thresholds import MAX_GROUPS
 from verl_otel.analysis.traces import Node
 
 GONE: Final = -(1 << 63)
 """The end of a trajectory that is left out."""
 _SHARES: Final = (("1%", 1), ("5%", 5))
+_SAVABLE: Final = ("tool", "reward")
 
 
 class Wait(NamedTuple):
@@ -36,7 +39,7 @@ class Wait(NamedTuple):
     phase: str
 
 
-def find_savings(step: Step, members: Sequence[Trajectory], root: Node | None = None) -> tuple[Saving, ...]:
+def find_savings(step: Step, members: Sequence[Packed], root: Node | None = None) -> tuple[Saving, ...]:
     """Return by how much a step would have been shorter without its slowest trajectories, a replica, a tool or its rewards.
 
     Args:
@@ -51,15 +54,16 @@ def find_savings(step: Step, members: Sequence[Trajectory], root: Node | None = 
     waits = find_waits(step.path, root)
     if not waits or not members:
         return ()
-    lasts = [_find_lasts(wait, members, 1) for wait in waits]
-    best = max((shorten(waits, members, dict.fromkeys(last, GONE)) for last in lasts), default=0)
+    awaited = [_find_awaited(wait, members) for wait in waits]
+    lasts = [_find_lasts(each, 1) for each in awaited]
+    best = max((_shorten(awaited, dict.fromkeys(last, GONE)) for last in lasts), default=0)
     found = [Saving("slowest", 1, best / 1e9)]
     for what, share in _SHARES:
-        gone = {each for wait in waits for each in _find_lasts(wait, members, math.ceil(len(members) * share / 100))}
-        found.append(Saving(what, len(gone), shorten(waits, members, dict.fromkeys(gone, GONE)) / 1e9))
+        gone = {one for each in awaited for one in _find_lasts(each, math.ceil(len(members) * share / 100))}
+        found.append(Saving(what, len(gone), _shorten(awaited, dict.fromkeys(gone, GONE)) / 1e9))
     groups = []
     for what, ends in _find_groups(members):
-        saved = shorten(waits, members, ends)
+        saved = _shorten(awaited, ends)
         if saved > 0:
             groups.append(Saving(what, len(ends), saved / 1e9))
     groups.sort(key=lambda saving: (-saving.seconds, saving.what))
@@ -96,79 +100,99 @@ def _hold(wait: Wait, root: Node) -> Wait:
     return wait._replace(begin_ns=begin)
 
 
-def shorten(waits: Iterable[Wait], members: Iterable[Trajectory], ends: Mapping[int, int]) -> int:
+class _Awaited(NamedTuple):
+    """A wait with the trajectories that had ended when it ended, the last one first."""
+
+    wait: Wait
+    ends: list[tuple[int, bool, int]]
+    """End, whether it is the one that the wait is named after, trace id."""
+
+
+def _find_awaited(wait: Wait, members: Iterable[Packed]) -> _Awaited:
+    end_ns, trace_id = wait.end_ns, wait.trace_id
+    ends = [
+        (end, trace == trace_id, trace)
+        for trace, end in ((each.trace_id, each.end_ns) for each in members)
+        if end <= end_ns or trace == trace_id
+    ]
+    ends.sort(reverse=True)
+    return _Awaited(wait, ends)
+
+
+def _shorten(awaited: Iterable[_Awaited], ends: Mapping[int, int]) -> int:
     """Return by how many nanoseconds waits would have been shorter if some trajectories had ended at other times.
 
     Args:
-        waits: Of one step.
-        members: The trajectories of the step.
+        awaited: The waits of one step.
         ends: When those would have ended that end earlier, by trace id.
     """
-    trajectories = list(members)
     saved = 0
-    for wait in waits:
+    for wait, known in awaited:
         latest = wait.begin_ns
-        for each in trajectories:
-            if each.end_ns <= wait.end_ns or each.trace_id == wait.trace_id:
-                latest = max(latest, ends.get(each.trace_id, each.end_ns))
+        for end, _, trace_id in known:
+            if end <= latest:
+                break  # nobody's end moves back
+            latest = max(latest, ends.get(trace_id, end))
         saved += max(0, wait.end_ns - latest)
     return saved
 
 
-def _find_lasts(wait: Wait, members: Iterable[Trajectory], count: int) -> list[int]:
+def _find_lasts(awaited: _Awaited, count: int) -> list[int]:
     """Return the trajectories that a wait ended with, the last ``count`` of them."""
-    awaited = [each for each in members if wait.begin_ns < each.end_ns <= wait.end_ns or each.trace_id == wait.trace_id]
-    awaited.sort(key=lambda each: (each.end_ns, each.trace_id == wait.trace_id, each.trace_id))
-    return [each.trace_id for each in awaited[-count:]]
+    wait, known = awaited
+    inside = (each for each in known if wait.begin_ns < each[0] <= wait.end_ns or each[1])
+    return [trace_id for _, _, trace_id in itertools.islice(inside, count)]
 
 
-def _find_groups(members: Sequence[Trajectory]) -> list[tuple[str, dict[int, int]]]:
+def _find_groups(members: Sequence[Packed]) -> list[tuple[str, dict[int, int]]]:
     """Return groups: what they are, and when their trajectories would have ended without what they share."""
     found = []
     replicas: dict[str, dict[int, int]] = defaultdict(dict)
+    rewards = {}
+    calls: dict[str, list[tuple[Packed, int]]] = defaultdict(list)
     for each in members:
         replica = find_replica(each)
         if replica:
             replicas[replica][each.trace_id] = GONE
-    if len(replicas) > 1:
-        found += [(f"replica {name}", ends) for name, ends in replicas.items()]
-    found += [(f"tool {name}", ends) for name, ends in _find_tools(members).items()]
-    rewards = {}
-    for each in members:
-        rewarded = sum(_length(segment) for segment in each.path if segment.kind == "reward")
+        rewarded = 0
+        called: dict[tuple[str, int], int] = {}
+        for start, end, kind, name, _, _, _, span_id in [part for part in plain_path(each) if part[2] in _SAVABLE]:
+            if kind == "reward":
+                rewarded += end - start
+            else:
+                called[name, span_id] = called.get((name, span_id), 0) + end - start
+        for (name, _), length in called.items():
+            calls[name].append((each, length))
         if rewarded:
             rewards[each.trace_id] = each.end_ns - rewarded
+    if len(replicas) > 1:
+        found += [(f"replica {name}", ends) for name, ends in replicas.items()]
+    found += [(f"tool {name}", ends) for name, ends in _find_tools(calls).items()]
     found.append(("reward", rewards))
     return found
 
 
-def find_replica(trajectory: Trajectory) -> str:
+def find_replica(trajectory: Packed) -> str:
     """Return the replica that served a trajectory longest; empty if nothing is known of it."""
-    served: dict[str, int] = defaultdict(int)
-    for activity in trajectory.activities:
-        if activity.kind == "server":
-            served[activity.instance] += activity.end_ns - activity.start_ns
-    return max(sorted(served), key=served.__getitem__, default="")
+    served: dict[str, int] = {}
+    for instance, start, end in find_served(trajectory):
+        served[instance] = served.get(instance, 0) + end - start
+    if len(served) > 1:
+        return max(sorted(served), key=served.__getitem__)
+    return next(iter(served), "")
 
 
-def _find_tools(members: Sequence[Trajectory]) -> dict[str, dict[int, int]]:
-    """Return for each tool when trajectories would have ended if none of its calls had taken longer than the median."""
-    calls: dict[str, dict[tuple[int, int], int]] = defaultdict(lambda: defaultdict(int))
-    for each in members:
-        for segment in each.path:
-            if segment.kind == "tool":
-                calls[segment.name][each.trace_id, segment.span_id] += _length(segment)
-    ends = {each.trace_id: each.end_ns for each in members}
+def _find_tools(calls: Mapping[str, Sequence[tuple[Packed, int]]]) -> dict[str, dict[int, int]]:
+    """Return for each tool when trajectories would have ended if none of its calls had taken longer than the median.
+
+    Args:
+        calls: By tool, who called it and how many nanoseconds of its path that took.
+    """
     found: dict[str, dict[int, int]] = {}
     for name, lengths in calls.items():
-        typical = round(median(lengths.values()))
-        excess: dict[int, int] = defaultdict(int)
-        for (trace_id, _), length in lengths.items():
+        typical = round(median([length for _, length in lengths]))
+        ends = found[name] = dict[int, int]()
+        for each, length in lengths:
             if length > typical:
-                excess[trace_id] += length - typical
-        found[name] = {trace_id: ends[trace_id] - beyond for trace_id, beyond in excess.items()}
+                ends[each.trace_id] = ends.get(each.trace_id, each.end_ns) - (length - typical)
     return found
-
-
-def _length(segment: Segment) -> int:
-    return segment.end_ns - segment.start_ns

@@ -9,7 +9,7 @@ import math
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from verl_otel.model import SpanRecord
+from verl_otel.model import Attributes, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
@@ -38,8 +38,11 @@ _FIXED: Final = {
 }
 """Spans whose name is their kind; ``turn`` and ``above`` are none of `facts.KINDS`: their time belongs to the span above."""
 
-_CLOSED: Final = frozenset(("llm", "server", "tool", "reward"))
+CLOSED: Final = frozenset(("llm", "server", "tool", "reward"))
 """Whatever happens below these is theirs: people know the tool, not the HTTP client in it, and engines write ids into names."""
+
+MAYBE_LLM: Final = "llm?"
+"""Kind of a span that names a model and is not ours: an LLM call, unless something closed lies above it."""
 
 _QUEUE: Final = "gen_ai.latency.time_in_queue"
 _PREFILL: Final = "gen_ai.latency.time_in_model_prefill"
@@ -67,26 +70,45 @@ NOWHERE: Final = Place()
 
 def find_place(span: SpanRecord, above: Place) -> Place:
     """Return what the own time of a span is, below a span whose own time is ``above``."""
-    kind, name = _read(span.name)
-    attributes = span.attributes
-    if kind == "llm" and not (attr.GEN_AI_OPERATION in attributes or attr.GEN_AI_MODEL in attributes):
-        kind, name = "", span.name
-    if not kind:
-        kind, name = _recognise(span, above)
-    if kind == "above":
+    kind, name = find_kind(span.name, span.attributes)
+    if kind == "above" or (kind in ("", MAYBE_LLM) and above.kind in CLOSED):
         return above
     phase, trace_id, turn = above.phase, above.trace_id, above.turn
     if kind == "phase":
         phase = phase or name
     elif kind == "trajectory":
         trace_id = trace_id or span.trace_id
-    elif kind == "reward":
-        name = str(attributes.get(attr.DATA_SOURCE, ""))
     elif kind == "turn":
-        index = attributes.get(attr.TURN_INDEX)
-        turn = index if isinstance(index, int) else turn
+        index = read_whole(span.attributes.get(attr.TURN_INDEX))
+        turn = turn if index is None else index
         return Place(above.kind, above.name, phase, trace_id, turn, span.span_id)
-    return Place(kind, name, phase, trace_id, turn, span.span_id)
+    elif kind == MAYBE_LLM:
+        kind = "llm"
+    return Place(kind or above.kind, name, phase, trace_id, turn, span.span_id)
+
+
+def read_whole(value: object) -> int | None:
+    """Return a number as a whole one; None where it is none."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return int(value) if is_whole else None  # type: ignore[call-overload]  # one of the two
+
+
+def find_kind(name: str, attributes: Attributes) -> tuple[str, str]:
+    """Return what a span says of its own time: kind and name. ``above`` and `MAYBE_LLM` are what the kind says; empty: nothing."""
+    kind, rest = _read(name)
+    if kind == "llm" and not (attr.GEN_AI_OPERATION in attributes or attr.GEN_AI_MODEL in attributes):
+        kind, rest = "", name
+    if kind == "reward":
+        return kind, str(attributes.get(attr.DATA_SOURCE, ""))
+    if kind:
+        return kind, rest
+    if attr.GEN_AI_TOOL in attributes:
+        return "tool", str(attributes[attr.GEN_AI_TOOL])
+    if says_engine(attributes):
+        return "server", ""
+    if attr.GEN_AI_MODEL in attributes:
+        return MAYBE_LLM, str(attributes[attr.GEN_AI_MODEL])
+    return "", name
 
 
 @functools.lru_cache(maxsize=4096)
@@ -101,22 +123,14 @@ def _read(name: str) -> tuple[str, str]:
     return "", name
 
 
-def _recognise(span: SpanRecord, above: Place) -> tuple[str, str]:
-    attributes = span.attributes
-    if attr.GEN_AI_TOOL in attributes:
-        return "tool", str(attributes[attr.GEN_AI_TOOL])
-    if is_engine(span):
-        return "server", ""
-    if above.kind in _CLOSED:
-        return "above", ""
-    if attr.GEN_AI_MODEL in attributes:
-        return "llm", str(attributes[attr.GEN_AI_MODEL])
-    return above.kind, span.name
-
-
 def is_engine(span: SpanRecord) -> bool:
     """Return whether an engine wrote onto this span how long the request was in its states."""
-    return _DECODE in span.attributes or _PREFILL in span.attributes
+    return says_engine(span.attributes)
+
+
+def says_engine(attributes: Attributes) -> bool:
+    """Return whether attributes hold how long a request was in an engine's states."""
+    return _DECODE in attributes or _PREFILL in attributes
 
 
 def split_engine(span: SpanRecord, begin_ns: int, end_ns: int) -> Iterator[tuple[str, int, int]]:

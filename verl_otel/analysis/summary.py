@@ -18,6 +18,7 @@ from verl_otel.analysis.clocks import Clock
 from verl_otel.analysis.digest import Context, Digest
 from verl_otel.analysis.facts import Event, Explanation, Series
 from verl_otel.analysis.fold import Fold
+from verl_otel.analysis.packing import unpack
 from verl_otel.analysis.reader import Extent, Process, Writers
 from verl_otel.analysis.slices import Slice
 from verl_otel.model import Resource, SpanRecord
@@ -64,7 +65,9 @@ def explain(
     opened = reader.read_open(places, writers, problems)
     pieces = slices.cut(paths)
     known = _set_clocks(pieces, writers)
-    context = Context(str(manifest.get("verl.engine", "")), known, frozenset(each.span.trace_id for each in opened))
+    hosts = {digest.name_instance(values): str(values.get(attr.HOST_NAME)) for values in writers.resources}
+    open_traces = frozenset(each.span.trace_id for each in opened)
+    context = Context(str(manifest.get("verl.engine", "")), known, open_traces, hosts)
     fold = Fold(writers, manifest, context, opened, steps)
     fold.problems += problems
     metrics = slices.split(reader.find_files(places, "metrics"))
@@ -169,7 +172,7 @@ def _describe(
         counts=fold.counts(),
         steps=steps,
         validations=tuple(fold.validations),
-        slowest=fold.slowest.all(),
+        slowest=tuple(map(unpack, fold.slowest.all())),
         devices=fold.devices(),
         events=told,
         series=series,

@@ -9,17 +9,18 @@ each other, and without that the step would have been noticeably shorter. Rules 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from verl_otel.analysis import critical_path
 from verl_otel.analysis.blame import decide_lag
-from verl_otel.analysis.facts import Step, Trajectory, Verdict
-from verl_otel.analysis.laggards import Lag, find_lags, measure_spans
+from verl_otel.analysis.facts import Step, Verdict
+from verl_otel.analysis.laggards import Lag, find_lags, may_be_long, measure_spans
 from verl_otel.analysis.overruns import Overrun, decide_overruns, measure_calls, measure_phases
+from verl_otel.analysis.packing import Packed
 from verl_otel.analysis.thresholds import LOOK_AHEAD, PHASE_SECONDS, RANK_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
 from verl_otel.analysis.traces import Node
-from verl_otel.analysis.typical import Typical
+from verl_otel.analysis.typical import Typical, Yardstick, measure
 
 
 class _Case(NamedTuple):
@@ -31,6 +32,34 @@ class _Case(NamedTuple):
     overruns: tuple[Overrun, ...]
     calls: Mapping[str, float]
     """How many seconds of its critical path lie in each call of a worker group, by method."""
+
+
+class Findings(NamedTuple):
+    """What a step by itself says of what may have held it."""
+
+    lags: tuple[Lag, ...]
+    overruns: tuple[Overrun, ...]
+    calls: Mapping[str, float]
+    """As in `_Case`."""
+    usual: Mapping[Hashable, Yardstick]
+    """How long what its trajectories did took, by what it is."""
+
+
+def examine(step: Step, root: Node, members: Sequence[Packed]) -> Findings:
+    """Return what may have held a step, whatever other steps were like.
+
+    Args:
+        step: With its critical path and its stragglers.
+        root: Its tree.
+        members: The trajectories that it trained on, with their paths.
+    """
+    path = step.path or critical_path.of_step(root, {each.trace_id: each for each in members}, step.trajectories)
+    return Findings(
+        find_lags(path, root, members, _floor(step, TRAJECTORY_SECONDS)),
+        () if step.failed else measure_phases(path, root),  # what an exception cut off is not comparable
+        measure_calls(path, root) if step.stragglers else {},
+        {key: found for key, values in measure_spans(members).items() if (found := measure(values))},
+    )
 
 
 class Judge:
@@ -46,27 +75,25 @@ class Judge:
         self._final: dict[int, tuple[Verdict, ...]] = {}
         self._first: int | None = None
 
-    def judge(self, step: Step, root: Node, members: Sequence[Trajectory]) -> tuple[Verdict, ...]:
+    def judge(self, step: Step, findings: Findings) -> tuple[Verdict, ...]:
         """Return the verdicts on a step as far as they are known now, the worst first.
 
         Args:
-            step: With its critical path and its stragglers.
-            root: Its tree.
-            members: The trajectories that it trained on, with their paths.
+            step: With its stragglers.
+            findings: What was found in it.
         """
         if self._first is None:
             self._first = step.trace_id
-        path = step.path or critical_path.of_step(root, {each.trace_id: each for each in members}, step.trajectories)
-        lags = find_lags(path, root, members, self._typical, _floor(step, TRAJECTORY_SECONDS))
-        overruns = () if step.failed else measure_phases(path, root)  # what an exception cut off is not comparable
-        for key, values in measure_spans(members).items():
-            self._typical.learn(key, step.trace_id, values)
-        for overrun in overruns:
+        floor = _floor(step, TRAJECTORY_SECONDS)
+        lags = tuple(lag for lag in findings.lags if may_be_long(lag, self._typical, floor))
+        for key, found in findings.usual.items():
+            self._typical.take(key, step.trace_id, found)
+        for overrun in findings.overruns:
             self._typical.learn(overrun.key, step.trace_id, [overrun.seconds])
         slim = step._replace(
             path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
         )
-        case = _Case(slim, lags, overruns, measure_calls(path, root) if step.stragglers else {})
+        case = _Case(slim, lags, findings.overruns, findings.calls)
         self._cases.append(case)
         while len(self._cases) > LOOK_AHEAD:
             self._finish(self._cases.popleft())

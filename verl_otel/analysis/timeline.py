@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
 from typing import Final
 
-from verl_otel.analysis.facts import Activity, Part, Phase, Segment, Step, Trajectory
+from verl_otel.analysis.facts import Activity, Part, Phase, Step, Trajectory
+from verl_otel.analysis.segments import read_whole
 from verl_otel.analysis.traces import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -26,60 +27,58 @@ _KINDS: Final = {TRAJECTORY: "", "verl.turn": "turn", "verl.generate": "server",
 _seconds: Final = attrgetter("seconds")
 
 
-def build_trajectory(
-    root: Node, orphans: Iterable[Node] = (), path_of: Callable[[Node], tuple[Segment, ...]] | None = None
-) -> Trajectory:
-    """Return one trajectory.
+def build_root(span: SpanRecord, instance: str) -> Trajectory:
+    """Return what the root span of a trajectory says of it: all but its parts, its path and its activities.
+
+    Args:
+        span: The root.
+        instance: The process that wrote it.
+    """
+    values = span.attributes
+    score = values.get(attr.REWARD_SCORE)
+    finish = values.get(attr.GEN_AI_FINISH_REASONS)
+    return Trajectory(
+        span.trace_id,
+        str(values.get(attr.SAMPLE_UID, "")),
+        read_whole(values.get(attr.ROLLOUT_INDEX)) or 0,
+        read_whole(values.get(attr.STEP_NUMBER)),
+        bool(values.get(attr.VALIDATE, False)),
+        span.start_ns,
+        span.end_ns,
+        float(score) if isinstance(score, (int, float)) else None,
+        attr.ERROR_TYPE in values,
+        bool(span.flags & SAMPLED),
+        (),
+        instance,
+        str(values.get(attr.OUTCOME, "")),
+        str(finish[-1]) if isinstance(finish, tuple) and finish else "",
+        read_whole(values.get(attr.TURNS)) or 0,
+        read_whole(values.get(attr.PROMPT_TOKENS)) or 0,
+        read_whole(values.get(attr.RESPONSE_TOKENS)) or 0,
+    )
+
+
+def find_activities(root: Node, orphans: Iterable[Node]) -> tuple[Activity, ...]:
+    """Return what was done for a trajectory, in the order of its tree.
 
     Args:
         root: Its root span with all below it.
         orphans: Spans of its trace whose parent is missing.
-        path_of: What finds its critical path; None: it gets none.
     """
-    span = root.span
-    values = span.attributes
-    score = values.get(attr.REWARD_SCORE)
-    finish = values.get(attr.GEN_AI_FINISH_REASONS)
     activities = _activities(root)
     for orphan in orphans:
         activities += _activities(orphan)
-    return Trajectory(
-        trace_id=span.trace_id,
-        uid=str(values.get(attr.SAMPLE_UID, "")),
-        rollout_index=_whole(values.get(attr.ROLLOUT_INDEX)) or 0,
-        step=_whole(values.get(attr.STEP_NUMBER)),
-        validate=bool(values.get(attr.VALIDATE, False)),
-        start_ns=span.start_ns,
-        end_ns=span.end_ns,
-        score=float(score) if isinstance(score, (int, float)) else None,
-        failed=attr.ERROR_TYPE in values,
-        whole=bool(span.flags & SAMPLED),
-        parts=_parts(span, activities),
-        instance=root.instance,
-        outcome=str(values.get(attr.OUTCOME, "")),
-        finish=str(finish[-1]) if isinstance(finish, tuple) and finish else "",
-        turns=_whole(values.get(attr.TURNS)) or 0,
-        prompt_tokens=_whole(values.get(attr.PROMPT_TOKENS)) or 0,
-        response_tokens=_whole(values.get(attr.RESPONSE_TOKENS)) or 0,
-        path=path_of(root) if path_of is not None else (),
-        activities=activities,
-    )
-
-
-def _whole(value: object) -> int | None:
-    is_whole = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
-    return int(value) if is_whole else None  # type: ignore[call-overload]  # one of the two
+    return activities
 
 
 def _activities(root: Node) -> tuple[Activity, ...]:
-    """Return what was done for a trajectory, in the order of its tree."""
     found: list[Activity] = []
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         (span, instance, _, children), turn = waiting.pop()
         kind, name = classify(span.name, span.attributes)
         if kind == "turn":
-            turn = _whole(span.attributes.get(attr.TURN_INDEX))
+            turn = read_whole(span.attributes.get(attr.TURN_INDEX))
         elif kind:
             failed = attr.ERROR_TYPE in span.attributes
             found.append(Activity(kind, name, instance, span.start_ns, span.end_ns, turn, failed))
@@ -104,8 +103,15 @@ def classify(name: str, values: Mapping[str, AttributeValue]) -> tuple[str, str]
     return "", ""
 
 
-def _parts(root: SpanRecord, activities: Iterable[Activity]) -> tuple[Part, ...]:
-    """Return what is known of a trajectory; that the rest was waiting is known where all of it was kept."""
+def sum_parts(start: int, end: int, activities: Iterable[Activity], *, whole: bool) -> tuple[Part, ...]:
+    """Return what is known of a trajectory; that the rest was waiting is known where all of it was kept.
+
+    Args:
+        start: When it began, in nanoseconds.
+        end: When it ended.
+        activities: What was done for it.
+        whole: More than its root was kept.
+    """
     groups: dict[tuple[str, str], list[Activity]] = {}
     for each in activities:
         if each.kind != "server":  # it is part of its call
@@ -114,7 +120,6 @@ def _parts(root: SpanRecord, activities: Iterable[Activity]) -> tuple[Part, ...]
                 groups[key].append(each)
             else:
                 groups[key] = [each]
-    start, end = root.start_ns, root.end_ns
     parts = []
     spent: list[tuple[int, int]] = []
     for (kind, name), members in groups.items():
@@ -123,7 +128,7 @@ def _parts(root: SpanRecord, activities: Iterable[Activity]) -> tuple[Part, ...]
         parts.append(Part(kind, name, covered(times, start, end) / 1e9, len(members), longest.turn))
         spent += times
     parts.sort(key=_seconds, reverse=True)
-    if root.flags & SAMPLED:
+    if whole:
         parts.append(Part("wait", "", max(0, end - start - covered(spent, start, end)) / 1e9, 0, None))
     return tuple(parts)
 
@@ -160,7 +165,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
     members = [trajectories[trace_id] for trace_id in consumed if trace_id in trajectories]
     generations = [phase for phase in phases if phase.name == f"{PHASE_PREFIX}gen"]
     return Step(
-        number=_whole(span.attributes.get(attr.STEP_NUMBER)),
+        number=read_whole(span.attributes.get(attr.STEP_NUMBER)),
         trace_id=span.trace_id,
         start_ns=span.start_ns,
         end_ns=span.end_ns,

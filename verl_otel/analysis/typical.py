@@ -5,8 +5,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Hashable, Iterable
-from statistics import median
+from collections.abc import Hashable, Iterable, Sequence
 from typing import NamedTuple
 
 from verl_otel.analysis.thresholds import FEW_FACTOR, FEW_PEERS, FEW_SECONDS, MAX_KEYS, REMEMBERED_STEPS, SPREADS
@@ -36,11 +35,17 @@ class Yardstick(NamedTuple):
 
 def measure(values: Iterable[float]) -> Yardstick | None:
     """Return the yardstick that some durations make; None of none."""
-    known = list(values)
+    known = sorted(values)
     if not known:
         return None
-    middle = median(known)
-    return Yardstick(middle, median(abs(value - middle) for value in known), len(known))
+    middle = _find_middle(known)
+    return Yardstick(middle, _find_middle(sorted([abs(value - middle) for value in known])), len(known))
+
+
+def _find_middle(ordered: Sequence[float]) -> float:
+    """Return the median of sorted numbers."""
+    half = len(ordered) // 2
+    return ordered[half] if len(ordered) % 2 else (ordered[half - 1] + ordered[half]) / 2
 
 
 class _Entry(NamedTuple):
@@ -58,8 +63,11 @@ class Typical:
     def learn(self, key: Hashable, step: int, values: Iterable[float]) -> None:
         """Take the durations of one kind of thing in one step."""
         found = measure(values)
-        if found is None:
-            return
+        if found is not None:
+            self.take(key, step, found)
+
+    def take(self, key: Hashable, step: int, found: Yardstick) -> None:
+        """Take what the durations of one kind of thing in one step make."""
         entries = self._entries.get(key)
         if entries is None:
             if len(self._entries) >= MAX_KEYS:
@@ -83,5 +91,5 @@ class Typical:
         between = measure(each.median for each in found)
         if between is None:
             return None
-        within = median(each.spread for each in found)
+        within = _find_middle(sorted([each.spread for each in found]))
         return between._replace(spread=max(between.spread, within))

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from verl_otel.analysis.facts import Step, Trajectory
+from verl_otel.analysis.packing import Packed
 from verl_otel.analysis.traces import Node, walk
 
 MAX_HELD: Final = 50_000
@@ -37,7 +38,7 @@ class Window(NamedTuple):
     """The step that begins with it; None before the first one."""
     roots: tuple[Node, ...]
     """Of traces that are no trajectories."""
-    trajectories: tuple[Trajectory, ...]
+    trajectories: tuple[Packed, ...]
 
 
 class _Held(Generic[Thing]):
@@ -78,7 +79,7 @@ class Windows:
         self._is_before = True
         """No step's window has begun."""
         self._roots: _Held[Node] = _Held()
-        self._trajectories: _Held[Trajectory] = _Held()
+        self._trajectories: _Held[Packed] = _Held()
 
     def saw(self, time_ns: int) -> None:
         """Note that the run was there at a time. Once the first window is closed the beginning stays."""
@@ -89,7 +90,7 @@ class Windows:
         """Take a trace that is no trajectory."""
         self._roots.add(node.span.start_ns, max(each.span.end_ns for each in walk(node)), node)
 
-    def add_trajectory(self, trajectory: Trajectory) -> None:
+    def add_trajectory(self, trajectory: Packed) -> None:
         """Take a trajectory."""
         self._trajectories.add(trajectory.start_ns, trajectory.end_ns, trajectory)
 
