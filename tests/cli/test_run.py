@@ -5,6 +5,7 @@
 import importlib.metadata
 import json
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -155,7 +156,7 @@ def test_help_names_every_command(call):
     """The help lists the commands and how to begin; each command has help of its own with examples."""
     result = call("--help")
     assert result.code == 0
-    assert all(f"    {command} " in result.out for command in COMMANDS)
+    assert all(re.search(rf"^ +{command}\s", result.out, re.MULTILINE) for command in COMMANDS)
     assert "VERL_OTEL_ENABLED=1" in result.out
     for command in COMMANDS:
         own = call(command, "--help")

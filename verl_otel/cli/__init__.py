@@ -13,7 +13,18 @@ from typing import Final
 from verl_otel._version import __version__
 from verl_otel.errors import VerlOtelError
 
-COMMANDS: Final = ("run", "check", "report", "explain", "compare", "discover", "collect")
+COMMANDS: Final = (
+    "run",
+    "check",
+    "report",
+    "explain",
+    "compare",
+    "discover",
+    "collect",
+    "stack",
+    "collector",
+    "boards",
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

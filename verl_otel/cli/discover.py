@@ -69,7 +69,7 @@ def run(arguments: argparse.Namespace) -> int:
     find = functools.partial(find_entries, folder, arguments.address, arguments.run, local=arguments.local)
     if arguments.serve:
         access = Access(arguments.tls_cert, arguments.tls_key, arguments.basic_auth_file)
-        return service_discovery.serve((arguments.host, arguments.port), access, find)
+        return service_discovery.serve((arguments.host, arguments.port), access, functools.partial(find, linger=True))
     answers = probe.probe_all(find(), arguments.timeout)
     if arguments.json:
         found = [{**each.entry, "state": each.state, "detail": each.text} for each in answers]
@@ -82,14 +82,18 @@ def run(arguments: argparse.Namespace) -> int:
     return int(not answers or any(each.state != "ok" for each in answers))
 
 
-def find_entries(folder: Path, address: str | None, run_id: str | None, *, local: bool = False) -> Entries:
+def find_entries(
+    folder: Path, address: str | None, run_id: str | None, *, local: bool = False, linger: bool = False
+) -> Entries:
     """Return the targets of this machine and of the Ray cluster, each once, ordered by run and instance.
+
+    With ``linger`` trainers of this machine that died stay for a while; see `targets.LINGER`.
 
     Raises:
         ClusterError: A Ray cluster was named, or is here, and does not answer.
     """
     found: dict[tuple[str, str], Entry] = {}
-    for entry in [*([] if local else _read_cluster(address)), *targets.read_folder(folder)]:
+    for entry in [*([] if local else _read_cluster(address)), *targets.read_folder(folder, linger=linger)]:
         labels = entry.get("labels", {})
         if entry["targets"] and run_id in (None, labels.get("verl_run_id")):
             found[str(entry["targets"][0]), str(labels.get("instance", ""))] = entry

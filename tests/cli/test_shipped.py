@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What comes with the wheel is copied as a whole or not at all."""
+
+import errno
+import shutil
+from pathlib import Path
+
+import pytest
+
+from verl_otel.cli import shipped
+from verl_otel.errors import VerlOtelError
+
+NAMES = [Path("a.yaml"), Path("below/b.yaml"), Path("c.yaml")]
+
+
+@pytest.fixture
+def source(tmp_path):
+    """A folder of three files."""
+    for name in NAMES:
+        (tmp_path / "source" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "source" / name).write_text(f"new {name}")
+    return tmp_path / "source"
+
+
+def tree(folder):
+    return {str(path.relative_to(folder)): path.is_file() and path.read_text() for path in folder.rglob("*")}
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_a_folder_in_the_way_fails_before_anything_is_written(source, tmp_path, force):
+    """What lies in the place of the last file stops the first one, too."""
+    (tmp_path / "out" / "c.yaml").mkdir(parents=True)
+    with pytest.raises(VerlOtelError, match=r"c\.yaml cannot be written: a folder"):
+        shipped.export(source, NAMES, tmp_path / "out", force=force)
+    assert tree(tmp_path / "out") == {"c.yaml": False}
+
+
+def test_a_full_disk_leaves_what_was_there(source, tmp_path, monkeypatch):
+    """When the last copy fails the first file still has the user's text, and neither a temporary file nor a new folder is left."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "a.yaml").write_text("mine")
+    copy = shutil.copyfile
+
+    def fill(one, other):
+        if Path(one).name == "c.yaml":
+            raise OSError(errno.ENOSPC, "No space left on device", str(other))
+        return copy(one, other)
+
+    monkeypatch.setattr(shutil, "copyfile", fill)
+    with pytest.raises(VerlOtelError, match="No space left"):
+        shipped.export(source, NAMES, tmp_path / "out", force=True)
+    assert tree(tmp_path / "out") == {"a.yaml": "mine"}
+
+
+def test_a_file_in_the_place_of_a_folder_leaves_what_was_there(source, tmp_path):
+    """A parent that cannot be made fails before the first file is in its place."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "below").write_text("mine")
+    with pytest.raises(VerlOtelError, match="cannot be written"):
+        shipped.export(source, NAMES, tmp_path / "out")
+    assert tree(tmp_path / "out") == {"below": "mine"}
+
+
+def test_links_and_rights_of_what_is_replaced_stay(source, tmp_path):
+    """A link leads to where it led, with the new text there; a file keeps who may read it."""
+    (tmp_path / "out").mkdir()
+    (tmp_path / "real.yaml").write_text("mine")
+    (tmp_path / "real.yaml").chmod(0o640)
+    (tmp_path / "out" / "a.yaml").symlink_to(tmp_path / "real.yaml")
+    assert shipped.export(source, NAMES, tmp_path / "out", force=True) == NAMES
+    assert (tmp_path / "out" / "a.yaml").is_symlink()
+    assert (tmp_path / "real.yaml").read_text() == "new a.yaml"
+    assert (tmp_path / "real.yaml").stat().st_mode & 0o777 == 0o640
+    assert not [name for name in tree(tmp_path / "out") if name.startswith(".")]

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel stack`` before anything is started: what is missing, taken or wrong is said plainly."""
+
+import fcntl
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from verl_otel.cli import stack_addresses, stack_children, stack_lock, stack_parts
+from verl_otel.cli.stack_parts import Plan
+from verl_otel.errors import VerlOtelError
+
+
+@pytest.fixture(autouse=True)
+def bare_machine(tmp_path, monkeypatch, runs):
+    """A machine with none of the programs, and nothing in the environment that speaks of them."""
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    for listener in stack_addresses.LISTENERS.values():
+        monkeypatch.delenv(listener.variable, raising=False)
+
+
+@pytest.fixture
+def programs(tmp_path):
+    """Programs that exist, and are never started here."""
+    for name in ("otelcol", "prometheus"):
+        (tmp_path / name).write_text("#!/bin/sh\nexit 3\n")
+        (tmp_path / name).chmod(0o755)
+    return "--otelcol", tmp_path / "otelcol", "--prometheus", tmp_path / "prometheus"
+
+
+def test_a_missing_program_is_named_with_the_ways_to_it(call, tmp_path):
+    """Without a Collector the code is 2 and the message says where was looked, how one gets it, and which option names it."""
+    done = call("stack", "--data", tmp_path / "data")
+    assert done.code == 2
+    assert "no otelcol-verl or otelcol-contrib" in done.err
+    assert str(tmp_path / "cache") in done.err
+    assert "make collector" in done.err
+    assert "--otelcol PATH" in done.err
+
+
+@pytest.mark.parametrize("option", ["--data", "--run-dir"])
+def test_a_folder_that_cannot_be_made_is_refused(call, tmp_path, option):
+    """A file in the place of a folder: code 2, and the option is named."""
+    (tmp_path / "file").write_text("")
+    folders = {"--data": tmp_path / "data", "--run-dir": tmp_path / "runs", option: tmp_path / "file" / "below"}
+    done = call("stack", *(word for pair in folders.items() for word in pair))
+    assert done.code == 2
+    assert f"{option} {tmp_path / 'file' / 'below'}" in done.err
+
+
+def test_a_program_that_is_not_there_is_refused(call, tmp_path):
+    """A path that names nothing is said to be one."""
+    done = call("stack", "--data", tmp_path / "data", "--otelcol", tmp_path / "no")
+    assert done.code == 2
+    assert f"--otelcol {tmp_path / 'no'}" in done.err
+
+
+def test_a_taken_port_is_named_with_what_moves_it(call, tmp_path, programs, monkeypatch):
+    """When somebody listens already, the code is 2 and the message names the port, its use and its variable."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setenv("OTELCOL_HTTP", f"127.0.0.1:{port}")
+        done = call("stack", "--data", tmp_path / "data", *programs)
+    assert done.code == 2
+    assert f"127.0.0.1:{port} (OTLP/HTTP)" in done.err or "OTLP/gRPC" in done.err  # a Collector may run on this machine
+    assert "--free-ports" in done.err
+
+
+def test_a_part_that_cannot_run_is_told_with_its_log(call, tmp_path, programs):
+    """A program that ends at once is said to have, with its code; the code of the command is 1."""
+    done = call("stack", "--data", tmp_path / "data", "--free-ports", *programs)
+    assert done.code == 1
+    assert "the Collector has ended with code 3" in done.err
+    assert str(tmp_path / "data" / "otelcol.log") in done.err
+
+
+def test_a_folder_that_is_in_use_is_refused_with_its_holder(call, tmp_path, programs):
+    """A second stack on the folder of a running one is code 2; it says who holds it and has written nothing there."""
+    data = tmp_path / "data"
+    data.mkdir()
+    with stack_lock.hold(data):
+        (data / "prometheus.yml").write_text("of the running one")
+        done = call("stack", "--data", data, "--free-ports", *programs)
+        assert done.code == 2
+        assert f"--data {data} is in use by process {os.getpid()} on {socket.gethostname()}" in done.err
+        assert (data / "prometheus.yml").read_text() == "of the running one"
+    assert (
+        call("stack", "--data", data, "--free-ports", *programs).code == 1
+    )  # free again: the programs are run, and end
+
+
+def test_a_folder_without_locks_is_taken(tmp_path, monkeypatch):
+    """On a disk that knows no locks the stack runs all the same."""
+
+    def refuse(*_):
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with stack_lock.hold(tmp_path):
+        assert (tmp_path / ".lock").exists()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_nothing_more_is_started_once_it_is_to_end(tmp_path, programs, wait_for, number):
+    """A signal while the Collector is not ready yet, of a closed terminal as well: it is ended, Prometheus never begins, the code is 0."""
+    _, otelcol, _, prometheus = programs
+    otelcol.write_text(
+        f"#!/bin/sh\necho $$ >{tmp_path}/otelcol.pid\nexec {sys.executable} -c 'import time; time.sleep(600)'\n"
+    )
+    prometheus.write_text(f"#!/bin/sh\n: >{tmp_path}/began\nexit 3\n")
+    command = [Path(sys.executable).with_name("verl-otel"), "stack", "--data", tmp_path / "data", "--free-ports"]
+    process = subprocess.Popen(
+        [*command, *programs],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL),  # noqa: PLW1509 - tests may run under nohup
+    )
+    pid = wait_for(lambda: (tmp_path / "otelcol.pid").exists() and (tmp_path / "otelcol.pid").read_text().strip(), 60)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (0, "")
+    assert not Path(f"/proc/{pid}").exists()
+    assert not (tmp_path / "began").exists()
+
+
+def test_nohup_is_heeded():
+    """A SIGHUP that is ignored stays ignored: the stack outlives its terminal if somebody wants that."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with stack_children.catch_signals() as ended:
+            os.kill(os.getpid(), signal.SIGHUP)
+            assert not ended.is_set()
+            os.kill(os.getpid(), signal.SIGTERM)
+            assert ended.wait(10)
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_folder_that_is_no_grafana_is_refused(call, tmp_path, programs):
+    """Before anything is started the folder is looked at."""
+    done = call("stack", "--data", tmp_path / "data", "--free-ports", *programs, "--grafana-home", tmp_path)
+    assert done.code == 2
+    assert "no bin/grafana" in done.err
+
+
+@pytest.mark.parametrize("text", ["http", "0", "65536", "127.0.0.1:", "localhost"])
+def test_a_wrong_address_is_refused(text):
+    """What has no port in it is not taken for one."""
+    with pytest.raises(VerlOtelError, match="OTELCOL_GRPC"):
+        stack_addresses.choose({"OTELCOL_GRPC": text})
+
+
+def test_addresses_are_the_usual_ones_on_the_loopback():
+    """Without variables every part listens on its usual port, on the loopback; a bare port is one there, too."""
+    usual = stack_addresses.choose({})
+    assert usual["http"] == "127.0.0.1:4318"
+    assert all(address.startswith("127.0.0.1:") for address in usual.values())
+    assert stack_addresses.choose({"OTELCOL_HTTP": "5000"})["http"] == "127.0.0.1:5000"
+
+
+def test_free_ports_are_all_different():
+    """No two listeners get the same port."""
+    found = list(stack_addresses.choose({}, free=True).values())
+    assert len(set(found)) == len(found) == len(stack_addresses.LISTENERS)
+
+
+def test_prometheus_is_told_of_this_stack(tmp_path):
+    """Its settings name the addresses, the targets and the rules of this stack, whatever characters are in a path."""
+    folder = tmp_path / 'a "b" \\c'
+    plan = Plan(stack_addresses.choose({}, free=True), folder, folder / "targets", tempo=False)
+    text = stack_parts.write_settings(plan)
+    assert f'targets: ["{plan.addresses["metrics"]}"]' in text
+    assert f'targets: ["{plan.addresses["self"]}"]' in text
+    assert json.dumps(f"{folder}/targets/*.json") in text
+    assert "127.0.0.1:8889" not in text

@@ -1,0 +1,259 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Real Collectors and a real Prometheus as children of a test: started on free ports, killed, started again."""
+
+import json
+import os
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+
+from verl_otel.cli import stack_addresses
+
+COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
+OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+def fetch(url, form=None):
+    """Return what a URL answers; with ``form`` it is posted."""
+    data = None if form is None else urllib.parse.urlencode(form, doseq=True).encode()
+    with OPENER.open(url, data, timeout=30) as answer:
+        return answer.read().decode()
+
+
+def read_spans(paths):
+    """Return the spans of files of OTLP JSON, in order: trace id, span id, and the JSON object."""
+    found = []
+    for path in paths:
+        *lines, _rest = path.read_text("utf-8").split("\n")  # what follows the last line is being written
+        for line in lines:
+            for group in json.loads(line)["resourceSpans"]:
+                for scope in group["scopeSpans"]:
+                    found += [(each["traceId"], each["spanId"], each) for each in scope["spans"]]
+    return found
+
+
+def variables_of(folder, name):
+    """Return the variables by which a tier finds its credentials."""
+    return {
+        "OTELCOL_TLS_CA": folder / "ca.pem",
+        "OTELCOL_TLS_CERT": folder / f"{name}.pem",
+        "OTELCOL_TLS_KEY": folder / f"{name}.key",
+        "OTELCOL_TOKEN_FILE": folder / "token",
+    }
+
+
+class Process:
+    """A program that a test starts, kills and starts again, with the same command and the same ports."""
+
+    ready_path = "/"
+
+    def __init__(self, folder, name, listener):
+        self.folder = folder / name
+        self.folder.mkdir(parents=True)
+        self.name = name
+        self.log = self.folder / "log.txt"
+        self.addresses = stack_addresses.choose({}, free=True)
+        self.ready_url = f"http://{self.addresses[listener]}{self.ready_path}"
+        self.process = None
+
+    def command(self):
+        raise NotImplementedError
+
+    def environ(self):
+        return {}
+
+    def port(self, listener):
+        return self.addresses[listener].rpartition(":")[2]
+
+    def start(self, seconds=60):
+        """Start it and wait until it answers."""
+        assert self.process is None, f"{self.name} runs"
+        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL", "VERL_"))}
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                [str(word) for word in self.command()],
+                env={**inherited, **{key: str(value) for key, value in self.environ().items()}},
+                cwd=self.folder,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+        deadline = time.monotonic() + seconds
+        while not self.is_ready():
+            assert self.process.poll() is None, f"{self.name} has ended: {self.read_log()[-3000:]}"
+            assert time.monotonic() < deadline, f"{self.name} is not ready: {self.read_log()[-3000:]}"
+            time.sleep(0.05)
+        return self
+
+    def is_ready(self):
+        try:
+            fetch(self.ready_url)
+        except OSError:
+            return False
+        return True
+
+    def kill(self, number=signal.SIGKILL, seconds=60):
+        """Send a signal and wait for the end."""
+        if self.process is not None:
+            self.process.send_signal(number)
+            try:
+                self.process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+                raise
+            self.process = None
+
+    def stop(self):
+        """End it as an operator does; what it held is on the disk then."""
+        self.kill(signal.SIGTERM)
+
+    def read_log(self):
+        return self.log.read_text("utf-8", "replace")
+
+
+class Tier(Process):
+    """A Collector.
+
+    Args:
+        program: otelcol-verl.
+        folder: Where its folder goes; the queue on the disk and a file of traces are in it.
+        name: What it is called in the test.
+        files: Configurations of collector/, the base first; or paths of others.
+        variables: Variables in addition to the ports.
+    """
+
+    def __init__(self, program, folder, name, files, **variables):
+        super().__init__(folder, name, "health")
+        self.program, self.files, self.variables = program, files, variables
+        self.trace_file = self.folder / "traces.jsonl"
+
+    def command(self):
+        return [self.program, *(f"--config={COLLECTOR / each}" for each in self.files)]
+
+    def environ(self):
+        return {
+            "OTELCOL_GRPC": self.addresses["grpc"],
+            "OTELCOL_HTTP": self.addresses["http"],
+            "OTELCOL_METRICS": self.addresses["metrics"],
+            "OTELCOL_SPAN_METRICS": self.addresses["tempo"],
+            "OTELCOL_HEALTH": self.addresses["health"],
+            "OTELCOL_SELF_PORT": self.port("self"),
+            "OTELCOL_STATE_DIR": self.folder / "queue",
+            "OTELCOL_TRACE_FILE": self.trace_file,
+            **self.variables,
+        }
+
+    @property
+    def http_url(self):
+        return f"http://{self.addresses['http']}"
+
+    @property
+    def grpc_name(self):
+        """Where clients with TLS reach it: by the name that is in the certificates."""
+        return f"localhost:{self.port('grpc')}"
+
+    def own(self, name, **labels):
+        """Return the sum of one of its own metrics, over the series with these labels."""
+        page = fetch(f"http://{self.addresses['self']}/metrics")
+        total = 0.0
+        for line in page.splitlines():
+            full, _, value = line.rpartition(" ")
+            if full.partition("{")[0].removesuffix("_total") == name and all(
+                f'{key}="{wanted}"' in full for key, wanted in labels.items()
+            ):
+                total += float(value)
+        return total
+
+    def spans(self):
+        """Return the spans in its file of traces: trace id, span id and the JSON object of each, in order."""
+        return read_spans([self.trace_file] if self.trace_file.exists() else [])
+
+
+class Prometheus(Process):
+    """A Prometheus with the project's own settings, which scrapes every second.
+
+    Args:
+        program: prometheus.
+        folder: Where its folder goes.
+        name: What it is called in the test.
+        tier: The Collector that it scrapes, if any.
+        targets: Folder of ``file_sd`` files, if any.
+    """
+
+    ready_path = "/-/ready"
+
+    def __init__(self, program, folder, name="prometheus", tier=None, targets=None):
+        super().__init__(folder, name, "prometheus")
+        self.program = program
+        self.settings = self.folder / "prometheus.yml"
+        text = (COLLECTOR / "prometheus.yml").read_text("utf-8")
+        nobody = tier or self
+        for old, new in {
+            "scrape_interval: 10s": "scrape_interval: 1s",
+            "evaluation_interval: 15s": "evaluation_interval: 1s",
+            "[rules/*.rules.yml]": "[]",
+            '"127.0.0.1:8889"': json.dumps(nobody.addresses["metrics"]),
+            '"127.0.0.1:8888"': json.dumps(nobody.addresses["self"]),
+            '"targets/*.json"': json.dumps(f"{targets or self.folder}/*.json"),
+            "refresh_interval: 15s": "refresh_interval: 1s",
+        }.items():
+            assert text.count(old) == 1, old
+            text = text.replace(old, new)
+        self.settings.write_text(text, "utf-8")
+
+    @property
+    def url(self):
+        return f"http://{self.addresses['prometheus']}"
+
+    @property
+    def otlp_url(self):
+        return f"{self.url}/api/v1/otlp"
+
+    @property
+    def write_url(self):
+        return f"{self.url}/api/v1/write"
+
+    def command(self):
+        return [
+            self.program,
+            f"--config.file={self.settings}",
+            f"--storage.tsdb.path={self.folder / 'data'}",
+            f"--web.listen-address={self.addresses['prometheus']}",
+            "--enable-feature=exemplar-storage",
+            "--web.enable-otlp-receiver",
+            "--web.enable-remote-write-receiver",
+            "--log.level=warn",
+        ]
+
+    def ask(self, path, **form):
+        """Return the data of an answer of its HTTP interface."""
+        try:
+            answer = json.loads(fetch(f"{self.url}/api/v1/{path}", form))
+        except urllib.error.HTTPError as error:
+            raise AssertionError(f"{path} {form}: {error.read().decode()[:500]}") from None
+        assert answer["status"] == "success", answer
+        return answer["data"]
+
+    def query(self, expression):
+        """Return the result of an instant query: (labels, value) of every series."""
+        return [(each["metric"], float(each["value"][1])) for each in self.ask("query", query=expression)["result"]]
+
+    def total(self, name="user_things_total", **labels):
+        """Return the sum of a metric over all series with these labels."""
+        selector = ",".join(f'{key}="{value}"' for key, value in labels.items())
+        return sum(value for _, value in self.query(f"{name}{{{selector}}}"))
+
+    def exemplars(self, selector, seconds=600):
+        """Return the exemplars of a selector: (labels of the series, labels of the exemplar, value)."""
+        now = time.time()
+        groups = self.ask("query_exemplars", query=selector, start=now - seconds, end=now + 60)
+        return [
+            (group["seriesLabels"], each["labels"], float(each["value"]))
+            for group in groups
+            for each in group["exemplars"]
+        ]

@@ -1,0 +1,176 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How each part of the stack is started: its command, its files, its variables."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from verl_otel.cli import shipped
+from verl_otel.cli.stack_children import Child
+from verl_otel.errors import VerlOtelError
+
+MEMORY_MIB: Final = 1024
+"""What the Collector may use (`OTELCOL_MEMORY_MIB`); Go's own limit is four fifths of it."""
+_HIDDEN: Final = ("OTEL_", "VERL_OTEL_")
+"""Beginnings of variables that speak of trainings: the parts of the stack do not trace themselves."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What the parts need to know of one another.
+
+    Args:
+        addresses: ``host:port`` of every listener.
+        data: The folder that everything is written to.
+        targets: The folder of the ``file_sd`` files of trainings on this machine.
+        tempo: Whether there is a Tempo.
+    """
+
+    addresses: Mapping[str, str]
+    data: Path
+    targets: Path
+    tempo: bool
+
+    def url(self, name: str) -> str:
+        """Return the URL of a listener."""
+        return f"http://{self.addresses[name]}"
+
+    def port(self, name: str) -> str:
+        """Return the port of a listener."""
+        return self.addresses[name].rpartition(":")[2]
+
+    @property
+    def trace_file(self) -> Path:
+        """Where kept traces are without a Tempo."""
+        return self.data / "traces.jsonl"
+
+    def make_folder(self, name: str) -> Path:
+        """Make a folder of one part."""
+        folder = self.data / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+
+def make_collector(program: Path, plan: Plan) -> Child:
+    """Return the Collector: ``local.yaml``, with kept traces in Tempo or in a file."""
+    files = shipped.find_folder("collector")
+    names = ["local.yaml"] if plan.tempo else ["local.yaml", "traces-to-file.yaml"]
+    memory = os.environ.get("OTELCOL_MEMORY_MIB", str(MEMORY_MIB))
+    environ = {
+        **_environment(),
+        "OTELCOL_GRPC": plan.addresses["grpc"],
+        "OTELCOL_HTTP": plan.addresses["http"],
+        "OTELCOL_METRICS": plan.addresses["metrics"],
+        "OTELCOL_HEALTH": plan.addresses["health"],
+        "OTELCOL_SELF_PORT": plan.port("self"),
+        "OTELCOL_TRACE_STORE": plan.addresses["store"],
+        "OTELCOL_STATE_DIR": str(plan.make_folder("otelcol")),
+        "OTELCOL_TRACE_FILE": str(plan.trace_file),
+        "OTELCOL_MEMORY_MIB": memory,
+    }
+    if memory.isdecimal():
+        environ.setdefault("GOMEMLIMIT", f"{int(memory) * 4 // 5}MiB")
+    command = [str(program), *(f"--config={files / name}" for name in names)]
+    return Child("the Collector", command, environ, plan.url("health"), plan.data / "otelcol.log")
+
+
+def make_prometheus(program: Path, plan: Plan) -> Child:
+    """Return Prometheus, with the rules that come with verl-otel."""
+    settings = plan.data / "prometheus.yml"
+    settings.write_text(write_settings(plan), "utf-8")
+    command = [
+        str(program),
+        f"--config.file={settings}",
+        f"--storage.tsdb.path={plan.make_folder('prometheus')}",
+        f"--web.listen-address={plan.addresses['prometheus']}",
+        "--enable-feature=exemplar-storage",
+        "--web.enable-otlp-receiver",
+    ]
+    return Child(
+        "Prometheus", command, _environment(), f"{plan.url('prometheus')}/-/ready", plan.data / "prometheus.log"
+    )
+
+
+def write_settings(plan: Plan) -> str:
+    """Return ``prometheus.yml`` with the addresses and folders of this stack in it.
+
+    Raises:
+        VerlOtelError: The file is not the one that this version was made with.
+    """
+    text = (shipped.find_folder("collector") / "prometheus.yml").read_text("utf-8")
+    changes = {
+        "[rules/*.rules.yml]": json.dumps([str(path) for path in find_rules()]),
+        '"127.0.0.1:8889"': json.dumps(plan.addresses["metrics"]),
+        '"127.0.0.1:8888"': json.dumps(plan.addresses["self"]),
+        '"targets/*.json"': json.dumps(f"{plan.targets}/*.json"),
+    }
+    for old, new in changes.items():
+        if text.count(old) != 1:
+            raise VerlOtelError(f"prometheus.yml of this installation does not say {old} once")
+        text = text.replace(old, new)
+    return text
+
+
+def find_rules() -> list[Path]:
+    """Return the rule files that come with verl-otel."""
+    try:
+        return sorted((shipped.find_folder("dashboards") / "rules").glob("*.rules.yml"))
+    except VerlOtelError:
+        return []
+
+
+def make_tempo(program: Path, plan: Plan) -> Child:
+    """Return Tempo, with its disk in the stack's folder."""
+    environ = {
+        **_environment(),
+        "TEMPO_DATA": str(plan.make_folder("tempo")),
+        "TEMPO_OTLP": plan.addresses["store"],
+        "TEMPO_HTTP_PORT": plan.port("tempo"),
+        "TEMPO_GRPC_PORT": plan.port("tempo-grpc"),
+    }
+    settings = shipped.find_folder("collector") / "tempo.yaml"
+    command = [str(program), f"-config.file={settings}", "-config.expand-env=true"]
+    return Child("Tempo", command, environ, f"{plan.url('tempo')}/ready", plan.data / "tempo.log")
+
+
+def make_grafana(home: Path, plan: Plan) -> Child:
+    """Return Grafana, with the boards that come with verl-otel.
+
+    Raises:
+        VerlOtelError: The folder is not one of Grafana.
+    """
+    program = next(
+        (home / "bin" / name for name in ("grafana", "grafana-server") if (home / "bin" / name).exists()), None
+    )
+    if program is None:
+        raise VerlOtelError(f"--grafana-home {home}: there is no bin/grafana in it")
+    boards = shipped.find_folder("dashboards")
+    host, _, port = plan.addresses["grafana"].rpartition(":")
+    folder = plan.make_folder("grafana")
+    environ = {
+        **_environment(),
+        "GF_PATHS_DATA": str(folder),
+        "GF_PATHS_LOGS": str(folder / "log"),
+        "GF_PATHS_PLUGINS": str(folder / "plugins"),
+        "GF_PATHS_PROVISIONING": str(boards / "provisioning"),
+        "GF_SERVER_HTTP_ADDR": host,
+        "GF_SERVER_HTTP_PORT": port,
+        "GF_ANALYTICS_REPORTING_ENABLED": "false",
+        "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+        "PROMETHEUS_URL": plan.url("prometheus"),
+        "TEMPO_URL": plan.url("tempo"),
+        "VERL_OTEL_BOARDS": str(boards / "generated"),
+    }
+    words = [str(program), "server"] if program.name == "grafana" else [str(program)]
+    command = [*words, "--homepath", str(home)]
+    return Child("Grafana", command, environ, f"{plan.url('grafana')}/api/health", plan.data / "grafana.log")
+
+
+def _environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith(_HIDDEN)}
