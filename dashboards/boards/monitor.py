@@ -1,0 +1,140 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verl RL Training Monitor: the board of the guides that people have built by hand.
+
+The first row has four charts whose PromQL is that of the founding guide, to the letter: it names no run. The variable "Filters" narrows them,
+since Grafana adds it to queries. The other rows follow the second guide.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.parts import panels, variables
+from dashboards.parts.board import Board, Row
+from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.panels import Panel
+from dashboards.parts.queries import buckets, query
+
+CHARTS: Final = {
+    "Training progress": "rate(verl_training_steps_total[5m])",
+    "Generation latency P95": "histogram_quantile(0.95, sum(rate(verl_sample_generation_seconds_bucket[5m])) by (le))",
+    "GPU memory": "verl_gpu_memory_used_bytes / 1024 / 1024 / 1024",
+    "Average reward": "verl_average_reward",
+}
+"""The four charts of the founding guide, to the letter."""
+
+
+def progress() -> Panel:
+    """Does the training go on?"""
+    text = "Steps for a second over five minutes, of all runs unless filtered. Steps of more than five minutes show as single humps."
+    return panels.lines("Training progress", text, "short", query(CHARTS["Training progress"]), width=6, low=0)
+
+
+def latency() -> Panel:
+    """How long does a batch take to generate?"""
+    text = "95th percentile of generating a batch, over five minutes and all runs together. Empty where no batch ended in five minutes."
+    asked = query(CHARTS["Generation latency P95"], "p95", exemplars=True)
+    return panels.lines("Generation latency P95", text, "s", asked, width=6, low=0)
+
+
+def memory() -> Panel:
+    """How much GPU memory is used?"""
+    text = "Memory that tensors of the framework occupy, in GiB, by device. The engine's KV cache is not in it."
+    return panels.lines(
+        "GPU memory", text, "none", query(CHARTS["GPU memory"], "{{instance}} {{device}}"), width=6, low=0
+    )
+
+
+def average() -> Panel:
+    """What is the average reward?"""
+    text = "Mean reward of the last step of each run. It steps once a step: a flat line may be one long step."
+    return panels.lines("Average reward", text, "short", query(CHARTS["Average reward"]), width=6)
+
+
+def reward_mean() -> Panel:
+    """Does the reward rise?"""
+    text = "Core signal, should rise steadily. It says nothing about the quality of the model when the reward can be tricked: see KL."
+    asked = query("verl_reward_score_mean{run}", "{{verl_run_id}} {{verl_data_source}}")
+    return panels.lines("reward_mean", text, "short", asked)
+
+
+def divergence() -> Panel:
+    """How far is the policy from the reference?"""
+    text = (
+        "KL to the reference model. Too large is a sign of reward hacking. It is empty where no KL loss is configured."
+    )
+    return panels.lines(
+        "kl_divergence",
+        text,
+        "short",
+        query("verl_actor_kl_loss{run}"),
+        steps=((None, "transparent"), (find_bound("reference_kl"), "red")),
+    )
+
+
+def entropy() -> Panel:
+    """Does the policy collapse?"""
+    text = "Entropy per token. Too low is a mode collapse; what is low depends on the task."
+    return panels.lines("entropy", text, "short", query("verl_actor_entropy{run}"), low=0)
+
+
+def critic_loss() -> Panel:
+    """Does the critic learn?"""
+    text = "Value loss, should fall smoothly. Empty without a critic."
+    return panels.lines("critic_loss", text, "short", query("verl_critic_vf_loss{run}"), width=12)
+
+
+def actor_loss() -> Panel:
+    """Is the actor's loss sane?"""
+    text = "Loss of the policy gradient. Its size depends on advantages; it need not fall."
+    return panels.lines("actor_loss", text, "short", query("verl_actor_pg_loss{run}"), width=12)
+
+
+def gpu_utilization() -> Panel:
+    """Are the GPUs used?"""
+    text = (
+        "Utilisation of each GPU, in percent, one above the other and all chosen runs together: the height is the number of busy GPUs times "
+        "100. Dips while the rollout waits are normal; the board GPU and hosts knows the phases."
+    )
+    asked = query("max by (verl_run_id, hw_id) (hw_gpu_utilization_ratio{run}) * 100", "{{verl_run_id}} {{hw_id}}")
+    return panels.stacked("gpu_utilization", text, "percent", asked, width=12)
+
+
+def rollout_latency() -> Panel:
+    """How long are rollouts?"""
+    text = "Trajectories by their duration, all chosen runs together. Big swings may be memory or the network; see Rollout and long tail."
+    asked = buckets("sum by (le) (increase(verl_rollout_trajectory_duration_seconds_bucket{run}[rate]))")
+    return panels.heat("rollout_latency_seconds", text, "s", asked)
+
+
+def throughput() -> Panel:
+    """How many tokens a second?"""
+    text = "Tokens of a step for each second and GPU, as verl logs it."
+    return panels.lines("throughput", text, "short", query("verl_perf_throughput{run}"), width=12, low=0)
+
+
+def memory_by_rank() -> Panel:
+    """How much memory does each rank use?"""
+    text = "Memory of the GPU that tensors of each process occupy. The engine's KV cache is not in it."
+    asked = query("verl_gpu_memory_used_bytes{run}", "{{instance}} {{device}}")
+    return panels.lines("memory usage", text, "bytes", asked, width=12, low=0)
+
+
+BOARD: Final = Board(
+    name="monitor",
+    title="Verl RL Training Monitor",
+    text="The four charts of the founding guide with its own PromQL, then the rows of the second guide.",
+    rows=(
+        Row("Training monitor", (progress, latency, memory, average)),
+        Row("Row 1: reward, KL, entropy", (reward_mean, divergence, entropy)),
+        Row("Row 2: losses", (critic_loss, actor_loss)),
+        Row("Row 3: GPUs and rollouts", (gpu_utilization, rollout_latency)),
+        Row("Row 4: throughput and memory", (throughput, memory_by_rank)),
+    ),
+    variables=(
+        variables.data_source,
+        *variables.RUNS,
+        variables.filters,
+    ),
+)

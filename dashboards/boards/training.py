@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Training: the values that verl logs at each step, unchanged.
+
+verl logs NaN where it has no value (for example when all samples of a step were aborted): that is a gap in a curve.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from dashboards.parts import panels, variables
+from dashboards.parts.board import Board, Row
+from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.panels import Panel
+from dashboards.parts.queries import part, plain, query
+
+
+def _scalars(
+    title: str,
+    text: str,
+    unit: str,
+    names: dict[str, str],
+    *,
+    width: int = 8,
+    low: float | None = None,
+    steps: panels.Steps = (),
+) -> Panel:
+    """Return curves of values of `Tracking.log`.
+
+    Args:
+        title: Title.
+        text: What it shows, and what it does not prove.
+        unit: Grafana's name of the unit.
+        names: What each metric is called.
+        width: Columns, of 24.
+        low: Where the axis begins.
+        steps: Bounds that are drawn.
+    """
+    return panels.lines(title, text, unit, *plain(names), width=width, low=low, steps=steps)
+
+
+def policy_loss() -> Panel:
+    """Is the policy loss sane?"""
+    text = (
+        "Loss of the policy gradient. Its size depends on advantages and on how tokens are averaged; it need not fall."
+    )
+    return _scalars("Policy loss", text, "short", {"verl_actor_pg_loss": "", "verl_actor_loss": "with all terms"})
+
+
+def value_loss() -> Panel:
+    """Does the critic learn?"""
+    text = "Loss of the value model; empty without a critic (GRPO and its like). It should fall and stay low; a jump goes before a fall of the reward."
+    return _scalars("Value loss", text, "short", {"verl_critic_vf_loss": ""}, low=0)
+
+
+def explained() -> Panel:
+    """Does the critic explain the returns?"""
+    text = "Share of the variance of returns that values explain: 1 is all, 0 no better than the mean, below 0 worse than it. Empty without a critic."
+    return _scalars("Explained variance", text, "short", {"verl_critic_vf_explained_var": ""})
+
+
+def clipped() -> Panel:
+    """How often does the clip hold?"""
+    text = "Share of tokens whose ratio was clipped. 0 throughout: steps are small, or each batch is used once. High: steps are too big."
+    names = {
+        "verl_actor_pg_clipfrac": "policy",
+        "verl_actor_pg_clipfrac_lower": "policy, lower",
+        "verl_critic_vf_clipfrac": "value",
+    }
+    return _scalars("Clip fraction", text, "percentunit", names, low=0)
+
+
+def gradients() -> Panel:
+    """How big are the gradients?"""
+    text = "Norm before clipping. A single peak is noise; a rise over many steps is not."
+    return _scalars(
+        "Gradient norm", text, "short", {"verl_actor_grad_norm": "actor", "verl_critic_grad_norm": "critic"}, low=0
+    )
+
+
+def rate() -> Panel:
+    """What is the learning rate?"""
+    text = "Learning rate of the last mini-batch of the step: what the schedule says, and not what an adaptive optimiser makes of it."
+    return _scalars("Learning rate", text, "sci", {"verl_actor_lr": "actor", "verl_critic_lr": "critic"}, low=0)
+
+
+def reference_kl() -> Panel:
+    """How far is the policy from the reference?"""
+    text = "KL to the reference model, as a loss term and as a penalty in the reward: whichever is configured. It grows over a training."
+    names = {"verl_actor_kl_loss": "loss term", "verl_actor_reward_kl_penalty": "in the reward"}
+    return _scalars("KL to the reference", text, "short", names)
+
+
+def policy_kl() -> Panel:
+    """How far does one step go?"""
+    text = "KL between the policy before and after the step, estimated (it may be negative). Above 0.1 steps are aggressive, below 0.005 timid."
+    bounds = ((None, "transparent"), (find_bound("policy_kl_high"), "orange"), (find_bound("policy_kl_stop"), "red"))
+    return _scalars("Policy KL", text, "short", {"verl_actor_ppo_kl": ""}, steps=bounds)
+
+
+def entropy() -> Panel:
+    """Does the policy still explore?"""
+    text = "Entropy per token, in nats. A fast fall to 0 is a collapse. The two differ in how tokens are averaged."
+    return _scalars(
+        "Entropy", text, "short", {"verl_actor_entropy": "", "verl_actor_entropy_loss": "as a loss term"}, low=0
+    )
+
+
+def rewards() -> Panel:
+    """What does the step train on?"""
+    text = "Score as the reward function gave it, and reward after a KL penalty, if there is one: mean, smallest and largest."
+    names = {
+        "verl_critic_score_mean": "score",
+        "verl_critic_rewards_mean": "reward",
+        "verl_critic_rewards_min": "smallest",
+        "verl_critic_rewards_max": "largest",
+    }
+    return _scalars("Score and reward", text, "short", names)
+
+
+def spread() -> Panel:
+    """How far are the scores of a step apart?"""
+    text = (
+        "Scores that each step trained on: smallest, median and largest. Where they are one line, every sample was worth the same. A single "
+        "largest value far above the others may be a hole in the reward function."
+    )
+    names = {"verl_reward_score_min": "smallest", "verl_reward_score_p50": "median", "verl_reward_score_max": "largest"}
+    return panels.lines("Scores of a step", text, "short", *plain(names, "verl_run_id, verl_data_source"))
+
+
+def advantages() -> Panel:
+    """Are there advantages to learn from?"""
+    text = "Advantages over all tokens of the step: mean, smallest and largest. All at 0: every group has equal rewards, nothing is learnt."
+    names = {f"verl_critic_advantages_{each}": each for each in ("mean", "min", "max")}
+    return _scalars("Advantages", text, "short", names)
+
+
+def returns() -> Panel:
+    """Do values follow returns?"""
+    text = "Mean of returns and of the values that the critic predicts. Without a critic there are only returns."
+    return _scalars(
+        "Returns and values",
+        text,
+        "short",
+        {"verl_critic_returns_mean": "returns", "verl_critic_values_mean": "values"},
+    )
+
+
+def bins() -> Panel:
+    """How are the scores spread?"""
+    text = "Share of samples in each bin of the score, by its lower bound, once a run. The mean hides two hills; this does not."
+    binned = "sum by (verl_reward_bin) (rate(verl_reward_samples_total{run}[window]))"
+    every = "sum (rate(verl_reward_samples_total{run}[window]))"
+    asked = query(part(binned, every, on=""), "{{verl_reward_bin}}")
+    return panels.stacked("Scores by bin", text, "percentunit", asked, high=1)
+
+
+def lengths() -> Panel:
+    """How long are the responses?"""
+    text = "Tokens of responses, and the configured bound. Longer responses with the same reward are a warning, and cost time."
+    asked = plain({f"verl_response_length_{each}": each for each in ("mean", "max", "min")})
+    bound = query('verl_limit{run, verl_limit_name="response_tokens"}', "{{verl_run_id}} bound")
+    return panels.lines("Length of responses", text, "short", *asked, bound, low=0)
+
+
+def cut() -> Panel:
+    """How many responses are cut off?"""
+    text = "Share of responses and of prompts that reached the bound, and of samples that were aborted. A cut response has no end to be rewarded for."
+    names = {
+        "verl_response_length_clip_ratio": "responses",
+        "verl_prompt_length_clip_ratio": "prompts",
+        "verl_response_aborted_ratio": "aborted",
+    }
+    return _scalars("Cut off at the bound", text, "percentunit", names, low=0)
+
+
+def utilization() -> Panel:
+    """How much of the GPUs' arithmetic is used?"""
+    text = "Model FLOPs utilisation as verl estimates it, of the update alone: the rollout is not in it. 0 where verl does not know the model or the device."
+    return _scalars(
+        "MFU", text, "percentunit", {"verl_perf_mfu_actor": "actor", "verl_perf_mfu_critic": "critic"}, low=0
+    )
+
+
+def mismatch() -> Panel:
+    """Do engine and trainer agree?"""
+    text = (
+        "KL between what the engine sampled from and what the trainer computes for the same tokens. It should be near 0: a rise is another "
+        "precision, stale weights or a wrong template, and training is off-policy without saying so."
+    )
+    return _scalars(
+        "Rollout against trainer", text, "short", {"verl_rollout_corr_kl": "KL", "verl_rollout_corr_k3_kl": "KL (k3)"}
+    )
+
+
+def probabilities() -> Panel:
+    """How far apart are the probabilities?"""
+    text = "Difference of the probabilities of sampled tokens, engine against trainer: mean and largest. Needs `rollout.calculate_log_probs`."
+    names = {"verl_training_rollout_probs_diff_mean": "mean", "verl_training_rollout_probs_diff_max": "largest"}
+    return _scalars("Difference of probabilities", text, "short", names, low=0)
+
+
+def perplexity() -> Panel:
+    """Do both sides find the tokens equally likely?"""
+    text = "Perplexity by the trainer against that by the engine: 1 is agreement."
+    return _scalars("Ratio of perplexities", text, "short", {"verl_rollout_corr_ppl_ratio": ""})
+
+
+def off_policy() -> Panel:
+    """How many versions behind are the samples?"""
+    text = "Model versions between generation and training, as verl logs them: mean and largest of each step. 0 is on-policy."
+    names = {
+        "verl_training_off_policy_trajectory_staleness_mean": "mean",
+        "verl_training_off_policy_trajectory_staleness_max": "largest",
+    }
+    return _scalars("Off-policy", text, "short", names, low=0)
+
+
+def validation() -> Panel:
+    """Is the model better?"""
+    text = "Validation scores, by data source and variable. They are the proof that the reward is not; each stays until the next validation."
+    asked = query(
+        "verl_validation_score{run}", "{{verl_run_id}} {{verl_data_source}} {{verl_variable}} {{verl_aggregate}}"
+    )
+    return panels.lines("Validation", text, "short", asked, width=16)
+
+
+def trend() -> Panel:
+    """Does it rise, beyond noise?"""
+    text = "Kendall's tau of the last 20 values: 1 rises throughout, -1 falls, near 0 there is no trend. It needs no scale, and 8 values."
+    asked = query("verl_training_trend{run}", "{{verl_run_id}} {{verl_metric}}")
+    return panels.lines("Trend", text, "short", asked, low=-1, high=1)
+
+
+BOARD: Final = Board(
+    name="training",
+    title="verl / Training",
+    text="The values that verl logs at each step. A gap is a NaN: verl logs one where it has no value.",
+    rows=(
+        Row("Reward and validation", (validation, trend, rewards, spread, advantages, returns, bins)),
+        Row("Policy", (policy_loss, clipped, gradients, reference_kl, policy_kl, entropy)),
+        Row("Critic and optimiser", (value_loss, explained, rate)),
+        Row("Responses", (lengths, cut, utilization)),
+        Row("Rollout correction", (mismatch, probabilities, perplexity, off_policy)),
+    ),
+    variables=(variables.data_source, *variables.RUNS, variables.window),
+)

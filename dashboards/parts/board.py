@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A board: rows of panels, laid out from left to right, with the variables, links and marks that all boards share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
+
+from grafana_foundation_sdk.builders import dashboard
+from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSync, GridPos
+from grafana_foundation_sdk.models.dashboard import Panel as PanelModel
+
+from dashboards.parts import links, marks, variables
+from dashboards.parts.panels import Panel
+
+COLUMNS: Final = 24
+SCHEMA: Final = 39
+"""Version of Grafana's schema: that of Grafana 10.3. Older ones read what they know of it; newer ones bring it up to date."""
+Make = Callable[[], Panel]
+
+
+@dataclass(frozen=True)
+class Row:
+    """A heading and the panels below it."""
+
+    title: str
+    panels: tuple[Make, ...]
+    folded: bool = False
+    """Whether it is folded until somebody opens it: its queries are not asked before."""
+
+
+@dataclass(frozen=True)
+class Board:
+    """What one board is made of."""
+
+    name: str
+    """A key of `links.UIDS`, and the name of the file."""
+    title: str
+    text: str
+    rows: tuple[Row, ...]
+    variables: tuple[Callable[[], variables.Variable], ...]
+
+    def build(self) -> Dashboard:
+        """Return the board as Grafana's classic model."""
+        made = dashboard.Dashboard(self.title)
+        self._describe(made)
+        self._place(made)
+        board = made.build()
+        board.schema_version = SCHEMA
+        return board
+
+    def _describe(self, made: dashboard.Dashboard) -> None:
+        """Say what is above the panels."""
+        made.uid(links.UIDS[self.name]).description(self.text).tags([links.TAG, "generated"]).readonly()
+        made.refresh("30s").time("now-6h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+        for variable in self.variables:
+            made.with_variable(variable())
+        for mark in marks.every():
+            made.annotation(mark)
+        made.link(links.boards())
+
+    def _place(self, made: dashboard.Dashboard) -> None:
+        """Add the rows, each below the last."""
+        y, number = 0, 0
+        for row in self.rows:
+            number += 1
+            heading = (
+                dashboard.Row(row.title).id(number).grid_pos(GridPos(x=0, y=y, w=COLUMNS, h=1)).collapsed(row.folded)
+            )
+            placed, bottom = _lay_out(row.panels, y + 1, number)
+            number += len(placed)
+            if row.folded:
+                for panel in placed:
+                    heading.with_panel(_Built(panel))  # type: ignore[arg-type]
+            made.with_row(heading)
+            if not row.folded:
+                for panel in placed:
+                    made.with_panel(_Built(panel))  # type: ignore[arg-type]
+            y = y + 1 if row.folded else bottom
+
+
+class _Built:
+    """A panel that is built already, where a builder is expected."""
+
+    def __init__(self, panel: PanelModel) -> None:
+        self._panel = panel
+
+    def build(self) -> PanelModel:
+        return self._panel
+
+
+def _lay_out(makes: tuple[Make, ...], top: int, number: int) -> tuple[list[PanelModel], int]:
+    """Return panels with places and numbers, and where the next row begins.
+
+    Args:
+        makes: Functions that make the panels.
+        top: Where the first line begins.
+        number: The number that was given last.
+    """
+    placed: list[PanelModel] = []
+    x, y, tallest = 0, top, 0
+    for make in makes:
+        panel = make().build()
+        size = panel.grid_pos or GridPos()
+        if x + size.w > COLUMNS:
+            x, y, tallest = 0, y + tallest, 0
+        number += 1
+        panel.id_val = number
+        panel.grid_pos = GridPos(x=x, y=y, w=size.w, h=size.h)
+        x, tallest = x + size.w, max(tallest, size.h)
+        placed.append(panel)
+    return placed, y + tallest

@@ -1,0 +1,130 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the queries of a panel answer: curves, or the rows of a table after its transformations."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dashboards.preview.client import Prometheus, Series
+from dashboards.preview.interpolation import Values
+
+_LEGEND: Final = re.compile(r"\{\{\s*(\w+)\s*\}\}")
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A series with the name that the panel gives it."""
+
+    name: str
+    series: Series
+
+
+def curves(panel: Mapping[str, Any], values: Values, prometheus: Prometheus, scoped: Mapping[str, str]) -> list[Curve]:
+    """Return what the queries of a panel find, in their order. Raises `QueryError`."""
+    found = []
+    for target in panel["targets"]:
+        legend = target.get("legendFormat", "")
+        answer = _ask(target, values, prometheus, scoped)
+        found.extend(Curve(_name(legend, series.labels), series) for series in answer)
+    return found
+
+
+@dataclass(frozen=True)
+class Mark:
+    """Something that happened, on every time axis."""
+
+    name: str
+    color: str
+    start: float
+    """Unix time, in seconds."""
+    end: float
+
+
+def marks(board: Mapping[str, Any], values: Values, prometheus: Prometheus) -> list[Mark]:
+    """Return what the annotations of a board find that are switched on: the beginning of each. Raises `QueryError`."""
+    found = []
+    period = values.period
+    for each in board["annotations"]["list"]:
+        if not each["enable"] or "expr" not in each:
+            continue
+        for series in prometheus.ask_range(values.fill(each["expr"]), period.start, period.end, period.step):
+            start = end = series.times[0]
+            for time in series.times[1:]:
+                if time - end > period.step * 1.5:  # neighbours are one mark, as in Grafana
+                    found.append(Mark(each["name"], each["iconColor"], start, end))
+                    start = time
+                end = time
+            found.append(Mark(each["name"], each["iconColor"], start, end))
+    return found
+
+
+def _ask(target: Mapping[str, Any], values: Values, prometheus: Prometheus, scoped: Mapping[str, str]) -> list[Series]:
+    expression = values.fill(target["expr"], **scoped)
+    period = values.period
+    if target.get("instant"):
+        return prometheus.ask(expression, period.end)
+    return prometheus.ask_range(expression, period.start, period.end, period.step)
+
+
+def _name(legend: str, labels: Mapping[str, str]) -> str:
+    if not legend or legend == "__auto":
+        return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "value"
+    return " ".join(_LEGEND.sub(lambda found: labels.get(found[1], ""), legend).split())
+
+
+def table(panel: Mapping[str, Any], values: Values, prometheus: Prometheus) -> list[Row]:
+    """Return the rows of a table, its transformations done. Raises `QueryError`."""
+    many = len(panel["targets"]) > 1
+    rows: list[Row] = []
+    for target in panel["targets"]:
+        field = f"Value #{target['refId']}" if many else "Value"
+        answer = _ask(target, values, prometheus, {})
+        rows.extend({"Time": series.times[-1], **series.labels, field: series.values[-1]} for series in answer)
+    for step in panel.get("transformations", ()):
+        rows = _TRANSFORMATIONS[step["id"]](rows, step["options"])
+    by = [each["displayName"] for each in panel["options"].get("sortBy", ())]
+    for column in by:
+        rows.sort(key=lambda row: (column in row, row.get(column, 0)), reverse=True)
+    return rows
+
+
+def _merge(rows: list[Row], _: Mapping[str, Any]) -> list[Row]:
+    """Join rows whose common fields are equal, as Grafana's `merge` does."""
+    merged: list[Row] = []
+    for row in rows:
+        for known in merged:
+            if all(known[key] == row[key] for key in known.keys() & row.keys()) and not row.keys() <= known.keys():
+                known.update(row)
+                break
+        else:
+            merged.append(dict(row))
+    return merged
+
+
+def _keep(rows: list[Row], options: Mapping[str, Any]) -> list[Row]:
+    names = options["include"]["names"]
+    return [{key: value for key, value in row.items() if key in names} for row in rows]
+
+
+def _organize(rows: list[Row], options: Mapping[str, Any]) -> list[Row]:
+    order: Mapping[str, int] = options["indexByName"]
+    names: Mapping[str, str] = options["renameByName"]
+    return [
+        {names.get(key, key): row[key] for key in sorted(row, key=lambda key: order.get(key, len(order)))}
+        for row in rows
+    ]
+
+
+_TRANSFORMATIONS: Final = {"merge": _merge, "filterFieldsByName": _keep, "organize": _organize}
+
+
+def columns(rows: Sequence[Row], panel: Mapping[str, Any]) -> list[str]:
+    """Return the columns of a table in its order."""
+    order = next(step["options"] for step in panel["transformations"] if step["id"] == "organize")
+    named = [order["renameByName"][key] for key in sorted(order["indexByName"], key=order["indexByName"].get)]
+    return [name for name in named if any(name in row for row in rows)] or named

@@ -1,0 +1,250 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Alerts of the learning that look at one scalar, for some steps or minutes."""
+
+import math
+
+from scenes import Says, Scene
+from trainings import MINUTE, RUN, Training, watch
+
+
+def steps(name, metric, value, bad, *, alert, said, severity=None, thresholds=None, near=2, long=40, more=None):
+    """One scalar: for a few steps bad, which is not enough, then for long, then well again."""
+    worst = {**dict.fromkeys(range(40, 40 + near), bad), **dict.fromkeys(range(60, 60 + long), bad)}
+
+    def scalars(step):
+        return {metric: worst.get(step, value), **(more(step) if more else {})}
+
+    at = 61 + long - 1
+    return Scene(
+        name,
+        watch([Training(MINUTE, scalars=scalars)], 61 + long + 20, interval=60),
+        {39: set(), 40 + near: set(), 51: set(), 60: set(), at: {alert}, at + 8: set()},
+        (Says(at, alert, {"verl_run_id": RUN, **({"severity": severity} if severity else {})}, f"Run {RUN}: {said}"),),
+        thresholds or {},
+        interval=60,
+    )
+
+
+def cliff(name, *, diverged, spread=True):
+    """The mean falls from 0.8 to 0.2; one bad batch before that is no cliff."""
+    fallen = {40: 0.1, **dict.fromkeys(range(70, 100), 0.2)}
+
+    def scalars(step):
+        return {
+            "verl_average_reward": fallen.get(step, 0.8),
+            'verl_reward_score_mean{verl_data_source="math"': fallen.get(step, 0.8),
+            **({'verl_reward_score_stddev{verl_data_source="math"': 0.2} if spread else {}),
+            "verl_critic_vf_loss": (40 if diverged else 0.9) if step >= 68 else 0.5,
+        }
+
+    critic = "diverged" if diverged else "unremarkable"
+    said = ", and the critic has diverged" if diverged else " and has stayed down for 10 more steps"
+    return Scene(
+        name,
+        watch([Training(MINUTE, scalars=scalars)], 110, interval=60),
+        {39: set(), 44: set(), 72: set(), 85: {"RewardCliff"}, 108: set()},
+        (
+            Says(
+                84,
+                "RewardCliff",
+                {"verl_run_id": RUN, "critic": critic},
+                f"Run {RUN}: the reward has fallen off a cliff{said}",
+            ),
+        ),
+        interval=60,
+    )
+
+
+def no_cliff():
+    """About 0, a fall by all that there was is noise: less than a standard deviation."""
+
+    def scalars(step):
+        return {
+            "verl_average_reward": 0.1 if step < 30 else 0.01,
+            'verl_reward_score_stddev{verl_data_source="math"': 0.4,
+        }
+
+    series = watch([Training(MINUTE, scalars=scalars)], 60, interval=60)
+    return Scene("a small reward falls", series, {each: set() for each in range(0, 60, 3)}, interval=60)
+
+
+def low_entropy():
+    """Close to the threshold for long, and below it without ever having been high: a model that is sure from the start."""
+    low = {
+        f"the entropy {name}": lambda step, first=first, last=last: {"verl_actor_entropy": first if step < 30 else last}
+        for name, first, last in (("comes down", 0.15, 0.04), ("was never high", 0.08, 0.01))
+    }
+    for name, scalars in low.items():
+        series = watch([Training(MINUTE, scalars=scalars)], 60, interval=60)
+        yield Scene(name, series, {each: set() for each in range(0, 60, 3)}, interval=60)
+
+
+def not_a_number():
+    """A loss is NaN for five minutes; other scalars may be NaN."""
+
+    def scalars(step):
+        return {
+            "verl_actor_pg_loss": math.nan if 20 <= step < 25 else -0.1,
+            "verl_actor_grad_norm": math.inf if 40 <= step < 45 else 0.3,
+            "verl_response_length_non_aborted_mean": math.nan,
+        }
+
+    return Scene(
+        "a loss is not a number",
+        watch([Training(MINUTE, scalars=scalars)], 60),
+        {19: set(), 24: {"LossNaN"}, 28: set(), 44: {"LossNaN"}, 48: set()},
+        (
+            Says(
+                24,
+                "LossNaN",
+                {
+                    "job": "verl",
+                    "verl_role": "trainer",
+                    "verl_run_id": RUN,
+                    "instance": f"{RUN}/trainer-0",
+                    "verl_scalar": "actor_pg_loss",
+                },
+                f"{RUN}/trainer-0: actor_pg_loss is not a finite number",
+            ),
+        ),
+    )
+
+
+def explosion():
+    """15 for nine minutes is not enough, nor is 12 for a quarter of an hour; here the KL is part of the reward."""
+
+    def scalars(step):
+        kl = 16 if 20 <= step < 29 or 50 <= step < 70 else 12 if 30 <= step < 46 else 0.04
+        return {"verl_actor_reward_kl_penalty": kl}
+
+    return Scene(
+        "the KL to the reference explodes",
+        watch([Training(MINUTE, scalars=scalars)], 90),
+        {19: set(), 29: set(), 45: set(), 60: set(), 64: {"KLExplosion"}, 75: set()},
+        (
+            Says(
+                64,
+                "KLExplosion",
+                {"verl_run_id": RUN},
+                f"Run {RUN}: the KL to the reference policy is 16, possibly reward hacking",
+            ),
+        ),
+    )
+
+
+def bounded(_step):
+    return {'verl_limit{verl_limit_name="response_tokens"': 512}
+
+
+def noisy_source(step):
+    return {'verl_reward_score_mean{verl_data_source="math"': 1.0}
+
+
+SCENES = [
+    cliff("the reward falls off a cliff", diverged=False),
+    cliff("the reward falls off a cliff with the critic", diverged=True),
+    cliff("the reward falls off a cliff, and nobody knows its spread", diverged=False, spread=False),
+    no_cliff(),
+    *low_entropy(),
+    not_a_number(),
+    explosion(),
+    steps(
+        "the reward is 0",
+        "verl_average_reward",
+        0.4,
+        0,
+        alert="RewardZero",
+        said="the mean reward fell to exactly 0 and has stayed there for 3 more steps",
+        long=4,
+    ),
+    steps(
+        "the policy KL is high",
+        "verl_actor_ppo_kl",
+        0.05,
+        0.15,
+        alert="PolicyKLHigh",
+        severity="warning",
+        said="the policy moves too far per step, for 9 more steps",
+        near=4,
+        long=10,
+    ),
+    steps(
+        "the policy KL is very high",
+        "verl_actor_ppo_kl",
+        0.02,
+        0.3,
+        alert="PolicyKLHigh",
+        severity="critical",
+        said="the policy moves so far per step, for 9 more steps, that older guides stop here",
+        near=4,
+        long=10,
+    ),
+    steps(
+        "the policy KL is too low",
+        "verl_actor_ppo_kl",
+        0.008,
+        0.003,
+        alert="PolicyKLTooLow",
+        said="the policy has hardly moved for 59 more steps",
+        thresholds={"policy_kl_low": 0.005},
+        near=10,
+        long=60,
+    ),
+    steps(
+        "the entropy collapses",
+        "verl_actor_entropy",
+        0.15,
+        0.01,
+        alert="EntropyCollapse",
+        said="the entropy has collapsed and has stayed down for 9 more steps",
+        near=4,
+        long=10,
+    ),
+    steps(
+        "the policy loss is positive",
+        "verl_actor_pg_loss",
+        -0.2,
+        0.1,
+        alert="PolicyLossPositive",
+        said="the policy loss has been above 0 for 24 more steps",
+        thresholds={"policy_loss_positive_steps": 20},
+        near=10,
+        long=25,
+    ),
+    steps(
+        "the rewards scatter",
+        'verl_reward_score_stddev{verl_data_source="math"',
+        0.4,
+        0.6,
+        alert="RewardNoisy",
+        said="the rewards have scattered widely about their mean for 24 more steps",
+        thresholds={"reward_noise": 0.5},
+        near=10,
+        long=25,
+        more=noisy_source,
+    ),
+    steps(
+        "the responses are short",
+        "verl_response_length_mean",
+        450,
+        300,
+        alert="ResponseTooShort",
+        said="the responses have been far shorter than their bound for 14 more steps",
+        thresholds={"response_short": 0.78},
+        near=8,
+        long=15,
+        more=bounded,
+    ),
+    steps(
+        "the responses are cut off",
+        "verl_response_length_clip_ratio",
+        0.3,
+        0.8,
+        alert="ResponseTooLong",
+        said="too many responses have been cut off at their bound for 14 more steps",
+        thresholds={"response_cut": 0.5},
+        near=8,
+        long=15,
+    ),
+]

@@ -1,0 +1,84 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Recording rules: the names of older guides, and what boards and alerts ask for again and again."""
+
+from scenes import Scene
+from trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
+
+SAME = {
+    # older name, ours, its own labels, our value, the older value
+    "reward_mean": ("verl_reward_score_mean", ',verl_data_source="math"', 0.5, 0.5),
+    "reward_std": ("verl_reward_score_stddev", ',verl_data_source="math"', 0.2, 0.2),
+    "kl_divergence": ("verl_actor_kl_loss", "", 0.01, 0.01),
+    "entropy": ("verl_actor_entropy", "", 0.7, 0.7),
+    "critic_loss": ("verl_critic_vf_loss", "", 0.4, 0.4),
+    "actor_loss": ("verl_actor_pg_loss", "", -0.1, -0.1),
+    "rollout_latency_seconds_bucket": ("verl_rollout_trajectory_duration_seconds_bucket", ',le="60"', 9, 9),
+    "rollout_latency_seconds_sum": ("verl_rollout_trajectory_duration_seconds_sum", "", 99, 99),
+    "rollout_latency_seconds_count": ("verl_rollout_trajectory_duration_seconds_count", "", 9, 9),
+    "gpu_utilization": ("hw_gpu_utilization_ratio", ',hw_id="GPU-1a2b"', 0.75, 75),
+    "throughput": ("verl_perf_throughput", "", 1200, 1200),
+    "memory_usage": ("verl_gpu_memory_used_bytes", ',device="cuda:0"', 1 << 30, 1 << 30),
+}
+"""Every one of them has a row, and every recording rule has a test: a test counts."""
+
+
+def older(name):
+    ours, labels, value, shown = SAME[name]
+    kept = "" if name == "memory_usage" else labels
+    series = {f"{ours}{{{TRAINER}{labels}}}": [value] * 11}
+    if name == "memory_usage":
+        series[f'{ours}{{{TRAINER},device="cuda:1"}}'] = [value] * 11
+        shown *= 2
+    return Scene(
+        f"older name {name}",
+        series,
+        {5: set()},
+        values={(5, name): {f"{name}{{{TRAINER}{kept}}}": shown}},
+    )
+
+
+def speed():
+    """A step of a minute, half of which generates; a trajectory of 40 s ends every second."""
+    count = 241
+    loop = f'job="verl",instance="{RUN}/agent_loop-0",verl_role="agent_loop",verl_run_id="{RUN}"'
+    trajectory = f'verl_rollout_trajectory_duration_seconds_bucket{{{loop},verl_validate="false",le='
+    series = {
+        **watch([Training(MINUTE)], 120),
+        f"verl_step_duration_seconds_sum{{{TRAINER}}}": [30 * n for n in range(count)],
+        f"verl_step_duration_seconds_count{{{TRAINER}}}": [0.5 * n for n in range(count)],
+        f'verl_phase_duration_seconds_sum{{{TRAINER},verl_phase="gen"}}': [15 * n for n in range(count)],
+        f'verl_rollout_tokens_total{{{loop},verl_token_type="response"}}': [3000 * n for n in range(count)],
+        f'verl_worker_call_time_seconds_total{{{WORKER},verl_worker_method="update_actor"}}': [
+            6 * n for n in range(count)
+        ],
+        f'{trajectory}"30"}}': [0] * count,
+        f'{trajectory}"60"}}': [30 * n for n in range(count)],
+        f'{trajectory}"+Inf"}}': [30 * n for n in range(count)],
+    }
+    run = f'{{verl_run_id="{RUN}"}}'
+    return Scene(
+        "how fast a run is",
+        series,
+        {60: set()},
+        values={
+            (60, "run:verl_step_duration_seconds:mean10m"): {f"run:verl_step_duration_seconds:mean10m{run}": 60},
+            (60, "run_phase:verl_phase_duration_seconds:share10m"): {
+                f'run_phase:verl_phase_duration_seconds:share10m{{verl_run_id="{RUN}",verl_phase="gen"}}': 0.5
+            },
+            (60, "run:verl_rollout_tokens:rate5m"): {
+                f'run:verl_rollout_tokens:rate5m{{verl_run_id="{RUN}",verl_token_type="response"}}': 100
+            },
+            (60, "round(run:verl_training_steps:rate10m * 60)"): {run: 1},
+            (60, "instance:verl_worker_call_time_seconds:rate10m"): {
+                f'instance:verl_worker_call_time_seconds:rate10m{{verl_run_id="{RUN}",verl_role="actor_rollout_ref",'
+                f'instance="{RUN}/actor_rollout_ref-0"}}': 0.2
+            },
+            (60, "round(run:verl_rollout_trajectory_duration_seconds:p50_1h)"): {run: 45},
+            (60, "round(run:verl_rollout_trajectory_duration_seconds:p95_1h, 0.5)"): {run: 58.5},
+            (60, "round(run:verl_step_interval_seconds:max2d)"): {run: 60},
+        },
+    )
+
+
+SCENES = [*map(older, SAME), speed()]

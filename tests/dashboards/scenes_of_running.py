@@ -1,0 +1,150 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Alerts of a training that goes on, but not well."""
+
+from scenes import STALE, Says, Scene
+from trainings import MINUTE, RUN, WORKER, Training, watch
+
+LOOP = f'job="verl",instance="{RUN}/agent_loop-3",verl_role="agent_loop",verl_run_id="{RUN}"'
+
+
+def training(minutes, scalars):
+    """A step a minute: number 1 ends at minute 2."""
+    return watch([Training(MINUTE, scalars=scalars)], minutes)
+
+
+def stuck():
+    """Trajectories of up to five minutes. One of 15 minutes is long, one of 25 is stuck."""
+    buckets = {
+        f'verl_rollout_trajectory_duration_seconds_bucket{{{LOOP},verl_validate="false",le="{le}"}}': [
+            share * n for n in range(241)
+        ]
+        for le, share in (("60", 0), ("300", 2), ("+Inf", 2))
+    }
+    # The 99th percentile is close to 5 minutes, so that 20 are the bound.
+    near = [min(max(n - 40, 0) * 30, 15 * MINUTE) if n < 80 else 0 for n in range(120)]
+    gone = [min(max(n - 130, 0) * 30, 30 * MINUTE) if n < 200 else 0 for n in range(120, 241)]
+    return Scene(
+        "a trajectory is stuck",
+        {
+            **watch([Training(MINUTE)], 120),
+            **buckets,
+            f"verl_rollout_oldest_age_seconds{{{LOOP}}}": near + gone,
+        },
+        {35: set(), 39: set(), 84: set(), 89: {"TrajectoryStuck"}, 98: {"TrajectoryStuck"}, 102: set()},
+        (
+            Says(
+                90,
+                "TrajectoryStuck",
+                {"verl_run_id": RUN, "instance": f"{RUN}/agent_loop-3"},
+                f"{RUN}/agent_loop-3: a trajectory has been open for 25m 0s, far longer than nearly all before",
+            ),
+        ),
+    )
+
+
+def stuck_at_first():
+    """Without any that ended, the first trajectories have an hour."""
+    ages = [n * 30 for n in range(181)]
+    return Scene(
+        "the first trajectories take half an hour",
+        {**watch([Training(HOURS_3)], 90), f"verl_rollout_oldest_age_seconds{{{LOOP}}}": ages},
+        {30: set(), 58: set(), 63: {"TrajectoryStuck"}},
+    )
+
+
+HOURS_3 = 3 * 60 * MINUTE
+
+
+def held():
+    """Three steps are not enough, eight are."""
+    share = {**dict.fromkeys(range(5, 9), 0.8), **dict.fromkeys(range(20, 30), 0.6)}
+    return Scene(
+        "the tail holds the steps",
+        training(50, lambda step: {"verl_rollout_tail_share_ratio": share.get(step, 0.3)}),
+        {5: set(), 10: set(), 24: set(), 28: {"TailHoldsStep"}, 30: {"TailHoldsStep"}, 33: set()},
+        (
+            Says(
+                29,
+                "TailHoldsStep",
+                {"verl_run_id": RUN},
+                f"Run {RUN}: the slowest few trajectories have held every step for 8 more steps",
+            ),
+        ),
+    )
+
+
+def stale_samples():
+    """At the bound for two steps, then for six; just below it otherwise."""
+    worst = {10: 8, 11: 8, **dict.fromkeys(range(20, 26), 8)}
+    series = training(
+        50,
+        lambda step: {
+            "verl_training_off_policy_trajectory_staleness_worst_max": worst.get(step, 7),
+            'verl_limit{verl_limit_name="staleness"': 8,
+        },
+    )
+    return Scene(
+        "samples are at the bound of staleness",
+        series,
+        {9: set(), 13: set(), 20: set(), 25: {"StalenessBound"}, 30: set()},
+        (
+            Says(
+                25,
+                "StalenessBound",
+                {"verl_run_id": RUN},
+                f"Run {RUN}: trajectories have been as stale as the configured bound allows for 4 more steps",
+            ),
+        ),
+    )
+
+
+def late_checkpoint():
+    """Every ten steps; the one of step 40 comes five steps late, those of 50 and 60 not at all."""
+    saved = {10, 20, 30, 45, 70}
+
+    def scalars(step):
+        last = max((each for each in saved if each <= step), default=None)
+        return {
+            **({"verl_checkpoint_last_timestamp_seconds": (last + 1) * MINUTE} if last else {}),
+            'verl_limit{verl_limit_name="save_frequency"': 10,
+        }
+
+    return Scene(
+        "checkpoints are late",
+        training(90, scalars),
+        {9: set(), 44: set(), 66: set(), 70: {"CheckpointLate"}, 74: set()},
+        (
+            Says(
+                70,
+                "CheckpointLate",
+                {"verl_run_id": RUN},
+                f"Run {RUN}: no checkpoint for 23 steps, more than it was configured with",
+            ),
+        ),
+    )
+
+
+def restarts():
+    """One worker is started again twice; another begins, and has never died."""
+    name = f'verl_worker_restarts_total{{{WORKER},reason="actor died"}}'
+    cpu = f'process_cpu_time_seconds_total{{{WORKER},cpu_mode="user"}}'
+    gone = [STALE, None, None, None]
+    life = 156
+    series = watch([Training(MINUTE)], 320, interval=60)
+    series[cpu] = [*range(40), *gone, *range(life), *gone, *range(321 - 40 - life - 8)]
+    series[name] = [0] * 40 + gone + [1] * life + gone + [1] * (321 - 40 - life - 8)
+    other = WORKER.replace("ref-0", "ref-1")
+    series[f'verl_worker_restarts_total{{{other},reason="actor died"}}'] = [None] * 20 + [0] * 301
+    said = f"{RUN}/actor_rollout_ref-0: started again in the place of a process that died (actor died)"
+    labels = {"verl_run_id": RUN, "instance": f"{RUN}/actor_rollout_ref-0", "reason": "actor died"}
+    return Scene(
+        "workers are started again",
+        series,
+        {39: set(), 47: {"WorkerRestarts"}, 110: set(), 199: set(), 210: {"WorkerRestarts"}, 275: set()},
+        (Says(50, "WorkerRestarts", labels, said),),
+        interval=60,
+    )
+
+
+SCENES = [stuck(), stuck_at_first(), held(), stale_samples(), late_checkpoint(), restarts()]
