@@ -31,6 +31,7 @@ OpenTelemetry's own variables are read as OpenTelemetry defines them:
 | `OTEL_EXPORTER_OTLP_HEADERS` | More headers. They are not forwarded to Ray's workers, whose environment Ray shows on its dashboard: use a token file. |
 | `OTEL_EXPORTER_OTLP_TIMEOUT` | Seconds for one request (10). |
 | `OTEL_EXPORTER_OTLP_COMPRESSION` | `none` (default), `gzip`, `deflate`. |
+| `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | `cumulative` (default), `delta` for backends that want the difference since the last export, `lowmemory`. |
 | `OTEL_EXPORTER_OTLP_CERTIFICATE`, `..._CLIENT_CERTIFICATE`, `..._CLIENT_KEY` | TLS. |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | Win over what verl-otel finds out by itself. |
 

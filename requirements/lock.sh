@@ -1,6 +1,6 @@
 #!/bin/sh
 # Resolve one set of dependencies into requirements/<set>.txt, with hashes and without the names of registries.
-# Usage: lock.sh UV all|unit|lowest|ray-oldest|verl-08|verl-07
+# Usage: lock.sh UV all|unit|lowest|ray-oldest|verl-08|verl-07|bench
 set -eu
 uv=$1
 set_name=$2
@@ -9,7 +9,7 @@ common="--quiet --generate-hashes --no-header --no-emit-index-url --no-emit-find
 case $set_name in
     # what `make test` and `make demo` install: Python 3.11
     all) $uv pip compile $common --python-version 3.11 --extra grpc --extra instrument \
-        --group dev --group verl pyproject.toml "$here/build.in" -o "$here/all.txt" ;;
+        --group dev --group verl --group boards --group deploy pyproject.toml "$here/build.in" -o "$here/all.txt" ;;
     # the unit tests on other Pythons, newest versions
     unit) $uv pip compile $common --python-version 3.10 --extra grpc --extra instrument --group dev \
         pyproject.toml "$here/build.in" -o "$here/unit.txt" ;;
@@ -19,6 +19,9 @@ case $set_name in
     # the smoke test on the oldest Ray
     ray-oldest) $uv pip compile $common --python-version 3.11 --group ray-oldest \
         pyproject.toml "$here/build.in" -o "$here/ray-oldest.txt" ;;
+    # what the benchmarks compare with
+    bench) $uv pip compile $common --python-version 3.11 --extra grpc --group bench \
+        pyproject.toml "$here/build.in" -o "$here/bench.txt" ;;
     # earlier releases of verl
     verl-08 | verl-07) $uv pip compile $common --python-version 3.11 --group "$set_name" \
         pyproject.toml "$here/build.in" -o "$here/$set_name.txt" ;;

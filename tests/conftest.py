@@ -11,6 +11,7 @@ from importlib.metadata import version
 from types import SimpleNamespace
 
 import pytest
+from hypothesis import settings
 
 from verl_otel import _guard
 from verl_otel.analysis import reader
@@ -19,23 +20,26 @@ from verl_otel.recording.store import Store
 from verl_otel.session.lifecycle import Current
 from verl_otel.testing import capture
 
+settings.register_profile("patient", deadline=None)  # a busy machine is no failure
+settings.load_profile("patient")
+
 OLD_ASYNCIO = tuple(map(int, version("pytest-asyncio").split(".")[:2])) < (0, 26)
 """Old versions leave an event loop behind where a test calls `asyncio.run`, and whoever collects garbage is told so."""
 
 
 def pytest_addoption(parser):
     parser.addoption("--matrix", action="store_true", help="train in every mode of verl, 25 minutes")
+    parser.addoption("--pipeline", action="store_true", help="break and load the pipeline for minutes, 30 minutes")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave the trainings out that only ``make matrix`` runs."""
+    """Leave out what takes long and has a command of its own: ``make matrix``, ``make test-pipeline``, ``make load``."""
     if OLD_ASYNCIO:
         for item in items:
             for warning in ("unclosed <socket", "unclosed event loop"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}:ResourceWarning"))
-    if config.getoption("--matrix"):
-        return
-    left_out = [item for item in items if item.get_closest_marker("matrix")]
+    unasked = [name for name in ("matrix", "pipeline") if not config.getoption(f"--{name}")]
+    left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
@@ -49,6 +53,7 @@ def clean_state(monkeypatch):
             monkeypatch.delenv(name)
     for part in (registry, store, recorder):
         part.clear()
+    recorder.stop_observing()  # hooks that a test called without a session have nobody who stops them
     _guard.reset()
     yield
     assert Current.session is None, "the test left a session: call verl_otel.shutdown()"

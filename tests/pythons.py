@@ -17,7 +17,15 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 
 TOP = Path(__file__).resolve().parent.parent
-UNIT = ("-m", "not verl and not ray and not browser and not gate")
+UNIT = (
+    "-m",
+    "not verl and not ray and not browser and not collector and not gate",
+    "-n",
+    "2",
+    "--dist",
+    "loadfile",
+    *(f"--ignore=tests/{room}" for room in ("benchmarks", "collector", "dashboards")),
+)  # of one Python only
 SMOKE = ("tests/ray", "-k", "every_kind_of_call or context_goes")
 ENVIRONMENTS = {
     "lowest": ("3.10", "requirements/lowest.txt", UNIT),

@@ -33,7 +33,8 @@ def wheel(tmp_path_factory):
     """The wheel, built from a copy of the sources."""
     copy = tmp_path_factory.mktemp("sources") / "project"
     copy.mkdir()
-    shutil.copytree(TOP / "verl_otel", copy / "verl_otel", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("verl_otel", "collector", "dashboards"):
+        shutil.copytree(TOP / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(TOP / name, copy)
     command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", copy / "dist", copy]
@@ -47,6 +48,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {name.partition("/")[0] for name in names} == {"verl_otel", wheel.name.split("-py3")[0] + ".dist-info"}
     assert "verl_otel/py.typed" in names
     assert not [name for name in names if "__pycache__" in name]
+    assert {"verl_otel/_data/collector/local.yaml", "verl_otel/_data/collector/otelcol/go.sum"} <= set(names)
+    assert "verl_otel/_data/dashboards/generated/overview.json" in names
+    assert not [name for name in names if name.startswith("verl_otel/_data/dashboards") and name.endswith(".py")]
 
 
 def test_it_works_in_an_empty_environment(wheel, tmp_path):
@@ -69,6 +73,11 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
     run(environment / "bin" / "python", "-W", "error", "-c", SCRIPT)
     assert "1 steps" in run(environment / "bin" / "verl-otel", "report", "runs/r")
     assert "FAIL verl: not installed in this environment" in run(environment / "bin" / "verl-otel", "check", code=1)
+    run(environment / "bin" / "verl-otel", "collector", "export", "otel")
+    assert (tmp_path / "otel" / "local.yaml").read_text() == (TOP / "collector" / "local.yaml").read_text()
+    run(environment / "bin" / "verl-otel", "boards", "export", "grafana")
+    board = Path("generated") / "overview.json"
+    assert (tmp_path / "grafana" / board).read_text() == (TOP / "dashboards" / board).read_text()
     where, *hosts = run(environment / "bin" / "python", "-c", LOOK).splitlines()
     assert Path(where).is_relative_to(environment), "not the wheel was tested"
     assert hosts == ["None"] * 3

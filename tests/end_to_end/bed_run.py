@@ -6,6 +6,7 @@ import contextlib
 import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -177,8 +178,20 @@ def start(
             training.returncode = process.returncode
 
 
+NO_NODE = "The current node timed out during startup"
+"""What Ray says when its own processes took more than its 30 seconds to start: the machine is too busy, and nothing was trained."""
+
+
 def train(out, **options):
-    """Run a training to its end; fail when it hangs."""
+    """Run a training to its end, in a second try if Ray could not start at all; fail when it hangs."""
+    training = _train(out, **options)
+    if training.returncode and NO_NODE in training.log and not training.bed("trajectory"):
+        shutil.move(training.out, training.out.with_name(f"{training.out.name}-without-ray"))
+        training = _train(out, **options)
+    return training
+
+
+def _train(out, **options):
     with start(out, **options) as (training, process):
         try:
             process.wait(DEADLINE)

@@ -3,12 +3,14 @@
 """The trainings that the end-to-end tests read. Each is run once and shared; a minute or two each."""
 
 import sys
+import time
 from collections import defaultdict
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
+HERE = Path(__file__).resolve().parent
+sys.path[:0] = [str(HERE), str(HERE.parent / "collector")]
 
 import bed_run
 import modes
@@ -63,6 +65,35 @@ def full(outs):
             OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
         )
     training.sink, training.scraper = sink, scraper
+    return training
+
+
+@pytest.fixture(scope="module")
+def pipeline(tmp_path_factory, certificates):
+    """Agent, gateway, Prometheus and Alertmanager, all real, for the tests of one module; nothing of it runs beside those of another."""
+    from pipeline import start
+
+    with start(tmp_path_factory.mktemp("pipeline"), certificates("tiers")) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def piped(pipeline, wait_for):
+    """PPO with critic, tools, validation and checkpoints, pushed through the pipeline and scraped beside it; its last word has arrived."""
+    from pipeline import EXPORT
+
+    out, began = pipeline.real, time.time()
+    training = bed_run.train(
+        out, steps=8, tool=True, algorithm="gae",
+        overrides=[
+            *COUNTED, "trainer.test_freq=4", "trainer.save_freq=4", f"trainer.default_local_dir={out}/checkpoints",
+        ],
+        VERL_OTEL_ENABLED=1, VERL_OTEL_RUN_DIR=out / "runs", VERL_OTEL_RUN_ID="real",
+        VERL_OTEL_EXPORTERS="file,otlp,prometheus", OTEL_EXPORTER_OTLP_ENDPOINT=pipeline.agent.http_url,
+        OTEL_METRIC_EXPORT_INTERVAL=EXPORT, CPU_BED_SLOW_TOOL="3:11",
+    )  # fmt: skip
+    training.pipeline, training.began = pipeline, began
+    wait_for(lambda: pipeline.watcher.query('last_over_time(verl_run_state{verl_run_id="real"}[1h]) == 2'), 30, 0.5)
     return training
 
 

@@ -50,6 +50,8 @@ class Scraper:
         try:
             request = urllib.request.Request(f"http://{address}/metrics", headers={"Accept": ACCEPT})
             with urllib.request.urlopen(request, timeout=5) as answer:
+                if "Content-Type" not in answer.headers:
+                    return  # the process ended in the middle of its answer
                 parse = openmetrics if "openmetrics" in answer.headers["Content-Type"] else plain_text
                 text = answer.read().decode()
         except OSError:

@@ -157,7 +157,7 @@ def test_trajectory_durations_equal_the_beds_own_stamps(full, by_name):
         (span.seconds, theirs[span.attributes["verl.sample.uid"], span.attributes["verl.rollout.index"]])
         for span in by_name["verl.trajectory"]
     ]
-    assert not counts.find_unlike("trajectory", pairs)
+    assert not counts.find_unlike(pairs)
 
 
 @pytest.mark.parametrize(("kind", "name"), [("llm", "chat"), ("server", "verl.generate"), ("reward", "verl.reward")])
@@ -166,7 +166,7 @@ def test_durations_equal_the_beds_own_stamps(full, spans, kind, name):
     ours = sorted(span.seconds for span in spans if span.name.partition(" ")[0] == name)
     theirs = sorted(each["seconds"] for each in full.bed(kind))
     assert len(ours) == len(theirs)
-    assert not counts.find_unlike(kind, list(zip(ours, theirs, strict=True)))
+    assert not counts.find_unlike(list(zip(ours, theirs, strict=True)))
 
 
 def test_phases_equal_verls_own_timings(full, by_name, by_id):
@@ -185,7 +185,7 @@ def test_phases_equal_verls_own_timings(full, by_name, by_id):
         if key.startswith("timing_s/") and key != "timing_s/testing"
     }
     assert ours.keys() == theirs.keys()
-    assert not {key: (ours[key], theirs[key]) for key in ours if not counts.is_close(ours[key], theirs[key])}
+    assert not counts.find_unlike([(ours[key], theirs[key]) for key in ours])
 
 
 def metric_name(key):
@@ -292,6 +292,30 @@ def test_reward_statistics_are_those_of_the_consumed_samples(full, by_name):
     assert ours["verl.reward.score.mean"] == pytest.approx(sum(last) / len(last))
     assert (ours["verl.reward.score.min"], ours["verl.reward.score.max"]) == (min(last), max(last))
     assert ours["verl.reward.score.mean"] == pytest.approx(full.scalars()[STEPS]["critic/score/mean"])
+
+
+def test_the_configured_bounds_are_told(full):
+    """Bounds are those of verl's configuration; three steps are too few to say how the learning goes."""
+    points = full.points()
+    limits = {labels["verl.limit.name"]: value for name, labels, _, value in points if name == "verl.limit"}
+    assert (limits["response_tokens"], limits["prompt_tokens"]) == (8, 32)
+    assert "save_frequency" not in limits
+    assert not [name for name, *_ in points if name in ("verl.training.trend", "verl.training.steps_since_best")]
+
+
+def test_what_is_worth_keeping_is_marked(by_name):
+    """The slowest trajectory of each step and validation has the mark; a response that fills its bound says that it was cut."""
+    groups = defaultdict(list)
+    for span in by_name["verl.trajectory"]:
+        values = span.attributes
+        groups[values["verl.step.number"], values["verl.validate"]].append(span)
+        cut = values.get("gen_ai.response.finish_reasons") == ["length"]
+        assert cut == (values["verl.response.tokens"] >= 8)
+    assert groups
+    for group in groups.values():
+        slowest = max(group, key=lambda span: span.end - span.start)
+        assert slowest.attributes["verl.sampling.keep"] is True
+        assert slowest.attributes["verl.sampling.reason"] == "slowest"
 
 
 def test_gpu_time_told_live_adds_up(full, by_name):

@@ -25,7 +25,7 @@ def read_events(training):
     return [
         json.loads(line)
         for path in (training.out / "runs").glob("*/events.jsonl")
-        for line in path.read_text("utf-8").splitlines()
+        for line in path.read_text("utf-8").rpartition("\n")[0].splitlines()  # the last may be half written
     ]
 
 

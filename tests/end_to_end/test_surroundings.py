@@ -4,6 +4,7 @@
 
 from collections import Counter, defaultdict
 
+import counts
 import pytest
 
 pytestmark = pytest.mark.verl
@@ -26,7 +27,7 @@ def test_tool_spans_equal_the_calls_that_the_tool_counted(tool_run):
     assert len(tools) == len(counted)
     assert all(by_id[span.parent].name == "verl.turn" for span in tools)
     pairs = zip(sorted(span.seconds for span in tools), sorted(each["seconds"] for each in counted), strict=True)
-    assert not [(ours, theirs) for ours, theirs in pairs if abs(ours - theirs) > max(0.01, 0.02 * theirs)]
+    assert not counts.find_unlike(list(pairs))
 
 
 def test_failed_tool_calls_are_told_although_verl_hides_them(tool_run):
@@ -61,8 +62,7 @@ def test_plain_timers_work_without_nvtx(tool_run):
     steps = [span for span in tool_run.spans() if span.name == "verl.step"]
     logged = {step: data["timing_s/step"] for step, data in tool_run.scalars().items()}
     assert len(steps) == len(logged) == 3
-    for span in steps:
-        assert abs(span.seconds - logged[span.attributes["verl.step.number"]]) < max(0.005, 0.02 * span.seconds)
+    assert not counts.find_unlike([(span.seconds, logged[span.attributes["verl.step.number"]]) for span in steps])
 
 
 def test_the_slow_tool_is_named_in_the_first_lines(tool_run):

@@ -72,7 +72,7 @@ def main():
     while not found and time.monotonic() < deadline:
         time.sleep(0.2)
         if events.exists():
-            found = [json.loads(line) for line in events.read_text("utf-8").splitlines()]
+            found = [json.loads(line) for line in events.read_text("utf-8").rpartition("\n")[0].splitlines()]
     time.sleep(1)  # Ray brings the line of the log
     print("RESULT " + json.dumps({"killed": killed, "pid": pids[1], "events": found}), flush=True)
 
