@@ -3,6 +3,7 @@
 """From ended spans to records: many at once, each with the ids that anybody else sees of it."""
 
 import contextlib
+import logging
 import threading
 
 import pytest
@@ -10,7 +11,7 @@ from opentelemetry import trace
 
 import verl_otel
 from verl_otel.model import SharedAttributes, SpanRecord
-from verl_otel.recording import progress, records
+from verl_otel.recording import identity, progress, records
 from verl_otel.recording.recorder import drain
 from verl_otel.recording.sampling import Policy
 from verl_otel.testing import capture
@@ -176,6 +177,36 @@ def test_a_parent_that_ended_before_its_child_is_not_left_out(recorded, monkeypa
         recorded.refresh()
     known = {span.span_id for span in recorded.spans}
     assert recorded.span("execute_tool python").parent_id in known
+
+
+def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):
+    """A handler of the user's may ask for ids, or wait for a thread that does, while it is told that a decision failed."""
+    free = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            def ask():
+                free.append(identity._ids_lock.acquire(timeout=5))
+                identity._ids_lock.release()
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            asking.join()
+
+    def decide(span, trace_id):
+        raise RuntimeError("broken")
+
+    with verl_otel.step(1):
+        pass
+    monkeypatch.setattr(Policy, "decide", decide)
+    handler = Handler()
+    logging.getLogger("verl_otel").addHandler(handler)
+    try:
+        assert not drain().spans
+    finally:
+        logging.getLogger("verl_otel").removeHandler(handler)
+    assert free
+    assert all(free)
 
 
 def test_exemplars_can_be_switched_off(recorded, no_exemplars):

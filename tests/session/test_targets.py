@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
@@ -122,6 +123,59 @@ def test_a_resumed_run_forgets_its_killed_trainer(settings, mine, dead_pid):
     assert addresses(settings) == ["n:1"]
 
 
+def test_a_restarted_trainer_that_is_killed_again_is_told_anew(settings, mine, dead_pid, monkeypatch):
+    """It has the same instance, but another process: its time on the list begins with its own death."""
+    folder = targets.targets_path(settings).parent
+    folder.mkdir()
+    targets.targets_path(settings).write_text(json.dumps([killed_trainer(dead_pid)]))
+    monkeypatch.setattr(targets, "_found_dead", {})
+    targets.read_folder(folder, linger=True)
+    monkeypatch.setattr(targets, "_found_dead", {key: now - 3600 for key, now in targets._found_dead.items()})
+    assert targets.read_folder(folder, linger=True) == []
+    with subprocess.Popen([sys.executable, "-c", ""]) as again:
+        again.wait()
+    assert again.pid != dead_pid
+    targets.targets_path(settings).write_text(json.dumps([killed_trainer(again.pid)]))
+    assert len(targets.read_folder(folder, linger=True)) == 1
+
+
+def test_a_killed_trainer_goes_when_its_address_is_taken(settings, mine, dead_pid):
+    """A port is given out again: who answers there is not the trainer that was killed, in no file and for no reader."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    dead, other = killed_trainer(dead_pid), config.load({}, run_dir=settings.run_dir, run_id="r2")
+    path.write_text(json.dumps([dead]))
+    neighbor = {**foreign(1, address="t:1"), "labels": {**foreign(1)["labels"], "verl_run_id": "r3"}}
+    (path.parent / "r3.json").write_text(json.dumps([neighbor]))
+    assert targets.read_folder(path.parent, linger=True) == [neighbor]
+    (path.parent / "r3.json").unlink()
+    targets._swept.clear()
+    targets.add_target(other, mine, "t:1")
+    assert not path.exists()
+    path.write_text(json.dumps([{**dead, "labels": {**dead["labels"], "verl_run_id": "r0"}}]))
+    targets.add_entries(settings, [targets.make_entry(mine, "t:1", verl_role="rollout_replica")])
+    assert addresses(settings) == ["t:1"]
+
+
+def test_what_does_not_change_is_not_written(settings, mine, dead_pid):
+    """A look through the files of other runs rewrites none in which there is nothing to drop: Prometheus reads each anew that changes."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([killed_trainer(dead_pid, __meta_verl_otel_gone=str(int(time.time())))]))
+    before = path.stat().st_ino
+    targets._swept.clear()
+    targets.add_target(config.load({}, run_dir=settings.run_dir, run_id="r2"), mine, "n:1")
+    assert path.stat().st_ino == before
+
+
+def test_a_death_in_the_future_is_no_death_for_ever(settings, mine, dead_pid):
+    """A clock that was wrong when the trainer was found dead does not keep it on the list."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    path.write_text(json.dumps([killed_trainer(dead_pid, __meta_verl_otel_gone="9999999999")]))
+    assert targets.read_folder(path.parent, linger=True) == []
+
+
 def test_a_time_of_death_that_is_damaged_is_made_anew(settings, mine, dead_pid):
     """Nothing that stands in the file keeps a process out."""
     path = targets.targets_path(settings)
@@ -158,6 +212,8 @@ def test_a_damaged_file_is_written_anew(settings, mine, text):
     [
         7,
         {"labels": None},
+        {"targets": [9]},
+        {"targets": ["g:1"], "labels": {"verl_run_id": {}, "verl_role": "trainer", "__meta_verl_otel_gone": 7}},
         {"targets": ["g:1"], "labels": {"__meta_verl_otel_pid": "x", "__meta_verl_otel_host": socket.gethostname()}},
     ],
 )

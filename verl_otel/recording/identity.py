@@ -7,6 +7,7 @@ Most spans are never asked: a header, a real OpenTelemetry child, an exemplar an
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import threading
@@ -130,18 +131,19 @@ def _read_state(text: str) -> TraceState:
 
 
 def make_roots(roots: list[Span]) -> None:
-    """Make the ids of spans that begin a trace, all at once."""
+    """Make the ids of spans that begin a trace, all at once.
+
+    Whoever fails here has none afterwards, and is reported by `resolve`: a report under the lock could wait for whoever waits for the lock.
+    """
     drawn = ids.make_span_ids(3 * len(roots))
     offset = wall_offset_ns()
     with _ids_lock:
         for span, high, low, span_id in zip(roots, drawn[::3], drawn[1::3], drawn[2::3], strict=True):
             if span.ids is None:
                 trace_id = high << 64 | low or 1
-                try:
+                with contextlib.suppress(Exception):
                     flags = Policy.decide(span, trace_id)
                     span.ids = _new(Ids, (trace_id, span_id or 1, 0, flags, span.site.spec.state, offset))
-                except Exception as error:
-                    _guard.report("record", error)
 
 
 def local_span(context: Any) -> Span | None:

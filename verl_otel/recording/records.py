@@ -106,7 +106,8 @@ def _identify(chunk: list[Span]) -> None:
         for span, span_id in zip(waiting, drawn, strict=True):
             if span.ids is None:
                 span.ids = (span.outer.ids, span_id or 1)
-    identity.make_roots(roots)
+    if roots:
+        identity.make_roots(roots)
 
 
 def _is_known(span: BareSpan) -> bool:

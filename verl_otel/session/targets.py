@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import functools
 import json
 import os
 import socket
@@ -63,8 +64,8 @@ class Mirror(Protocol):
 
 
 _mirrors: list[Mirror] = []
-_found_dead: dict[tuple[str, str], float] = {}
-"""The same by run and instance, for whoever only reads."""
+_found_dead: dict[tuple[str, str, str], float] = {}
+"""The same by run, instance and process id (a trainer that was started again has the same instance), for whoever only reads."""
 _swept: set[tuple[int, Path]] = set()
 """Processes (this one; its parent, in a forked child) and folders in which the files of other runs were looked through."""
 
@@ -139,7 +140,7 @@ def add_entries(config: Config, entries: Sequence[Entry]) -> None:
         return _bury([*kept, *entries])
 
     _change(path, add)
-    _sweep(path)
+    _sweep(path, _addresses(entries))
     for mirror in _mirrors:
         mirror.add(config, entries)
 
@@ -179,14 +180,20 @@ def read_folder(folder: Path, *, linger: bool = False) -> Entries:
         folder: The folder of the files.
         linger: Whether trainers stay for a while, as Prometheus is to see them.
     """
-    found = [entry for path in sorted(folder.glob("*.json")) for entry in _bury(read_targets(path))]
-    return found if linger else [entry for entry in found if _is_alive(entry)]
+    every = [entries for path in sorted(folder.glob("*.json")) if (entries := read_targets(path))]
+    alive = [entry for entries in every for entry in entries if _is_alive(entry)]
+    return [entry for entries in every for entry in _bury(entries, _addresses(alive))] if linger else alive
 
 
 def _is_entry(entry: object) -> bool:
     """Return whether Prometheus would take this: of a file with one entry that it does not take, it takes none."""
+    if not isinstance(entry, dict):
+        return False
+    targets, labels = entry.get("targets"), entry.get("labels", {})
     return (
-        isinstance(entry, dict) and isinstance(entry.get("targets"), list) and isinstance(entry.get("labels", {}), dict)
+        isinstance(targets, list)
+        and isinstance(labels, dict)
+        and all(isinstance(each, str) for each in (*targets, *labels.values()))
     )
 
 
@@ -199,13 +206,27 @@ def _instance(entry: Entry) -> str | None:
     return _labels(entry).get("instance")
 
 
-def _bury(entries: Entries) -> Entries:
-    """Return the entries without the dead; a trainer stays until it has been dead for a while, or another one of its run lives."""
+def _addresses(entries: Sequence[Entry]) -> frozenset[str]:
+    return frozenset(target for entry in entries for target in entry["targets"])
+
+
+def _bury(entries: Entries, taken: frozenset[str] = frozenset()) -> Entries:
+    """Return the entries without the dead; a trainer stays until it has been dead for a while, or another one of its run lives.
+
+    Args:
+        entries: Of one run.
+        taken: Addresses at which somebody else answers now: who is scraped there would be mistaken for the dead.
+    """
     alive = [each for each in entries if _is_alive(each)]
+    taken |= _addresses(alive)
     runs = {_labels(each).get("verl_run_id") for each in alive if _is_trainer(each)}
     dead = [each for each in entries if _is_trainer(each) and not _is_alive(each)]
-    late = [_stamp(each) for each in dead if _labels(each).get("verl_run_id") not in runs]
-    return [*alive, *(each for each in late if time.time() - float(each["labels"][_GONE]) < LINGER)]
+    late = [
+        _stamp(each)
+        for each in dead
+        if _labels(each).get("verl_run_id") not in runs and taken.isdisjoint(each["targets"])
+    ]
+    return [*alive, *(each for each in late if abs(time.time() - float(each["labels"][_GONE])) < LINGER)]
 
 
 def _is_trainer(entry: Entry) -> bool:
@@ -217,7 +238,7 @@ def _stamp(entry: Entry) -> Entry:
     labels = _labels(entry)
     known = labels.get(_GONE, "")
     if not known.isdecimal():
-        key = labels.get("verl_run_id", ""), labels.get("instance", "")
+        key = labels.get("verl_run_id", ""), labels.get("instance", ""), labels.get(_PID, "")
         known = str(int(_found_dead.setdefault(key, time.time())))
     return {**entry, "labels": {**labels, _GONE: known}}
 
@@ -246,15 +267,15 @@ def _pid_space() -> str:
 
 
 @_guard.guarded("targets")
-def _sweep(mine: Path) -> None:
+def _sweep(mine: Path, taken: frozenset[str]) -> None:
     """Drop the dead from the files of other runs, once per process: nobody else does it for a run that crashed."""
     key = (os.getpid(), mine.parent)
     if key in _swept:
         return
     _swept.add(key)
     for path in mine.parent.glob("*.json"):
-        if path != mine and not all(map(_is_alive, read_targets(path))):
-            _take_away(path, _bury)
+        if path != mine and _bury(known := read_targets(path), taken) != known:
+            _take_away(path, functools.partial(_bury, taken=taken))
 
 
 @_guard.guarded("targets")
