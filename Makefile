@@ -30,18 +30,22 @@ collector: ## Build the Collector, Prometheus and promtool that tests and `make 
 stack: $(STAMP) collector ## Start a Collector and a Prometheus for trainings on this machine, until Ctrl-C
 	@$(BIN)/verl-otel stack
 
-ALONE := verl or ray or collector or browser or alone
+# Who trains, and who needs programs that wait most of the time, go side by side; who measures time goes last, alone.
+REAL := verl or ray or collector or browser
+# A test that hangs says where, and fails, instead of stopping everything.
+PATIENCE := --timeout 900
 
 test: PYTHONS = --without 3.12
 test: lint $(STAMP) ## Run everything that checks the project (40 minutes)
 	@mkdir -p .cache; nice sh collector/build.sh otelcol prometheus alertmanager >.cache/programs.log 2>&1 &  # whoever needs them waits for it
 	@sh tests/chromium.sh >/dev/null || true  # without it the tests of the page are skipped, with the reason
 	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not ($(ALONE))"
-	$(BIN)/python -m pytest -m "$(ALONE)"
+	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadfile -m "not ($(REAL) or alone)"
+	$(BIN)/python -m pytest $(PATIENCE) -n 2 --dist loadgroup -m "$(REAL)"
+	$(BIN)/python -m pytest $(PATIENCE) -m "alone and not ($(REAL))"
 
 test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not ($(ALONE))"
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not ($(REAL) or alone)"
 
 test-verl: $(STAMP) ## Run the tests that train real verl (20 minutes)
 	$(BIN)/python -m pytest -m verl

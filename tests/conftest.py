@@ -38,11 +38,39 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             for warning in ("unclosed <socket", "unclosed event loop"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}:ResourceWarning"))
+    if config.pluginmanager.hasplugin(
+        "xdist"
+    ):  # for --dist loadgroup: trainings one after the other, everything else beside them
+        for item in items:
+            trains = item.get_closest_marker("verl") or item.get_closest_marker("ray")
+            item.add_marker(pytest.mark.xdist_group("training" if trains else "services"))
     unasked = [name for name in ("matrix", "pipeline") if not config.getoption(f"--{name}")]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Herald(config), "herald")
+
+
+class Herald:
+    """Says at once which test failed, and why: a run of an hour may be cut off before its summary."""
+
+    def __init__(self, config):
+        self.config = config
+
+    def pytest_runtest_logreport(self, report):
+        if report.failed:
+            crash = getattr(report.longrepr, "reprcrash", None)
+            terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+            terminal.write_line("")
+            terminal.write_line(
+                f"FAILED {report.nodeid} ({report.when}): {getattr(crash, 'message', '')[:500]}", red=True
+            )
 
 
 @pytest.fixture(autouse=True)

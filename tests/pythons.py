@@ -24,9 +24,11 @@ UNIT = (
     "2",
     "--dist",
     "loadfile",
+    "--timeout",
+    "600",
     *(f"--ignore=tests/{room}" for room in ("benchmarks", "collector", "dashboards")),
 )  # of one Python only
-SMOKE = ("tests/ray", "-k", "every_kind_of_call or context_goes")
+SMOKE = ("tests/ray", "--timeout", "600", "-k", "every_kind_of_call or context_goes")
 ENVIRONMENTS = {
     "lowest": ("3.10", "requirements/lowest.txt", UNIT),
     "3.12": ("3.12", "requirements/unit.txt", UNIT),

@@ -199,8 +199,10 @@ def test_unchanged_points_are_sent_again(sink, otlp, wait_for):
     assert times[2] - times[0] >= 0.5
 
 
-def test_points_survive_an_outage(sink, otlp, wait_for, fast_retries):
-    """What was counted while the endpoint was away is there when it is back: the state is cumulative, nothing queues."""
+def test_points_survive_an_outage(sink, otlp, wait_for, fast_retries, monkeypatch):
+    """What was counted while the endpoint was away, from the start of the machine on, is there when it is back."""
+    started, clock = time.monotonic(), time.monotonic
+    monkeypatch.setattr(time, "monotonic", lambda: clock() - started)
     sink.answers["metrics"] = [NO] * 5
     exporter, state = otlp(sink.url, interval=1000.0)
     exporter.put(changed(state, make_point("verl.early", "counter", 5)))

@@ -97,7 +97,7 @@ class Gathering:
         self._seen: set[tuple[str, int, int]] = set()
         self._taken: set[str] = set()
         self._records: list[dict[str, Any]] = []
-        self._shown_at = 0.0
+        self._shown_at = float("-inf")
 
     def fetch(self, ray: Any, node: Node, folders: list[str]) -> None:
         """Fetch from one node what is not yet here, and say so in a line.
@@ -198,7 +198,7 @@ class Gathering:
 
     def _clear_line(self) -> None:
         if self._shown_at:
-            self._shown_at = 0.0
+            self._shown_at = float("-inf")
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 
 

@@ -73,7 +73,7 @@ class OtlpExporter(Exporter):
         self._deadline: float | None = None
         self._stopped = False
         self._cursor = 0
-        self._full_at = 0.0
+        self._full_at = float("-inf")  # the clock may have begun a second ago, with the machine
         self._thread: threading.Thread | None = None
 
     def open(self, resource: Resource, scope: Scope, state: State) -> None:

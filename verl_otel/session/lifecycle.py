@@ -65,7 +65,7 @@ class Session:
         self._flush_wanted = False
         self._began_run = False
         self._stopping = False
-        self._observed_at = 0.0
+        self._observed_at = float("-inf")
         self._cpu_seconds = 0.0
         self.governor = Governor(config.cpu_budget)
         self._thread: threading.Thread | None = None

@@ -53,7 +53,7 @@ class Reporter:
         self._deaths: dict[str, Death | None] = {}
         self._asked: dict[str, int] = {}
         self._active: dict[tuple[str, str, str], Note] = {}
-        self._published_at = 0.0
+        self._published_at = float("-inf")
         self._published = False
         self._elsewhere: list[Note] = []
         self._lines: deque[float] = deque(maxlen=MAX_LINES)
@@ -155,7 +155,7 @@ class Reporter:
             "elsewhere": elsewhere[:8],
         }
         self._active[finding.key] = {"text": text, "culprit": culprit, "reason": finding.reason}
-        self._published_at = 0.0
+        self._published_at = float("-inf")
         self._keep(finding.kind, text, detail)
         self._log(f"{text}. Details: {self._run_path / records.EVENTS}")
         with _guard.swallowed("stall span"):
