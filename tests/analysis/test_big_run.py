@@ -12,9 +12,10 @@ from verl_otel.analysis import summary
 
 HERE = Path(__file__).parent
 PEAK = """
-import json, resource, sys
+import functools, json, resource, sys
 from pathlib import Path
-from verl_otel.analysis import summary
+from verl_otel.analysis import slices, summary
+slices.cut = functools.partial(slices.cut, size=4 << 20)  # a run of seconds is cut as often as one of hours
 run = summary.explain([Path(sys.argv[1])], processes=0)
 print(json.dumps([len(run.steps), run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
 """

@@ -78,6 +78,7 @@ def test_another_process_begins_with_another_variant():
     assert "".join(order) == "abcbcacababc"
 
 
+@pytest.mark.alone
 def test_a_dearer_statement_is_found_dearer():
     """The harness sees work: the same call twice costs about twice as much as once, the loop itself next to nothing."""
 

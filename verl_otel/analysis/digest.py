@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis import critical_path, packing, reader, traces
@@ -23,11 +24,13 @@ from verl_otel.analysis.sketches import Doubt, Sketch, pack_sketches, sketch, un
 from verl_otel.analysis.slices import BEGINNING, END, Slice
 from verl_otel.analysis.timeline import STEP, TRAJECTORY, build_root, find_activities, find_consumed
 from verl_otel.analysis.traces import LATE_NS, Ahead, Trace, Written
-from verl_otel.model import AttributeValue
+from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 _NEVER: Final = 1 << 64
 _KNOWN: Final = (TRAJECTORY, STEP)
+_START: Final = itemgetter(SpanRecord._fields.index("start_ns"))
+_END: Final = itemgetter(SpanRecord._fields.index("end_ns"))
 
 
 class Context(NamedTuple):
@@ -101,8 +104,9 @@ def digest_spans(piece: Slice, context: Context) -> Digest:
         if spans:
             for span in spans:
                 by_trace[span[0]].append((span, process))
-            writers.saw(process, max([span.end_ns for span in spans]))
-            firsts[process] = min(firsts.get(process, _NEVER), *[span.start_ns for span in spans])
+            writers.saw(process, max(map(_END, spans)))
+            first = min(map(_START, spans))
+            firsts[process] = min(firsts.get(process, _NEVER), first)
     instances = [name_instance(values) for values in writers.resources]
     ahead = ahead_of(writers.resources, context.clocks)
     tally, trajectories, rest, read = Tally(context.engine), list[Packed](), list[Written](), 0

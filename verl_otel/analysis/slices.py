@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.reader import Extent
 
-SLICE_BYTES: Final = 16 << 20
-"""25,000 spans, about 50 MB once they are objects: small enough for several at a time, large enough to have few edges."""
+SLICE_BYTES: Final = 32 << 20
+"""50,000 spans, about 100 MB once they are objects: small enough for several at a time, large enough to have few edges."""
 BLOCK_BYTES: Final = 256 << 10
 BEGINNING: Final = 0
 END: Final = (1 << 63) - 1
