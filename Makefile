@@ -13,7 +13,7 @@ BENCH_STAMP := $(BENCH)/.installed
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: matrix help demo demo-stack stack collector test docs test-unit test-verl test-vllm test-pipeline load test-gpu test-pythons lint format lock clean wheel boards boards-preview bench bench-quick bench-e2e bench-table
+.PHONY: matrix help demo demo-stack stack collector test docs test-unit test-verl test-vllm test-pipeline load test-gpu test-pythons lint format lock clean wheel boards boards-preview boards-grafana bench bench-quick bench-e2e bench-table
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -56,7 +56,7 @@ matrix: $(STAMP) ## Train in every mode of verl and write docs/modes.md (30 minu
 	$(BIN)/python tests/end_to_end/modes_page.py
 	$(BIN)/python -m pytest tests/end_to_end/test_modes_page.py --matrix
 
-test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last: stores away for 10 minutes, a network for one (15 minutes)
+test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last: stores away for 10 minutes, a network for one, an older Collector (15 minutes, and 7 more once)
 	$(BIN)/python -m pytest -m pipeline --pipeline tests/collector -k "not load"
 
 load: $(STAMP) collector ## Find the highest rate that agent and gateway hold for a minute, try twice that, and fill the sampler's memory (10 minutes)
@@ -76,9 +76,12 @@ boards: $(STAMP) ## Write the Grafana boards from dashboards/*.py into dashboard
 	$(BIN)/python -W ignore::DeprecationWarning -m dashboards.build
 	$(BIN)/python collector/deploy/generate.py
 
-boards-preview: PREVIEW = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s
+boards-preview boards-grafana: PREVIEW = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s
 boards-preview: $(STAMP) ## Draw each board as a picture, from recorded runs or PREVIEW="--url http://..." (1 minute)
 	$(BIN)/python -m dashboards.preview dashboards/pictures $(PREVIEW)
+
+boards-grafana: $(STAMP) ## Photograph each board in a real Grafana, from recorded runs; GRAFANA_HOME=DIR is the unpacked Grafana (3 minutes)
+	@$(BIN)/python -m dashboards.grafana dashboards/pictures/grafana $(PREVIEW)
 
 bench: $(BENCH_STAMP) ## Measure what telemetry costs, ours and what one would use instead (15 minutes)
 	$(BENCH)/bin/python -m benchmarks run --minutes 14 --json benchmarks/results/latest.json

@@ -3,6 +3,7 @@
 """The job for Slurm, run with the real Collector on this machine: what was sent last arrives, nothing is left, the training decides."""
 
 import os
+import random
 import shutil
 import signal
 import socket
@@ -48,8 +49,8 @@ while True:
 
 
 def find_job():
-    """Return the number of a job whose eight ports are free."""
-    for job in range(1000):
+    """Return the number of a job whose eight ports are free; any, because others may look for one at the same time."""
+    for job in random.sample(range(1000), 1000):
         try:
             for port in range(20000 + job * 8, 20008 + job * 8):
                 with socket.socket() as sock:

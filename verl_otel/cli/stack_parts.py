@@ -163,6 +163,7 @@ def make_grafana(home: Path, plan: Plan) -> Child:
         "GF_SERVER_HTTP_PORT": port,
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
+        "GF_PLUGINS_PREINSTALL_DISABLED": "true",  # a node without the internet would wait for them
         "PROMETHEUS_URL": plan.url("prometheus"),
         "TEMPO_URL": plan.url("tempo"),
         "VERL_OTEL_BOARDS": str(boards / "generated"),
