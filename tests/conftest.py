@@ -38,17 +38,25 @@ def pytest_collection_modifyitems(config, items):
         for item in items:
             for warning in ("unclosed <socket", "unclosed event loop"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}:ResourceWarning"))
-    if config.pluginmanager.hasplugin(
-        "xdist"
-    ):  # for --dist loadgroup: trainings one after the other, everything else beside them
-        for item in items:
-            trains = item.get_closest_marker("verl") or item.get_closest_marker("ray")
-            item.add_marker(pytest.mark.xdist_group("training" if trains else "services"))
     unasked = [name for name in ("matrix", "pipeline") if not config.getoption(f"--{name}")]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """With ``--dist loadgroup`` let one worker train and start Ray, one thing after the other, and another do the rest meanwhile."""
+    if config.getvalue("dist") != "loadgroup":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class SideBySide(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return "training" if nodeid.startswith(("tests/end_to_end/", "tests/ray/")) else "services"
+
+    return SideBySide(config, log)
 
 
 @pytest.hookimpl(trylast=True)
