@@ -173,3 +173,20 @@ def test_a_users_worker_class_is_one_span_per_call_and_rank(tmp_path):
         if pair["key"] == "verl.rank"
     }
     assert ranks == {"0", "1"}
+
+
+def test_an_actor_that_was_started_again_is_counted(tmp_path):
+    """Once, by the process that took the place of the dead one; nobody else has a series of it. Ray warns of nothing that we asked."""
+    done, found = run("ray_restart.py", tmp_path=tmp_path, VERL_OTEL_ENABLED=1)
+    assert found["first"] != found["second"]
+    assert "deprecated" not in done.stdout + done.stderr
+    last = {}
+    for path in (tmp_path / "runs").glob("*/metrics-*.jsonl"):
+        for line in path.read_text().splitlines():
+            for group in json.loads(line)["resourceMetrics"]:
+                who = {each["key"]: next(iter(each["value"].values())) for each in group["resource"]["attributes"]}
+                for metric in group["scopeMetrics"][0]["metrics"]:
+                    if metric["name"] == "verl.worker.restarts":
+                        (point,) = metric["sum"]["dataPoints"]
+                        last[int(who["process.pid"])] = point.get("asDouble", point.get("asInt"))
+    assert {pid: float(value) for pid, value in last.items()} == {found["second"]: 1.0}

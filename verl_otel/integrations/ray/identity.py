@@ -62,7 +62,7 @@ def describe_process() -> Mapping[str, AttributeValue]:
         return {**found, attr.ROLE: "driver", "verl.index": 0} if is_driver else {**found, attr.ROLE: "task"}
     found[attr.RAY_ACTOR] = str(actor_id)
     with _guard.swallowed("restart"):
-        _count_restart(context)
+        _count_restart(ray, str(actor_id))
     instance = next(iter(ray._private.worker.global_worker.actors.values()), None)
     name = context.get_actor_name() or ""
     found |= describe_actor(instance, name, os.environ)
@@ -77,12 +77,14 @@ class _Restart:
     counted = False
 
 
-def _count_restart(context: Any) -> None:
+def _count_restart(ray: Any, actor_id: str) -> None:
     """Count this process once if Ray made it in the place of an actor that had died."""
     if not _Restart.counted:
         _Restart.counted = True
-        restarts = registry.counter("verl.worker.restarts", ((attr.REASON, "actor died"),))
-        restarts.record(int(context.was_current_actor_reconstructed))
+        # As `was_current_actor_reconstructed` does, which tells the user's log that Ray's own way to the id is deprecated.
+        known = ray._private.state.actors(actor_id=actor_id)
+        if known and int(known["NumRestarts"]):  # of the others no series says that they were not
+            registry.counter("verl.worker.restarts", ((attr.REASON, "actor died"),)).record(1)
 
 
 def describe_gpus(
