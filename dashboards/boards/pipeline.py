@@ -25,8 +25,8 @@ def _collector(name: str, by: str = "instance") -> str:
 def overhead() -> Panel:
     """What does measuring cost?"""
     text = (
-        "CPU time of draining and exporting, as a share of one core, by process. The cost of recording in the training's own threads is not "
-        "in it: that is measured by the benchmarks."
+        "CPU time of draining, exporting and recording, as a share of one core, by process. Recording, in the training's own threads, is "
+        "reckoned by its number of events."
     )
     asked = grouped("sum", "instance", "rate(verl_otel_overhead_seconds_total{process}[rate])")
     return panels.lines(

@@ -12,7 +12,6 @@ from typing import Final
 
 from dashboards.grafana.client import Grafana
 from verl_otel.cli import stack_addresses, stack_parts
-from verl_otel.cli.stack_children import Child
 
 HOW: Final = "give the folder of an unpacked Grafana 10.4 to 13, in which bin/grafana is (the standalone Linux binaries of grafana.com/grafana/download)"
 OPEN: Final = {
@@ -20,7 +19,6 @@ OPEN: Final = {
     "GF_AUTH_ANONYMOUS_ENABLED": "true",
     "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
     # It asks nobody on the network, and waits for no answer from there.
-    "GF_PLUGINS_PREINSTALL_DISABLED": "true",
     "GF_PLUGINS_PREINSTALL_AUTO_UPDATE": "false",
     "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
     "GF_NEWS_NEWS_FEED_ENABLED": "false",
@@ -58,15 +56,10 @@ def serve(home: Path, prometheus: str, folder: Path) -> Iterator[Grafana]:
     # Nobody listens where Tempo would be: rows that need one are folded, and ask nothing.
     addresses = {**stack_addresses.choose({}, free=True), "prometheus": prometheus}
     plan = stack_parts.Plan(addresses, folder, folder / "targets", tempo=False)
-    child = _open(stack_parts.make_grafana(home, plan))
+    child = stack_parts.make_grafana(home, plan, OPEN)
     try:
         child.start()
         child.wait_ready(threading.Event())
         yield Grafana(plan.url("grafana"))
     finally:
         child.stop()
-
-
-def _open(child: Child) -> Child:
-    """Return the same program, which needs nobody to sign in."""
-    return Child(child.title, child._command, {**child._environ, **OPEN}, child._ready, child.log)

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 TIMEOUT: Final = 30.0
+OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+"""A Prometheus of ours is on this machine: ``http_proxy`` of the environment does not lead there."""
 
 
 class QueryError(Exception):
@@ -54,7 +56,7 @@ class Prometheus:
     def _get(self, path: str, **parameters: object) -> Any:
         address = f"{self.url.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"
         try:
-            with urllib.request.urlopen(address, timeout=TIMEOUT) as answer:  # noqa: S310 - the user's own address
+            with OPENER.open(address, timeout=TIMEOUT) as answer:
                 return json.load(answer)["data"]
         except urllib.error.HTTPError as error:
             raise QueryError(json.load(error).get("error", str(error))) from error

@@ -60,7 +60,8 @@ def read_run(folder: Path) -> Recording:
 
 def _read_file(path: Path) -> Iterator[tuple[Key, Point]]:
     raw = path.read_bytes()
-    for line in (gzip.decompress(raw) if path.suffix == ".gz" else raw).splitlines():
+    lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).split(b"\n")
+    for line in lines[:-1]:  # what follows the last line break was cut off when its process was killed
         for resource in json.loads(line)["resourceMetrics"]:
             said = _attributes(resource["resource"]["attributes"])
             identity = tuple((label, said.get(name, "")) for label, name in _IDENTITY.items())

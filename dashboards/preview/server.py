@@ -10,12 +10,11 @@ import shutil
 import socket
 import subprocess
 import time
-import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from dashboards.preview.client import Prometheus
+from dashboards.preview.client import OPENER, Prometheus
 from verl_otel.cli.stack_programs import cache_folder
 
 WAIT: Final = 30.0
@@ -73,7 +72,7 @@ def serve(openmetrics: Path, folder: Path, scrape: float) -> Iterator[Prometheus
 def _wait(url: str, process: subprocess.Popen[bytes]) -> None:
     deadline = time.monotonic() + WAIT
     while process.poll() is None and time.monotonic() < deadline:
-        with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1):  # noqa: S310 - our own address
+        with contextlib.suppress(OSError), OPENER.open(url, timeout=1):
             return
         time.sleep(0.05)
     raise TimeoutError(f"Prometheus did not answer at {url}")

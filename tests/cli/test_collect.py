@@ -98,7 +98,7 @@ def test_the_files_of_every_node_come_into_one_folder(cluster, collect):
     (cluster.there / "profiles").mkdir()
     (cluster.there / "profiles" / "one.txt").write_text("deep")
     done = collect()
-    assert done.code == 0, done.out + done.err
+    assert (done.code, done.err) == (0, ""), done.out + done.err
     assert contents(cluster.out) == {
         "traces-a-h-1.jsonl": b"1\n" * 1000,
         "traces-a-t-1.jsonl": b"2\n" * 1000,

@@ -168,6 +168,17 @@ def test_addresses_are_the_usual_ones_on_the_loopback():
     assert stack_addresses.choose({"OTELCOL_HTTP": "5000"})["http"] == "127.0.0.1:5000"
 
 
+def test_a_host_is_told_to_its_part(tmp_path):
+    """Where a variable names a host, the part listens there, as the printed address says; nothing else leaves the loopback."""
+    environ = {"OTELCOL_SELF_PORT": "10.0.0.7:5001", "STACK_TEMPO": "10.0.0.8:5002", "STACK_TEMPO_GRPC": "5003"}
+    plan = Plan(stack_addresses.choose(environ), tmp_path, tmp_path / "targets", tempo=True)
+    collector = stack_parts.make_collector(Path("otelcol"), plan)._environ
+    assert (collector["OTELCOL_SELF_HOST"], collector["OTELCOL_SELF_PORT"]) == ("10.0.0.7", "5001")
+    tempo = stack_parts.make_tempo(Path("tempo"), plan)._environ
+    assert (tempo["TEMPO_HTTP_HOST"], tempo["TEMPO_HTTP_PORT"]) == ("10.0.0.8", "5002")
+    assert (tempo["TEMPO_GRPC_HOST"], tempo["TEMPO_GRPC_PORT"]) == ("127.0.0.1", "5003")
+
+
 def test_free_ports_are_all_different():
     """No two listeners get the same port."""
     found = list(stack_addresses.choose({}, free=True).values())

@@ -112,7 +112,7 @@ def outage():
                 58,
                 "ExporterDown",
                 EXPORTER,
-                "Collector gateway: otlp/tempo has sent nothing for 5 minutes, and 7 batches wait",
+                "Collector gateway: otlp/tempo has sent nothing for 5 minutes, and 7 items wait",
             ),
         ),
     )

@@ -130,7 +130,7 @@ def test_a_run_directory_becomes_scrapes(tmp_path):
     """Each series has the labels of the contract and, at every scrape, the value that it had then."""
     points = [{"timeUnixNano": str(int(time * 1e9)), "asDouble": value} for time, value in ((10.5, 1.0), (12.2, 2.0))]
     (tmp_path / "metrics-trainer-0.jsonl").write_text(
-        "\n".join(_line("verl.average_reward", "gauge", point) for point in points)
+        "".join(_line("verl.average_reward", "gauge", point) + "\n" for point in points) + '{"resourceMetrics": [{"cut'
     )
     found = recording.read_run(tmp_path)
     (key,) = found
@@ -155,7 +155,7 @@ def test_histograms_become_cumulative_buckets(tmp_path):
         "count": "6",
         "sum": 9.0,
     }
-    (tmp_path / "metrics-trainer-0.jsonl").write_text(_line("verl.step.duration", "histogram", point))
+    (tmp_path / "metrics-trainer-0.jsonl").write_text(_line("verl.step.duration", "histogram", point) + "\n")
     found = {
         (key.name, dict(key.labels).get("le")): points[0].value for key, points in recording.read_run(tmp_path).items()
     }
@@ -198,7 +198,7 @@ def test_a_run_keeps_its_own_values(tmp_path):
     run = tmp_path / "r1"
     run.mkdir()
     point = {"timeUnixNano": "1000000000", "asDouble": 1.0}
-    (run / "metrics-a.jsonl").write_text(_line("verl.average_reward", "gauge", point))
+    (run / "metrics-a.jsonl").write_text(_line("verl.average_reward", "gauge", point) + "\n")
     samples = tmp_path / "samples"
     samples.mkdir()
     of_run = '{verl_run_id="RUN"}'

@@ -145,7 +145,7 @@ def test_a_killed_trainer_goes_when_its_address_is_taken(settings, mine, dead_pi
     path.parent.mkdir()
     dead, other = killed_trainer(dead_pid), config.load({}, run_dir=settings.run_dir, run_id="r2")
     path.write_text(json.dumps([dead]))
-    neighbor = {**foreign(1, address="t:1"), "labels": {**foreign(1)["labels"], "verl_run_id": "r3"}}
+    neighbor = targets.make_entry(mine, "t:1", verl_run_id="r3")
     (path.parent / "r3.json").write_text(json.dumps([neighbor]))
     assert targets.read_folder(path.parent, linger=True) == [neighbor]
     (path.parent / "r3.json").unlink()
@@ -155,6 +155,18 @@ def test_a_killed_trainer_goes_when_its_address_is_taken(settings, mine, dead_pi
     path.write_text(json.dumps([{**dead, "labels": {**dead["labels"], "verl_run_id": "r0"}}]))
     targets.add_entries(settings, [targets.make_entry(mine, "t:1", verl_role="rollout_replica")])
     assert addresses(settings) == ["t:1"]
+
+
+def test_the_same_address_of_another_machine_is_not_taken(settings, mine, dead_pid):
+    """Each machine of a shared folder has a loopback of its own: a killed trainer is still to be told as vanished."""
+    path = targets.targets_path(settings)
+    path.parent.mkdir()
+    dead = killed_trainer(dead_pid)
+    path.write_text(json.dumps([dead]))
+    (path.parent / "r3.json").write_text(json.dumps([foreign(1, host="elsewhere", address="t:1")]))
+    found = targets.read_folder(path.parent, linger=True)
+    assert len(found) == 2
+    assert {*map(str, found[0]["targets"] + found[1]["targets"])} == {"t:1"}
 
 
 def test_what_does_not_change_is_not_written(settings, mine, dead_pid):

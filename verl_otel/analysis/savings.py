@@ -39,13 +39,13 @@ class Wait(NamedTuple):
     phase: str
 
 
-def find_savings(step: Step, members: Sequence[Packed], root: Node | None = None) -> tuple[Saving, ...]:
+def find_savings(step: Step, members: Sequence[Packed], root: Node) -> tuple[Saving, ...]:
     """Return by how much a step would have been shorter without its slowest trajectories, a replica, a tool or its rewards.
 
     Args:
         step: With its critical path.
         members: The trajectories that it trained on.
-        root: Its tree; with it, what else a phase waited for beside the trajectories is taken into account.
+        root: Its tree: what else a phase waited for beside the trajectories is not charged to them.
 
     Returns:
         ``slowest``, ``1%`` and ``5%`` wherever the step waited for a trajectory, then groups that would save anything. "Slowest"

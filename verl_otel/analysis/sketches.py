@@ -66,7 +66,7 @@ def sketch(root: Node, known: Mapping[int, Packed], doubt: Doubt) -> Sketch:
         blind_spots=stragglers.find_blind_spots(root),
         uncertainty=uncertainty,
     )
-    step = step._replace(savings=find_savings(step, members))
+    step = step._replace(savings=find_savings(step, members, root))
     return Sketch(step, examine(step, root, members))
 
 

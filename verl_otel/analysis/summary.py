@@ -100,9 +100,8 @@ def _without_collection() -> Iterator[None]:
         yield
     finally:
         if was_on:
-            if not gc.get_freeze_count():  # what somebody else has frozen stays so
-                gc.freeze()
-                gc.unfreeze()  # all that was made is old now, unseen: the next look for circles is not at a million objects
+            gc.freeze()
+            gc.unfreeze()  # all that was made is old now, unseen: the next look for circles is not at a million objects
             gc.enable()
 
 

@@ -197,7 +197,7 @@ class Gathering:
             print(f"\r{text[: os.get_terminal_size(2).columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
 
     def _clear_line(self) -> None:
-        if self._shown_at:
+        if self._shown_at > float("-inf"):
             self._shown_at = float("-inf")
             print("\r\033[K", end="", file=sys.stderr, flush=True)
 

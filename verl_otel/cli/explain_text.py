@@ -86,7 +86,7 @@ def _verdict_count(run: Explanation) -> str:
     total = sum(map(saved, held))
     whole = sum(step.seconds for step in run.steps)
     return (
-        f"{len(held):,} of {len(run.steps):,} steps took longer than they had to, by {seconds(total)} in all "
+        f"{len(held):,} of {len(run.steps):,} steps took longer than {'it' if len(held) == 1 else 'they'} had to, by {seconds(total)} in all "
         f"({words.share(total / max(whole, 1e-9))} of the time of all steps).{_below(start_up(run))}"
     )
 

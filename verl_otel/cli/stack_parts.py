@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from verl_otel.cli import shipped
@@ -41,6 +42,10 @@ class Plan:
         """Return the URL of a listener."""
         return f"http://{self.addresses[name]}"
 
+    def host(self, name: str) -> str:
+        """Return the host of a listener."""
+        return self.addresses[name].rpartition(":")[0]
+
     def port(self, name: str) -> str:
         """Return the port of a listener."""
         return self.addresses[name].rpartition(":")[2]
@@ -68,6 +73,7 @@ def make_collector(program: Path, plan: Plan) -> Child:
         "OTELCOL_HTTP": plan.addresses["http"],
         "OTELCOL_METRICS": plan.addresses["metrics"],
         "OTELCOL_HEALTH": plan.addresses["health"],
+        "OTELCOL_SELF_HOST": plan.host("self"),
         "OTELCOL_SELF_PORT": plan.port("self"),
         "OTELCOL_TRACE_STORE": plan.addresses["store"],
         "OTELCOL_STATE_DIR": str(plan.make_folder("otelcol")),
@@ -131,7 +137,9 @@ def make_tempo(program: Path, plan: Plan) -> Child:
         **_environment(),
         "TEMPO_DATA": str(plan.make_folder("tempo")),
         "TEMPO_OTLP": plan.addresses["store"],
+        "TEMPO_HTTP_HOST": plan.host("tempo"),
         "TEMPO_HTTP_PORT": plan.port("tempo"),
+        "TEMPO_GRPC_HOST": plan.host("tempo-grpc"),
         "TEMPO_GRPC_PORT": plan.port("tempo-grpc"),
     }
     settings = shipped.find_folder("collector") / "tempo.yaml"
@@ -139,8 +147,13 @@ def make_tempo(program: Path, plan: Plan) -> Child:
     return Child("Tempo", command, environ, f"{plan.url('tempo')}/ready", plan.data / "tempo.log")
 
 
-def make_grafana(home: Path, plan: Plan) -> Child:
+def make_grafana(home: Path, plan: Plan, more: Mapping[str, str] = MappingProxyType({})) -> Child:
     """Return Grafana, with the boards that come with verl-otel.
+
+    Args:
+        home: The folder of Grafana.
+        plan: What it needs to know of the others.
+        more: Settings of its own (`GF_*`), in addition.
 
     Raises:
         VerlOtelError: The folder is not one of Grafana.
@@ -151,7 +164,6 @@ def make_grafana(home: Path, plan: Plan) -> Child:
     if program is None:
         raise VerlOtelError(f"--grafana-home {home}: there is no bin/grafana in it")
     boards = shipped.find_folder("dashboards")
-    host, _, port = plan.addresses["grafana"].rpartition(":")
     folder = plan.make_folder("grafana")
     environ = {
         **_environment(),
@@ -159,14 +171,15 @@ def make_grafana(home: Path, plan: Plan) -> Child:
         "GF_PATHS_LOGS": str(folder / "log"),
         "GF_PATHS_PLUGINS": str(folder / "plugins"),
         "GF_PATHS_PROVISIONING": str(boards / "provisioning"),
-        "GF_SERVER_HTTP_ADDR": host,
-        "GF_SERVER_HTTP_PORT": port,
+        "GF_SERVER_HTTP_ADDR": plan.host("grafana"),
+        "GF_SERVER_HTTP_PORT": plan.port("grafana"),
         "GF_ANALYTICS_REPORTING_ENABLED": "false",
         "GF_ANALYTICS_CHECK_FOR_UPDATES": "false",
         "GF_PLUGINS_PREINSTALL_DISABLED": "true",  # a node without the internet would wait for them
         "PROMETHEUS_URL": plan.url("prometheus"),
         "TEMPO_URL": plan.url("tempo"),
         "VERL_OTEL_BOARDS": str(boards / "generated"),
+        **more,
     }
     words = [str(program), "server"] if program.name == "grafana" else [str(program)]
     command = [*words, "--homepath", str(home)]

@@ -17,7 +17,7 @@ import json
 import os
 import socket
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import IO, Any, Final, Protocol
 
@@ -45,6 +45,8 @@ _UNROUTED: Final = ("192.0.2.1", 9)
 """An address that nobody has: the way to it tells which address others see us by. Nothing is sent."""
 Entry = dict[str, Any]
 Entries = list[Entry]
+Addresses = frozenset[tuple[str | None, str]]
+"""Host and ``host:port``."""
 
 
 class Mirror(Protocol):
@@ -206,16 +208,17 @@ def _instance(entry: Entry) -> str | None:
     return _labels(entry).get("instance")
 
 
-def _addresses(entries: Sequence[Entry]) -> frozenset[str]:
-    return frozenset(target for entry in entries for target in entry["targets"])
+def _addresses(entries: Iterable[Entry]) -> Addresses:
+    """Return where entries are: the loopback of another machine is not that of this one."""
+    return frozenset((_labels(entry).get(_HOST), target) for entry in entries for target in entry["targets"])
 
 
-def _bury(entries: Entries, taken: frozenset[str] = frozenset()) -> Entries:
+def _bury(entries: Entries, taken: Addresses = frozenset()) -> Entries:
     """Return the entries without the dead; a trainer stays until it has been dead for a while, or another one of its run lives.
 
     Args:
         entries: Of one run.
-        taken: Addresses at which somebody else answers now: who is scraped there would be mistaken for the dead.
+        taken: Where somebody else answers now: who is scraped there would be mistaken for the dead.
     """
     alive = [each for each in entries if _is_alive(each)]
     taken |= _addresses(alive)
@@ -224,7 +227,7 @@ def _bury(entries: Entries, taken: frozenset[str] = frozenset()) -> Entries:
     late = [
         _stamp(each)
         for each in dead
-        if _labels(each).get("verl_run_id") not in runs and taken.isdisjoint(each["targets"])
+        if _labels(each).get("verl_run_id") not in runs and taken.isdisjoint(_addresses([each]))
     ]
     return [*alive, *(each for each in late if abs(time.time() - float(each["labels"][_GONE])) < LINGER)]
 
@@ -267,7 +270,7 @@ def _pid_space() -> str:
 
 
 @_guard.guarded("targets")
-def _sweep(mine: Path, taken: frozenset[str]) -> None:
+def _sweep(mine: Path, taken: Addresses) -> None:
     """Drop the dead from the files of other runs, once per process: nobody else does it for a run that crashed."""
     key = (os.getpid(), mine.parent)
     if key in _swept:
