@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is noted of ended spans: their durations by name, what moved, what was served."""
 
+import threading
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -85,3 +87,20 @@ def test_nothing_is_noted_while_nobody_asks(recorded, on):
     served = [each.parent_id for each in progress.read_served()]
     found = set(progress.read_peers()), progress.take_moved(), served
     assert found == (noted if on else (set(), set(), []))
+
+
+def test_no_move_is_lost_while_another_thread_drains(fast_switching, monkeypatch):
+    """A scrape drains beside the drain thread: what one of them notes is taken once, whole."""
+    monkeypatch.setattr(progress, "MAX_MOVED", 10**9)
+    total, taken = 50_000, set()
+
+    def drain(first):
+        for parent in range(first, total + 1, 2):
+            note("a", 1.0, parent)
+
+    threads = [threading.Thread(target=drain, args=(first,)) for first in (1, 2)]
+    for thread in threads:
+        thread.start()
+    while any(thread.is_alive() for thread in threads):
+        taken |= progress.take_moved()
+    assert len(taken | progress.take_moved()) == total

@@ -116,6 +116,16 @@ def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
     assert sampled(recorded) == 10
 
 
+def test_a_validation_has_a_number_of_its_own(recorded, step):
+    """It trains nothing, and takes nothing away from the trajectories that the same step trains on, nor they from it."""
+    Policy.whole_per_step, Policy.share_above = 4, 0.0
+    trajectories(4, step)
+    for _ in range(6):
+        with Span(Site("trajectory"), {"verl.step.number": step, "verl.validate": True}):
+            pass
+    assert sampled(recorded) == 4 + 4
+
+
 def test_a_session_counts_its_steps_anew(recorded, step):
     """The trajectories of a step of the session before do not use up the number of the next one."""
     Policy.whole_per_step, Policy.share_above = 3, 0.0

@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
 import enum
+import http
 import math
 import weakref
 from decimal import Decimal
@@ -32,6 +33,9 @@ class Color(str, enum.Enum):
         (np.bool_(True), True),
         (np.array(2.5), 2.5),
         (np.str_("text"), "text"),
+        (Color.RED, "red"),
+        (http.HTTPStatus.OK, 200),
+        ([http.HTTPStatus.OK, 201], (200, 201)),
         (Decimal("1.5"), 1.5),
         ([1, 2], (1, 2)),
         ((1, 2.5), (1.0, 2.5)),
@@ -130,6 +134,7 @@ def test_a_nested_sequence_is_bounded():
     [
         (1, 1),
         (True, True),
+        (http.HTTPStatus.OK, 200),
         (np.float64(0.5), 0.5),
         (np.array(3), 3),
         (SimpleNamespace(item=lambda: 4), 4),

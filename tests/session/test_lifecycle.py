@@ -344,10 +344,11 @@ def test_what_was_recorded_does_not_wait_for_hardware(start, hardware, wait_for)
 
 
 def test_the_end_asks_no_hardware(start, hardware):
-    """A session ends without asking its sources, and keeps what they said last."""
+    """A session ends without asking its sources, and keeps what they said last, at a scrape here."""
     hardware.gate.set()
     files = start(drain_interval=60, metric_interval=60_000)
     session.flush()
+    session.current().refresh()
     asked = hardware.asked
     record(1)
     verl_otel.shutdown()

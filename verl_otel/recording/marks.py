@@ -89,7 +89,7 @@ def look_ahead(ended: list[Span], begun: list[Span]) -> None:
     ahead: dict[object, float] = {}
     for span in ended:
         if span.site.spec is _TRAJECTORY:
-            key = _key_of(span)
+            key = find_step(span)
             ahead[key] = max(ahead.get(key, 0.0), span.stop - span.start)
     waiting = set(ahead)
     now = clock()
@@ -97,7 +97,7 @@ def look_ahead(ended: list[Span], begun: list[Span]) -> None:
         if not waiting:
             break
         if span.site.spec is _TRAJECTORY and span.start:
-            key = _key_of(span)
+            key = find_step(span)
             if key in waiting:
                 waiting.discard(key)  # the one that began before all others
                 ahead[key] = max(ahead[key], (span.stop or now) - span.start)
@@ -120,8 +120,8 @@ def mark(span: Span, seconds: float) -> None:
 def find_reason(span: Span, seconds: float) -> str | None:
     """Return why a trajectory is worth keeping: ``failure``, ``timeout``, ``slowest`` of its step so far, ``reward``, ``truncated``."""
     values = span.attributes
-    key = _key_of(span)
-    step = _find_step(key)
+    key = find_step(span)
+    step = _remember(key)
     slowest = seconds > step.slowest and seconds >= Marks.ahead.get(key, 0.0)
     step.slowest = max(step.slowest, seconds)
     score = to_number(values.get(attr.REWARD_SCORE))
@@ -138,13 +138,13 @@ def find_reason(span: Span, seconds: float) -> str | None:
     return "truncated" if cut and _give(step, "truncated") else None
 
 
-def _key_of(span: Span) -> tuple[object, object]:
+def find_step(span: Span) -> tuple[object, object]:
     """Return the step of a trajectory, and whether it validates; without the price of `Span.attributes`, for it may be open."""
     own, usual = span._attributes or {}, span.site.attributes
     return own.get(attr.STEP_NUMBER, usual.get(attr.STEP_NUMBER)), own.get(attr.VALIDATE, usual.get(attr.VALIDATE))
 
 
-def _find_step(key: object) -> _Step:
+def _remember(key: object) -> _Step:
     found = Marks.steps.get(key)
     if found is None:
         found = Marks.steps.setdefault(key, _Step())

@@ -28,7 +28,7 @@ def phase_site(key: str, *, hook: bool = False) -> Site:
     if found is not None:
         return found
     valid = key if _KEY.fullmatch(key) else re.sub(r"[^a-z0-9_./]", "_", key.lower())[:64] or OTHER
-    known = {site.attributes[attr.PHASE] for site in _sites.values()}
+    known = {site.attributes[attr.PHASE] for site in list(_sites.values())}  # the copy is one step: others add theirs
     if valid not in known and len(known) >= MAX_PHASES:
         valid = OTHER
     site = Site("phase", SPANS["phase"].name + valid, attributes={attr.PHASE: valid}, hook=hook)

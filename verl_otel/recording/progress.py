@@ -118,7 +118,8 @@ def merge(one: Peers, other: Peers) -> Peers:
 
 def take_moved() -> set[int]:
     """Return the ids of spans below which something has ended since the last call."""
-    moved, _Progress.moved = _Progress.moved, set()
+    moved = set(_Progress.moved)  # one step, as the next: somebody may drain meanwhile, for a scrape
+    _Progress.moved.difference_update(moved)
     return moved
 
 

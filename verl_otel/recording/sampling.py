@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from verl_otel.model import SAMPLED
 from verl_otel.recording import ids
-from verl_otel.semconv import attributes as attr
+from verl_otel.recording.marks import find_step
 
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
@@ -37,7 +37,7 @@ class Policy:
     exemplars = True
     """Whether histograms show traces (``OTEL_METRICS_EXEMPLAR_FILTER``)."""
     _counts: dict[object, int] = {}
-    """Trajectories by step, of the last few steps: those of several steps may take turns."""
+    """Trajectories by step, of the last few steps: those of several steps may take turns, and those of a validation count for themselves."""
 
     @classmethod
     def decide(cls, span: Span, trace_id: int) -> int:
@@ -48,7 +48,7 @@ class Policy:
             return 0
         if not cls.whole_per_step:
             return SAMPLED
-        step = span.attributes.get(attr.STEP_NUMBER)
+        step = find_step(span)
         count = cls._counts[step] = cls._counts.get(step, 0) + 1
         for old in list(cls._counts)[:-MAX_STEPS]:  # the copy is one step: other threads count, too
             cls._counts.pop(old, None)

@@ -26,6 +26,8 @@ def clean(value: object) -> AttributeValue:
     if kind in _PLAIN:
         return value[:MAX_TEXT] if isinstance(value, str) else value  # type: ignore[return-value]  # checked by its type
     try:
+        if isinstance(value, str):
+            return str.__str__(value)[:MAX_TEXT]  # an enum's own would be the name of its class
         if isinstance(value, (list, tuple)):
             return _clean_sequence(value)
         number = to_number(value)
@@ -60,6 +62,8 @@ def to_number(value: object) -> int | float | bool | None:
     try:
         if value is None or isinstance(value, (str, bytes)) or getattr(value, "is_cpu", True) is False:
             return None
+        if isinstance(value, int):  # an enum's, a status of HTTP
+            return _fit(int(value))
         item = getattr(value, "item", None)
         if callable(item):
             found = item()

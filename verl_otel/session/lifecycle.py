@@ -22,6 +22,7 @@ from verl_otel.recording.store import Store
 from verl_otel.semconv import SCHEMA_URL
 from verl_otel.session import black_box, exporters, host, manifest, observables, resource, sources, targets
 from verl_otel.session.bell import Bell
+from verl_otel.session.collection import Collection
 from verl_otel.session.governor import Governor, estimate_recording
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Session:
         self.resource = Resource({})
         self.providers: Any = None
         self.foreign_spans: list[SpanRecord] = []
+        self.foreign_metrics = Collection()
         self._pump_lock = threading.Lock()
         self._wake = Bell()
         self._flushed = Bell()
@@ -101,7 +103,8 @@ class Session:
         self._wake.ring()
         if self._thread is not None:
             self._thread.join(remaining(deadline))
-        self._pump(observe=self.opened, ask_sources=False, deadline=deadline)
+        self._pump(observe=self.opened, deadline=deadline)
+        self._await_foreign(deadline)
         recorder.stop_observing()
         sources.stop()
         self._open_brought()
@@ -126,6 +129,7 @@ class Session:
         """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._pump(observe=True, deadline=deadline)
+        self._await_foreign(deadline)
         for each in self.brought:
             each.begin_flush(deadline)
         for exporter in (*self.exporters, *self.brought):
@@ -147,7 +151,7 @@ class Session:
     def _overhead(self) -> dict[str, float]:
         return {
             "recording": estimate_recording(Ended.count, registry.count_values()),
-            "drain": self._cpu_seconds,
+            "drain": self._cpu_seconds + self.foreign_metrics.cpu_seconds,
             **{each.name: each.cpu_seconds for each in self._parts() if each.cpu_seconds},
         }
 
@@ -200,7 +204,8 @@ class Session:
     def _turn(self) -> None:
         """Do what is due. Whatever goes wrong here, there is a next turn: nobody else drains."""
         opened = self.opened
-        self._pump(observe=time.monotonic() - self._observed_at >= self.config.metric_interval)
+        due = time.monotonic() - self._observed_at >= self.config.metric_interval
+        self._pump(observe=due, ask_sources=due)
         for exporter in self._parts():
             with _guard.swallowed(f"tick {exporter.name}"):
                 exporter.tick()
@@ -216,13 +221,18 @@ class Session:
 
     def refresh(self) -> None:
         """Bring the folded state up to this moment: a scrape asks for it."""
-        self._pump(observe=True, deadline=time.monotonic() + 1.0)
+        self._pump(observe=True, ask_sources=True, deadline=time.monotonic() + 1.0)
 
     @_guard.guarded("drain")
-    def _pump(self, *, observe: bool, ask_sources: bool = True, deadline: float | None = None) -> None:
+    def _pump(self, *, observe: bool, ask_sources: bool = False, deadline: float | None = None) -> None:
         """Drain once and hand the batch to every exporter, then what is asked: what was recorded does not wait for that.
 
         One at a time: a later batch must not be overtaken.
+
+        Args:
+            observe: Whether instruments that are read at a collection are due.
+            ask_sources: Also those of hardware, which may take their time: not for somebody who has a deadline.
+            deadline: Until when to wait for another one who drains.
         """
         if not self._pump_lock.acquire(timeout=_wait(deadline)):
             return
@@ -241,7 +251,9 @@ class Session:
             if self.opened and observe:
                 if was_opened:
                     self._hand_over(recorder.ask(batch, groups=ask_sources))
-                self._collect_foreign()
+                self._observed_at = time.monotonic()
+                self.foreign_metrics.begin(self.providers.pulled if self.providers is not None else ())
+            self._put_foreign()
         finally:
             self._pump_lock.release()
 
@@ -252,12 +264,20 @@ class Session:
             with _guard.swallowed(f"put {exporter.name}"):
                 exporter.put(batch)
 
-    def _collect_foreign(self) -> None:
-        """Collect the user's own instruments."""
-        self._observed_at = time.monotonic()
-        for reader in self.providers.pulled if self.providers is not None else ():
-            with _guard.swallowed("user metrics"):
-                reader.collect()
+    def _await_foreign(self, deadline: float) -> None:
+        """Hand over what the user's instruments say now, if they say it in half of the time that is left."""
+        self.foreign_metrics.wait(time.monotonic() + remaining(deadline) / 2)
+        if self._pump_lock.acquire(timeout=remaining(deadline)):
+            try:
+                self._put_foreign()
+            finally:
+                self._pump_lock.release()
+
+    def _put_foreign(self) -> None:
+        for message in self.foreign_metrics.take():
+            for exporter in self.exporters:
+                with _guard.swallowed(f"put {exporter.name}"):
+                    exporter.put_metrics(message)
 
     def _open(self) -> None:
         """Resolve who we are and open the exporters; one that cannot be opened is left out and said."""
@@ -275,7 +295,7 @@ class Session:
                 self.resource,
                 ids,
                 on_foreign_span,
-                self.put_foreign_metrics,
+                self.foreign_metrics.put,
                 tuple(reader for _, reader in made if reader),
             )
         exporters.close_unused(made, self.providers.readers if self.providers is not None else ())
@@ -302,11 +322,6 @@ class Session:
                 _guard.say("open black box", "verl-otel: stalls and crashes will not be seen: %s", error)
                 return
             self.black_box.append(part)
-
-    def put_foreign_metrics(self, message: bytes) -> None:
-        """Take the metrics of the user's own OpenTelemetry, encoded: they were collected for this session, also for its end."""
-        for exporter in self.exporters:
-            exporter.put_metrics(message)
 
     def announce(self, port: int) -> None:
         """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, unless the process ends just now."""

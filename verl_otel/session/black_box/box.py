@@ -68,7 +68,6 @@ class BlackBox(Exporter):
         self._drain = 0
         self._lock = threading.Lock()
         self._began = time.time()
-        progress.switch(on=True)
 
     # -- life ---------------------------------------------------------------------------------------------------------
 
@@ -88,6 +87,7 @@ class BlackBox(Exporter):
         self._beat = os.open(self._folder / f"{members.BEAT}{self._who}", os.O_RDWR | os.O_CREAT, 0o644)
         self._ask = self._folder / f"{members.ASK}{self._who}"
         self._post = Post(self._folder, self._place)
+        progress.switch(on=True)  # now that somebody will ask
         self._tell()
 
     def put_resource(self, resource: Resource) -> None:
