@@ -27,6 +27,9 @@ def test_the_slowest_trajectory_is_one_click_away(start_pipeline, start_promethe
     value, trace_id = wait_for(top_exemplar, 60, 0.5)
     assert abs(value - seconds[trace_id]) < 0.01
     wait_for(lambda: trace_id in {each for each, _, _ in tiers.gateway.spans()}, 30, 0.2)
+    shown = {labels["trace_id"] for _, labels, _ in prometheus.exemplars(HISTOGRAM)}
+    wait_for(lambda: shown <= {each for each, _, _ in tiers.gateway.spans()}, 30, 0.2)
+    assert len(shown) > 1, "nothing but the slowest is shown"
     for series, labels, measured in prometheus.exemplars(HISTOGRAM):
         assert measured <= float(series["le"]), "it is in a bucket that it does not belong to"
         assert abs(measured - seconds[labels["trace_id"]]) < 0.01, "it does not lead to what was measured"

@@ -194,13 +194,12 @@ def test_the_slowest_trajectory_is_one_click_away(piped, kept):
 
 
 def test_exemplars_lead_to_traces_that_were_kept(piped, wanted):
-    """Those of steps and phases always; those of trajectories when something speaks for them, so always in the top bucket."""
+    """Those of steps, of phases and of trajectories, in whatever bucket: what is shown there is marked."""
     of = lambda name: {labels["trace_id"] for _, labels, _ in piped.pipeline.watcher.exemplars(name, 3600)}  # noqa: E731
-    for name in ("verl_step_duration_seconds_bucket", "verl_phase_duration_seconds_bucket"):
+    for name in ("verl_step_duration_seconds_bucket", "verl_phase_duration_seconds_bucket", HISTOGRAM):
         found = of(f'{name}{{verl_run_id="real"}}')
         assert found
         assert found <= wanted
-    assert of(f'{HISTOGRAM}{{verl_run_id="real"}}') & wanted
 
 
 def test_no_alert_fires(piped):

@@ -98,7 +98,33 @@ def test_steps_are_judged_apart(recorded):
     assert len(groups) == 4
     for group in groups.values():
         slowest = max(group, key=lambda span: span.end_ns - span.start_ns)
-        assert [span for span in group if attr.SAMPLING_KEEP in span.attributes] == [slowest]
+        assert [span for span in group if span.attributes.get(attr.SAMPLING_REASON) == "slowest"] == [slowest]
+
+
+def test_what_a_histogram_shows_is_marked(recorded):
+    """Of 500 trajectories each that an exemplar leads to has a mark; marks for this are as few as buckets, and the top one is the slowest."""
+    for index in range(500):
+        with verl_otel.trajectory(f"{index}", 0, step=1):
+            for _ in range(index):
+                pass
+        if index % 50 == 0:
+            assert recorded.spans  # a drain
+    marked = {span.span_id: span.attributes.get(attr.SAMPLING_REASON) for span in recorded.spans}
+    (point,) = [each for each in recorded.points if each.instrument.name == "verl.rollout.trajectory.duration"]
+    assert point.exemplars
+    assert {marked[each.span_id] for each in point.exemplars} <= {"exemplar", "slowest"}
+    assert list(marked.values()).count("exemplar") <= marks.SHOWN_PER_STEP
+    slowest = max(recorded.spans, key=lambda span: span.end_ns - span.start_ns)
+    assert max(point.exemplars, key=lambda each: each.value).span_id == slowest.span_id
+
+
+def test_marks_for_exemplars_are_bounded():
+    """A step whose buckets need new exemplars again and again does not have each of its trajectories kept; what is marked is shown."""
+    spans = [ended(1, 0, 1) for _ in range(100)]
+    assert [marks.show(span, needed=True) for span in spans] == [True] * marks.SHOWN_PER_STEP + [False] * 84
+    assert marks.show(spans[0], needed=False)
+    assert not marks.show(ended(2, 0, 1), needed=False)
+    assert marks.show(ended(2, 0, 1), needed=True)
 
 
 def test_validation_and_training_are_two_things():

@@ -23,12 +23,14 @@ MAX_STEPS: Final = 16
 """Steps that are remembered: trajectories of several may end in turns."""
 PER_STEP: Final = 4
 """Marks for a cut response, and for a score out of line, that a process gives in one step."""
+SHOWN_PER_STEP: Final = 16
+"""Marks for exemplars, of the same: one for each bucket of the histogram and a little more."""
 ENOUGH: Final = 30
 """Scores of a data source before one of them can be out of line."""
 FAR: Final = 3.0
 """Standard deviations from the mean that are out of line."""
 clock = time.perf_counter
-_TRAJECTORY: Final = SPANS["trajectory"]
+TRAJECTORY: Final = SPANS["trajectory"]
 _TIMEOUTS: Final = ("TimeoutError", "Timeout", "DeadlineExceeded")
 
 
@@ -88,7 +90,7 @@ def look_ahead(ended: list[Span], begun: list[Span]) -> None:
     """
     ahead: dict[object, float] = {}
     for span in ended:
-        if span.site.spec is _TRAJECTORY:
+        if span.site.spec is TRAJECTORY:
             key = find_step(span)
             ahead[key] = max(ahead.get(key, 0.0), span.stop - span.start)
     waiting = set(ahead)
@@ -96,7 +98,7 @@ def look_ahead(ended: list[Span], begun: list[Span]) -> None:
     for span in begun:
         if not waiting:
             break
-        if span.site.spec is _TRAJECTORY and span.start:
+        if span.site.spec is TRAJECTORY and span.start:
             key = find_step(span)
             if key in waiting:
                 waiting.discard(key)  # the one that began before all others
@@ -115,6 +117,22 @@ def mark(span: Span, seconds: float) -> None:
     if reason is not None:
         span.set_attribute(attr.SAMPLING_KEEP, True)
         span.set_attribute(attr.SAMPLING_REASON, reason)
+
+
+def show(span: Span, *, needed: bool) -> bool:
+    """Return whether an exemplar may lead to a trajectory: to one that is kept, so one that is marked, or is marked now for this.
+
+    Args:
+        span: The trajectory, which has ended and was looked at by `mark`.
+        needed: Whether its bucket shows nothing else, or nothing recent.
+    """
+    if span.attributes.get(attr.SAMPLING_KEEP):
+        return True
+    if not needed or not _give(_remember(find_step(span)), "exemplar", SHOWN_PER_STEP):
+        return False
+    span.set_attribute(attr.SAMPLING_KEEP, True)
+    span.set_attribute(attr.SAMPLING_REASON, "exemplar")
+    return True
 
 
 def find_reason(span: Span, seconds: float) -> str | None:
@@ -158,8 +176,8 @@ def _scores_of(source: object) -> _Scores:
     return Marks.scores.setdefault(key, _Scores())
 
 
-def _give(step: _Step, reason: str) -> bool:
+def _give(step: _Step, reason: str, most: int = PER_STEP) -> bool:
     """Return whether a step has a mark of this kind left, and take it."""
     given = step.given.get(reason, 0)
     step.given[reason] = given + 1
-    return given < PER_STEP
+    return given < most

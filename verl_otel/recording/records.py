@@ -161,11 +161,17 @@ def _end_chunk(chunk: list[Span], notes: progress.Notes | None, kept: list[SpanR
 
 
 def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, *, sampled: int) -> None:
-    """Measure a span, and show it in its histogram if it is kept and the slowest of its bucket."""
+    """Measure a span, and show it in its histogram if it is kept and the slowest of its bucket.
+
+    Of trajectories a tail sampler keeps few: only those are shown that speak for themselves, and no bucket goes without one for long.
+    """
     seconds = span.stop - span.start
     series = measure(span, seconds)
-    if series is not None and sampled and Policy.exemplars and series.wants(seconds, end_ns):
-        series.offer(Exemplar(seconds, end_ns, trace_id, span_id))
+    if series is None or not sampled or not Policy.exemplars or not series.wants(seconds, end_ns):
+        return
+    if span.site.spec is marks.TRAJECTORY and not marks.show(span, needed=series.lacks(seconds, end_ns)):
+        return
+    series.offer(Exemplar(seconds, end_ns, trace_id, span_id))
 
 
 def record_open(span: Span) -> SpanRecord:

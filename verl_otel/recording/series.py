@@ -148,8 +148,12 @@ class Histogram(Series):
 
     def wants(self, value: float, time_ns: int) -> bool:
         """Return whether a measurement is the slowest of its bucket lately: most are not, and an exemplar need not be made."""
+        return self.lacks(value, time_ns) or value >= self.exemplars[bisect_left(self.bounds, value)].value
+
+    def lacks(self, value: float, time_ns: int) -> bool:
+        """Return whether the bucket of a measurement shows no trace, or none of lately."""
         held = self.exemplars.get(bisect_left(self.bounds, value))
-        return held is None or value >= held.value or time_ns - held.time_ns > EXEMPLAR_SECONDS * 1e9
+        return held is None or time_ns - held.time_ns > EXEMPLAR_SECONDS * 1e9
 
     def point(self, time_ns: int) -> Point:
         """Return the histogram, cumulative since the series began."""
