@@ -56,6 +56,8 @@ class Verdict:
     """One of each process."""
     figure: str = ""
     """The figure of the case that the bound is of; empty for an overhead."""
+    decides: bool = True
+    """Whether the promise stands or falls with it: a time is a machine's, and only for orientation where a ratio is promised, too."""
 
     @property
     def estimate(self) -> Estimate | None:
@@ -180,7 +182,8 @@ def _verdicts(
         values = overheads[target.ours].values
         if target.figure:
             values = figures[target.figure].values.get(target.ours, ())
-        found.append(Verdict(target.title, target.ours, "", target.at_most, values, target.figure))
+        alone = not target.ratios
+        found.append(Verdict(target.title, target.ours, "", target.at_most, values, target.figure, alone))
     for name, bound in target.ratios.items():
         ratios = [
             statistics.ratio(each.seconds[name], each.seconds[target.ours], each.seconds.get(BASELINE, ()))
@@ -253,7 +256,15 @@ def _read_case(said: Mapping[str, Any]) -> CaseResult:
         for name, each in said["overheads"].items()
     }
     verdicts = tuple(
-        Verdict(each["title"], each["ours"], each["against"], each["bound"], tuple(each["values"]), each["figure"])
+        Verdict(
+            each["title"],
+            each["ours"],
+            each["against"],
+            each["bound"],
+            tuple(each["values"]),
+            each["figure"],
+            each["decides"],
+        )
         for each in said["verdicts"]
     )
     figures = {

@@ -58,20 +58,22 @@ def rows(case: CaseResult) -> Iterable[tuple[str, list[Verdict]]]:
 def headline(results: Results) -> str:
     """Return the table of what is promised: one row each."""
     lines = [
-        "| | verl-otel adds | promised | others add, in times of that | |",
+        "| | verl-otel adds | promised | others add, in times of that | in all |",
         "|---|---:|---:|---|---|",
     ]
     for case in results.cases:
         for title, verdicts in rows(case):
             unit = case.figures[verdicts[0].figure].unit if verdicts[0].figure else case.unit
             own = verdicts[0].estimate if verdicts[0].figure else case.overheads[verdicts[0].ours].estimate
-            bounds = [f"≤ {number(each.bound)} {_UNITS.get(unit, unit)}" for each in verdicts if not each.against]
+            bounds = [
+                f"≤ {number(each.bound)} {_UNITS.get(unit, unit)}: {each.word}" for each in verdicts if not each.against
+            ]
             others = [
-                f"{each.against}: {times(each.estimate)}, promised {number(each.bound)}x"
+                f"{each.against}: {times(each.estimate)}, promised {number(each.bound)}x: {each.word}"
                 for each in verdicts
                 if each.against
             ]
-            word = min((each.word for each in verdicts), key=_ORDER.index)
+            word = min((each.word for each in verdicts if each.decides), key=_ORDER.index)
             lines.append(
                 f"| {title} | {figure(own, unit)} | {', '.join(bounds) or '-'} | {'<br>'.join(others) or '-'} | {word} |"
             )

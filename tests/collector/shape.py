@@ -60,6 +60,7 @@ AGENT_LOOP: Final = {
 }
 REWARD: Final = {"verl.reward.duration": 1, "verl.reward.samples": len(REWARD_BINS) + 1}
 RANK: Final = {
+    "verl.worker.restarts": 1,
     "verl.worker.calls": 10,
     "verl.worker.call.time": 10,
     "verl.gpu.owner": 1,
@@ -68,7 +69,6 @@ RANK: Final = {
 }
 SERVER: Final = {"verl.gpu.owner": GPUS_OF_REPLICA}
 EVERYWHERE: Final = {
-    "verl.worker.restarts": 1,
     "verl.otel.export.duration": 1,
     "verl.otel.overhead": 3,
     "verl.otel.budget.used": 1,
@@ -118,7 +118,7 @@ def members_of(gpus):
     for rank in range(gpus):
         reads = NODE | {name: count * min(gpus, GPUS_OF_NODE) for name, count in GPU.items()}
         found.append(Member("actor_rollout_ref", rank, RANK | (reads if rank % GPUS_OF_NODE == 0 else {})))
-    for rank in range(min(gpus, WORKERS)):
+    for rank in range(WORKERS):
         found += [Member("agent_loop", rank, AGENT_LOOP), Member("reward", rank, REWARD)]
     found += [Member("llm_server", rank, SERVER) for rank in range(replicas_of(gpus))]
     return [Member(each.role, each.rank, EVERYWHERE | each.rows) for each in found]

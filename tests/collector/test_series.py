@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from shape import GPUS_OF_REPLICA, members_of, replicas_of, series_of
+from shape import GPUS_OF_NODE, GPUS_OF_REPLICA, members_of, replicas_of, series_of
 from steady import await_equal
 
 from verl_otel.exporting.names import metric_name
@@ -142,6 +142,13 @@ def test_series_of_a_run_stay_within_the_bound(start_pipeline, start_prometheus,
     with capsys.disabled():
         print("", " | ".join(COLUMNS), *(" | ".join(f"{each:,}" for each in row) for row in rows), sep="\n")
     assert rows == read_guide()
+
+
+def test_the_bound_holds_for_sizes_between():
+    """On a part of one node, or on whole ones, no run that records every row has more series of its own than the contract allows."""
+    for gpus in (*range(1, GPUS_OF_NODE), *range(GPUS_OF_NODE, 513, GPUS_OF_NODE)):
+        rows = [row for member in members_of(gpus) for row in member.rows.items()]
+        assert sum(series_of(name, sets) for name, sets in rows if name.startswith(OWN)) <= bound_of(gpus), gpus
 
 
 def test_no_row_of_the_catalogue_is_left_out():
