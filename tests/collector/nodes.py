@@ -47,6 +47,13 @@ class Node:
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--uts", "sh", "-c", words], stdout=subprocess.PIPE, text=True
         )
+        try:
+            self._connect(cable, inside)
+        except BaseException:
+            self.close()
+            raise
+
+    def _connect(self, cable, inside):
         assert self._holder.stdout.readline() == "up\n"
         pid = str(self._holder.pid)
         call("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", pid)

@@ -27,7 +27,8 @@ def nodes():
         pytest.skip(f"no network namespaces here: {hindrance}")
     made = []
     try:
-        made += [Node(host, number) for number, host in enumerate(HOSTS)]
+        for number, host in enumerate(HOSTS):
+            made.append(Node(host, number))
         yield made
     finally:
         for node in made:
