@@ -8,10 +8,12 @@ from typing import Final, NamedTuple
 
 from benchmarks.case import BASELINE
 from benchmarks.results import Results
-from benchmarks.statistics import BETWEEN_RUNS, rank_probability
+from benchmarks.statistics import rank_probability
 from benchmarks.table import figure
 from verl_otel.analysis.significance import holm
 
+SMALLEST: Final = 0.05
+"""Relative difference below which nobody cares: two builds of the same code differ by as much, by the layout of their memory."""
 LEVEL: Final = 0.05
 """Probability at which a difference is called significant, of all of them together."""
 
@@ -31,7 +33,7 @@ class Difference(NamedTuple):
     @property
     def word(self) -> str:
         """Return "slower", "faster" or "not significant"."""
-        if self.p >= LEVEL or abs(self.change) < BETWEEN_RUNS:
+        if self.p >= LEVEL or abs(self.change) < SMALLEST:
             return "not significant"
         return "slower" if self.change > 0 else "faster"
 

@@ -45,16 +45,26 @@ def pytest_collection_modifyitems(config, items):
         items[:] = [item for item in items if item not in set(left_out)]
 
 
+TIMED = tuple(f"tests/end_to_end/test_{name}" for name in ("planted", "stalls", "pipeline"))
+"""Trainings in which it matters how long something takes."""
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """With ``--dist loadgroup`` let one worker train and start Ray, one thing after the other, and another do the rest meanwhile."""
+    """With ``--dist loadgroup`` let two workers train and start Ray, one thing after the other, and a third do the rest meanwhile.
+
+    A training of the test bed waits most of the time, so two of them share two cores. One worker has all those that say how long something
+    took: no two of these disturb each other.
+    """
     if config.getvalue("dist") != "loadgroup":
         return None
     from xdist.scheduler import LoadScopeScheduling
 
     class SideBySide(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            return "training" if nodeid.startswith(("tests/end_to_end/", "tests/ray/")) else "services"
+            if not nodeid.startswith(("tests/end_to_end/", "tests/ray/")):
+                return "services"
+            return "timed" if nodeid.startswith(TIMED) else "counted"
 
     return SideBySide(config, log)
 

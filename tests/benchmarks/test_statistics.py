@@ -80,11 +80,11 @@ def test_no_ratio_where_ours_is_no_longer_than_the_baseline():
     ("low", "high", "at_most", "at_least"),
     [
         (80, 90, "met", "not met"),
-        (80, 95, "met", "not met"),
-        (80, 96, "not significant", "not significant"),
+        (80, 92, "met", "not met"),
+        (80, 93, "not significant", "not significant"),
         (90, 110, "not significant", "not significant"),
-        (104, 120, "not significant", "not significant"),
-        (106, 120, "not met", "met"),
+        (107, 120, "not significant", "not significant"),
+        (109, 120, "not met", "met"),
     ],
 )
 def test_a_verdict_needs_the_whole_interval(low, high, at_most, at_least):

@@ -151,6 +151,14 @@ def test_the_bound_holds_for_sizes_between():
         assert sum(series_of(name, sets) for name, sets in rows if name.startswith(OWN)) <= bound_of(gpus), gpus
 
 
+def test_the_catalogue_says_how_many():
+    """Its column of series is what such a run has."""
+    for column, gpus in enumerate(SIZES):
+        wanted = expect(gpus)
+        for row in METRICS.values():
+            assert row.series[column] == wanted[metric_name(Instrument(row.name, row.kind, row.unit, ""))], row.name
+
+
 def test_no_row_of_the_catalogue_is_left_out():
     """The simulated run records every row that there is, and a replica has more than one GPU."""
     assert {name for member in members_of(8) for name in member.rows} == METRICS.keys()

@@ -113,7 +113,7 @@ ROWS: Final = (
         "gauge",
         "",
         (attr.HW_ID, attr.REASON),
-        (1, 4, 8),
+        (1, 8, 64),
         "1 while the GPU is slowed down, by reason; no series while it is not.",
     ),
     MetricSpec(
@@ -129,7 +129,7 @@ ROWS: Final = (
         "counter",
         "{collection}",
         (attr.HW_ID, attr.REASON),
-        (1, 2, 4),
+        (1, 1, 8),
         "Collections in which the GPU could not be read, by reason; its other series are absent meanwhile.",
     ),
     MetricSpec(
@@ -137,7 +137,7 @@ ROWS: Final = (
         "gauge",
         "",
         (attr.HW_ID, attr.HW_NAME, attr.HW_MODEL),
-        (2, 16, 128),
+        (3, 16, 128),
         "Always 1: this process computes on this GPU, for joins.",
     ),
     MetricSpec(
@@ -161,7 +161,7 @@ ROWS: Final = (
         "counter",
         "s",
         (attr.CPU_MODE,),
-        (4, 36, 148),
+        (38, 58, 226),
         "CPU time of this process, in user and system mode.",
     ),
     MetricSpec(
@@ -169,7 +169,7 @@ ROWS: Final = (
         "updown",
         "By",
         (),
-        (2, 18, 74),
+        (19, 29, 113),
         "Memory of the host that this process occupies (resident).",
     ),
     MetricSpec(
@@ -209,7 +209,7 @@ ROWS: Final = (
         "counter",
         "By",
         (attr.HW_ID, attr.HW_TYPE, attr.HW_DIRECTION),
-        (4, 16, 128),
+        (2, 16, 128),
         "Bytes over the InfiniBand or RoCE ports of the host since they are read.",
     ),
     MetricSpec(

@@ -13,7 +13,7 @@ ROWS: Final = (
         "counter",
         "{stall}",
         (attr.REASON,),
-        (3, 5, 5),
+        (5, 5, 5),
         "Stalls and crashes that were reported, by reason: overdue, frozen, stopped, never arrived, died.",
     ),
     MetricSpec(
@@ -40,7 +40,7 @@ ROWS: Final = (
         "counter",
         "s",
         ("exporter",),
-        (2, 18, 74),
+        (19, 29, 113),
         "Time spent sending, on the export threads.",
     ),
     MetricSpec(
@@ -48,7 +48,7 @@ ROWS: Final = (
         "counter",
         "s",
         (attr.REASON,),
-        (3, 27, 111),
+        (57, 87, 339),
         "CPU time of draining and exporting, and of recording by its number of events.",
     ),
     MetricSpec(
@@ -56,7 +56,7 @@ ROWS: Final = (
         "gauge",
         "1",
         (),
-        (1, 9, 37),
+        (19, 29, 113),
         "CPU time of telemetry in the last minute as a share of what it may take.",
     ),
 )

@@ -93,11 +93,11 @@ ROWS: Final = (
         "verl.phase.duration",
         "s",
         (attr.PHASE, attr.ERROR_TYPE),
-        (238, 238, 238),
+        (187, 187, 187),
         "One phase of a step, as the trainer sees it.",
         buckets.LONG,
     ),
-    MetricSpec("verl.phase.active", "updown", "{phase}", (attr.PHASE,), (14, 14, 14), "Phases that are open now."),
+    MetricSpec("verl.phase.active", "updown", "{phase}", (attr.PHASE,), (11, 11, 11), "Phases that are open now."),
     MetricSpec(
         "verl.worker.calls",
         "counter",
