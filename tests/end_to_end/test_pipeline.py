@@ -21,6 +21,7 @@ ABSENT = {
     **{name: NO_GPU for name in METRICS if name.startswith(("hw.", "verl.gpu.")) and name != "verl.gpu.time"},
     "verl.otel.errors": "nothing of verl-otel failed",
     "verl.otel.spans.dropped": "nothing was dropped",
+    "verl.worker.restarts": "no worker died",
     "verl.otel.points.dropped": "nothing was dropped",
     "verl.stalls": "nothing stood still",
     "verl.rollout.preemptions": "the engine of the bed puts no request back",
