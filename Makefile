@@ -40,8 +40,8 @@ test: lint $(STAMP) ## Run everything that checks the project (40 minutes)
 	@mkdir -p .cache; nice sh collector/build.sh otelcol prometheus alertmanager >.cache/programs.log 2>&1 &  # whoever needs them waits for it
 	@sh tests/chromium.sh >/dev/null || true  # without it the tests of the page are skipped, with the reason
 	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
-	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadgroup -m "$(REAL)"
 	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadfile -m "not ($(REAL) or alone)"
+	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadgroup -m "$(REAL)"
 	$(BIN)/python -m pytest $(PATIENCE) -m "alone and not ($(REAL))"
 
 test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
