@@ -83,3 +83,40 @@ def test_the_touch_is_by_the_clock_of_this_node(posts, tmp_path, monkeypatch):
     monkeypatch.setattr(post.time, "time_ns", lambda: 10**18)
     posts[0].touch()
     assert (tmp_path / "watcher-here-0.lock").stat().st_mtime_ns == 10**18
+
+
+def test_who_has_left_touches_nothing(posts, tmp_path):
+    """A round that went on while its session ended is no failure, and does not touch the file that got the same number."""
+    first, *_ = posts
+    assert first.take()
+    number = first._handle
+    first.leave()
+    other = os.open(tmp_path / "other", os.O_RDWR | os.O_CREAT)
+    assert other == number
+    os.utime(tmp_path / "other", (0, 0))
+    first.touch()
+    assert (tmp_path / "other").stat().st_mtime == 0
+    os.close(other)
+
+
+def test_a_touch_during_the_farewell_is_no_failure_and_any_other_is(posts, monkeypatch):
+    """Only who still has the post may fail to touch its file."""
+    first, *_ = posts
+    assert first.take()
+    touch = os.utime
+
+    def late(handle, ns):
+        first.leave()
+        touch(handle, ns=ns)
+
+    monkeypatch.setattr(os, "utime", late)
+    first.touch()
+    monkeypatch.setattr(os, "utime", touch)
+    assert first.take()
+
+    def fail(_, ns):
+        raise OSError(errno.EROFS, "read-only")
+
+    monkeypatch.setattr(os, "utime", fail)
+    with pytest.raises(OSError, match="read-only"):
+        first.touch()

@@ -62,9 +62,15 @@ class Post:
         return False
 
     def touch(self) -> None:
-        """Show that this watcher watches, by this node's clock: that of a file server may be another."""
-        now = time.time_ns()
-        os.utime(self._handle, ns=(now, now))
+        """Show that this watcher watches, by this node's clock: that of a file server may be another. One who has left shows nothing."""
+        now, handle = time.time_ns(), self._handle
+        if handle < 0:
+            return
+        try:
+            os.utime(handle, ns=(now, now))
+        except OSError:
+            if handle == self._handle:
+                raise
 
     def is_relieved(self) -> bool:
         """Return whether a watcher that this one stands in for watches again."""
@@ -82,9 +88,12 @@ class Post:
 
     def leave(self) -> None:
         """Give the post up, also as a forked child, which holds its parent's lock together with it."""
-        if self._handle >= 0:
-            os.close(self._handle)
-            self._handle = -1
+        handle, self._handle = (
+            self._handle,
+            -1,
+        )  # first: nobody else must take the number for ours when it is given out again
+        if handle >= 0:
+            os.close(handle)
 
 
 def _age(handle: int) -> float:

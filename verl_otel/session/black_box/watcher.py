@@ -80,8 +80,8 @@ class Watcher(threading.Thread):
             now = time.monotonic()
             with _guard.swallowed("watcher"):
                 self._post.touch()
-                if self._post.is_relieved():
-                    return
+                if not self._post.is_held or self._post.is_relieved():
+                    return  # a session that ended could not wait for this round
                 if not last or now - last > LATE:
                     self._roll.forgive() if last else None
                     self._known = dict.fromkeys(self._reporter.read_reported())
