@@ -12,10 +12,10 @@ from benchmarks.statistics import rank_probability
 from benchmarks.table import figure
 from verl_otel.analysis.significance import holm
 
-SMALLEST: Final = 0.05
-"""Relative difference below which nobody cares: two builds of the same code differ by as much, by the layout of their memory."""
 LEVEL: Final = 0.05
 """Probability at which a difference is called significant, of all of them together."""
+SMALLEST: Final = 0.05
+"""Relative difference below which nobody cares: two builds of the same code differ by as much, by the layout of their memory."""
 
 
 class Difference(NamedTuple):

@@ -88,10 +88,8 @@ class Post:
 
     def leave(self) -> None:
         """Give the post up, also as a forked child, which holds its parent's lock together with it."""
-        handle, self._handle = (
-            self._handle,
-            -1,
-        )  # first: nobody else must take the number for ours when it is given out again
+        # The number is forgotten before it is free: whoever gets it next must not be touched in our name.
+        handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
 
