@@ -9,20 +9,19 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCH := .venv-bench
 BENCH_STAMP := $(BENCH)/.installed
+DOCS := .venv-docs
+DOCS_STAMP := $(DOCS)/.installed
 
 export UV_LINK_MODE ?= hardlink
 
 .DEFAULT_GOAL := help
-.PHONY: matrix help demo demo-stack stack collector test docs test-unit test-verl test-vllm test-pipeline load test-gpu test-pythons lint format lock clean wheel boards boards-preview boards-grafana bench bench-quick bench-e2e bench-table
+.PHONY: programs-begun help demo stack collector test test-unit test-extra test-pipeline matrix attack lint docs boards bench lock
 
 help: ## Show this list
-	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 
-demo: $(STAMP) ## Train real verl on the CPU with telemetry on, and show where the time went (3 minutes)
-	@$(BIN)/python tests/verl_cpu/demo.py runs
-
-demo-stack: $(STAMP) collector ## Train real verl against a real Collector and Prometheus, and ask them in PromQL (4 minutes)
-	@$(BIN)/python tests/verl_cpu/demo_stack.py runs
+demo: $(STAMP) $(if $(STACK),collector) ## Train real verl on the CPU with telemetry on, and show where the time went (3 minutes); STACK=1: against a real Collector and Prometheus
+	@$(BIN)/python -m tests.verl_cpu.demo$(if $(STACK),_stack) runs
 
 collector: ## Build the Collector, Prometheus and promtool that tests and `make stack` use (once, 15 minutes; kept in the user's cache)
 	@sh collector/build.sh otelcol prometheus
@@ -35,87 +34,87 @@ REAL := verl or ray or collector or browser
 # A test that hangs says where, and fails, instead of stopping everything.
 PATIENCE := --timeout 900
 
-test: PYTHONS = --without 3.12
-test: lint $(STAMP) ## Run everything that checks the project (40 minutes)
-	@mkdir -p .cache; nice sh collector/build.sh otelcol prometheus alertmanager >.cache/programs.log 2>&1 &  # whoever needs them waits for it
+PROGRAMS := otelcol prometheus alertmanager
+
+# Begins to compile what the step of programs needs, first of all: meanwhile the environments are installed and the unit tests run.
+programs-begun: $(UV)
+	@mkdir -p .cache; nice sh collector/build.sh $(PROGRAMS) >.cache/programs.log 2>&1 &
+
+test: PYTHONS = --quick --without 3.12
+test: programs-begun lint $(STAMP) ## Run everything that checks the project (40 minutes)
 	@sh tests/chromium.sh >/dev/null || true  # without it the tests of the page are skipped, with the reason
 	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
 	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadfile -m "not ($(REAL) or alone)"
+	@sh collector/build.sh $(PROGRAMS) || true  # waits for the programs; without them their tests are skipped, with the reason
 	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadgroup -m "$(REAL)"
 	$(BIN)/python -m pytest $(PATIENCE) -m "alone and not ($(REAL))"
 
 test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not ($(REAL) or alone)"
 
-test-verl: $(STAMP) ## Run the tests that train real verl (20 minutes)
-	$(BIN)/python -m pytest -m verl
-
-matrix: $(STAMP) ## Train in every mode of verl and write docs/modes.md (30 minutes)
+matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.md (30 minutes)
 	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/end_to_end/test_interrupted.py \
-		tests/end_to_end/test_surroundings.py --matrix
-	$(BIN)/python tests/end_to_end/modes_page.py
+		tests/end_to_end/test_surroundings.py tests/end_to_end/test_mixed.py \
+		tests/end_to_end/test_unharmed.py::test_two_runs_without_telemetry_agree tests/end_to_end/test_stalls.py::test_a_killed_agent_loop_is_told_at_once --matrix
+	$(BIN)/python -m tests.end_to_end.modes_page
 	$(BIN)/python -m pytest tests/end_to_end/test_modes_page.py --matrix
 
-test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last: stores away for 10 minutes, a network for one, an older Collector (15 minutes, and 7 more once)
-	$(BIN)/python -m pytest -m pipeline --pipeline tests/collector -k "not load"
+test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last (22 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
+	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
-load: $(STAMP) collector ## Find the highest rate that agent and gateway hold for a minute, try twice that, and fill the sampler's memory (10 minutes)
-	$(BIN)/python -m pytest -q -m pipeline --pipeline tests/collector/test_load.py tests/collector/test_load_waiting.py
+attack: $(STAMP) ## Attack the library: damaged files, hostile endpoints and values, forks, signals, slow clients, full disks (15 minutes)
+	@test -x .venv-beside/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv-beside
+	@$(UV) pip sync --quiet --python .venv-beside/bin/python --require-hashes requirements/beside.txt
+	@$(UV) pip install --quiet --python .venv-beside/bin/python --no-deps --no-build-isolation --editable .
+	.venv-beside/bin/python -m pytest $(PATIENCE) -q -p no:cacheprovider -m attack --attack tests/attack/test_beside.py
+	$(BIN)/python -m pytest $(PATIENCE) -q -m attack --attack tests/attack --ignore tests/attack/test_beside.py
 
-test-vllm: $(UV) ## Run a real vLLM engine on the CPU under verl's own server (7 GB, once; 5 minutes)
+test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=pythons (all Pythons of this machine), ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once)
+ifeq ($(ONLY),pythons)
+	$(BIN)/python tests/pythons.py --uv $(UV)
+else ifeq ($(ONLY),gpu)
+	$(BIN)/python -m pytest -m gpu tests/integrations/gpu
+else ifeq ($(ONLY),vllm)
+	@$(MAKE) --no-print-directory $(UV)
 	@sh tests/vllm_real/install.sh $(UV) $(PYTHON) .venv-vllm
 	.venv-vllm/bin/python -m pytest -m vllm_real tests/vllm_real
+else
+	@echo "say which: make test-extra ONLY=pythons, ONLY=gpu or ONLY=vllm" >&2; exit 2
+endif
 
-test-gpu: $(STAMP) ## Read a real GPU of this machine, and a process that computes on it; skipped where there is none (1 minute)
-	$(BIN)/python -m pytest -m gpu tests/integrations/gpu
-
-test-pythons: $(STAMP) ## Run the unit tests on the lowest supported versions and on the other Pythons of this machine
-	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
-
-boards: $(STAMP) ## Write the Grafana boards from dashboards/*.py into dashboards/generated, and both for Kubernetes
+boards: PREVIEW = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s
+boards: $(STAMP) ## Write the Grafana boards from dashboards/*.py; PICTURES=preview or PICTURES=grafana draws each from recorded runs (GRAFANA_HOME=DIR is the unpacked Grafana)
+ifeq ($(PICTURES),)
 	$(BIN)/python -W ignore::DeprecationWarning -m dashboards.build
 	$(BIN)/python collector/deploy/generate.py
+else
+	$(BIN)/python -m dashboards.$(PICTURES) dashboards/pictures$(if $(filter grafana,$(PICTURES)),/grafana) $(PREVIEW)
+endif
 
-boards-preview boards-grafana: PREVIEW = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s
-boards-preview: $(STAMP) ## Draw each board as a picture, from recorded runs or PREVIEW="--url http://..." (1 minute)
-	$(BIN)/python -m dashboards.preview dashboards/pictures $(PREVIEW)
-
-boards-grafana: $(STAMP) ## Photograph each board in a real Grafana, from recorded runs; GRAFANA_HOME=DIR is the unpacked Grafana (3 minutes)
-	@$(BIN)/python -m dashboards.grafana dashboards/pictures/grafana $(PREVIEW)
-
-bench: $(BENCH_STAMP) ## Measure what telemetry costs, ours and what one would use instead (15 minutes)
-	$(BENCH)/bin/python -m benchmarks run --minutes 14 --json benchmarks/results/latest.json
-
-bench-quick: $(BENCH_STAMP) ## The same with fewer processes, to see what is grossly wrong (2 minutes)
-	$(BENCH)/bin/python -m benchmarks run --quick --minutes 2
-
-bench-e2e: $(BENCH_STAMP) ## Measure real trainings with telemetry on and off (as long as they need)
-	$(BENCH)/bin/python -m benchmarks run --suite end_to_end --json benchmarks/results/end_to_end.json
-
-bench-table: $(BENCH_STAMP) ## Write the tables of README.md and the guide from benchmarks/results/headline.json
+bench: $(BENCH_STAMP) ## Measure what telemetry costs, ours and what one would use instead (15 minutes); SUITE=quick: 2 minutes; SUITE=end_to_end: real trainings; SUITE=table: write the tables of README.md and the docs
+ifeq ($(SUITE),table)
 	$(BENCH)/bin/python -m benchmarks table --write
+else ifeq ($(SUITE),quick)
+	$(BENCH)/bin/python -m benchmarks run --quick --minutes 2
+else ifeq ($(SUITE),end_to_end)
+	$(BENCH)/bin/python -m benchmarks run --suite end_to_end --json benchmarks/results/end_to_end.json
+else
+	$(BENCH)/bin/python -m benchmarks run --minutes 14 --json benchmarks/results/latest.json
+endif
 
-lint: $(STAMP) ## Check style, types and imports
+lint: $(STAMP) ## Check style, types and imports; FIX=1 formats first
+	$(if $(FIX),$(BIN)/ruff check --fix . && $(BIN)/ruff format .)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-format: $(STAMP) ## Format the code
-	$(BIN)/ruff format .
-	$(BIN)/ruff check --fix .
-
-wheel: $(STAMP) ## Build the wheel and the source distribution into dist/
-	$(BIN)/python -m build --installer uv --outdir dist
-
-docs: $(STAMP) ## Write the pages of the guide that are made from the code
+docs: $(STAMP) $(DOCS_STAMP) ## Write the pages that are made from the code, then the site (.cache/site)
 	$(BIN)/python docs/generate.py
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 
-lock: $(UV) ## Resolve the dependencies anew (requirements/*.txt)
-	@for set in all lowest unit ray-oldest verl-08 verl-07 bench; do echo "resolving $$set"; sh requirements/lock.sh $(UV) $$set; done
-
-clean: ## Remove what was built here; the caches of the user stay
-	rm -rf $(VENV) .venv-* .cache build dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+lock: $(UV) ## Resolve the dependencies again (requirements/*.txt)
+	@for set in all lowest unit ray-oldest verl-08 verl-07 bench beside docs; do echo "resolving $$set"; sh requirements/lock.sh $(UV) $$set; done
 
 $(UV):
 	@echo "[setup] installing uv $(UV_VERSION)"
@@ -125,7 +124,7 @@ $(UV):
 $(STAMP): $(UV) requirements/all.txt pyproject.toml
 	@echo "[setup] installing verl, torch, ray and the tools (5 GB, once; kept in the user's cache)"
 	@test -x $(BIN)/python || $(UV) venv --quiet --python $(PYTHON) $(VENV)
-	@$(UV) pip sync --python $(BIN)/python --require-hashes requirements/all.txt
+	@$(UV) pip sync --quiet --python $(BIN)/python --require-hashes requirements/all.txt
 	@$(UV) pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	@touch $@
 
@@ -134,4 +133,10 @@ $(BENCH_STAMP): $(UV) requirements/bench.txt pyproject.toml
 	@test -x $(BENCH)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(BENCH)
 	@$(UV) pip sync --quiet --python $(BENCH)/bin/python --require-hashes requirements/bench.txt
 	@$(UV) pip install --quiet --python $(BENCH)/bin/python --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(DOCS_STAMP): $(UV) requirements/docs.txt
+	@echo "[setup] installing what builds the site"
+	@test -x $(DOCS)/bin/python || $(UV) venv --quiet --python $(PYTHON) $(DOCS)
+	@$(UV) pip sync --quiet --python $(DOCS)/bin/python --require-hashes requirements/docs.txt
 	@touch $@

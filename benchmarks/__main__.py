@@ -8,7 +8,7 @@ Examples:
   python -m benchmarks run --only counter --only decorator-metrics --processes 15
   python -m benchmarks run --suite end_to_end           # real verl, as long as it needs
   python -m benchmarks table                            # of benchmarks/results/headline.json
-  python -m benchmarks table --write                    # into README.md and the guide
+  python -m benchmarks table --write                    # into README.md and docs/explanation/performance.md
   python -m benchmarks compare before.json after.json
   python -m benchmarks list
 
@@ -36,7 +36,7 @@ QUICK: Final = (3, 41)
 SUITES: Final = ("hot", "ray", "end_to_end")
 
 
-def main(words: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None) -> int:
     """Run a command and return its exit code."""
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -45,7 +45,7 @@ def main(words: list[str] | None = None) -> int:
     _add_run(commands.add_parser("run", help="measure and print the table"))
     page = commands.add_parser("table", help="print the table of a result file, or write it into the documents")
     page.add_argument("file", type=Path, nargs="?", default=results.HEADLINE, help="result file (headline.json)")
-    page.add_argument("--write", action="store_true", help="write it into README.md and docs/guide/overhead.md")
+    page.add_argument("--write", action="store_true", help="write them into the documents")
     page.add_argument("--details", action="store_true", help="print every variant, not only what is promised")
     page.set_defaults(command=_table)
     pair = commands.add_parser("compare", help="say what differs between two result files, and what of that is noise")
@@ -53,7 +53,7 @@ def main(words: list[str] | None = None) -> int:
     pair.add_argument("b", type=Path, metavar="B")
     pair.set_defaults(command=_compare)
     commands.add_parser("list", help="list the cases").set_defaults(command=_list)
-    arguments = parser.parse_args(words)
+    arguments = parser.parse_args(argv)
     command: Callable[[argparse.Namespace], int] = arguments.command
     try:
         return command(arguments)
@@ -79,7 +79,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 def _run(arguments: argparse.Namespace) -> int:
     cases = _choose(arguments)
     count, rounds = QUICK if arguments.quick else FULL
-    found = _measure(
+    measured = _measure(
         cases,
         arguments.processes or count,
         arguments.rounds or rounds,
@@ -87,13 +87,13 @@ def _run(arguments: argparse.Namespace) -> int:
         deadline=time.monotonic() + 60 * arguments.minutes if arguments.minutes else float("inf"),
     )
     if arguments.json:
-        results.write(found, arguments.json)
-    promised = any(case.verdicts for case in found.cases)
+        results.write(measured, arguments.json)
+    promised = any(case.verdicts for case in measured.cases)
     if promised:
-        print(table.headline(found))
-    if not promised or any(case.figures or case.null for case in found.cases):
-        print(table.details(found))
-    met = all(verdict.word == MET for case in found.cases for verdict in case.verdicts if verdict.decides)
+        print(table.headline(measured))
+    if not promised or any(case.figures or case.null for case in measured.cases):
+        print(table.details(measured))
+    met = all(verdict.outcome == MET for case in measured.cases for verdict in case.verdicts if verdict.decides)
     return int(arguments.strict and not met)
 
 
@@ -103,13 +103,13 @@ def _choose(arguments: argparse.Namespace) -> list[Case]:
     Raises:
         ValueError: There is no such case.
     """
-    known = load_cases()
-    unknown = [name for name in arguments.only if name not in known]
+    available = load_cases()
+    unknown = [name for name in arguments.only if name not in available]
     if unknown:
-        raise ValueError(f"no case {', '.join(unknown)}; there are: {', '.join(known)}")
+        raise ValueError(f"no case {', '.join(unknown)}; there are: {', '.join(available)}")
     if arguments.only:
-        return [known[name] for name in arguments.only]
-    chosen = [case for case in known.values() if case.suite == arguments.suite]
+        return [available[name] for name in arguments.only]
+    chosen = [case for case in available.values() if case.suite == arguments.suite]
     if not chosen:
         raise ValueError(f"the suite {arguments.suite} has no case")
     left_out = [case.name for case in chosen if arguments.quick and not case.quick]
@@ -124,7 +124,7 @@ def _measure(cases: Sequence[Case], count: int, rounds: int, *, quick: bool, dea
     def progress(line: str) -> None:
         print(f"[{time.monotonic() - begin:5.0f} s] {line}", file=sys.stderr, flush=True)
 
-    made = processes.measure_all(cases, processes=count, rounds=rounds, progress=progress, deadline=deadline)
+    outcomes = processes.measure_all(cases, processes=count, rounds=rounds, progress=progress, deadline=deadline)
     return results.Results(
         datetime.now(timezone.utc).strftime("%Y-%m-%d"),
         round(time.monotonic() - begin, 1),
@@ -133,17 +133,17 @@ def _measure(cases: Sequence[Case], count: int, rounds: int, *, quick: bool, dea
         quick,
         machine.describe(),
         (before, machine.load()),
-        tuple(results.summarize(case, measured, failures) for case, measured, failures in made),
+        tuple(results.summarize(case, measured, failures) for case, measured, failures in outcomes),
     )
 
 
 def _table(arguments: argparse.Namespace) -> int:
-    found = results.read(arguments.file)
+    measured = results.read(arguments.file)
     if arguments.write:
-        for path in table.write_pages(found):
+        for path in table.write_pages(measured):
             print(f"written: {path.relative_to(processes.TOP)}")
         return 0
-    print(table.details(found) if arguments.details else table.headline(found))
+    print(table.details(measured) if arguments.details else table.headline(measured))
     return 0
 
 

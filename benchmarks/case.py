@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A case: one workload, the telemetries that do it, and what is promised of ours."""
+"""A case: one workload, the backends that run it, and the budget of verl-otel."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from benchmarks import cases
 OURS: Final = "verl_otel"
 """Name of the variant that a case is about, unless a target says otherwise."""
 BASELINE: Final = "baseline"
-"""Name of the variant that does the work without telemetry. What it takes is subtracted from all others."""
+"""Name of the variant without telemetry, which is subtracted from all others."""
 
 
-class Missing(Exception):  # noqa: N818 - nothing went wrong: there is nothing to measure here
+class Unavailable(Exception):  # noqa: N818 - nothing went wrong: there is nothing to measure here
     """A variant cannot be measured on this machine; the message says why."""
 
 
@@ -48,18 +48,22 @@ class Operation:
 
 @dataclass(frozen=True)
 class Variant:
-    """One telemetry doing the work of a case."""
+    """One backend doing the work of a case."""
 
     name: str
     text: str
     """How it is set up, for the reader of the table."""
     build: Callable[[], Operation]
-    """Called in the process that measures. Raises `Missing`."""
+    """Called in the process that measures.
+
+    Raises:
+        Unavailable: It cannot be measured on this machine.
+    """
 
 
 @dataclass(frozen=True)
 class Target:
-    """What is promised of one variant of a case."""
+    """The budget of one variant of a case."""
 
     title: str
     at_most: float | None = None
@@ -109,9 +113,11 @@ class Case:
 
     def __post_init__(self) -> None:
         names = [variant.name for variant in self.variants]
-        asked = {name for target in self.targets for name in (target.ours, *target.ratios)}
-        if len(set(names)) != len(names) or not asked <= set(names):
-            raise ValueError(f"{self.name}: each variant once, and targets only of variants: {names}, {sorted(asked)}")
+        targeted = {name for target in self.targets for name in (target.ours, *target.ratios)}
+        if len(set(names)) != len(names) or not targeted <= set(names):
+            raise ValueError(
+                f"{self.name}: each variant once, and targets only of variants: {names}, {sorted(targeted)}"
+            )
         if not {target.figure for target in self.targets} <= {"", *self.figures}:
             raise ValueError(f"{self.name}: targets only of figures that it finds: {sorted(self.figures)}")
         if self.null and not {self.null, BASELINE} <= set(names):
@@ -119,7 +125,7 @@ class Case:
 
     def variant(self, name: str) -> Variant:
         """Return a variant by its name."""
-        return next(each for each in self.variants if each.name == name)
+        return next(variant for variant in self.variants if variant.name == name)
 
 
 def load_cases() -> dict[str, Case]:
@@ -128,10 +134,10 @@ def load_cases() -> dict[str, Case]:
     Raises:
         ValueError: Two cases have the same name.
     """
-    found: dict[str, Case] = {}
-    for module in sorted(pkgutil.iter_modules(cases.__path__), key=lambda each: each.name):
+    by_name: dict[str, Case] = {}
+    for module in sorted(pkgutil.iter_modules(cases.__path__), key=lambda info: info.name):
         for case in importlib.import_module(f"{cases.__name__}.{module.name}").CASES:
-            if case.name in found:
+            if case.name in by_name:
                 raise ValueError(f"two cases are named {case.name}")
-            found[case.name] = case
-    return found
+            by_name[case.name] = case
+    return by_name

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import rounds
-from benchmarks.case import Missing, Operation, load_cases
+from benchmarks.case import Operation, Unavailable, load_cases
 
 
 def measure_case(name: str, count: int, wanted: tuple[str, ...] = (), first: int = 0) -> dict[str, Any]:
@@ -41,11 +41,11 @@ def measure_case(name: str, count: int, wanted: tuple[str, ...] = (), first: int
                 continue
             try:
                 operations[variant.name] = variant.build()
-            except Missing as reason:
+            except Unavailable as reason:
                 missing[variant.name] = str(reason)
             except ModuleNotFoundError as reason:
                 if (reason.name or "").startswith(("verl_otel", "benchmarks")):
-                    raise  # ours is broken, which is not the same as a peer that is not installed
+                    raise  # ours is broken, which is not the same as a contender that is not installed
                 missing[variant.name] = f"{reason.name} is not installed"
             else:
                 stack.callback(operations[variant.name].close)
@@ -53,11 +53,11 @@ def measure_case(name: str, count: int, wanted: tuple[str, ...] = (), first: int
         return {
             "seconds": rounds.measure(operations, number, first) if operations else {},
             "missing": missing,
-            "figures": {variant: dict(each.figures()) for variant, each in operations.items()},
+            "figures": {variant: dict(operation.figures()) for variant, operation in operations.items()},
         }
 
 
-def main(words: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measure one case and write what was found."""
     parser = argparse.ArgumentParser(description="Measure one case in this process.")
     parser.add_argument("case")
@@ -65,11 +65,13 @@ def main(words: list[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--variant", action="append", default=[])
     parser.add_argument("--out", type=Path, required=True)
-    arguments = parser.parse_args(words)
-    logging.disable(logging.CRITICAL)  # what a peer has to say is not what is measured
+    arguments = parser.parse_args(argv)
+    logging.disable(logging.CRITICAL)  # what a contender has to say is not what is measured
     warnings.simplefilter("ignore")
-    found: Mapping[str, Any] = measure_case(arguments.case, arguments.rounds, tuple(arguments.variant), arguments.first)
-    arguments.out.write_text(json.dumps(found, allow_nan=False), "utf-8")
+    result: Mapping[str, Any] = measure_case(
+        arguments.case, arguments.rounds, tuple(arguments.variant), arguments.first
+    )
+    arguments.out.write_text(json.dumps(result, allow_nan=False), "utf-8")
 
 
 if __name__ == "__main__":

@@ -10,12 +10,12 @@ from benchmarks.case import BASELINE
 from benchmarks.results import Results
 from benchmarks.statistics import rank_probability
 from benchmarks.table import figure
-from verl_otel.analysis.significance import holm
+from verl_otel.analysis.compare.significance import holm
 
 LEVEL: Final = 0.05
 """Probability at which a difference is called significant, of all of them together."""
 SMALLEST: Final = 0.05
-"""Relative difference below which nobody cares: two builds of the same code differ by as much, by the layout of their memory."""
+"""Relative difference that is ignored: two builds of the same code differ by as much, by the layout of their memory."""
 
 
 class Difference(NamedTuple):
@@ -31,7 +31,7 @@ class Difference(NamedTuple):
     """Probability of such a difference between two runs of the same thing, adjusted for the number of rows."""
 
     @property
-    def word(self) -> str:
+    def outcome(self) -> str:
         """Return "slower", "faster" or "not significant"."""
         if self.p >= LEVEL or abs(self.change) < SMALLEST:
             return "not significant"
@@ -40,7 +40,7 @@ class Difference(NamedTuple):
 
 def compare(a: Results, b: Results) -> list[Difference]:
     """Return every variant that both runs have measured."""
-    found = []
+    differences = []
     for case in a.cases:
         other = b.case(case.name)
         for name, before in case.overheads.items():
@@ -50,9 +50,9 @@ def compare(a: Results, b: Results) -> list[Difference]:
                 continue
             change = (new.value - old.value) / old.value if old.value else 0.0
             p = rank_probability(before.values, after.values)
-            found.append(Difference(case.name, name, figure(old, case.unit), figure(new, case.unit), change, p))
-    adjusted = holm([each.p for each in found])
-    return [each._replace(p=p) for each, p in zip(found, adjusted, strict=True)]
+            differences.append(Difference(case.name, name, figure(old, case.unit), figure(new, case.unit), change, p))
+    adjusted = holm([difference.p for difference in differences])
+    return [difference._replace(p=p) for difference, p in zip(differences, adjusted, strict=True)]
 
 
 def render(a: Results, b: Results) -> str:
@@ -60,16 +60,16 @@ def render(a: Results, b: Results) -> str:
     lines = [
         f"{'case':24} {'variant':34} {'A':>28} {'B':>28}  change",
         *(
-            f"{each.case:24} {each.variant:34} {each.a:>28} {each.b:>28}  {each.change:+.0%} {each.word}"
-            for each in compare(a, b)
+            f"{row.case:24} {row.variant:34} {row.a:>28} {row.b:>28}  {row.change:+.0%} {row.outcome}"
+            for row in compare(a, b)
         ),
     ]
-    words = {(case.name, each.title, each.against): each.word for case in a.cases for each in case.verdicts}
+    outcomes = {(case.name, row.title, row.against): row.outcome for case in a.cases for row in case.verdicts}
     for case in b.cases:
         for verdict in case.verdicts:
-            before = words.get((case.name, verdict.title, verdict.against))
-            if before is not None and before != verdict.word:
+            before = outcomes.get((case.name, verdict.title, verdict.against))
+            if before is not None and before != verdict.outcome:
                 lines.append(
-                    f"{verdict.title}{f' / {verdict.against}' if verdict.against else ''}: {before} -> {verdict.word}"
+                    f"{verdict.title}{f' / {verdict.against}' if verdict.against else ''}: {before} -> {verdict.outcome}"
                 )
     return "\n".join(lines)

@@ -64,7 +64,7 @@ def timed_script(what: str) -> Operation:
 
 
 def module(
-    words: Sequence[str],
+    arguments: Sequence[str],
     count: int,
     figures: Iterable[str],
     read: Callable[[Mapping[str, float]], tuple[float, Sequence[float]]],
@@ -72,7 +72,7 @@ def module(
     """Return the operation of running a module in a Python of its own, which prints what it has found as JSON.
 
     Args:
-        words: The module, and its arguments.
+        arguments: The module, and its own arguments.
         count: Operations of a round.
         figures: Names of what it finds besides the seconds.
         read: Takes what it has printed, and returns the seconds of a round and the figures in their order.
@@ -83,7 +83,7 @@ def module(
     kept: dict[str, list[float]] = {name: [] for name in figures}
 
     def run(_: int) -> float:
-        command = [sys.executable, "-m", *words]
+        command = [sys.executable, "-m", *arguments]
         done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(done.stderr[-2000:])

@@ -34,7 +34,7 @@ _GOVERNOR: Final = Path("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor")
 def describe() -> dict[str, str]:
     """Return what does not change while the benchmarks run. Nothing of it names the machine or a folder of it."""
     flags = sysconfig.get_config_var("CONFIG_ARGS") or ""
-    optimized = [word for word in ("--enable-optimizations", "--with-lto") if word in flags]
+    optimized = [flag for flag in ("--enable-optimizations", "--with-lto") if flag in flags]
     locked = getattr(sys, "_is_gil_enabled", lambda: True)()
     return {
         "processor": _processor(),
@@ -44,7 +44,7 @@ def describe() -> dict[str, str]:
         "python": f"{platform.python_implementation()} {platform.python_version()}",
         "build": f"{' '.join(optimized) or 'without PGO and LTO'}, {'with' if locked else 'without'} the GIL",
         "commit": _commit(),
-        **{name: found for name in PACKAGES if (found := _version(name))},
+        **{name: release for name in PACKAGES if (release := _version(name))},
     }
 
 
@@ -77,8 +77,8 @@ def _version(package: str) -> str:
 def _commit() -> str:
     """Return the commit that is measured, with a plus sign when files differ from it."""
     try:
-        words = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
-        done = subprocess.run(words, cwd=TOP, capture_output=True, text=True, check=False)
+        command = ["git", "describe", "--always", "--dirty=+", "--exclude=*"]
+        done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, check=False)
     except OSError:
         return "unknown"
     return done.stdout.strip() or "unknown"

@@ -23,7 +23,7 @@ _HIDDEN: Final = ("VERL_OTEL_", "OTEL_", "LOGFIRE_", "RL_INSIGHT_", "PROMETHEUS_
 
 
 class Failed(Exception):  # noqa: N818 - the process has failed
-    """A process ended without a result; the message is the end of what it said."""
+    """A process ended without a result; the message is the end of its output."""
 
 
 @dataclass(frozen=True)
@@ -59,16 +59,16 @@ def measure(
     """
     with tempfile.TemporaryDirectory(prefix="bench-", ignore_cleanup_errors=True) as folder:
         out = Path(folder) / "found.json"
-        chosen = [word for variant in variants for word in ("--variant", variant)]
+        chosen = [argument for variant in variants for argument in ("--variant", variant)]
         numbers = ["--rounds", str(rounds), "--first", str(first)]
         command = [sys.executable, *prefix, case.name, *numbers, "--out", str(out), *chosen]
-        code, said = _run(command, folder, case.seconds)
+        code, output = _run(command, folder, case.seconds)
         if code is None:
             raise Failed(f"{case.name}: no result within {case.seconds:.0f} s")
         if code or not out.exists():
-            raise Failed(f"{case.name}: exit code {code}\n{said[-2000:]}")
-        found = json.loads(out.read_text("utf-8"))
-    return Measured(found["seconds"], found["missing"], found["figures"])
+            raise Failed(f"{case.name}: exit code {code}\n{output[-2000:]}")
+        result = json.loads(out.read_text("utf-8"))
+    return Measured(result["seconds"], result["missing"], result["figures"])
 
 
 def measure_all(
@@ -89,9 +89,9 @@ def measure_all(
         deadline: Monotonic time after which no further process begins.
 
     Returns:
-        Each case, what its processes found, and what those said that failed. An interruption ends it like the deadline.
+        Each case, the results of its processes, and the output of failed ones. An interruption ends it like the deadline.
     """
-    found: dict[str, list[Measured]] = {case.name: [] for case in cases}
+    measured: dict[str, list[Measured]] = {case.name: [] for case in cases}
     failures: dict[str, list[str]] = {case.name: [] for case in cases}
     for turn in range(processes):
         for number, case in enumerate(cases):
@@ -99,28 +99,34 @@ def measure_all(
                 continue  # it will not work the next time
             if time.monotonic() > deadline:
                 progress("out of time: what is missing is not measured")
-                return [(each, found[each.name], failures[each.name]) for each in cases]
+                return [
+                    (measured_case, measured[measured_case.name], failures[measured_case.name])
+                    for measured_case in cases
+                ]
             progress(f"process {turn + 1} of {processes}, case {number + 1} of {len(cases)}: {case.name}")
             try:
-                found[case.name].append(measure(case, rounds=rounds, first=turn))
+                measured[case.name].append(measure(case, rounds=rounds, first=turn))
             except Failed as failure:
                 failures[case.name].append(str(failure))
                 progress(f"failed: {failure}")
             except KeyboardInterrupt:
                 progress("interrupted: what is missing is not measured")
-                return [(each, found[each.name], failures[each.name]) for each in cases]
-    return [(each, found[each.name], failures[each.name]) for each in cases]
+                return [
+                    (measured_case, measured[measured_case.name], failures[measured_case.name])
+                    for measured_case in cases
+                ]
+    return [(measured_case, measured[measured_case.name], failures[measured_case.name]) for measured_case in cases]
 
 
 def _run(command: Sequence[str], folder: str, seconds: float) -> tuple[int | None, str]:
-    """Run a command and return its exit code, None if it took too long, and what it said.
+    """Run a command and return its exit code, None if it took too long, and its output.
 
-    What it says goes to a file: processes that it leaves behind, as Ray's may be, would hold a pipe open. They end with its session.
+    The output goes to a file: processes that it leaves behind, such as Ray's, would hold a pipe open. They are killed with its session.
     """
     path = Path(folder) / "said.txt"
-    with path.open("w", encoding="utf-8") as said:
+    with path.open("w", encoding="utf-8") as log:
         process = subprocess.Popen(
-            command, cwd=TOP, env=_environment(folder), stdout=said, stderr=said, start_new_session=True
+            command, cwd=TOP, env=_environment(folder), stdout=log, stderr=log, start_new_session=True
         )
         try:
             ended = _wait(process.pid, time.monotonic() + seconds)

@@ -70,7 +70,7 @@ def measure(kind: str) -> dict[str, float]:
         with _surrounding(kind):
             ray.get([actor.work.remote() for _ in range(CALLS)])
             if bool(ray.get(actor.trace.remote())) != (kind == "carrying"):
-                raise RuntimeError(f"{kind}: what was measured is not what is said")
+                raise RuntimeError(f"{kind}: the measurement is invalid")
             return _call(ray, actor)
     finally:
         ray.shutdown()

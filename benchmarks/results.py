@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a run has found, as data and as the JSON files under ``benchmarks/results/``."""
+"""Results of a run, as data and as the JSON files under ``benchmarks/results/``."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Overhead:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What was promised, and what came out."""
+    """One budget and its outcome."""
 
     title: str
     ours: str
@@ -57,7 +57,7 @@ class Verdict:
     figure: str = ""
     """The figure of the case that the bound is of; empty for an overhead."""
     decides: bool = True
-    """Whether the promise stands or falls with it: a time is a machine's, and only for orientation where a ratio is promised, too."""
+    """Whether the budget depends on it: a time depends on the machine and is only informative if there is a ratio, too."""
 
     @property
     def estimate(self) -> Estimate | None:
@@ -65,7 +65,7 @@ class Verdict:
         return statistics.estimate(self.values) if self.values else None
 
     @property
-    def word(self) -> str:
+    def outcome(self) -> str:
         """Return "met", "not met", "not significant" or "not measured"."""
         judge = statistics.judge_at_least if self.against else statistics.judge_at_most
         return judge(self.estimate, self.bound)
@@ -118,14 +118,14 @@ class Results:
 
     def case(self, name: str) -> CaseResult | None:
         """Return a case by its name."""
-        return next((each for each in self.cases if each.name == name), None)
+        return next((case for case in self.cases if case.name == name), None)
 
 
 def summarize(case: Case, measured: Sequence[Measured], failures: Sequence[str] = ()) -> CaseResult:
     """Return what the processes of a case say together."""
     overheads = {variant.name: _overhead(case, variant.name, measured) for variant in case.variants}
     figures = {name: Figure(unit, _figures(name, measured)) for name, unit in case.figures.items()}
-    verdicts = [each for target in case.targets for each in _verdicts(target, overheads, figures, measured)]
+    verdicts = [item for target in case.targets for item in _verdicts(target, overheads, figures, measured)]
     return CaseResult(
         case.name,
         case.title,
@@ -133,7 +133,7 @@ def summarize(case: Case, measured: Sequence[Measured], failures: Sequence[str] 
         case.clock,
         overheads,
         tuple(verdicts),
-        tuple(each[-600:] for each in failures),
+        tuple(item[-600:] for item in failures),
         figures,
         case.null,
         _shares(measured) if case.null else {},
@@ -141,34 +141,35 @@ def summarize(case: Case, measured: Sequence[Measured], failures: Sequence[str] 
 
 
 def _figures(name: str, measured: Sequence[Measured]) -> Mapping[str, tuple[float, ...]]:
-    found: dict[str, list[float]] = {}
-    for each in measured:
-        for variant, figures in each.figures.items():
+    by_variant: dict[str, list[float]] = {}
+    for process in measured:
+        for variant, figures in process.figures.items():
             if figures.get(name):
-                found.setdefault(variant, []).append(median(figures[name]))
-    return {variant: _rounded(values) for variant, values in found.items()}
+                by_variant.setdefault(variant, []).append(median(figures[name]))
+    return {variant: _rounded(values) for variant, values in by_variant.items()}
 
 
 def _shares(measured: Sequence[Measured]) -> Mapping[str, tuple[float, ...]]:
-    found: dict[str, list[float]] = {}
-    for each in measured:
-        for variant, seconds in each.seconds.items():
-            if variant != BASELINE and BASELINE in each.seconds:
-                found.setdefault(variant, []).append(statistics.difference(seconds, each.seconds[BASELINE]))
-    return {variant: _rounded(values) for variant, values in found.items()}
+    by_variant: dict[str, list[float]] = {}
+    for process in measured:
+        for variant, seconds in process.seconds.items():
+            if variant != BASELINE and BASELINE in process.seconds:
+                by_variant.setdefault(variant, []).append(statistics.difference(seconds, process.seconds[BASELINE]))
+    return {variant: _rounded(values) for variant, values in by_variant.items()}
 
 
 def _overhead(case: Case, name: str, measured: Sequence[Measured]) -> Overhead:
-    found = [each.seconds for each in measured if name in each.seconds]
+    rounds = [process.seconds for process in measured if name in process.seconds]
     scale = UNITS[case.unit]
     least, typical = (
         tuple(
-            scale * statistics.overhead(each[name], () if name == BASELINE else each.get(BASELINE, ()), steady=steady)
-            for each in found
+            scale
+            * statistics.overhead(process[name], () if name == BASELINE else process.get(BASELINE, ()), steady=steady)
+            for process in rounds
         )
         for steady in (case.steady, False)
     )
-    reasons = {each.missing[name] for each in measured if name in each.missing}
+    reasons = {process.missing[name] for process in measured if name in process.missing}
     return Overhead(
         case.variant(name).text, _rounded(least), _rounded(typical), "" if least else "; ".join(sorted(reasons))
     )
@@ -177,22 +178,22 @@ def _overhead(case: Case, name: str, measured: Sequence[Measured]) -> Overhead:
 def _verdicts(
     target: Target, overheads: Mapping[str, Overhead], figures: Mapping[str, Figure], measured: Sequence[Measured]
 ) -> list[Verdict]:
-    found = []
+    verdicts = []
     if target.at_most is not None:
         values = overheads[target.ours].values
         if target.figure:
             values = figures[target.figure].values.get(target.ours, ())
         alone = not target.ratios
-        found.append(Verdict(target.title, target.ours, "", target.at_most, values, target.figure, alone))
+        verdicts.append(Verdict(target.title, target.ours, "", target.at_most, values, target.figure, alone))
     for name, bound in target.ratios.items():
         ratios = [
-            statistics.ratio(each.seconds[name], each.seconds[target.ours], each.seconds.get(BASELINE, ()))
-            for each in measured
-            if name in each.seconds and target.ours in each.seconds
+            statistics.ratio(process.seconds[name], process.seconds[target.ours], process.seconds.get(BASELINE, ()))
+            for process in measured
+            if name in process.seconds and target.ours in process.seconds
         ]
-        values = _rounded([each for each in ratios if each is not None])
-        found.append(Verdict(target.title, target.ours, name, bound, values))
-    return found
+        values = _rounded([process for process in ratios if process is not None])
+        verdicts.append(Verdict(target.title, target.ours, name, bound, values))
+    return verdicts
 
 
 def _rounded(values: Sequence[float]) -> tuple[float, ...]:
@@ -200,26 +201,26 @@ def _rounded(values: Sequence[float]) -> tuple[float, ...]:
 
 
 def write(results: Results, path: Path) -> None:
-    """Write a run as JSON; what can be computed from the rest is written, too, for whoever reads it without us."""
-    said: dict[str, Any] = {"schema": SCHEMA, **asdict(results)}
-    for case in said["cases"]:
+    """Write a run as JSON, including derived values for readers without this package."""
+    document: dict[str, Any] = {"schema": SCHEMA, **asdict(results)}
+    for case in document["cases"]:
         for overhead in case["overheads"].values():
             _add_estimate(overhead)
         for figure in case["figures"].values():
             figure["estimates"] = {name: _described(values) for name, values in figure["values"].items()}
-        found = results.case(case["name"])
-        if found is not None and found.null:
-            case["pairs"] = {name: found.pairs(name)._asdict() for name in found.shares if name != found.null}
-        for verdict, told in zip(results.case(case["name"]).verdicts, case["verdicts"], strict=True):  # type: ignore[union-attr]  # its own name
-            _add_estimate(told)
-            told["verdict"] = verdict.word
+        result = results.case(case["name"])
+        if result is not None and result.null:
+            case["pairs"] = {name: result.pairs(name)._asdict() for name in result.shares if name != result.null}
+        for verdict, row in zip(results.case(case["name"]).verdicts, case["verdicts"], strict=True):  # type: ignore[union-attr]  # its own name
+            _add_estimate(row)
+            row["verdict"] = verdict.outcome
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(said, indent=1, allow_nan=False) + "\n", "utf-8")
+    path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", "utf-8")
 
 
-def _add_estimate(said: dict[str, Any]) -> None:
-    if said["values"]:
-        said["estimate"] = _described(said["values"])
+def _add_estimate(row: dict[str, Any]) -> None:
+    if row["values"]:
+        row["estimate"] = _described(row["values"])
 
 
 def _described(values: Sequence[float]) -> dict[str, float]:
@@ -233,53 +234,53 @@ def read(path: Path) -> Results:
         ValueError: It is no such file, or one of another form.
     """
     try:
-        said = json.loads(path.read_text("utf-8"))
-        if said["schema"] != SCHEMA:
-            raise ValueError(f"{path.name} has form {said['schema']}, this is {SCHEMA}")
+        document = json.loads(path.read_text("utf-8"))
+        if document["schema"] != SCHEMA:
+            raise ValueError(f"{path.name} has form {document['schema']}, this is {SCHEMA}")
         return Results(
-            said["date"],
-            said["seconds"],
-            said["processes"],
-            said["rounds"],
-            said["quick"],
-            said["machine"],
-            (said["load"][0], said["load"][1]),
-            tuple(_read_case(each) for each in said["cases"]),
+            document["date"],
+            document["seconds"],
+            document["processes"],
+            document["rounds"],
+            document["quick"],
+            document["machine"],
+            (document["load"][0], document["load"][1]),
+            tuple(_read_case(row) for row in document["cases"]),
         )
     except (OSError, KeyError, TypeError, IndexError, json.JSONDecodeError) as error:
         raise ValueError(f"{path.name} is no result of the benchmarks: {error!r}") from None
 
 
-def _read_case(said: Mapping[str, Any]) -> CaseResult:
+def _read_case(document: Mapping[str, Any]) -> CaseResult:
     overheads = {
-        name: Overhead(each["text"], tuple(each["values"]), tuple(each["typical"]), each["missing"])
-        for name, each in said["overheads"].items()
+        name: Overhead(row["text"], tuple(row["values"]), tuple(row["typical"]), row["missing"])
+        for name, row in document["overheads"].items()
     }
     verdicts = tuple(
         Verdict(
-            each["title"],
-            each["ours"],
-            each["against"],
-            each["bound"],
-            tuple(each["values"]),
-            each["figure"],
-            each["decides"],
+            row["title"],
+            row["ours"],
+            row["against"],
+            row["bound"],
+            tuple(row["values"]),
+            row["figure"],
+            row["decides"],
         )
-        for each in said["verdicts"]
+        for row in document["verdicts"]
     )
     figures = {
-        name: Figure(each["unit"], {variant: tuple(values) for variant, values in each["values"].items()})
-        for name, each in said["figures"].items()
+        name: Figure(row["unit"], {variant: tuple(values) for variant, values in row["values"].items()})
+        for name, row in document["figures"].items()
     }
     return CaseResult(
-        said["name"],
-        said["title"],
-        said["unit"],
-        said["clock"],
+        document["name"],
+        document["title"],
+        document["unit"],
+        document["clock"],
         overheads,
         verdicts,
-        tuple(said["failures"]),
+        tuple(document["failures"]),
         figures,
-        said["null"],
-        {variant: tuple(values) for variant, values in said["shares"].items()},
+        document["null"],
+        {variant: tuple(values) for variant, values in document["shares"].items()},
     )

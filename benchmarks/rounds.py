@@ -106,14 +106,14 @@ def measure(operations: Mapping[str, Operation], rounds: int, first: int = 0) ->
         first: Number of the variant that the first round begins with.
     """
     counts = {name: calibrate(operation) for name, operation in operations.items()}
-    found: dict[str, list[float]] = {name: [] for name in operations}
+    seconds: dict[str, list[float]] = {name: [] for name in operations}
     gc.collect()
-    gc.freeze()  # what the peers have loaded is not walked through again and again
+    gc.freeze()  # what the contenders have loaded is not walked through again and again
     for order in _orders(list(operations), rounds, first):
         for name in order:
-            found[name].append(operations[name].run(counts[name]) / counts[name])
+            seconds[name].append(operations[name].run(counts[name]) / counts[name])
     gc.unfreeze()
-    return found
+    return seconds
 
 
 def _orders(names: Sequence[str], rounds: int, first: int) -> Iterator[Sequence[str]]:

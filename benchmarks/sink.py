@@ -70,8 +70,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Say what came in, or, to RL-Insight's actor, where spans go."""
-        found = self.counts if self.path == "/counts" else {"status": "ok", "otlp_port": self.port}
-        self._answer(json.dumps(found).encode(), "application/json")
+        body = self.counts if self.path == "/counts" else {"status": "ok", "otlp_port": self.port}
+        self._answer(json.dumps(body).encode(), "application/json")
 
     def _answer(self, body: bytes, kind: str) -> None:
         self.send_response(200)
@@ -92,7 +92,7 @@ class _Server(ThreadingHTTPServer):
 
 
 def main() -> None:
-    """Serve on a free port of the loopback, which is printed, for as long as somebody holds the other end of the standard input."""
+    """Serve on a free port of the loopback, which is printed, until the other end of the standard input is closed."""
     server = _Server(("127.0.0.1", 0), _Handler)
     _Handler.port = server.server_port
     print(server.server_port, flush=True)

@@ -78,15 +78,15 @@ def ratio(theirs: Sequence[float], ours: Sequence[float], baseline: Sequence[flo
         The ratio, or None where more than half of the rounds say nothing.
     """
     nothing = list(baseline) or [0.0] * len(ours)
-    found = [
+    ratios = [
         (their - base) / (our - base) for their, our, base in zip(theirs, ours, nothing, strict=True) if our > base
     ]
-    return median(found) if len(found) * 2 > len(ours) else None
+    return median(ratios) if len(ratios) * 2 > len(ours) else None
 
 
 def difference(seconds: Sequence[float], baseline: Sequence[float]) -> float:
     """Return by how much of the baseline something is slower in one process: the median of its rounds, below zero if it is faster."""
-    return median((each - base) / base for each, base in zip(seconds, baseline, strict=True))
+    return median((value - base) / base for value, base in zip(seconds, baseline, strict=True))
 
 
 def upper_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> float | None:
@@ -100,13 +100,13 @@ def upper_bound(values: Sequence[float], confidence: float = CONFIDENCE) -> floa
         confidence: How sure it shall be.
     """
     ordered, count = sorted(values), len(values)
-    found, above = None, 0.0
+    bound, above = None, 0.0
     for rank in range(count, 0, -1):
         above += math.comb(count, rank) * 0.5**count
         if above > 1 - confidence:
             break
-        found = ordered[rank - 1]
-    return found
+        bound = ordered[rank - 1]
+    return bound
 
 
 class Pairs(NamedTuple):
@@ -123,7 +123,7 @@ class Pairs(NamedTuple):
     number: int
 
     @property
-    def word(self) -> str:
+    def outcome(self) -> str:
         """Return "slower", "not significant", "unfair" or "not measured"."""
         if self.most is None or self.least is None or self.resolution is None:
             return NOT_MEASURED
@@ -147,22 +147,22 @@ def compare_pairs(changed: Sequence[float], same: Sequence[float]) -> Pairs:
     return Pairs(most, least, max(high, low), high >= 0 and low >= 0, len(changed))
 
 
-def judge_at_most(found: Estimate | None, bound: float) -> str:
-    """Return whether a figure is promised rightly to be at most ``bound``, as another run would say, too."""
-    if found is None:
+def judge_at_most(measured: Estimate | None, bound: float) -> str:
+    """Return whether a figure is at most ``bound``, allowing for the difference between runs."""
+    if measured is None:
         return NOT_MEASURED
-    if found.high * (1 + BETWEEN_RUNS) <= bound:
+    if measured.high * (1 + BETWEEN_RUNS) <= bound:
         return MET
-    return NOT_MET if found.low > bound * (1 + BETWEEN_RUNS) else NOT_SIGNIFICANT
+    return NOT_MET if measured.low > bound * (1 + BETWEEN_RUNS) else NOT_SIGNIFICANT
 
 
-def judge_at_least(found: Estimate | None, bound: float) -> str:
-    """Return whether a figure is promised rightly to be at least ``bound``, as another run would say, too."""
-    if found is None:
+def judge_at_least(measured: Estimate | None, bound: float) -> str:
+    """Return whether a figure is at least ``bound``, allowing for the difference between runs."""
+    if measured is None:
         return NOT_MEASURED
-    if found.low >= bound * (1 + BETWEEN_RUNS):
+    if measured.low >= bound * (1 + BETWEEN_RUNS):
         return MET
-    return NOT_MET if found.high * (1 + BETWEEN_RUNS) < bound else NOT_SIGNIFICANT
+    return NOT_MET if measured.high * (1 + BETWEEN_RUNS) < bound else NOT_SIGNIFICANT
 
 
 def rank_probability(a: Sequence[float], b: Sequence[float]) -> float:

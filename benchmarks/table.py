@@ -4,13 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from benchmarks.case import BASELINE
+from benchmarks.case import BASELINE, OURS
+from benchmarks.cases import training
 from benchmarks.processes import TOP
-from benchmarks.results import CaseResult, Overhead, Results, Verdict
+from benchmarks.results import HEADLINE, CaseResult, Overhead, Results, Verdict, read
 from benchmarks.statistics import MET, NOT_MEASURED, NOT_MET, NOT_SIGNIFICANT, Estimate, estimate
 
 _ORDER: Final = (NOT_MET, NOT_SIGNIFICANT, NOT_MEASURED, MET)
@@ -20,9 +21,22 @@ _MANY: Final = 100
 """From here on a figure needs no digits after the point."""
 
 
+END_TO_END: Final = HEADLINE.with_name("end_to_end.json")
+"""Result file of trainings with real verl."""
+SUMMARY: Final[Mapping[str, str]] = {
+    "decorated call, metrics only": "decorator-metrics",
+    "decorated call, span and metrics": "decorator-span",
+    "decorated call, telemetry off": "off-span",
+    "import": "import",
+}
+"""Rows of the table of README.md: title and case."""
+CONTENDERS: Final = (OURS, "opentelemetry", "prometheus_client")
+"""Columns of that table."""
+
+
 def begin(name: str) -> str:
     """Return the marker in front of a table."""
-    return f"<!-- benchmarks: {name}, made by make bench-table: change it there -->"
+    return f"<!-- benchmarks: {name}, made by make bench SUITE=table: change it there -->"
 
 
 END: Final = "<!-- benchmarks: end -->"
@@ -35,28 +49,28 @@ def number(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0") if value >= 10 else f"{value:.2g}"  # noqa: PLR2004 - two digits, or one after the point
 
 
-def figure(found: Estimate | None, unit: str) -> str:
+def figure(estimated: Estimate | None, unit: str) -> str:
     """Return a median with its interval."""
-    if found is None:
+    if estimated is None:
         return "-"
-    return f"{number(found.value)} {_UNITS.get(unit, unit)} [{number(found.low)}..{number(found.high)}]"
+    return f"{number(estimated.value)} {_UNITS.get(unit, unit)} [{number(estimated.low)}..{number(estimated.high)}]"
 
 
-def times(found: Estimate | None) -> str:
+def times(ratio: Estimate | None) -> str:
     """Return a ratio with its interval."""
-    return "-" if found is None else f"{number(found.value)}x [{number(found.low)}..{number(found.high)}]"
+    return "-" if ratio is None else f"{number(ratio.value)}x [{number(ratio.low)}..{number(ratio.high)}]"
 
 
 def rows(case: CaseResult) -> Iterable[tuple[str, list[Verdict]]]:
     """Return the promises of a case, each with its verdicts, in their order."""
-    found: dict[str, list[Verdict]] = {}
+    by_title: dict[str, list[Verdict]] = {}
     for verdict in case.verdicts:
-        found.setdefault(verdict.title, []).append(verdict)
-    return found.items()
+        by_title.setdefault(verdict.title, []).append(verdict)
+    return by_title.items()
 
 
 def headline(results: Results) -> str:
-    """Return the table of what is promised: one row each."""
+    """Return the table of the budgets, one row each."""
     lines = [
         "| | verl-otel adds | promised | others add, in times of that | in all |",
         "|---|---:|---:|---|---|",
@@ -66,22 +80,69 @@ def headline(results: Results) -> str:
             unit = case.figures[verdicts[0].figure].unit if verdicts[0].figure else case.unit
             own = verdicts[0].estimate if verdicts[0].figure else case.overheads[verdicts[0].ours].estimate
             bounds = [
-                f"≤ {number(each.bound)} {_UNITS.get(unit, unit)}: {each.word}" for each in verdicts if not each.against
+                f"≤ {number(verdict.bound)} {_UNITS.get(unit, unit)}: {verdict.outcome}"
+                for verdict in verdicts
+                if not verdict.against
             ]
             others = [
-                f"{each.against}: {times(each.estimate)}, promised {number(each.bound)}x: {each.word}"
-                for each in verdicts
-                if each.against
+                f"{verdict.against}: {times(verdict.estimate)}, promised {number(verdict.bound)}x: {verdict.outcome}"
+                for verdict in verdicts
+                if verdict.against
             ]
-            word = min((each.word for each in verdicts if each.decides), key=_ORDER.index)
+            outcome = min((verdict.outcome for verdict in verdicts if verdict.decides), key=_ORDER.index)
             lines.append(
-                f"| {title} | {figure(own, unit)} | {', '.join(bounds) or '-'} | {'<br>'.join(others) or '-'} | {word} |"
+                f"| {title} | {figure(own, unit)} | {', '.join(bounds) or '-'} | {'<br>'.join(others) or '-'} | {outcome} |"
             )
     return "\n".join([*lines, "", _conditions(results)])
 
 
+def summary(results: Results, trainings: Results | None = None) -> str:
+    """Return the table of README.md: what verl-otel and the alternatives add to a call, and the share of a training step.
+
+    Args:
+        results: Results of the hot paths.
+        trainings: Results of trainings with real verl; those of `END_TO_END` if absent.
+    """
+    cases = {case.name: case for case in results.cases}
+    lines = ["| added cost | verl-otel | OpenTelemetry SDK | `prometheus_client` |", "|---|---:|---:|---:|"]
+    lines += [
+        f"| {title} | {' | '.join(_cost(cases.get(name), contender) for contender in CONTENDERS)} |"
+        for title, name in SUMMARY.items()
+    ]
+    (case,) = (trainings or read(END_TO_END)).cases
+    share = estimate(case.figures[training.ALL].values[OURS])
+    step = case.overheads[BASELINE].estimate
+    if step is not None:
+        length = duration(step.value, case.unit)
+        lines.append(
+            f"| CPU time, share of a step of real verl ({length} on the CPU test bed) | {share.value:.1f} % | - | - |"
+        )
+    return "\n".join(lines)
+
+
+def _cost(case: CaseResult | None, name: str) -> str:
+    overhead = case.overheads.get(name) if case is not None else None
+    if case is None or overhead is None or overhead.estimate is None:
+        return "-"
+    return duration(overhead.estimate.value, case.unit)
+
+
+def duration(value: float, unit: str) -> str:
+    """Return a time in the unit in which it has the fewest digits.
+
+    Args:
+        value: The time.
+        unit: ``ns``, ``us``, ``ms`` or ``s``.
+    """
+    units = ("ns", "us", "ms", "s")
+    place = units.index(unit)
+    while value >= 1000 and place < len(units) - 1:  # noqa: PLR2004 - of the next unit
+        value, place = value / 1000, place + 1
+    return f"{number(value)} {_UNITS.get(units[place], units[place])}"
+
+
 def details(results: Results) -> str:
-    """Return one table for each case: every variant, whether something is promised of it or not."""
+    """Return one table for each case with every variant, with or without a budget."""
     parts = [_conditions(results)]
     for case in results.cases:
         parts.append(
@@ -100,44 +161,46 @@ def details(results: Results) -> str:
 def _detail(case: CaseResult, name: str, overhead: Overhead) -> str:
     if overhead.missing:
         return f"| {name} | {NOT_MEASURED} | - | {overhead.missing} |"
-    usual = sorted(overhead.typical)[len(overhead.typical) // 2] if overhead.typical else None
-    said = f"{number(usual)} {_UNITS.get(case.unit, case.unit)}" if usual is not None else "-"
-    word = f"({name}: what it takes)" if name == BASELINE else name
-    return f"| {word} | {figure(overhead.estimate, case.unit)} | {said} | {overhead.text} |"
+    typical = sorted(overhead.typical)[len(overhead.typical) // 2] if overhead.typical else None
+    typical_text = f"{number(typical)} {_UNITS.get(case.unit, case.unit)}" if typical is not None else "-"
+    label = f"({name}: what it takes)" if name == BASELINE else name
+    return f"| {label} | {figure(overhead.estimate, case.unit)} | {typical_text} | {overhead.text} |"
 
 
 def _figures(case: CaseResult) -> str:
     """Return a table of what was found besides, as it was measured: nothing is subtracted."""
     lines = [f"\n| besides | {' | '.join(case.figures)} |", f"|---|{'---:|' * len(case.figures)}"]
     for name in case.overheads:
-        found = [
-            figure(estimate(each.values[name]), each.unit) if each.values.get(name) else "-"
-            for each in case.figures.values()
+        cells = [
+            figure(estimate(measured_figure.values[name]), measured_figure.unit)
+            if measured_figure.values.get(name)
+            else "-"
+            for measured_figure in case.figures.values()
         ]
-        lines.append(f"| {name} | {' | '.join(found)} |")
+        lines.append(f"| {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
 def _pairs(case: CaseResult, name: str) -> str:
     """Return in words what pairs of runs say of a variant. An upper bound and what could be seen at all, never a point."""
-    found = case.pairs(name)
-    if found.most is None or found.resolution is None:
-        return f"{name}: {found.number} pairs are too few for a bound; five are enough."
-    if not found.fair:
+    pairs = case.pairs(name)
+    if pairs.most is None or pairs.resolution is None:
+        return f"{name}: {pairs.number} pairs are too few for a bound; five are enough."
+    if not pairs.fair:
         return (
-            f"{name}: nothing can be said. Two runs without telemetry differ by {found.resolution:.1%}, always to the same side, "
+            f"{name}: no result. Two runs without telemetry differ by {pairs.resolution:.1%}, always to the same side, "
             "so the order of the runs shows, or something changed meanwhile."
         )
-    said = "" if found.word == NOT_SIGNIFICANT else f", and by {max(0.0, found.least or 0.0):.1%} at least"
+    lower_bound = "" if pairs.outcome == NOT_SIGNIFICANT else f", and by {max(0.0, pairs.least or 0.0):.1%} at least"
     return (
-        f"{name}: slower by {max(0.0, found.most):.1%} at most{said} ({found.number} pairs, 95 %). Two runs without telemetry differ by up to "
-        f"{found.resolution:.1%}: nothing smaller can be seen here."
+        f"{name}: slower by {max(0.0, pairs.most):.1%} at most{lower_bound} ({pairs.number} pairs, 95 %). Two runs without telemetry differ by up to "
+        f"{pairs.resolution:.1%}: nothing smaller can be seen here."
     )
 
 
 def _conditions(results: Results) -> str:
     machine = results.machine
-    counts = [len(each.values) for case in results.cases for each in case.overheads.values() if each.values]
+    counts = [len(overhead.values) for case in results.cases for overhead in case.overheads.values() if overhead.values]
     processes = (
         f"{min(counts)} to {max(counts)}" if counts and min(counts) != max(counts) else f"{max(counts, default=0)}"
     )
@@ -162,9 +225,9 @@ def replace(text: str, name: str, table: str) -> str:
 
 
 PAGES: Final = (
-    (TOP / "README.md", "headline", headline),
-    (TOP / "docs" / "guide" / "overhead.md", "headline", headline),
-    (TOP / "docs" / "guide" / "overhead.md", "details", details),
+    (TOP / "README.md", "summary", summary),
+    (TOP / "docs" / "explanation" / "performance.md", "headline", headline),
+    (TOP / "docs" / "explanation" / "performance.md", "details", details),
 )
 """Document, name between its markers, what makes the table."""
 

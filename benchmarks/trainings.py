@@ -17,9 +17,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from benchmarks.case import Missing
+from benchmarks.case import Unavailable
 from benchmarks.processes import TOP
-from verl_otel.analysis import reader
+from verl_otel.analysis.io import run_files
 from verl_otel.semconv import attributes as attr
 
 STEPS: Final = 40
@@ -47,15 +47,15 @@ class Bed:
     """The CPU bed of the tests.
 
     Raises:
-        Missing: This is no checkout, or verl is not installed.
+        Unavailable: This is no checkout, or verl is not installed.
     """
 
     def __init__(self) -> None:
         if not _TESTS.is_dir() or importlib.util.find_spec("verl") is None:
-            raise Missing("needs verl, and the tests of a checkout")
-        if str(_TESTS) not in sys.path:
-            sys.path.insert(0, str(_TESTS))
-        self._runner: Any = importlib.import_module("bed_run")
+            raise Unavailable("needs verl, and the tests of a checkout")
+        if sys.path[0] != str(TOP):  # verl installs a package of the name ``tests``, too
+            sys.path.insert(0, str(TOP))
+        self._runner: Any = importlib.import_module("tests.end_to_end.bed_run")
 
     def train(self, out: Path, *, on: bool) -> Path:
         """Train and return the folder with what the training has left.
@@ -80,7 +80,7 @@ class Bed:
         if training.returncode:
             raise RuntimeError(training.log[-3000:])
         if on != (out / "runs").exists():
-            raise RuntimeError(f"telemetry is {'not ' if on else ''}on: what was measured is not what is said")
+            raise RuntimeError(f"telemetry is {'not ' if on else ''}on: the measurement is invalid")
         folder: Path = training.out
         return folder
 
@@ -96,10 +96,10 @@ def find_window(out: Path) -> Window:
     """
     begins: dict[int, float] = {}
     for line in (out / "log" / "trajectory.jsonl").read_text("utf-8").splitlines():
-        each = json.loads(line)
-        if not each["validate"] and each["step"] is not None:
-            step = int(each["step"])
-            begins[step] = min(each["start"], begins.get(step, each["start"]))
+        trajectory = json.loads(line)
+        if not trajectory["validate"] and trajectory["step"] is not None:
+            step = int(trajectory["step"])
+            begins[step] = min(trajectory["start"], begins.get(step, trajectory["start"]))
     steps = sorted(begins)[1:]
     if len(steps) < 2:  # noqa: PLR2004 - the ends of a window
         raise ValueError(f"a window needs three steps, there are {len(begins)}")
@@ -120,21 +120,21 @@ def account(out: Path, window: Window) -> Mapping[str, Mapping[str, float]]:
     Raises:
         ValueError: The training has said nothing of it.
     """
-    found: dict[str, dict[str, float]] = {}
+    by_role: dict[str, dict[str, float]] = {}
     for path in sorted((out / "runs").glob("*/metrics-*.jsonl")):
         curves: dict[str, list[tuple[float, float]]] = {}
-        extent = reader.Extent(path, 0, path.stat().st_size)
-        for _, points in reader.read_points([extent], reader.Writers(), []):
+        extent = run_files.Extent(path, 0, path.stat().st_size)
+        for _, points in run_files.read_points([extent], run_files.Writers(), []):
             for point in points:
                 if point.name == OVERHEAD:
                     kind = dict(point.labels)[attr.REASON]
                     curves.setdefault(kind, []).append((point.time_ns / 1e9, point.value))
-        sums = found.setdefault(path.name.split("-")[1], {})
+        sums = by_role.setdefault(path.name.split("-")[1], {})
         for kind, curve in curves.items():
             sums[kind] = sums.get(kind, 0.0) + _slope(curve, window)
-    if not any(found.values()):
+    if not any(by_role.values()):
         raise ValueError(f"no {OVERHEAD} in the files of the training")
-    return found
+    return by_role
 
 
 def _slope(curve: Sequence[tuple[float, float]], window: Window) -> float:

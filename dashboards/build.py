@@ -15,8 +15,8 @@ from pathlib import Path
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
 from dashboards.boards import BOARDS
+from dashboards.loader import FOLDER, walk
 from dashboards.parts.board import Board
-from dashboards.shelf import FOLDER, walk
 
 
 def encode(board: Board) -> str:

@@ -2,27 +2,34 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of every test, and the check that no test leaves something switched on."""
 
+import functools
 import os
 import shutil
 import subprocess
 import sys
 import time
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import settings
 
-from verl_otel import _guard
-from verl_otel.analysis import reader
-from verl_otel.recording import recorder, registry, store
-from verl_otel.recording.store import Store
+from tests.builders.environments import inherit
+from verl_otel._internal import error_boundary, process_state
+from verl_otel.analysis.io import run_files
+from verl_otel.recording.state import RECORDER
 from verl_otel.session.lifecycle import Current
 from verl_otel.testing import capture
+
+os.environ[error_boundary.RAISE_INTERNAL_ERRORS] = (
+    "1"  # our own failures fail our own tests; processes that a test starts inherit it
+)
 
 settings.register_profile("patient", deadline=None)  # a busy machine is no failure
 settings.load_profile("patient")
 
+TOP = Path(__file__).resolve().parents[1]
 OLD_ASYNCIO = tuple(map(int, version("pytest-asyncio").split(".")[:2])) < (0, 26)
 """Old versions leave an event loop behind where a test calls `asyncio.run`, and whoever collects garbage is told so."""
 
@@ -30,23 +37,45 @@ OLD_ASYNCIO = tuple(map(int, version("pytest-asyncio").split(".")[:2])) < (0, 26
 def pytest_addoption(parser):
     parser.addoption("--matrix", action="store_true", help="train in every mode of verl, 25 minutes")
     parser.addoption("--pipeline", action="store_true", help="break and load the pipeline for minutes, 30 minutes")
+    parser.addoption("--attack", action="store_true", help="attack the library for minutes, 15 minutes")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what takes long and has a command of its own: ``make matrix``, ``make test-pipeline``, ``make load``."""
+    """Leave out what takes long and has a command of its own: ``make matrix``, ``make test-pipeline``, ``make test-pipeline LOAD=1``, ``make attack``."""
     if OLD_ASYNCIO:
         for item in items:
             for warning in ("unclosed <socket", "unclosed event loop"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}:ResourceWarning"))
-    unasked = [name for name in ("matrix", "pipeline") if not config.getoption(f"--{name}")]
+    unasked = [name for name in ("matrix", "pipeline", "attack") if not config.getoption(f"--{name}")]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
 
 
-TIMED = tuple(f"tests/end_to_end/test_{name}" for name in ("planted", "stalls", "pipeline"))
-"""Trainings in which it matters how long something takes."""
+@functools.cache
+def build(*programs):
+    """Have the real programs built, if they are not there for this state of the sources; a test without them says so itself."""
+    script = ["sh", TOP / "collector" / "build.sh"]
+    if subprocess.run([*script, "--look", *programs], capture_output=True, check=False).returncode:
+        subprocess.run([*script, *programs], stdout=subprocess.DEVNULL, check=False)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item):
+    """Wait for the programs of a test before the time of the test begins: a build takes ten minutes, or another one is under way."""
+    programs = item.get_closest_marker("collector")
+    if programs is not None:
+        with item.config.pluginmanager.getplugin(
+            "capturemanager"
+        ).global_and_fixture_disabled():  # it shows its progress
+            build(*programs.args or ("otelcol", "prometheus"))
+    return (yield)
+
+
+FIRST = ("tests/ray/", *(f"tests/end_to_end/test_{name}" for name in ("planted", "stalls", "pipeline", "mixed")))
+"""What the first of the workers that train does: all trainings in which it matters how long something takes, and half of the others."""
+TRAININGS = ("tests/end_to_end/", "tests/ray/", "tests/examples/test_with_verl", "tests/examples/test_own_worker")
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -62,9 +91,9 @@ def pytest_xdist_make_scheduler(config, log):
 
     class SideBySide(LoadScopeScheduling):
         def _split_scope(self, nodeid):
-            if not nodeid.startswith(("tests/end_to_end/", "tests/ray/")):
+            if not nodeid.startswith(TRAININGS):
                 return "services"
-            return "timed" if nodeid.startswith(TIMED) else "counted"
+            return "first" if nodeid.startswith(FIRST) else "second"
 
     return SideBySide(config, log)
 
@@ -72,11 +101,11 @@ def pytest_xdist_make_scheduler(config, log):
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config):
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Herald(config), "herald")
+        config.pluginmanager.register(FailureReporter(config), "failures")
 
 
-class Herald:
-    """Says at once which test failed, and why: a run of an hour may be cut off before its summary."""
+class FailureReporter:
+    """Print each failure at once: a run of an hour may be cut off before its summary."""
 
     def __init__(self, config):
         self.config = config
@@ -95,16 +124,16 @@ class Herald:
 def clean_state(monkeypatch):
     """Start without settings and end with recording off, no session and nothing open."""
     for name in list(os.environ):
-        if name.startswith(("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_", "TORCHELASTIC_")):
+        if (
+            name.startswith(("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_", "TORCHELASTIC_"))
+            and name != error_boundary.RAISE_INTERNAL_ERRORS
+        ):
             monkeypatch.delenv(name)
-    for part in (registry, store, recorder):
-        part.clear()
-    recorder.stop_observing()  # hooks that a test called without a session have nobody who stops them
-    _guard.reset()
+    process_state.reset_all()
     yield
     assert Current.session is None, "the test left a session: call verl_otel.shutdown()"
-    assert not Store.on, "the test left recording on"
-    _guard.reset()
+    assert not RECORDER.on, "the test left recording on"
+    error_boundary.reset()
 
 
 @pytest.fixture
@@ -112,26 +141,38 @@ def recorded():
     """Record into memory; what is still open at the end is a mistake of the test."""
     with capture() as captured:
         yield captured
-        assert not Store.opened, f"open spans: {[span.name for span in Store.opened]}"
+        assert not RECORDER.opened, f"open spans: {[span.name for span in RECORDER.opened]}"
 
 
 @pytest.fixture
 def swallow(monkeypatch):
-    """Let our own failures be swallowed as in the field; under pytest they are raised otherwise."""
-    monkeypatch.setenv("VERL_OTEL_SWALLOW", "1")
+    """Let our own failures be swallowed as in a training; otherwise they fail the test."""
+    monkeypatch.delenv(error_boundary.RAISE_INTERNAL_ERRORS, raising=False)
+
+
+ROOM = 60.0
+"""Seconds that a condition has at least. Time that is not needed costs nothing, and a busy machine is no failure."""
+BUSY = 3
+"""How many times as long as on a machine of its own something may take."""
 
 
 @pytest.fixture(scope="session")
 def wait_for():
-    """Poll a condition until it holds; fail with its last value after ``seconds``."""
+    """Poll a condition until it holds; fail with its last value if it does not.
 
-    def wait(condition, seconds=10.0, interval=0.02):
-        deadline = time.monotonic() + seconds
+    ``seconds`` is what it may take on a machine of its own: it has ``BUSY`` times as long, and never less than ``ROOM``. Where the test
+    asserts an upper bound, ``at_most`` is that bound, to the letter.
+    """
+
+    def wait(condition, seconds=0.0, interval=0.02, *, at_most=None):
+        limit = max(ROOM, BUSY * seconds) if at_most is None else at_most
+        deadline = time.monotonic() + limit
         while True:
             value = condition()
             if value:
                 return value
-            assert time.monotonic() < deadline, f"not within {seconds} s: {condition.__name__} is {value!r}"
+            if time.monotonic() > deadline:
+                pytest.fail(f"not within {limit:g} s: {getattr(condition, '__name__', condition)} is {value!r}")
             time.sleep(interval)
 
     return wait
@@ -141,10 +182,10 @@ def wait_for():
 def clean_python():
     """Run Python in a process of its own, in an environment without verl's, OpenTelemetry's, our and pytest's variables."""
 
-    def run(*arguments, prefix=(), without=(), code=0, seconds=60, cwd=None, **variables):
+    def run(*arguments, prefix=(), without=(), code=0, seconds=3 * ROOM, cwd=None, **variables):
         """Return the process that has ended, in time and with this code. ``without``: more beginnings of variables."""
         hidden = ("OTEL_", "VERL_", "PYTEST_", *without)
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        inherited = inherit(*hidden)
         done = subprocess.run(
             [*prefix, sys.executable, *map(str, arguments)],
             env={**inherited, **variables},
@@ -165,15 +206,15 @@ def read_run():
     """Read every span and every value that the files in a folder hold."""
 
     def read(folder):
-        writers, problems = reader.Writers(), []
+        writers, problems = run_files.Writers(), []
         spans, scalars = (
             [
                 each
-                for path in reader.find_files([folder], kind)
-                for _, group in read_kind([reader.Extent(path, 0, path.stat().st_size)], writers, problems)
+                for path in run_files.find_files([folder], kind)
+                for _, group in read_kind([run_files.Extent(path, 0, path.stat().st_size)], writers, problems)
                 for each in group
             ]
-            for kind, read_kind in (("traces", reader.read_spans), ("metrics", reader.read_points))
+            for kind, read_kind in (("traces", run_files.read_spans), ("metrics", run_files.read_points))
         )
         assert not problems
         return SimpleNamespace(spans=sorted(spans, key=lambda span: span.start_ns), scalars=scalars)

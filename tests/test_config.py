@@ -46,6 +46,7 @@ GOOD = {
     "hardware": ("0", False, "1", True),
     "cpu_budget": ("0.05", 0.05, "0", 0.0),
     "exemplar_filter": ("always_off", "always_off", "Always_On", "always_on"),
+    "files_group": ("ml-team", "ml-team", "4711", "4711"),
 }
 DEFAULTS = {
     "enabled": False,
@@ -77,6 +78,7 @@ DEFAULTS = {
     "hardware": True,
     "cpu_budget": 0.05,
     "exemplar_filter": "trace_based",
+    "files_group": "",
 }
 # field: texts that must be refused, and words of the message that say what is allowed
 BAD = {
@@ -106,6 +108,7 @@ BAD = {
     "hardware": (["dcgm"], ["1 or 0"]),
     "cpu_budget": (["-0.1", "1.1", "1%"], ["0", "1"]),
     "exemplar_filter": (["sometimes"], ["trace_based", "always_off"]),
+    "files_group": (["a b", "a:b", "x" * 129], ["group"]),
 }
 VARIABLES = {setting.field: setting.variable for setting in SETTINGS}
 

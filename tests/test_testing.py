@@ -5,7 +5,7 @@
 import pytest
 
 import verl_otel
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 from verl_otel.testing import Capture, capture
 
 
@@ -84,14 +84,14 @@ def test_captures_do_not_nest():
     """A capture inside another one, or beside a running session, is refused."""
     with capture(), pytest.raises(RuntimeError, match="already on"), capture():
         pass
-    assert not Store.on
+    assert not RECORDER.on
 
 
 def test_a_failing_test_switches_recording_off():
     """Recording is off after the block, also when it was left by an exception."""
     with pytest.raises(ValueError), capture():
         raise ValueError
-    assert not Store.on
+    assert not RECORDER.on
     compute_score("math", "1", "1")
     with capture() as captured:
         assert captured.spans == []

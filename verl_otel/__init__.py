@@ -16,7 +16,7 @@ from verl_otel._version import __version__
 TYPE_CHECKING = False  # type checkers know the name; `typing` is most of what importing this would cost
 if TYPE_CHECKING:
     from verl_otel.errors import ConfigError, VerlOtelError
-    from verl_otel.recording.verbs import (
+    from verl_otel.recording.api import (
         counter,
         gauge,
         histogram,
@@ -65,7 +65,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'verl_otel' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.verbs')}"), name)
+    value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.api')}"), name)
     globals()[name] = value
     return value
 

@@ -13,15 +13,15 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel.errors import ConfigError
-from verl_otel.parsers import (
+from verl_otel._internal.setting_parsers import (
     DEFAULT_DIR,
     TRUE,
     make_choice_parser,
+    make_integer_parser,
     make_number_parser,
-    make_whole_parser,
     parse_exporters,
     parse_flag,
+    parse_group,
     parse_host,
     parse_milliseconds,
     parse_name,
@@ -29,11 +29,12 @@ from verl_otel.parsers import (
     parse_run_dir,
     parse_sampler,
 )
+from verl_otel.errors import ConfigError
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting: its keyword, its environment variable, how it is read, and what the guide says of it."""
+    """One setting: keyword, environment variable, parser, default and description."""
 
     field: str
     variable: str
@@ -44,7 +45,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class Config:
-    """Every setting, checked. Make one with `load`."""
+    """All settings, validated. Created by `load`."""
 
     enabled: bool
     exporters: tuple[str, ...]
@@ -75,6 +76,7 @@ class Config:
     hardware: bool
     cpu_budget: float
     exemplar_filter: str
+    files_group: str
 
     @property
     def run_path(self) -> Path:
@@ -83,13 +85,13 @@ class Config:
 
 
 SETTINGS: Final = (
-    Setting("enabled", "VERL_OTEL_ENABLED", parse_flag, "0", "The switch. Everything is off without it."),
+    Setting("enabled", "VERL_OTEL_ENABLED", parse_flag, "0", "Switches verl-otel on."),
     Setting(
         "exporters",
         "VERL_OTEL_EXPORTERS",
         parse_exporters,
         "file",
-        "Where telemetry goes: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `otlp` instead of `file` when an "
+        "Exporters, separated by commas: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `otlp` instead of `file` if an "
         "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set.",
     ),
     Setting("run_dir", "VERL_OTEL_RUN_DIR", parse_run_dir, DEFAULT_DIR, "Folder that holds one folder per run."),
@@ -98,93 +100,93 @@ SETTINGS: Final = (
         "VERL_OTEL_RUN_ID",
         parse_name,
         "",
-        "Identity of the run, kept over a resume. Made by the driver, from a Ray or Slurm job id and the start time, when absent.",
+        "Id of the run, which a resumed run keeps. By default the driver generates one from the Ray or Slurm job id and the start time.",
     ),
     Setting(
         "run_attempt",
         "VERL_OTEL_RUN_ATTEMPT",
-        make_whole_parser(1, 1_000_000),
+        make_integer_parser(1, 1_000_000),
         "1",
-        "How often this run was started; counted by the driver.",
+        "Number of the attempt of this run. The driver counts the attempts.",
     ),
     Setting(
         "prometheus_host",
         "VERL_OTEL_PROMETHEUS_HOST",
         str,
         "127.0.0.1",
-        "Address that `/metrics` binds to. Loopback unless you say otherwise.",
+        "Address that `/metrics` binds to. The default is the loopback address.",
     ),
     Setting(
         "prometheus_port",
         "VERL_OTEL_PROMETHEUS_PORT",
-        make_whole_parser(0, 65535),
+        make_integer_parser(0, 65535),
         "0",
-        "Port of `/metrics`; 0 takes a free one, which a run of several processes needs.",
+        "Port of `/metrics`; 0: any free port. The first process on a machine binds to the given port, the others to free ones.",
     ),
     Setting(
         "prometheus_advertise",
         "VERL_OTEL_PROMETHEUS_ADVERTISE",
         parse_host,
         "",
-        "Name or address by which others reach `/metrics`, set on each node by itself. Default: the address that it binds to, and "
-        "the node's own address where that is all of them (`0.0.0.0`).",
+        "Name or address at which others reach `/metrics`, set separately on each node. The default is the bound address, or "
+        "the address of the node if all addresses are bound (`0.0.0.0`).",
     ),
     Setting(
         "keep_prometheus_yml",
         "VERL_OTEL_KEEP_PROMETHEUS_YML",
         parse_flag,
         "1",
-        "With `rollout.prometheus.enable` verl overwrites `prometheus.yml` on every node. 1: the file stays yours and the engines are "
-        "in the targets file; 0: verl writes it.",
+        "With `rollout.prometheus.enable` verl overwrites `prometheus.yml` on every node. 1: the file is not changed, and the engines "
+        "are added to the targets file; 0: verl writes it.",
     ),
     Setting(
         "capture_content",
         "VERL_OTEL_CAPTURE_CONTENT",
         parse_flag,
         "0",
-        "Keep exception messages. Off, because they may hold prompts or answers.",
+        "Record exception messages, and content in your own OpenTelemetry spans. Off by default, because they may contain prompts or answers.",
     ),
     Setting(
         "drain_interval",
         "VERL_OTEL_DRAIN_INTERVAL",
         make_number_parser(0.05, 60),
         "1",
-        "Seconds between two drains: what a killed process can lose.",
+        "Seconds between two drains. A killed process loses at most the data of this interval.",
     ),
     Setting(
         "metric_interval",
         "OTEL_METRIC_EXPORT_INTERVAL",
         parse_milliseconds,
         "10000",
-        "Milliseconds between two exports of unchanged series and of what is asked at collection.",
+        "Milliseconds between two collections of observable metrics, and between two exports of unchanged series.",
     ),
     Setting(
         "exit_timeout",
         "VERL_OTEL_EXIT_TIMEOUT",
         make_number_parser(0, 300),
         "5",
-        "Seconds that the exit of a process may wait for exporters, in all.",
+        "Seconds that the exit of a process may wait for all exporters together.",
     ),
     Setting(
         "memory_mib",
         "VERL_OTEL_MEMORY_MIB",
-        make_whole_parser(1, 65536),
+        make_integer_parser(1, 65536),
         "64",
-        "MiB of telemetry that may wait in one process; then it is dropped and counted.",
+        "MiB of telemetry that one process may queue. Beyond it telemetry is dropped and counted.",
     ),
     Setting(
         "trajectories_per_step",
         "VERL_OTEL_TRAJECTORIES_PER_STEP",
-        make_whole_parser(0, 10_000_000),
+        make_integer_parser(0, 10_000_000),
         "2000",
-        "Trajectories that each process keeps whole per step when files are written; 0: all.",
+        "Trajectories per step of which each process keeps all spans when files are written; 0: all.",
     ),
     Setting(
         "trajectory_share",
         "VERL_OTEL_TRAJECTORY_SHARE",
         make_number_parser(0, 1),
         "0.05",
-        "Share of the trajectories beyond that number that is kept whole. Of the others the root span is kept.",
+        "Share of the trajectories beyond that number of which all spans are kept. Of the others only the root span is kept.",
     ),
     Setting(
         "sampler",
@@ -201,65 +203,65 @@ SETTINGS: Final = (
         "Share of trajectories that `traceidratio` keeps.",
     ),
     Setting(
-        "file_mib", "VERL_OTEL_FILE_MIB", make_whole_parser(1, 1_048_576), "256", "MiB at which a file is rotated."
+        "file_mib", "VERL_OTEL_FILE_MIB", make_integer_parser(1, 1_048_576), "256", "MiB at which a file is rotated."
     ),
     Setting(
         "file_count",
         "VERL_OTEL_FILE_COUNT",
-        make_whole_parser(1, 1000),
+        make_integer_parser(1, 1000),
         "4",
-        "Files that are kept of one kind and process.",
+        "Number of files that are kept per kind and process.",
     ),
     Setting(
         "ray_carrier",
         "VERL_OTEL_RAY_CARRIER",
         parse_flag,
         "1",
-        "Carry the trace context over Ray's actor calls. Without it every process has traces of its own.",
+        "Propagate the trace context over Ray actor calls. Without it every process has separate traces.",
     ),
     Setting(
         "token_file",
         "VERL_OTEL_TOKEN_FILE",
         parse_path,
         "",
-        "File with a bearer token for OTLP; read again at every export, never logged.",
+        "File with a bearer token for OTLP. It is read at every export and never logged.",
     ),
     Setting(
         "rl_insight",
         "VERL_OTEL_RL_INSIGHT",
         make_choice_parser("auto", "on", "off"),
         "auto",
-        "Who answers what reports to RL-Insight: `auto`, verl-otel where the package `rl-insight` is not installed; `on`, verl-otel always; "
-        "`off`, verl-otel never.",
+        "Whether verl-otel receives what reports to RL-Insight. `auto`: if the package `rl-insight` is not installed; `on`: always; "
+        "`off`: never.",
     ),
     Setting(
         "engine_traces",
         "VERL_OTEL_ENGINE_TRACES",
         parse_flag,
         "0",
-        "Have vLLM make its own `llm_request` span of every request, below ours and sent with ours. Turns vLLM's statistics on. Not needed "
-        "where vLLM has an `otlp_traces_endpoint` of its own.",
+        "Let vLLM create its own `llm_request` span for every request, as a child of ours and exported with ours. Enables the statistics of "
+        "vLLM. Not needed if vLLM has an `otlp_traces_endpoint` of its own.",
     ),
     Setting(
         "stalls",
         "VERL_OTEL_STALLS",
         parse_flag,
         "1",
-        "Say while it happens what hangs and who died: one line in the log, and details in the run's folder. Off where nothing is exported.",
+        "Report stalls and crashes while they happen: one line in the log, and details in the run's folder. Off without exporters.",
     ),
     Setting(
         "stall_seconds",
         "VERL_OTEL_STALL_SECONDS",
         make_number_parser(1, 1_000_000),
         "1800",
-        "Seconds after which work is said to hang that is the first of its kind. Other work is compared with its peers.",
+        "Seconds after which work that is the first of its kind is reported as stalled. Other work is compared with its peers.",
     ),
     Setting(
         "hardware",
         "VERL_OTEL_HARDWARE",
         parse_flag,
         "1",
-        "Read GPUs (`pip install 'verl-otel[gpu]'`), host and processes when metrics are collected. Off where others do, such as DCGM.",
+        "Collect metrics of GPUs, hosts and processes. Switch it off if another exporter, such as DCGM, collects them.",
     ),
     Setting(
         "cpu_budget",
@@ -267,14 +269,22 @@ SETTINGS: Final = (
         make_number_parser(0, 1),
         "0.05",
         "Share of one CPU core that telemetry may take in a process, over a minute. Above it leaf spans (`timed(..., span=True)`, and your own "
-        "`span` with nothing inside) are left out; steps, trajectories and metrics never are. 0: no limit.",
+        "`span` without children) are dropped; spans of steps and trajectories, and metrics, never are. 0: no limit.",
     ),
     Setting(
         "exemplar_filter",
         "OTEL_METRICS_EXEMPLAR_FILTER",
         make_choice_parser("trace_based", "always_on", "always_off"),
         "trace_based",
-        "`always_off`: no exemplars, the traces to which a histogram's buckets lead. The other two are the same here: only what has a span is one.",
+        "`always_off`: no exemplars, which link the buckets of a histogram to traces. The other two are equivalent here: only values with a span become exemplars.",
+    ),
+    Setting(
+        "files_group",
+        "VERL_OTEL_FILES_GROUP",
+        parse_group,
+        "",
+        "Name or number of a group whose members may read the files of runs and the targets. By default only their user can read them "
+        "(folders 0700, files 0600; with a group 0750 and 0640).",
     ),
 )
 
@@ -286,13 +296,13 @@ _OTLP_ENDPOINTS: Final = (
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether OpenTelemetry's own switch turns everything off. It knows no other word than ``true``."""
+    """Return whether OpenTelemetry's own switch turns everything off. Its only value is ``true``."""
     values = os.environ if environ is None else environ
     return values.get("OTEL_SDK_DISABLED", "").strip().lower() == "true"
 
 
 def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
-    """Return whether the switch is on. Reads two variables and nothing else; an unknown word counts as off."""
+    """Return whether the switch is on. Reads two variables only; an unknown value counts as off."""
     values = os.environ if environ is None else environ
     on = values.get("VERL_OTEL_ENABLED", "").strip().lower() in TRUE
     return on and not is_disabled(values)
@@ -303,8 +313,8 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
 
     Args:
         environ: The environment, `os.environ` if absent.
-        **keywords: Settings by their field name, which win over the environment. Text is read as in the environment; None
-            is as if it were not given.
+        **keywords: Settings by their field name, which override the environment. Text is parsed as in the environment; None counts
+            as absent.
 
     Raises:
         ConfigError: A value cannot be used, or a keyword is unknown. The message names the setting, the value, and
@@ -314,10 +324,10 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
         load(exporters="file,prometheus", drain_interval=0.5)
     """
     values = os.environ if environ is None else environ
-    known = {setting.field for setting in SETTINGS}
-    unknown = sorted(set(keywords) - known)
+    names = {setting.field for setting in SETTINGS}
+    unknown = sorted(set(keywords) - names)
     if unknown:
-        raise ConfigError(f"{unknown[0]!r} is no setting: use {', '.join(sorted(known))}")
+        raise ConfigError(f"{unknown[0]!r} is no setting: use {', '.join(sorted(names))}")
     keywords = {name: value for name, value in keywords.items() if value is not None}
     parsed: dict[str, Any] = {}
     for setting in SETTINGS:

@@ -1,18 +1,18 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exceptions that a user can meet.
+"""The public exceptions.
 
 The tree::
 
     VerlOtelError
       ConfigError (also a ValueError)
 
-Recording never raises: what goes wrong after start-up is one log line and a counter (`verl.otel.errors`).
+Recording never raises. A failure after start-up is logged once and counted in `verl.otel.errors`.
 """
 
 
 class VerlOtelError(Exception):
-    """Everything that verl-otel raises on purpose."""
+    """Base class of all exceptions of verl-otel."""
 
 
 class ConfigError(VerlOtelError, ValueError):

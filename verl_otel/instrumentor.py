@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``opentelemetry-instrument``: verl as one of OpenTelemetry's instrumentors, reversible.
 
-Needs ``pip install 'verl-otel[instrument]'``.
-
 Example:
     opentelemetry-instrument python -m verl.trainer.main_ppo ...
 """
@@ -23,10 +21,10 @@ class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older version
     """Instruments verl in this process and in every Ray worker of its jobs."""
 
     _switched_on = False
-    """Whether the switch in the environment is ours to take back."""
+    """Whether the switch in the environment was set here and has to be removed."""
 
     def instrumentation_dependencies(self) -> Collection[str]:
-        """Return what must be installed for this to make sense."""
+        """Return the packages that are instrumented."""
         return ("verl >= 0.7",)
 
     def _instrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature

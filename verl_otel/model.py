@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The data that crosses from recording to exporting and analysis: frozen, plain, standard library only.
+"""The data that recording passes to exporting and analysis: immutable, standard library only.
 
-Named tuples and not dataclasses: a frozen dataclass costs 2 µs to make, a tuple a quarter of one, and a kept span makes one.
+Named tuples instead of dataclasses: creating a frozen dataclass takes 2 µs, a tuple 0.25 µs, and every kept span needs one.
 """
 
 from __future__ import annotations
@@ -12,49 +12,75 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple, Union
 
 AttributeValue = Union[str, bool, int, float, tuple[str, ...], tuple[bool, ...], tuple[int, ...], tuple[float, ...]]
-"""What an attribute may hold (OpenTelemetry's rule: a primitive, or a sequence of primitives of one kind)."""
+"""The type of an attribute value, as OpenTelemetry defines it: a primitive, or a sequence of primitives of one type."""
 
 Attributes = Mapping[str, AttributeValue]
 
 
 class SharedAttributes(dict[str, AttributeValue]):
-    """Attributes that many spans share as one object, and that nobody changes.
+    """Attributes that many spans share as one object. They must not be changed.
 
-    Made of every decorated place, so it has no ``__init__`` of its own.
+    Created for every decorated function, so it has no ``__init__`` of its own.
     """
 
     kept: tuple[str, int, bytes] = ("", -1, b"")
-    """Where the encoder keeps its bytes: for spans of which name and kind, and the bytes."""
+    """Cache of the encoder: span name, kind, and the encoded bytes."""
 
 
 Labels = tuple[tuple[str, str], ...]
-"""Metric labels in the order of the catalogue; an absent label is not in the tuple."""
+"""Metric labels in the order of the catalogue, without absent labels."""
 
 
 SAMPLED: Final = 0x01
-"""Flag of a span: it is kept (W3C trace flags)."""
+"""Flag of a span: it is sampled (W3C trace flags)."""
 REMOTE: Final = 0x200
-"""Flag of a span or link: the span it points to lives in another process (OTLP's bit)."""
+"""Flag of a span or link: the parent or linked span belongs to another process (OTLP)."""
 
 
 def in_64_bits(value: int) -> bool:
-    """Return whether OpenTelemetry can hold an integer."""
+    """Return whether OpenTelemetry can represent an integer."""
     return -(1 << 63) <= value < 1 << 63
 
 
+def fit_64_bits(number: float) -> float:
+    """Return an exportable number: integers beyond 64 bits become floats, infinite ones beyond the range of floats."""
+    return number if not isinstance(number, int) or in_64_bits(number) else to_float(number)
+
+
 def to_float(value: float) -> float:
-    """Return any number as a float, infinite for integers beyond all floats."""
+    """Return a number as a float; infinity for integers that exceed all floats."""
     try:
         return float(value)
     except OverflowError:
         return math.inf if value > 0 else -math.inf
 
 
+def cut(text: str, most: int) -> str:
+    """Return text of at most ``most`` bytes in UTF-8. Lone surrogates count as the question marks that replace them."""
+    if 4 * len(text) <= most:
+        return text
+    if text.isascii():
+        return text[:most]
+    encoded = text[:most].encode("utf-8", "replace")
+    return encoded[:most].decode("utf-8", "ignore") if len(encoded) > most or len(text) > most else text
+
+
+class WeighedAttributes(dict[str, AttributeValue]):
+    """The attributes of a span that takes far more memory than most, with the value of `SpanRecord.weight`."""
+
+    __slots__ = ("weight",)
+
+    def __init__(self, attributes: Mapping[str, AttributeValue], weight: int) -> None:
+        super().__init__(attributes)
+        self.weight = weight
+        """Bytes of the span beyond the usual size: large attributes, events and links."""
+
+
 NONE_DROPPED: Final = (0, 0, 0)
 
 
 class Scope(NamedTuple):
-    """The instrumentation scope that made a record."""
+    """The instrumentation scope of a record."""
 
     name: str
     version: str = ""
@@ -75,7 +101,7 @@ class LinkRecord(NamedTuple):
 
 
 class EventRecord(NamedTuple):
-    """Something that happened in a span. Time in nanoseconds since the Unix epoch."""
+    """An event of a span. Time in nanoseconds since the Unix epoch."""
 
     name: str
     time_ns: int
@@ -103,12 +129,18 @@ class SpanRecord(NamedTuple):
     status: int
     message: str
     flags: int
-    """`SAMPLED`, `REMOTE`. A record that is not sampled is a trajectory's root, which only the files keep."""
+    """`SAMPLED`, `REMOTE`. A record that is not sampled is the root of a trajectory, which only the file exporter writes."""
     trace_state: str
     scope: Scope | None = None
-    """None: verl-otel's own."""
+    """None: the scope of verl-otel."""
     dropped: tuple[int, int, int] = NONE_DROPPED
-    """Attributes, events and links that were too many."""
+    """Numbers of attributes, events and links that exceeded their limits."""
+
+    @property
+    def weight(self) -> int:
+        """Bytes beyond the usual size of a span; 0 for nearly all spans."""
+        attributes = self.attributes
+        return attributes.weight if type(attributes) is WeighedAttributes else 0
 
 
 class OpenSpan(NamedTuple):
@@ -116,14 +148,14 @@ class OpenSpan(NamedTuple):
 
     span: SpanRecord
     age: float
-    """Seconds since it began, on the monotonic clock."""
+    """Seconds since its start, on the monotonic clock."""
     last_child: str
-    """Name of the child that was opened last, or empty."""
+    """Name of the child that was opened last; empty: none."""
     verb: str
 
 
 class Instrument(NamedTuple):
-    """What a series measures."""
+    """Name, kind, unit and description of a metric."""
 
     name: str
     kind: str
@@ -133,7 +165,7 @@ class Instrument(NamedTuple):
 
 
 class HistogramValue(NamedTuple):
-    """A cumulative histogram. ``counts`` has one entry more than ``bounds``, the last for values above all bounds."""
+    """A cumulative histogram. ``counts`` has one entry more than ``bounds``; the last one counts values above all bounds."""
 
     samples: int
     total: float
@@ -144,7 +176,7 @@ class HistogramValue(NamedTuple):
 
 
 class Exemplar(NamedTuple):
-    """One measurement that leads to a trace."""
+    """One measurement with the span in which it was made."""
 
     value: float
     time_ns: int
@@ -153,7 +185,7 @@ class Exemplar(NamedTuple):
 
 
 class Point(NamedTuple):
-    """The state of one series: cumulative since ``start_ns`` for counters and histograms, the last value otherwise."""
+    """The state of one series: cumulative since ``start_ns`` for counters and histograms, the last value for gauges."""
 
     instrument: Instrument
     labels: Labels
@@ -164,18 +196,18 @@ class Point(NamedTuple):
 
 
 class Batch(NamedTuple):
-    """What one drain hands to every exporter: ended spans, changed series, and what is open now."""
+    """The result of one drain, for every exporter: ended spans, changed series, and open spans."""
 
     time_ns: int
     spans: tuple[SpanRecord, ...] = ()
     points: tuple[Point, ...] = ()
     open_spans: tuple[OpenSpan, ...] = ()
     asked: frozenset[str] = frozenset()
-    """Metrics of which ``points`` has every series that there is now: others of them are gone."""
+    """Metrics of which ``points`` contains every current series, so that their other series are removed."""
 
 
 class Resource(NamedTuple):
-    """Who sends: the resource attributes of this process (see `verl_otel.semconv.attributes`)."""
+    """The resource attributes of this process (see `verl_otel.semconv.attributes`)."""
 
     attributes: Attributes
 

@@ -1,14 +1,15 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Loaded by ``import verl`` in every process: reads the switch and registers post-import hooks, nothing else.
+"""The plug-in that ``import verl`` loads in every process: reads the switch and registers post-import hooks, nothing else.
 
 verl 0.9 and later find this module by its entry point; for 0.7 and 0.8 set ``VERL_USE_EXTERNAL_MODULES=verl_otel.plugin``. Importing it never
-raises: verl hides a plug-in's failure at DEBUG and an external module's failure kills the process.
+raises: verl logs a failing plug-in at DEBUG only, and a failing external module ends the process.
 """
 
 import contextlib
 import logging
 
+from verl_otel._internal.error_boundary import may_propagate
 from verl_otel.config import is_enabled
 
 _loaded = False
@@ -21,17 +22,23 @@ def load() -> None:
         return
     _loaded = True
     try:
-        from verl_otel import integrations, session
+        from verl_otel import early_imports
 
-        session.start_lazily()
-        integrations.install()
+        with early_imports.hold_off_forks():
+            from verl_otel import integrations, session
+
+            session.start_lazily()
+            integrations.install()
     except Exception as error:
-        logging.getLogger("verl_otel").warning("verl-otel is off: %s: %s", type(error).__name__, error)
-        _take_back()
+        from verl_otel._internal.printable import show
+
+        logging.getLogger("verl_otel").warning("verl-otel is off: %s: %s", type(error).__name__, show(error, 2000))
+        _undo()
+        may_propagate(error)
 
 
-def _take_back() -> None:
-    """Stop what was begun before a failure: a part of us that goes on would be half a telemetry."""
+def _undo() -> None:
+    """Remove a partially installed instrumentation after a failure."""
     with contextlib.suppress(Exception):
         from verl_otel import session
 
@@ -43,7 +50,7 @@ def _take_back() -> None:
 
 
 def unload() -> None:
-    """Forget that the hooks were registered, after they were put back, so that `load` may be called again."""
+    """Allow `load` to be called again, after the hooks were removed."""
     global _loaded
     _loaded = False
 

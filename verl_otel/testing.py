@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Test your own instrumented code: record into memory, without threads, files or services.
 
-The pytest fixture ``verl_otel_capture`` is there as soon as verl-otel is installed.
+The pytest fixture ``verl_otel_capture`` is available when verl-otel is installed.
 
 Example:
     def test_my_reward(verl_otel_capture):
@@ -21,20 +21,22 @@ from verl_otel.model import HistogramValue, Point, SpanRecord
 
 
 class Capture:
-    """What was recorded since the capture began."""
+    """The data that was recorded since the capture began."""
 
     def __init__(self) -> None:
         self._spans: list[SpanRecord] = []
         self._points: dict[tuple[str, tuple[tuple[str, str], ...]], Point] = {}
 
     def refresh(self) -> None:
-        """Take what was recorded meanwhile. The other methods do so themselves."""
-        from verl_otel.recording import recorder
+        """Collect what was recorded since the last call. The other methods call it."""
+        from verl_otel.recording import collection
 
-        batch = recorder.drain(observe=True)
-        assert batch is not None  # noqa: S101 - nobody else drains
+        batch = collection.collect()
+        assert batch is not None  # noqa: S101 - no other thread drains
+        observed = collection.collect_observed(batch)
         self._spans += batch.spans
-        self._points.update({(point.instrument.name, point.labels): point for point in batch.points})
+        points = (*batch.points, *observed.points)
+        self._points.update({(point.instrument.name, point.labels): point for point in points})
 
     @property
     def spans(self) -> list[SpanRecord]:
@@ -49,39 +51,39 @@ class Capture:
         return list(self._points.values())
 
     def span(self, name: str) -> SpanRecord:
-        """Return the one span of this name.
+        """Return the only span with a name.
 
         Raises:
             LookupError: There is none, or more than one.
         """
         spans = self.spans
-        found = [span for span in spans if span.name == name]
-        if len(found) != 1:
-            raise LookupError(f"{len(found)} spans named {name!r}; recorded: {sorted({span.name for span in spans})}")
-        return found[0]
+        matches = [span for span in spans if span.name == name]
+        if len(matches) != 1:
+            raise LookupError(f"{len(matches)} spans named {name!r}; recorded: {sorted({span.name for span in spans})}")
+        return matches[0]
 
     def value(self, metric: str, **labels: str) -> float:
         """Return the value of one series; the number of measurements for a histogram.
 
         Args:
             metric: Name of the metric.
-            **labels: Its labels, with ``_`` for ``.``; those not given may be anything.
+            **labels: Its labels, with ``_`` for ``.``. Labels that are not given may have any value.
 
         Raises:
-            LookupError: No series fits, or more than one.
+            LookupError: No series matches, or more than one.
         """
         points = self.points
         wanted = set(labels.items())
-        found = [
+        matches = [
             point
             for point in points
             if point.instrument.name == metric
             and wanted <= {(key.replace(".", "_"), value) for key, value in point.labels}
         ]
-        if len(found) != 1:
+        if len(matches) != 1:
             names = sorted({point.instrument.name for point in points})
-            raise LookupError(f"{len(found)} series {metric!r} with {labels}; recorded: {names}")
-        value = found[0].value
+            raise LookupError(f"{len(matches)} series {metric!r} with {labels}; recorded: {names}")
+        value = matches[0].value
         return value.samples if isinstance(value, HistogramValue) else value
 
 
@@ -92,29 +94,27 @@ def capture() -> Iterator[Capture]:
     Raises:
         RuntimeError: Telemetry is already on in this process.
     """
-    from verl_otel.recording import context, recorder, registry, store, wrap
-    from verl_otel.recording.sampling import Policy
-    from verl_otel.recording.store import Store
+    from verl_otel._internal import process_state
+    from verl_otel.recording import context, wrapping
+    from verl_otel.recording.state import RECORDER
 
-    if Store.on:
+    if RECORDER.on:
         raise RuntimeError("telemetry is already on in this process: call verl_otel.shutdown() first")
-    for part in (registry, store, recorder):
-        part.clear()
-    context.kernel()
-    before = (Policy.ratio, Policy.whole_per_step, Store.capture_content)
-    Policy.ratio, Policy.whole_per_step, Store.capture_content = 1.0, 0, False
-    Store.on = True
-    wrap.switch(on=True)
+    process_state.clear_records()
+    context.context_access()
+    before = (RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content)
+    RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content = 1.0, 0, False
+    RECORDER.on = True
+    wrapping.switch(on=True)
     captured = Capture()
     try:
         yield captured
         captured.refresh()
     finally:
-        Store.on = False
-        wrap.switch(on=False)
-        Policy.ratio, Policy.whole_per_step, Store.capture_content = before
-        for part in (registry, store, recorder):
-            part.clear()
+        RECORDER.on = False
+        wrapping.switch(on=False)
+        RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content = before
+        process_state.clear_records()
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One step in this process, told by one telemetry; what it took goes to the standard output as JSON.
+"""One step in this process, reported by one backend; what it took goes to the standard output as JSON.
 
 A process of its own for each: the most memory that it ever had cannot be taken back.
 """
@@ -60,7 +60,7 @@ def measure(kind: str, trajectories: int) -> dict[str, float]:
     """Do a step and return what it took.
 
     Args:
-        kind: Name of the telemetry, of `KINDS`.
+        kind: Name of the backend, of `KINDS`.
         trajectories: How many.
 
     Returns:
@@ -85,19 +85,19 @@ def measure(kind: str, trajectories: int) -> dict[str, float]:
         memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
         agents.close()
     if kind in SENDING and sent < LEAST_BYTES * SPANS * trajectories:
-        raise RuntimeError(f"{sent} bytes of {SPANS * trajectories} spans: what was measured is not what is said")
+        raise RuntimeError(f"{sent} bytes of {SPANS * trajectories} spans: the measurement is invalid")
     step.delays.sort()
     return {"cpu": cpu, "bytes": sent, "memory": memory, "delay": step.delays[int(0.99 * (len(step.delays) - 1))]}
 
 
-def main(words: list[str] | None = None) -> None:
+def main(argv: list[str] | None = None) -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.agents", description=__doc__)
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("--trajectories", type=int, default=STEP)
-    arguments = parser.parse_args(words)
-    found: dict[str, Any] = measure(arguments.kind, arguments.trajectories)
-    print(json.dumps(found))
+    arguments = parser.parse_args(argv)
+    result: dict[str, Any] = measure(arguments.kind, arguments.trajectories)
+    print(json.dumps(result))
 
 
 if __name__ == "__main__":

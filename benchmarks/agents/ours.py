@@ -13,7 +13,7 @@ from typing import Any, Final
 import verl_otel
 from benchmarks.agents.step import AGENT, MODEL, SOURCE, TOOL, Agents, Answer, Output
 from verl_otel import session
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 
 MEMORY_MIB: Final = 1024
 """Limit of what may wait. Minutes of a step are pressed into seconds here: with the default's 64 most spans would be dropped, and cheap."""
@@ -66,8 +66,8 @@ class OurAgents(Agents):
             RuntimeError: Spans were dropped, so that what was measured is less than the work.
         """
         session.flush(120.0)
-        if Store.dropped:
-            raise RuntimeError(f"{Store.dropped} spans were dropped: what was measured is not what is said")
+        if RECORDER.dropped:
+            raise RuntimeError(f"{RECORDER.dropped} spans were dropped: the measurement is invalid")
 
     def written(self) -> int:
         """Return the size of the files."""

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The work: prompts, several trajectories each, ten turns a trajectory. Nobody computes anything: models and tools are waited for.
 
-What is spent is the event loop's, which everybody pays, and the telemetry's.
+What is spent is the event loop's, which everybody pays, and the backend's.
 """
 
 from __future__ import annotations
@@ -116,10 +116,10 @@ def _score(data_source: str, solution: str) -> float:
 
 
 class Step:
-    """One step, told by a telemetry.
+    """One step, reported to a backend.
 
     Args:
-        agents: The telemetry.
+        agents: The backend.
         trajectories: How many; a multiple of `ROLLOUTS`.
     """
 

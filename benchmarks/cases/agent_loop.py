@@ -27,14 +27,14 @@ FIGURES: Final = {
     "CPU of a span": "us",
 }
 _NEEDED: Final = {"opentelemetry": "opentelemetry.exporter.otlp.proto.http", "rl_insight": "rl_insight"}
-"""Telemetry -> what has to be installed for it."""
+"""Backend -> what has to be installed for it."""
 
 
 def step(kind: str, trajectories: int, parts: int) -> Operation:
     """Return the operation of doing a step in a process of its own.
 
     Args:
-        kind: The telemetry, one of `benchmarks.agents.__main__.KINDS`.
+        kind: The backend, one of `benchmarks.agents.__main__.KINDS`.
         trajectories: How many.
         parts: What one operation is: the whole of them (1), or one of so many.
     """
@@ -42,19 +42,19 @@ def step(kind: str, trajectories: int, parts: int) -> Operation:
     if needed:
         importlib.import_module(needed)  # raises what the caller takes for "not installed"
 
-    def read(found: Mapping[str, float]) -> tuple[float, Sequence[float]]:
-        cpu = found["cpu"]
-        each = cpu / (SPANS * trajectories) * 1e6
-        return cpu, (found["bytes"] / 1e6, found["memory"] / 1e6, found["delay"] * 1e3, each)
+    def read(output: Mapping[str, float]) -> tuple[float, Sequence[float]]:
+        cpu = output["cpu"]
+        per_span = cpu / (SPANS * trajectories) * 1e6
+        return cpu, (output["bytes"] / 1e6, output["memory"] / 1e6, output["delay"] * 1e3, per_span)
 
     return module(["benchmarks.agents", kind, "--trajectories", str(trajectories)], parts, FIGURES, read)
 
 
-def _doing(trajectories: int, parts: int, who: Sequence[tuple[str, str, str]]) -> tuple[Variant, ...]:
+def _doing(trajectories: int, parts: int, rows: Sequence[tuple[str, str, str]]) -> tuple[Variant, ...]:
     def variant(name: str, kind: str, text: str) -> Variant:
         return Variant(name, text, lambda: step(kind, trajectories, parts))
 
-    return tuple(variant(*each) for each in who)
+    return tuple(variant(*row) for row in rows)
 
 
 _ALL: Final = (

@@ -24,7 +24,7 @@ def calls(kind: str) -> Operation:
         ["benchmarks.ray_calls", kind],
         1,
         FIGURES,
-        lambda found: (found["caller"], (found["callee"] * 1e6, 1 / found["message"])),
+        lambda output: (output["caller"], (output["callee"] * 1e6, 1 / output["message"])),
     )
 
 

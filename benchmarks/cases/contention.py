@@ -13,11 +13,11 @@ from itertools import repeat
 from threading import Thread
 from typing import Final
 
+from benchmarks.backend import Backend
 from benchmarks.case import OURS, Case, Operation
 from benchmarks.cases.decorators import work
 from benchmarks.cases.kept_spans import SPANS, ours, theirs
-from benchmarks.peers import NOTHING, Peer, variants
-from benchmarks.telemetry import Telemetry
+from benchmarks.contenders import NOTHING, Contender, variants
 
 _LOOPS: Final = 1_500_000
 """Of the fixed piece: some tenths of a second, longer than anybody needs to send the spans."""
@@ -30,14 +30,14 @@ def _compute() -> int:
     return total
 
 
-def computing_while_sending(telemetry: Telemetry) -> Operation:
+def computing_while_sending(backend: Backend) -> Operation:
     """Make spans, then compute while another thread has them sent."""
-    function = telemetry.traced(work)
+    function = backend.traced(work)
 
     def run(count: int) -> float:
         for _ in repeat(None, SPANS):
             function()
-        sender = Thread(target=telemetry.deliver)
+        sender = Thread(target=backend.deliver)
         begin = time.perf_counter()
         sender.start()
         _compute()
@@ -45,7 +45,7 @@ def computing_while_sending(telemetry: Telemetry) -> Operation:
         sender.join()
         return seconds * count
 
-    return Operation(run, 1, telemetry.close)
+    return Operation(run, 1, backend.close)
 
 
 CASES: Final = (
@@ -55,8 +55,8 @@ CASES: Final = (
         variants(
             computing_while_sending,
             NOTHING,
-            Peer(OURS, "span with 4 attributes, exporters: otlp", ours),
-            Peer("opentelemetry", "SDK, batch processor, OTLP over HTTP", theirs),
+            Contender(OURS, "span with 4 attributes, exporters: otlp", ours),
+            Contender("opentelemetry", "SDK, batch processor, OTLP over HTTP", theirs),
         ),
         unit="ms",
         rounds=5,

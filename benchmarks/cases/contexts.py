@@ -6,20 +6,20 @@ from __future__ import annotations
 
 from typing import Final
 
+from benchmarks.backend import Backend
 from benchmarks.case import BASELINE, Case, Operation, Target, Variant
-from benchmarks.peers import LOGFIRE, ONE_TIMER, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
+from benchmarks.contenders import LOGFIRE, ONE_TIMER, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
 from benchmarks.rounds import loop
-from benchmarks.telemetry import Telemetry
 
 
-def timed(telemetry: Telemetry) -> Operation:
+def timed(backend: Backend) -> Operation:
     """Enter and leave a block that is timed."""
-    return loop(telemetry.timed_block, before=telemetry.empty, close=telemetry.close, r=telemetry.timed_region())
+    return loop(backend.timed_block, before=backend.empty, close=backend.close, r=backend.timed_region())
 
 
-def traced(telemetry: Telemetry) -> Operation:
+def traced(backend: Backend) -> Operation:
     """Enter and leave a block that is a span."""
-    return loop("with r(): pass", before=telemetry.empty, close=telemetry.close, r=telemetry.traced_region())
+    return loop("with r(): pass", before=backend.empty, close=backend.close, r=backend.traced_region())
 
 
 _EMPTY: Final = Variant(BASELINE, "an empty statement: the loop itself", lambda: loop("pass"))

@@ -6,16 +6,16 @@ from __future__ import annotations
 
 from typing import Final
 
+from benchmarks.backend import ATTRIBUTES, Backend
 from benchmarks.case import BASELINE, Case, Operation, Target, Variant
-from benchmarks.peers import OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
+from benchmarks.contenders import OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
 from benchmarks.rounds import loop
-from benchmarks.telemetry import ATTRIBUTES, Telemetry
 
 
-def add(telemetry: Telemetry) -> Operation:
+def add(backend: Backend) -> Operation:
     """Add to a counter that was bound to its labels before, where there is such a thing."""
-    names = {"c": telemetry.counter(), "a": dict(ATTRIBUTES)}
-    return loop(telemetry.addition, before=telemetry.empty, close=telemetry.close, **names)
+    names = {"c": backend.counter(), "a": dict(ATTRIBUTES)}
+    return loop(backend.addition, before=backend.empty, close=backend.close, **names)
 
 
 CASES: Final = (

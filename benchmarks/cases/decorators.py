@@ -8,9 +8,9 @@ from collections.abc import Callable, Coroutine
 from itertools import repeat
 from typing import Any, Final
 
+from benchmarks.backend import Backend, Function
 from benchmarks.case import Case, Operation, Target
-from benchmarks.jobs import job
-from benchmarks.peers import (
+from benchmarks.contenders import (
     FLOOR,
     LEAF,
     NEVER_DRAINED,
@@ -24,8 +24,8 @@ from benchmarks.peers import (
     Workload,
     variants,
 )
+from benchmarks.jobs import job
 from benchmarks.rounds import loop
-from benchmarks.telemetry import Function, Telemetry
 
 
 def work() -> None:
@@ -44,51 +44,51 @@ def drive(function: Callable[[], Coroutine[Any, Any, None]]) -> None:
         return
 
 
-def _call(telemetry: Telemetry, function: Function) -> Operation:
-    return loop("f()", before=telemetry.empty, close=telemetry.close, f=function)
+def _call(backend: Backend, function: Function) -> Operation:
+    return loop("f()", before=backend.empty, close=backend.close, f=function)
 
 
-def _run(telemetry: Telemetry, function: Function) -> Operation:
-    return loop("d(f)", before=telemetry.empty, close=telemetry.close, d=drive, f=function)
+def _run(backend: Backend, function: Function) -> Operation:
+    return loop("d(f)", before=backend.empty, close=backend.close, d=drive, f=function)
 
 
-def timed(telemetry: Telemetry) -> Operation:
+def timed(backend: Backend) -> Operation:
     """Call a function that is timed."""
-    return _call(telemetry, telemetry.timed(work))
+    return _call(backend, backend.timed(work))
 
 
-def timed_async(telemetry: Telemetry) -> Operation:
+def timed_async(backend: Backend) -> Operation:
     """Run a coroutine function that is timed."""
-    return _run(telemetry, telemetry.timed(work_async))
+    return _run(backend, backend.timed(work_async))
 
 
-def traced(telemetry: Telemetry) -> Operation:
+def traced(backend: Backend) -> Operation:
     """Call a function that is a span."""
-    return _call(telemetry, telemetry.traced(work))
+    return _call(backend, backend.traced(work))
 
 
-def traced_async(telemetry: Telemetry) -> Operation:
+def traced_async(backend: Backend) -> Operation:
     """Run a coroutine function that is a span."""
-    return _run(telemetry, telemetry.traced(work_async))
+    return _run(backend, backend.traced(work_async))
 
 
-def calls_and_delivery(decorate: Callable[[Telemetry], Callable[[Function], Function]], count: int) -> Workload:
+def calls_and_delivery(decorate: Callable[[Backend], Callable[[Function], Function]], count: int) -> Workload:
     """Return the work of calling the decorated function and then having delivered what was recorded: a scrape, or the sending.
 
     Args:
-        decorate: Returns how a telemetry decorates.
+        decorate: Returns how a backend decorates.
         count: Calls of a round.
     """
 
-    def build(telemetry: Telemetry) -> Operation:
-        function = decorate(telemetry)(work)
+    def build(backend: Backend) -> Operation:
+        function = decorate(backend)(work)
 
         def run(number: int) -> None:
             for _ in repeat(None, number):
                 function()
-            telemetry.deliver()
+            backend.deliver()
 
-        return job(run, count, close=telemetry.close)
+        return job(run, count, close=backend.close)
 
     return build
 

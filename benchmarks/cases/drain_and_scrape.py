@@ -12,7 +12,7 @@ from typing import Final
 
 from benchmarks.case import OURS, Case, Target
 from benchmarks.cases.decorators import calls_and_delivery
-from benchmarks.peers import NOTHING, OPENTELEMETRY, PROMETHEUS, Peer, load, variants
+from benchmarks.contenders import NOTHING, OPENTELEMETRY, PROMETHEUS, Contender, load, variants
 
 CALLS: Final = 20_000
 
@@ -21,9 +21,9 @@ CASES: Final = (
         "drain-and-scrape",
         "total CPU of a timed call, drain and scrape included",
         variants(
-            calls_and_delivery(lambda each: each.timed, CALLS),
+            calls_and_delivery(lambda backend: backend.timed, CALLS),
             NOTHING,
-            Peer(OURS, "init(), /metrics on the loopback", load("ours", "Ours", exporters="prometheus")),
+            Contender(OURS, "init(), /metrics on the loopback", load("ours", "Ours", exporters="prometheus")),
             OPENTELEMETRY,
             PROMETHEUS,
         ),

@@ -7,31 +7,31 @@ from __future__ import annotations
 import os
 from typing import Final
 
+from benchmarks.backend import Backend
 from benchmarks.case import OURS, Case
 from benchmarks.cases.decorators import calls_and_delivery
-from benchmarks.peers import NOTHING, Peer, load, variants
-from benchmarks.telemetry import Telemetry
+from benchmarks.contenders import NOTHING, Contender, load, variants
 
 SPANS: Final = 1000
 
 
-def _ours(filter_name: str) -> Telemetry:
+def _ours(filter_name: str) -> Backend:
     os.environ["OTEL_METRICS_EXEMPLAR_FILTER"] = filter_name
     return load("ours", "Ours", exporters="prometheus")()
 
 
-def _case(word: str, filter_name: str) -> Case:
+def _case(state: str, filter_name: str) -> Case:
     return Case(
-        f"exemplars-{word}",
-        f"total CPU of a span with a histogram, drained and scraped, exemplars {word}",
+        f"exemplars-{state}",
+        f"total CPU of a span with a histogram, drained and scraped, exemplars {state}",
         variants(
-            calls_and_delivery(lambda each: each.traced, SPANS),
+            calls_and_delivery(lambda backend: backend.traced, SPANS),
             NOTHING,
-            Peer(OURS, f"OTEL_METRICS_EXEMPLAR_FILTER={filter_name}", lambda: _ours(filter_name)),
-            Peer(
+            Contender(OURS, f"OTEL_METRICS_EXEMPLAR_FILTER={filter_name}", lambda: _ours(filter_name)),
+            Contender(
                 "opentelemetry",
                 f"SDK, exemplar filter {filter_name}",
-                load("opentelemetry_sdk", "OpenTelemetry", exemplars=word == "on"),
+                load("opentelemetry_sdk", "OpenTelemetry", exemplars=state == "on"),
             ),
         ),
         clock="cpu",

@@ -8,17 +8,17 @@ import time
 from itertools import repeat
 from typing import Final
 
+from benchmarks.backend import Backend
 from benchmarks.case import Case, Operation, Target
 from benchmarks.cases.decorators import work
-from benchmarks.peers import NEVER_DRAINED, NOTHING, OPENTELEMETRY, PROMETHEUS, variants
-from benchmarks.telemetry import Telemetry
+from benchmarks.contenders import NEVER_DRAINED, NOTHING, OPENTELEMETRY, PROMETHEUS, variants
 
 CALLS: Final = 5000
 
 
-def longest_call(telemetry: Telemetry) -> Operation:
+def longest_call(backend: Backend) -> Operation:
     """Call a timed function many times and look at the slowest, in CPU time of its thread: a neighbour's turn is no pause of ours."""
-    function, clock = telemetry.timed(work), time.thread_time
+    function, clock = backend.timed(work), time.thread_time
 
     def run(count: int) -> float:
         longest = 0.0
@@ -28,7 +28,7 @@ def longest_call(telemetry: Telemetry) -> Operation:
             longest = max(longest, clock() - begin)
         return longest * count  # a round is divided by its number of operations
 
-    return Operation(run, CALLS, telemetry.close)
+    return Operation(run, CALLS, backend.close)
 
 
 CASES: Final = (

@@ -14,11 +14,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Final
 
-from benchmarks.case import BASELINE, OURS, Case, Missing, Operation, Target, Variant
+from benchmarks.backend import LABELS
+from benchmarks.case import BASELINE, OURS, Case, Operation, Target, Unavailable, Variant
 from benchmarks.cases.decorators import work
 from benchmarks.rounds import loop
 from benchmarks.sink import Sink
-from benchmarks.telemetry import LABELS
 
 CALLS: Final = 100
 """Events of a round: an actor that falls behind for minutes would not be what a caller meets."""
@@ -39,7 +39,7 @@ class Cluster:
             import ray
             from rl_insight import api
         except ImportError as error:
-            raise Missing(f"{error.name} is not installed") from None
+            raise Unavailable(f"{error.name} is not installed") from None
         cls.sink = Sink()
         folder = os.environ.get("VERL_OTEL_RUN_DIR") or tempfile.mkdtemp()  # goes away with the process that measures
         ray.init(
@@ -52,7 +52,7 @@ class Cluster:
         api.init("project", "experiment", config)
         cls.hub = api._STATE.client._actor
         if not ray.get(cls.hub.get_status.remote(), timeout=60)["otel_traces_enabled"]:
-            raise RuntimeError("RL-Insight's actor drops its spans: what would be measured is not what is said")
+            raise RuntimeError("RL-Insight's actor drops its spans: the measurement would be invalid")
 
     @classmethod
     def rest(cls) -> None:
@@ -80,8 +80,8 @@ def _reporting(make: Callable[[], tuple[str, dict[str, Any]]]) -> Callable[[], O
     def build() -> Operation:
         Cluster.start()
         statement, names = make()
-        made = loop(statement, before=Cluster.rest, **names)
-        return Operation(made.run, CALLS, Cluster.stop)
+        operation = loop(statement, before=Cluster.rest, **names)
+        return Operation(operation.run, CALLS, Cluster.stop)
 
     return build
 
@@ -116,11 +116,11 @@ def _increase() -> tuple[str, dict[str, Any]]:
 
 def _ours(decorator: str) -> Callable[[], Operation]:
     def build() -> Operation:
-        from benchmarks.telemetries.ours import Ours
+        from benchmarks.backends.ours import Ours
 
-        telemetry = Ours()
-        function = getattr(telemetry, decorator)(work)
-        return loop("f()", before=telemetry.empty, close=telemetry.close, f=function)
+        backend = Ours()
+        function = getattr(backend, decorator)(work)
+        return loop("f()", before=backend.empty, close=backend.close, f=function)
 
     return build
 

@@ -20,18 +20,18 @@ def calls_of_many(series: int, *, on: bool = True) -> Callable[[], Operation]:
 
     def build() -> Operation:
         import verl_otel
-        from benchmarks.telemetries.ours import Ours
+        from benchmarks.backends.ours import Ours
 
-        ours = Ours()
+        backend = Ours()
         functions = [verl_otel.timed(f"bench.scale.{number}")(work) if on else work for number in range(series)]
 
         def run(count: int) -> None:
             for function in islice(cycle(functions), count):
                 function()
             if on:
-                ours.empty()
+                backend.empty()
 
-        return job(run, CALLS, before=ours.empty, close=ours.close)
+        return job(run, CALLS, before=backend.empty, close=backend.close)
 
     return build
 

@@ -11,7 +11,7 @@ import importlib.util
 from dataclasses import replace
 from typing import Final
 
-from benchmarks.case import BASELINE, OURS, Case, Missing, Operation, Variant
+from benchmarks.case import BASELINE, OURS, Case, Operation, Unavailable, Variant
 from benchmarks.jobs import script
 
 _AGAIN: Final = "off, again"
@@ -58,7 +58,7 @@ time.sleep(2)
 def _importing(name: str, text: str, *, on: bool) -> Variant:
     def build() -> Operation:
         if importlib.util.find_spec("verl") is None:
-            raise Missing("verl is not installed")
+            raise Unavailable("verl is not installed")
         environment = {"VERL_OTEL_ENABLED": str(int(on)), "VERL_OTEL_EXPORTERS": "none"}
         return replace(script(_IMPORT.format(environment=environment, loaded=on)), warm=False)
 

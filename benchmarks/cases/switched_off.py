@@ -8,8 +8,8 @@ from typing import Final
 
 from benchmarks.case import BASELINE, OURS, Case, Target, Variant
 from benchmarks.cases.decorators import timed, timed_async, traced
+from benchmarks.contenders import NOTHING, OFF, variants
 from benchmarks.jobs import timed_script
-from benchmarks.peers import NOTHING, OFF, variants
 
 
 def _importing(name: str, what: str) -> Variant:

@@ -9,10 +9,10 @@ from collections.abc import Callable
 from itertools import repeat
 from typing import Final
 
+from benchmarks.backend import Backend, Function
 from benchmarks.case import Case, Operation
+from benchmarks.contenders import NOTHING, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
 from benchmarks.jobs import job
-from benchmarks.peers import NOTHING, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
-from benchmarks.telemetry import Function, Telemetry
 
 TASKS: Final = 256
 CALLS: Final = 16 * TASKS
@@ -23,11 +23,11 @@ async def wait() -> None:
     await asyncio.sleep(0)
 
 
-def awaits(decorate: Callable[[Telemetry], Callable[[Function], Function]]) -> Callable[[Telemetry], Operation]:
+def awaits(decorate: Callable[[Backend], Callable[[Function], Function]]) -> Callable[[Backend], Operation]:
     """Return the work of awaiting the decorated function in many tasks."""
 
-    def build(telemetry: Telemetry) -> Operation:
-        function = decorate(telemetry)(wait)
+    def build(backend: Backend) -> Operation:
+        function = decorate(backend)(wait)
 
         async def call(count: int) -> None:
             for _ in repeat(None, count):
@@ -39,7 +39,7 @@ def awaits(decorate: Callable[[Telemetry], Callable[[Function], Function]]) -> C
         def run(count: int) -> None:
             asyncio.run(call_all(count))
 
-        return job(run, CALLS, before=telemetry.empty, close=telemetry.close)
+        return job(run, CALLS, before=backend.empty, close=backend.close)
 
     return build
 
@@ -48,7 +48,7 @@ CASES: Final = (
     Case(
         "tasks-metrics",
         "CPU of an awaited call, metrics only, 256 tasks",
-        variants(awaits(lambda each: each.timed), NOTHING, VERL_OTEL, OPENTELEMETRY, PROMETHEUS),
+        variants(awaits(lambda backend: backend.timed), NOTHING, VERL_OTEL, OPENTELEMETRY, PROMETHEUS),
         clock="cpu",
         steady=False,
         rounds=7,
@@ -56,7 +56,7 @@ CASES: Final = (
     Case(
         "tasks-span",
         "CPU of an awaited call, span and histogram, 256 tasks",
-        variants(awaits(lambda each: each.traced), NOTHING, VERL_OTEL, OPENTELEMETRY),
+        variants(awaits(lambda backend: backend.traced), NOTHING, VERL_OTEL, OPENTELEMETRY),
         clock="cpu",
         steady=False,
         rounds=7,

@@ -9,21 +9,21 @@ from itertools import repeat
 from threading import Thread
 from typing import Final
 
+from benchmarks.backend import Backend
 from benchmarks.case import Case, Operation
 from benchmarks.cases.decorators import work
+from benchmarks.contenders import NOTHING, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
 from benchmarks.jobs import job
-from benchmarks.peers import NOTHING, OPENTELEMETRY, PROMETHEUS, VERL_OTEL, variants
-from benchmarks.telemetry import Telemetry
 
 THREADS: Final = 8
 CALLS: Final = 8000
 
 
-def calls_in_threads(threads: int) -> Callable[[Telemetry], Operation]:
+def calls_in_threads(threads: int) -> Callable[[Backend], Operation]:
     """Return the work of calling a timed function from some threads."""
 
-    def build(telemetry: Telemetry) -> Operation:
-        function = telemetry.timed(work)
+    def build(backend: Backend) -> Operation:
+        function = backend.timed(work)
 
         def call(count: int) -> None:
             for _ in repeat(None, count):
@@ -36,7 +36,7 @@ def calls_in_threads(threads: int) -> Callable[[Telemetry], Operation]:
             for worker in workers:
                 worker.join()
 
-        return job(run, CALLS, before=telemetry.empty, close=telemetry.close)
+        return job(run, CALLS, before=backend.empty, close=backend.close)
 
     return build
 

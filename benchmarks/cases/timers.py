@@ -7,7 +7,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Final
 
-from benchmarks.case import BASELINE, OURS, Case, Missing, Operation, Target, Variant
+from benchmarks.case import BASELINE, OURS, Case, Operation, Target, Unavailable, Variant
 from benchmarks.rounds import loop
 
 
@@ -15,7 +15,7 @@ def _verl() -> Any:
     try:
         from verl.utils.profiler import performance
     except ImportError as error:
-        raise Missing(f"verl is not installed: {error}") from None
+        raise Unavailable(f"verl is not installed: {error}") from None
     return performance
 
 
@@ -29,21 +29,21 @@ def _theirs() -> Operation:
 
 def _ours() -> Operation:
     import verl_otel
-    from benchmarks.telemetries.ours import Ours
+    from benchmarks.backends.ours import Ours
     from verl_otel.integrations.verl import timers
 
     module = ModuleType("verl.utils.profiler")
     module.marked_timer = _verl().marked_timer  # type: ignore[attr-defined]  # all of the module that the hook looks at
-    telemetry = Ours()
+    backend = Ours()
     timers.HOOKS[0].install(module)
     step = verl_otel.step(1)
     step.__enter__()
 
     def close() -> None:
         step.close()
-        telemetry.close()
+        backend.close()
 
-    return _enter(module.marked_timer, before=telemetry.empty, close=close)
+    return _enter(module.marked_timer, before=backend.empty, close=close)
 
 
 CASES: Final = (

@@ -46,11 +46,11 @@ def training(*, on: bool) -> Operation:
 
 
 def _shares(out: Path, window: trainings.Window) -> dict[str, float]:
-    found = trainings.account(out, window)
+    by_role = trainings.account(out, window)
     return {
-        ALL: sum(sum(kinds.values()) for kinds in found.values()),
-        TRAINER: sum(found.get("trainer", {}).values()),
-        RECORDING: sum(kinds.get("recording", 0.0) for kinds in found.values()),
+        ALL: sum(sum(kinds.values()) for kinds in by_role.values()),
+        TRAINER: sum(by_role.get("trainer", {}).values()),
+        RECORDING: sum(kinds.get("recording", 0.0) for kinds in by_role.values()),
     }
 
 

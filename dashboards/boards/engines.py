@@ -12,11 +12,12 @@ from typing import Final
 
 from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
-from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.names import label, legend, metric
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import grouped, mean, percentiles, quantile, query
+from dashboards.parts.thresholds import find_threshold
 
-_REPLICA: Final = "verl_run_id, instance"
+_REPLICA: Final = f"{label.RUN_ID}, instance"
 _HERE: Final = "{process}"
 
 
@@ -24,8 +25,8 @@ def _pair(
     title: str, text: str, unit: str, vllm: str, sglang: str, *, high: float | None = None, steps: panels.Steps = ()
 ) -> Panel:
     """Return the same question to both engines; only the one that runs answers."""
-    asked = [query(vllm, "{{instance}}"), query(sglang, "{{instance}} (SGLang)")]
-    return panels.lines(title, text, unit, *asked, low=0, high=high, steps=steps)
+    targets = [query(vllm, "{{instance}}"), query(sglang, "{{instance}} (SGLang)")]
+    return panels.timeseries(title, text, unit, *targets, low=0, high=high, steps=steps)
 
 
 def running() -> Panel:
@@ -45,22 +46,22 @@ def waiting() -> Panel:
 def cache() -> Panel:
     """How full is the KV cache?"""
     text = "Used share of the KV cache. Near 1 the engine preempts: requests are put back and computed again."
-    bounds = ((None, "transparent"), (find_bound("kv_cache"), "red"))
+    steps = ((None, "transparent"), (find_threshold("kv_cache"), "red"))
     vllm = f"max by ({_REPLICA}) (vllm:kv_cache_usage_perc{_HERE})"
     sglang = f"max by ({_REPLICA}) (sglang:token_usage{_HERE})"
-    return _pair("KV cache", text, "percentunit", vllm, sglang, high=1, steps=bounds)
+    return _pair("KV cache", text, "percentunit", vllm, sglang, high=1, steps=steps)
 
 
 def prefix_hits() -> Panel:
     """Is the prefix cache of use?"""
     text = "Share of prompt tokens that were found in the prefix cache. After each weight sync it begins anew, as verl empties it."
     hits = f"sum by ({_REPLICA}) (rate(vllm:prefix_cache_hits_total{_HERE}[rate]))"
-    asked = f"(sum by ({_REPLICA}) (rate(vllm:prefix_cache_queries_total{_HERE}[rate])) > 0)"
+    queried = f"(sum by ({_REPLICA}) (rate(vllm:prefix_cache_queries_total{_HERE}[rate])) > 0)"
     return _pair(
         "Prefix cache hits",
         text,
         "percentunit",
-        f"{hits} / {asked}",
+        f"{hits} / {queried}",
         f"max by ({_REPLICA}) (sglang:cache_hit_rate{_HERE})",
         high=1,
     )
@@ -140,9 +141,9 @@ def queue_time() -> Panel:
 def client_calls() -> Panel:
     """What do the agent loops see?"""
     text = "Calls of the language model as agent loops see them: median and 95th percentile, all replicas together."
-    name = "gen_ai_client_operation_duration_seconds"
-    asked = percentiles(name, 0.5, 0.95)
-    return panels.lines("LLM calls, by agent loops", text, "s", *asked, low=0)
+    name = metric.GEN_AI_CLIENT_OPERATION_DURATION
+    targets = percentiles(name, 0.5, 0.95)
+    return panels.timeseries("LLM calls, by agent loops", text, "s", *targets, low=0)
 
 
 def on_the_way() -> Panel:
@@ -151,12 +152,12 @@ def on_the_way() -> Panel:
         "Mean call as agent loops see it, less the mean request as the engine sees it: the load balancer, Ray, the network, tokenisation. "
         "Both means are of what ended in the window, so that it is only right for many calls."
     )
-    seen = mean("gen_ai_client_operation_duration_seconds")
-    vllm = query(f"{seen} - on (verl_run_id) ({mean('vllm:e2e_request_latency_seconds')})", "{{verl_run_id}}")
+    seen = mean(metric.GEN_AI_CLIENT_OPERATION_DURATION)
+    vllm = query(f"{seen} - on ({label.RUN_ID}) ({mean('vllm:e2e_request_latency_seconds')})", legend.RUN_ID)
     sglang = query(
-        f"{seen} - on (verl_run_id) ({mean('sglang:e2e_request_latency_seconds')})", "{{verl_run_id}} (SGLang)"
+        f"{seen} - on ({label.RUN_ID}) ({mean('sglang:e2e_request_latency_seconds')})", f"{legend.RUN_ID} (SGLang)"
     )
-    return panels.lines("Call outside of the engine", text, "s", vllm, sglang)
+    return panels.timeseries("Call outside of the engine", text, "s", vllm, sglang)
 
 
 def imbalance() -> Panel:
@@ -165,24 +166,24 @@ def imbalance() -> Panel:
         "Tokens written by the busiest replica against the mean of all: 1 is even. At the end of a rollout it always rises, "
         "since few trajectories are left."
     )
-    written = f"sum by ({_REPLICA}) (rate(vllm:generation_tokens_total{_HERE}[window]))"
-    other = f"sum by ({_REPLICA}) (rate(sglang:generation_tokens_total{_HERE}[window]))"
-    bounds = ((None, "transparent"), (find_bound("engine_imbalance"), "orange"))
-    asked = [
-        query(f"max by (verl_run_id) ({each}) / (avg by (verl_run_id) ({each}) > 0)", f"{{{{verl_run_id}}}}{said}")
-        for each, said in ((written, ""), (other, " (SGLang)"))
+    vllm = f"sum by ({_REPLICA}) (rate(vllm:generation_tokens_total{_HERE}[window]))"
+    sglang = f"sum by ({_REPLICA}) (rate(sglang:generation_tokens_total{_HERE}[window]))"
+    steps = ((None, "transparent"), (find_threshold("engine_imbalance"), "orange"))
+    targets = [
+        query(
+            f"max by ({label.RUN_ID}) ({tokens}) / (avg by ({label.RUN_ID}) ({tokens}) > 0)", f"{legend.RUN_ID}{suffix}"
+        )
+        for tokens, suffix in ((vllm, ""), (sglang, " (SGLang)"))
     ]
-    return panels.lines("Imbalance of replicas", text, "short", *asked, low=1, steps=bounds)
+    return panels.timeseries("Imbalance of replicas", text, "short", *targets, low=1, steps=steps)
 
 
 def endings() -> Panel:
     """Why do requests end?"""
     text = "Requests that ended, for a second, by reason: stop is an end of text, length the bound of tokens, abort somebody else."
-    asked = grouped("sum", "verl_run_id, finished_reason", "rate(vllm:request_success_total{process}[rate])")
-    aborted = grouped(
-        "sum", "verl_run_id", "rate(sglang:num_aborted_requests_total{process}[rate])", "aborted (SGLang)"
-    )
-    return panels.lines("Ends of requests", text, "short", asked, aborted, low=0)
+    target = grouped("sum", f"{label.RUN_ID}, finished_reason", "rate(vllm:request_success_total{process}[rate])")
+    aborted = grouped("sum", label.RUN_ID, "rate(sglang:num_aborted_requests_total{process}[rate])", "aborted (SGLang)")
+    return panels.timeseries("Ends of requests", text, "short", target, aborted, low=0)
 
 
 def asleep() -> Panel:
@@ -191,9 +192,9 @@ def asleep() -> Panel:
         "Where trainer and engine share GPUs verl puts vLLM to sleep while it trains. An engine that stays asleep while a rollout waits for "
         "it has not been woken. vLLM only."
     )
-    asked = grouped("min", "instance", 'vllm:engine_sleep_state{run, sleep_state="awake"}')
+    target = grouped("min", "instance", 'vllm:engine_sleep_state{run, sleep_state="awake"}')
     names = {"0": ("asleep", "dark-purple"), "1": ("awake", "green")}
-    return panels.lanes("Sleep", text, asked, names=names, height=6)
+    return panels.state_timeline("Sleep", text, target, names=names, height=6)
 
 
 BOARD: Final = Board(

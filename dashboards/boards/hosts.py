@@ -7,6 +7,7 @@ from __future__ import annotations
 from typing import Final
 
 from dashboards.parts import panels
+from dashboards.parts.names import label, legend, metric
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import grouped, plain, query
 
@@ -14,8 +15,8 @@ from dashboards.parts.queries import grouped, plain, query
 def host_memory() -> Panel:
     """How much memory of the host does each role take?"""
     text = "Resident memory of the processes of a run, by role. Memory that they share is counted for each of them. A steady slope is a leak."
-    asked = grouped("sum", "verl_run_id, verl_role", "process_memory_usage_bytes{process}")
-    return panels.lines("Host memory, by role", text, "bytes", asked, low=0)
+    target = grouped("sum", f"{label.RUN_ID}, {label.ROLE}", f"{metric.PROCESS_MEMORY_USAGE}{{process}}")
+    return panels.timeseries("Host memory, by role", text, "bytes", target, low=0)
 
 
 def host_left() -> Panel:
@@ -24,9 +25,9 @@ def host_left() -> Panel:
         "What processes of a node can still take before the kernel ends one, and the bound (of the container, if it has one). One process "
         "of each node tells it."
     )
-    names = {"verl_host_memory_available_bytes": "left", "verl_host_memory_limit_bytes": "bound"}
-    asked = plain(names, "instance")
-    return panels.lines("Host memory left, by node", text, "bytes", *asked, low=0)
+    names = {metric.HOST_MEMORY_AVAILABLE: "left", metric.HOST_MEMORY_LIMIT: "bound"}
+    targets = plain(names, "instance")
+    return panels.timeseries("Host memory left, by node", text, "bytes", *targets, low=0)
 
 
 def host_use() -> Panel:
@@ -35,26 +36,26 @@ def host_use() -> Panel:
         "Memory of the host by state, as one process of each node reads it, and what verl logs as used on the hosts of its workers. Cached "
         "memory is given back when it is needed."
     )
-    asked = [
-        query("system_memory_usage_bytes{run}", "{{instance}} {{system_memory_state}}"),
-        query("verl_host_memory_used_bytes{run}", "{{verl_run_id}} {{verl_update_role}}, by verl"),
+    targets = [
+        query(f"{metric.SYSTEM_MEMORY_USAGE}{{run}}", f"{{{{instance}}}} {legend.MEMORY_STATE}"),
+        query(f"{metric.HOST_MEMORY_USED}{{run}}", f"{legend.RUN_ID} {legend.UPDATE_ROLE}, by verl"),
     ]
-    return panels.lines("Host memory, by state", text, "bytes", *asked, low=0)
+    return panels.timeseries("Host memory, by state", text, "bytes", *targets, low=0)
 
 
 def processor() -> Panel:
     """How many CPUs does each role use?"""
     text = "CPU seconds for a second: 1 is one core. A trainer or an agent loop at 1 may be held by Python's lock."
-    asked = grouped("sum", "verl_run_id, verl_role", "rate(process_cpu_time_seconds_total{process}[rate])")
-    return panels.lines("CPU, by role", text, "short", asked, low=0)
+    target = grouped("sum", f"{label.RUN_ID}, {label.ROLE}", f"rate({metric.PROCESS_CPU_TIME}{{process}}[rate])")
+    return panels.timeseries("CPU, by role", text, "short", target, low=0)
 
 
 def host_processor() -> Panel:
     """How busy is each host?"""
     text = "Share of all CPUs of a node that was busy, whoever used them. Waiting for a disk is not busy."
-    every = "(sum by (instance) (rate(system_cpu_time_seconds_total{run}[rate])) > 0)"
-    free = 'sum by (instance) (rate(system_cpu_time_seconds_total{run, cpu_mode=~"idle|iowait"}[rate]))'
-    return panels.lines(
+    every = f"(sum by (instance) (rate({metric.SYSTEM_CPU_TIME}{{run}}[rate])) > 0)"
+    free = f'sum by (instance) (rate({metric.SYSTEM_CPU_TIME}{{run, {label.CPU_MODE}=~"idle|iowait"}}[rate]))'
+    return panels.timeseries(
         "CPU, by node", text, "percentunit", query(f"1 - {free} / {every}", "{{instance}}"), low=0, high=1
     )
 
@@ -62,24 +63,26 @@ def host_processor() -> Panel:
 def network() -> Panel:
     """How much goes over the network?"""
     text = "Bytes for a second over each node's network interfaces and InfiniBand or RoCE ports. NCCL over InfiniBand is in the second only."
-    by = "by (instance, network_interface_name, network_io_direction)"
-    plain = query(
-        f"sum {by} (rate(system_network_io_bytes_total{{run}}[rate]))",
-        "{{instance}} {{network_interface_name}} {{network_io_direction}}",
+    by = f"by (instance, {label.INTERFACE}, {label.NETWORK_DIRECTION})"
+    ethernet = query(
+        f"sum {by} (rate({metric.SYSTEM_NETWORK_IO}{{run}}[rate]))",
+        f"{{{{instance}}}} {legend.INTERFACE} {legend.NETWORK_DIRECTION}",
     )
-    fabric = grouped("sum", "instance, hw_id, hw_direction", "rate(hw_network_io_bytes_total{run}[rate])")
-    return panels.lines("Network", text, "Bps", plain, fabric, low=0)
+    infiniband = grouped(
+        "sum", f"instance, {label.HW_ID}, {label.HW_DIRECTION}", f"rate({metric.HW_NETWORK_IO}{{run}}[rate])"
+    )
+    return panels.timeseries("Network", text, "Bps", ethernet, infiniband, low=0)
 
 
 def disk() -> Panel:
     """How much goes to the disks?"""
     text = "Bytes for a second to and from each node's disks. Network file systems are not disks: look at the network for them."
-    by = "by (instance, system_device, disk_io_direction)"
-    asked = query(
-        f"sum {by} (rate(system_disk_io_bytes_total{{run}}[rate]))",
-        "{{instance}} {{system_device}} {{disk_io_direction}}",
+    by = f"by (instance, {label.DISK}, {label.DISK_DIRECTION})"
+    target = query(
+        f"sum {by} (rate({metric.SYSTEM_DISK_IO}{{run}}[rate]))",
+        f"{{{{instance}}}} {legend.DISK} {legend.DISK_DIRECTION}",
     )
-    return panels.lines("Disks", text, "Bps", asked, low=0)
+    return panels.timeseries("Disks", text, "Bps", target, low=0)
 
 
 PANELS: Final = (host_memory, host_left, host_use, processor, host_processor, network, disk)

@@ -12,15 +12,16 @@ from typing import Final
 
 from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
-from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import buckets, query
+from dashboards.parts.thresholds import find_threshold
 
 CHARTS: Final = {
-    "Training progress": "rate(verl_training_steps_total[5m])",
-    "Generation latency P95": "histogram_quantile(0.95, sum(rate(verl_sample_generation_seconds_bucket[5m])) by (le))",
-    "GPU memory": "verl_gpu_memory_used_bytes / 1024 / 1024 / 1024",
-    "Average reward": "verl_average_reward",
+    "Training progress": f"rate({metric.TRAINING_STEPS}[5m])",
+    "Generation latency P95": f"histogram_quantile(0.95, sum(rate({metric.SAMPLE_GENERATION}_bucket[5m])) by (le))",
+    "GPU memory": f"{metric.GPU_MEMORY_USED} / 1024 / 1024 / 1024",
+    "Average reward": metric.AVERAGE_REWARD,
 }
 """The four charts of the founding guide, to the letter."""
 
@@ -28,20 +29,20 @@ CHARTS: Final = {
 def progress() -> Panel:
     """Does the training go on?"""
     text = "Steps for a second over five minutes, of all runs unless filtered. Steps of more than five minutes show as single humps."
-    return panels.lines("Training progress", text, "short", query(CHARTS["Training progress"]), width=6, low=0)
+    return panels.timeseries("Training progress", text, "short", query(CHARTS["Training progress"]), width=6, low=0)
 
 
 def latency() -> Panel:
     """How long does a batch take to generate?"""
     text = "95th percentile of generating a batch, over five minutes and all runs together. Empty where no batch ended in five minutes."
-    asked = query(CHARTS["Generation latency P95"], "p95", exemplars=True)
-    return panels.lines("Generation latency P95", text, "s", asked, width=6, low=0)
+    target = query(CHARTS["Generation latency P95"], "p95", exemplars=True)
+    return panels.timeseries("Generation latency P95", text, "s", target, width=6, low=0)
 
 
 def memory() -> Panel:
     """How much GPU memory is used?"""
     text = "Memory that tensors of the framework occupy, in GiB, by device. The engine's KV cache is not in it."
-    return panels.lines(
+    return panels.timeseries(
         "GPU memory", text, "none", query(CHARTS["GPU memory"], "{{instance}} {{device}}"), width=6, low=0
     )
 
@@ -49,76 +50,83 @@ def memory() -> Panel:
 def average() -> Panel:
     """What is the average reward?"""
     text = "Mean reward of the last step of each run. It steps once a step: a flat line may be one long step."
-    return panels.lines("Average reward", text, "short", query(CHARTS["Average reward"]), width=6)
+    return panels.timeseries("Average reward", text, "short", query(CHARTS["Average reward"]), width=6)
 
 
 def reward_mean() -> Panel:
     """Does the reward rise?"""
     text = "Core signal, should rise steadily. It says nothing about the quality of the model when the reward can be tricked: see KL."
-    asked = query("verl_reward_score_mean{run}", "{{verl_run_id}} {{verl_data_source}}")
-    return panels.lines("reward_mean", text, "short", asked)
+    target = query(f"{metric.REWARD_SCORE_MEAN}{{run}}", f"{legend.RUN_ID} {legend.DATA_SOURCE}")
+    return panels.timeseries("reward_mean", text, "short", target)
 
 
 def divergence() -> Panel:
     """How far is the policy from the reference?"""
     text = (
-        "KL to the reference model. Too large is a sign of reward hacking. It is empty where no KL loss is configured."
+        "KL to the reference model, as a loss term or as a part of the reward. Too large is a sign of reward hacking. It is empty where "
+        "neither is configured."
     )
-    return panels.lines(
+    return panels.timeseries(
         "kl_divergence",
         text,
         "short",
-        query("verl_actor_kl_loss{run}"),
-        steps=((None, "transparent"), (find_bound("reference_kl"), "red")),
+        query(f"{scalar('actor/kl_loss')}{{run}} or {scalar('actor/reward_kl_penalty')}{{run}}"),
+        steps=((None, "transparent"), (find_threshold("reference_kl"), "red")),
     )
 
 
 def entropy() -> Panel:
     """Does the policy collapse?"""
     text = "Entropy per token. Too low is a mode collapse; what is low depends on the task."
-    return panels.lines("entropy", text, "short", query("verl_actor_entropy{run}"), low=0)
+    return panels.timeseries("entropy", text, "short", query(f"{scalar('actor/entropy')}{{run}}"), low=0)
 
 
 def critic_loss() -> Panel:
     """Does the critic learn?"""
     text = "Value loss, should fall smoothly. Empty without a critic."
-    return panels.lines("critic_loss", text, "short", query("verl_critic_vf_loss{run}"), width=12)
+    return panels.timeseries("critic_loss", text, "short", query(f"{scalar('critic/vf_loss')}{{run}}"), width=12)
 
 
 def actor_loss() -> Panel:
     """Is the actor's loss sane?"""
     text = "Loss of the policy gradient. Its size depends on advantages; it need not fall."
-    return panels.lines("actor_loss", text, "short", query("verl_actor_pg_loss{run}"), width=12)
+    return panels.timeseries("actor_loss", text, "short", query(f"{scalar('actor/pg_loss')}{{run}}"), width=12)
 
 
 def gpu_utilization() -> Panel:
     """Are the GPUs used?"""
     text = (
         "Utilisation of each GPU, in percent, one above the other and all chosen runs together: the height is the number of busy GPUs times "
-        "100. Dips while the rollout waits are normal; the board GPU and hosts knows the phases."
+        "100. Dips while the rollout waits are normal; the board GPU and hosts knows the phases. Where only DCGM's exporter reads a GPU, "
+        "its value is shown for each run that computes on it."
     )
-    asked = query("max by (verl_run_id, hw_id) (hw_gpu_utilization_ratio{run}) * 100", "{{verl_run_id}} {{hw_id}}")
-    return panels.stacked("gpu_utilization", text, "percent", asked, width=12)
+    nvml = f"max by ({label.RUN_ID}, {label.HW_ID}) ({metric.HW_GPU_UTILIZATION}{{run}}) * 100"
+    dcgm = f'max by ({label.HW_ID}) (label_replace(DCGM_FI_DEV_GPU_UTIL, "{label.HW_ID}", "$1", "UUID", "(.+)"))'
+    owned = (
+        f"max by ({label.RUN_ID}, {label.HW_ID}) ({metric.GPU_OWNER}{{run}}) * on ({label.HW_ID}) group_left () {dcgm}"
+    )
+    target = query(f"{nvml} or on ({label.HW_ID}) {owned}", f"{legend.RUN_ID} {legend.HW_ID}")
+    return panels.stacked("gpu_utilization", text, "percent", target, width=12)
 
 
 def rollout_latency() -> Panel:
     """How long are rollouts?"""
     text = "Trajectories by their duration, all chosen runs together. Big swings may be memory or the network; see Rollout and long tail."
-    asked = buckets("sum by (le) (increase(verl_rollout_trajectory_duration_seconds_bucket{run}[rate]))")
-    return panels.heat("rollout_latency_seconds", text, "s", asked)
+    target = buckets(f"sum by (le) (increase({metric.ROLLOUT_TRAJECTORY_DURATION}_bucket{{run}}[rate]))")
+    return panels.heatmap("rollout_latency_seconds", text, "s", target)
 
 
 def throughput() -> Panel:
     """How many tokens a second?"""
     text = "Tokens of a step for each second and GPU, as verl logs it."
-    return panels.lines("throughput", text, "short", query("verl_perf_throughput{run}"), width=12, low=0)
+    return panels.timeseries("throughput", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), width=12, low=0)
 
 
 def memory_by_rank() -> Panel:
     """How much memory does each rank use?"""
     text = "Memory of the GPU that tensors of each process occupy. The engine's KV cache is not in it."
-    asked = query("verl_gpu_memory_used_bytes{run}", "{{instance}} {{device}}")
-    return panels.lines("memory usage", text, "bytes", asked, width=12, low=0)
+    target = query(f"{metric.GPU_MEMORY_USED}{{run}}", "{{instance}} {{device}}")
+    return panels.timeseries("memory usage", text, "bytes", target, width=12, low=0)
 
 
 BOARD: Final = Board(

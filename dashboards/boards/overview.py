@@ -9,6 +9,7 @@ from typing import Final
 from dashboards.boards import phases
 from dashboards.parts import links, panels, variables
 from dashboards.parts.board import Board, Row
+from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import grouped, last, mean_and, part, plain, query, row
 
@@ -18,13 +19,15 @@ STATES: Final = {
     "3": ("failed", "red"),
     "4": ("gone while running", "orange"),
 }
-_INFO: Final = 'last_over_time(verl_run_info{verl_project=~"$project", verl_experiment=~"$experiment"}[range])'
+_INFO: Final = (
+    f'last_over_time({metric.RUN_INFO}{{{label.PROJECT}=~"$project", {label.EXPERIMENT}=~"$experiment"}}[range])'
+)
 
 
 def _state(of: str) -> str:
     """Return the state of runs, 4 where a run was last seen running and is not seen any more."""
-    before = f"max by (verl_run_id) (last_over_time(verl_run_state{of}[range]))"
-    return f"max by (verl_run_id) (verl_run_state{of}) or ({before} == 1) * 4 or {before}"
+    before = f"max by ({label.RUN_ID}) (last_over_time({metric.RUN_STATE}{of}[range]))"
+    return f"max by ({label.RUN_ID}) ({metric.RUN_STATE}{of}) or ({before} == 1) * 4 or {before}"
 
 
 def state() -> Panel:
@@ -33,13 +36,13 @@ def state() -> Panel:
         "What the trainer said last. 'Gone while running' means that its metrics stopped without a word: killed, or not scraped. "
         "It does not say that training makes progress: see the age of the last step."
     )
-    return panels.number("State", text, "none", last(_state("{run}")), names=STATES)
+    return panels.stat("State", text, "none", last(_state("{run}")), names=STATES)
 
 
 def step() -> Panel:
     """Which step was logged last?"""
     text = "Number of the step whose values were logged last. After a resumption it goes on from the checkpoint."
-    return panels.number("Step", text, "none", grouped("max", "verl_run_id", "verl_training_step{run}"))
+    return panels.stat("Step", text, "none", grouped("max", label.RUN_ID, f"{metric.TRAINING_STEP}{{run}}"))
 
 
 def age() -> Panel:
@@ -48,28 +51,30 @@ def age() -> Panel:
         "Time since the last step ended, of runs that have not ended. Compare it with the time of a step: a long validation, a "
         "checkpoint and the start-up are no stall. Nothing is shown for runs that have ended."
     )
-    running = "verl_training_last_step_timestamp_seconds{run} unless on (verl_run_id) verl_run_state{run} > 1"
-    return panels.number("Last step ended", text, "s", last(f"max by (verl_run_id) (time() - ({running}))"), decimals=0)
+    running = f"{metric.TRAINING_LAST_STEP_TIMESTAMP}{{run}} unless on ({label.RUN_ID}) {metric.RUN_STATE}{{run}} > 1"
+    return panels.stat(
+        "Last step ended", text, "s", last(f"max by ({label.RUN_ID}) (time() - ({running}))"), decimals=0
+    )
 
 
 def pace() -> Panel:
     """How many steps an hour?"""
     text = "Steps that ended in the window, for an hour. Validation and checkpoints count as time."
-    rate = "sum by (verl_run_id) (rate(verl_training_steps_total{run}[window])) * 3600"
-    return panels.number("Steps per hour", text, "short", query(rate), decimals=1)
+    rate = f"sum by ({label.RUN_ID}) (rate({metric.TRAINING_STEPS}{{run}}[window])) * 3600"
+    return panels.stat("Steps per hour", text, "short", query(rate), decimals=1)
 
 
 def reward_now() -> Panel:
     """What is the mean reward now?"""
     text = "Mean reward of the last step, after a KL penalty if there is one. One step says little: see the curve."
-    return panels.number("Reward now", text, "short", query("verl_average_reward{run}"), decimals=3)
+    return panels.stat("Reward now", text, "short", query(f"{metric.AVERAGE_REWARD}{{run}}"), decimals=3)
 
 
 def alerts_now() -> Panel:
     """How many alerts fire?"""
     text = "Alerts that fire for these runs, or for no run at all (a Collector). 0 is shown, too, where no rules are loaded."
-    fire = 'count(ALERTS{verl_run_id=~"$run|", alertstate="firing"}) or vector(0)'
-    return panels.number("Alerts now", text, "none", last(fire, "firing"), steps=[(None, "green"), (1, "red")])
+    fire = f'count(ALERTS{{{label.RUN_ID}=~"$run|", alertstate="firing"}}) or vector(0)'
+    return panels.stat("Alerts now", text, "none", last(fire, "firing"), steps=[(None, "green"), (1, "red")])
 
 
 def waiting() -> Panel:
@@ -87,10 +92,10 @@ def reward() -> Panel:
         "Scores that each step trained on: mean, 10th and 90th percentile. A rising reward does not prove a better model: compare "
         "it with validation, KL and the length of responses."
     )
-    names = {f"verl_reward_score_{each}": each for each in ("mean", "p10", "p90")}
-    asked = plain(names, "verl_run_id, verl_data_source")
+    names = {metric.REWARD_SCORE_MEAN: "mean", metric.REWARD_SCORE_P10: "p10", metric.REWARD_SCORE_P90: "p90"}
+    targets = plain(names, f"{label.RUN_ID}, {label.DATA_SOURCE}")
     link = links.to_board("training", "Training of this run")
-    return panels.lines("Reward", text, "short", *asked, width=12, links=[link])
+    return panels.timeseries("Reward", text, "short", *targets, width=12, links=[link])
 
 
 def spread() -> Panel:
@@ -99,8 +104,8 @@ def spread() -> Panel:
         "Standard deviation of the scores of a step. Near 0 there is nothing to learn from: all samples of a group are alike. "
         "More than half of the mean is often noise or too small a batch."
     )
-    asked = query("verl_reward_score_stddev{run}", "{{verl_run_id}} {{verl_data_source}}")
-    return panels.lines("Spread of the reward", text, "short", asked, width=6, low=0)
+    target = query(f"{metric.REWARD_SCORE_STDDEV}{{run}}", f"{legend.RUN_ID} {legend.DATA_SOURCE}")
+    return panels.timeseries("Spread of the reward", text, "short", target, width=6, low=0)
 
 
 def progress() -> Panel:
@@ -109,8 +114,8 @@ def progress() -> Panel:
         "Steps since the smoothed reward, score or validation was highest. It is counted in steps, so that it means the same for steps "
         "of seconds and of hours."
     )
-    asked = query("verl_training_steps_since_best{run}", "{{verl_run_id}} {{verl_metric}}")
-    return panels.lines("Steps since the best", text, "none", asked, width=6, low=0)
+    target = query(f"{metric.TRAINING_STEPS_SINCE_BEST}{{run}}", f"{legend.RUN_ID} {legend.METRIC}")
+    return panels.timeseries("Steps since the best", text, "none", target, width=6, low=0)
 
 
 def divergence() -> Panel:
@@ -119,8 +124,12 @@ def divergence() -> Panel:
         "Two different things: KL to the reference model (over the whole training) and policy KL (old to new policy, within a step; it may "
         "be negative, it is an estimate). Bounds of one do not fit the other."
     )
-    names = {"verl_actor_kl_loss": "to the reference", "verl_actor_ppo_kl": "policy"}
-    return panels.lines("KL", text, "short", *plain(names))
+    names = {
+        scalar("actor/kl_loss"): "to the reference",
+        scalar("actor/reward_kl_penalty"): "to the reference, in the reward",
+        scalar("actor/ppo_kl"): "policy",
+    }
+    return panels.timeseries("KL", text, "short", *plain(names))
 
 
 def entropy() -> Panel:
@@ -128,14 +137,14 @@ def entropy() -> Panel:
     text = (
         "Entropy per token, in nats. A fast fall to 0 is a collapse; which value is healthy depends on model and task."
     )
-    return panels.lines("Entropy", text, "short", query("verl_actor_entropy{run}"), low=0)
+    return panels.timeseries("Entropy", text, "short", query(f"{scalar('actor/entropy')}{{run}}"), low=0)
 
 
 def losses() -> Panel:
     """Are the losses sane?"""
     text = "Policy loss and, with a critic, value loss. A policy loss need not fall: it says little about quality. NaN is a gap."
-    names = {"verl_actor_pg_loss": "policy", "verl_critic_vf_loss": "value"}
-    return panels.lines("Losses", text, "short", *plain(names))
+    names = {scalar("actor/pg_loss"): "policy", scalar("critic/vf_loss"): "value"}
+    return panels.timeseries("Losses", text, "short", *plain(names))
 
 
 def step_time() -> Panel:
@@ -152,8 +161,10 @@ def tokens() -> Panel:
     text = (
         "Tokens of trajectories that ended. A long trajectory counts when it ends: curves jump where few end at a time."
     )
-    rate = "sum by (verl_run_id, verl_token_type) (rate(verl_rollout_tokens_total{run}[window]))"
-    return panels.lines("Tokens per second", text, "short", query(rate, "{{verl_run_id}} {{verl_token_type}}"), low=0)
+    rate = f"sum by ({label.RUN_ID}, {label.TOKEN_TYPE}) (rate({metric.ROLLOUT_TOKENS}{{run}}[window]))"
+    return panels.timeseries(
+        "Tokens per second", text, "short", query(rate, f"{legend.RUN_ID} {legend.TOKEN_TYPE}"), low=0
+    )
 
 
 def throughput() -> Panel:
@@ -161,15 +172,17 @@ def throughput() -> Panel:
     text = (
         "Tokens of a step (prompt and response) for each second and GPU, as verl logs it. It mixes rollout and update."
     )
-    return panels.lines("Tokens per second and GPU", text, "short", query("verl_perf_throughput{run}"), low=0)
+    return panels.timeseries(
+        "Tokens per second and GPU", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), low=0
+    )
 
 
 def step_duration() -> Panel:
     """How long is a step?"""
     text = "Mean and 95th percentile in the window. The percentile is an estimate between two bounds of the histogram."
-    asked = mean_and("verl_step_duration_seconds", 0.95)
+    targets = mean_and(metric.STEP_DURATION, 0.95)
     link = links.to_board("steps", "Anatomy of the steps of this run")
-    return panels.lines("Duration of a step", text, "s", *asked, low=0, links=[link])
+    return panels.timeseries("Duration of a step", text, "s", *targets, low=0, links=[link])
 
 
 def gpu_time() -> Panel:
@@ -178,20 +191,20 @@ def gpu_time() -> Panel:
         "GPU seconds of the run, as far as the trainer can know them while it runs. 'Productive' means that work was there, not that the "
         "kernels were fast. `verl-otel explain` counts it exactly, from the traces."
     )
-    spent = "sum by (verl_gpu_state, verl_gpu_cause) (rate(verl_gpu_time_seconds_total{run}[window]))"
-    whole = "sum (rate(verl_gpu_time_seconds_total{run}[window]))"
-    asked = query(part(spent, whole, on=""), "{{verl_gpu_state}}: {{verl_gpu_cause}}")
-    return panels.stacked("GPU time by use and loss", text, "percentunit", asked, high=1)
+    spent = f"sum by ({label.GPU_STATE}, {label.GPU_CAUSE}) (rate({metric.GPU_TIME}{{run}}[window]))"
+    whole = f"sum (rate({metric.GPU_TIME}{{run}}[window]))"
+    target = query(part(spent, whole, on=""), f"{legend.GPU_STATE}: {legend.GPU_CAUSE}")
+    return panels.stacked("GPU time by use and loss", text, "percentunit", target, high=1)
 
 
 def firing() -> Panel:
     """Which alerts fired when?"""
     text = "Alerts of these runs, and those of no run (a Collector), from Prometheus itself. It is empty where no rules are loaded."
-    asked = query(
-        'max by (alertname, severity) (ALERTS{verl_run_id=~"$run|", alertstate="firing"})',
+    target = query(
+        f'max by (alertname, severity) (ALERTS{{{label.RUN_ID}=~"$run|", alertstate="firing"}})',
         "{{alertname}} ({{severity}})",
     )
-    return panels.lanes("Alerts", text, asked, names={"1": ("firing", "red")}, height=6)
+    return panels.state_timeline("Alerts", text, target, names={"1": ("firing", "red")}, height=6)
 
 
 def runs() -> Panel:
@@ -200,38 +213,38 @@ def runs() -> Panel:
         "Every run of the chosen projects and experiments that was seen in the time range, chosen or not. "
         "A click on a run chooses it. Values are the last ones that were seen."
     )
-    chosen = f"and on (verl_run_id) {_INFO}"
+    chosen = f"and on ({label.RUN_ID}) {_INFO}"
 
-    def seen(metric: str) -> str:
-        return f"max by (verl_run_id) (last_over_time({metric}[range])) {chosen}"
+    def seen(name: str) -> str:
+        return f"max by ({label.RUN_ID}) (last_over_time({name}[range])) {chosen}"
 
-    labels = "verl_run_id, verl_project, verl_experiment, verl_algorithm, verl_trainer_mode, verl_model, verl_engine, verl_gpus"
+    labels = f"{label.RUN_ID}, {label.PROJECT}, {label.EXPERIMENT}, {label.ALGORITHM}, {label.TRAINER_MODE}, {label.MODEL}, {label.ENGINE}, {label.GPUS}"
     of_all = f"({_state('')}) {chosen}"
-    asked = [
+    targets = [
         row(f"max by ({labels}) ({_INFO})"),
         row(of_all),
-        row(seen("verl_training_step")),
-        row(seen("verl_average_reward")),
-        row(f"({seen('verl_training_last_step_timestamp_seconds')}) * 1000"),
+        row(seen(metric.TRAINING_STEP)),
+        row(seen(metric.AVERAGE_REWARD)),
+        row(f"({seen(metric.TRAINING_LAST_STEP_TIMESTAMP)}) * 1000"),
     ]
     columns = {
-        "verl_run_id": "Run",
+        label.RUN_ID: "Run",
         "Value #B": "State",
         "Value #C": "Step",
         "Value #D": "Reward",
         "Value #E": "Last step ended",
-        "verl_project": "Project",
-        "verl_experiment": "Experiment",
-        "verl_algorithm": "Algorithm",
-        "verl_trainer_mode": "Mode",
-        "verl_model": "Model",
-        "verl_engine": "Engine",
-        "verl_gpus": "GPUs",
+        label.PROJECT: "Project",
+        label.EXPERIMENT: "Experiment",
+        label.ALGORITHM: "Algorithm",
+        label.TRAINER_MODE: "Mode",
+        label.MODEL: "Model",
+        label.ENGINE: "Engine",
+        label.GPUS: "GPUs",
     }
-    return panels.rows(
+    return panels.table(
         "Runs",
         text,
-        *asked,
+        *targets,
         columns=columns,
         units={"Last step ended": "dateTimeAsIso", "Reward": "short"},
         names={"State": STATES},

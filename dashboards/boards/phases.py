@@ -5,18 +5,19 @@
 from __future__ import annotations
 
 from dashboards.parts import panels
+from dashboards.parts.names import label, legend, metric
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import part, query
 
 
 def per_step(text: str) -> Panel:
     """Return the seconds of a step in each phase, one above the other."""
-    spent = "sum by (verl_phase) (increase(verl_phase_duration_seconds_sum{run}[window]))"
-    steps = "sum (increase(verl_step_duration_seconds_count{run}[window]))"
-    return panels.stacked("Time of a step, by phase", text, "s", query(part(spent, steps, on=""), "{{verl_phase}}"))
+    spent = f"sum by ({label.PHASE}) (increase({metric.PHASE_DURATION}_sum{{run}}[window]))"
+    steps = f"sum (increase({metric.STEP_DURATION}_count{{run}}[window]))"
+    return panels.stacked("Time of a step, by phase", text, "s", query(part(spent, steps, on=""), legend.PHASE))
 
 
 def opened(title: str, text: str) -> Panel:
     """Return which phases were open when."""
-    asked = query("max by (verl_phase) (verl_phase_active{run}) > bool 0", "{{verl_phase}}")
-    return panels.lanes(title, text, asked, names={"0": ("-", "transparent"), "1": ("open", "blue")})
+    target = query(f"max by ({label.PHASE}) ({metric.PHASE_ACTIVE}{{run}}) > bool 0", legend.PHASE)
+    return panels.state_timeline(title, text, target, names={"0": ("-", "transparent"), "1": ("open", "blue")})

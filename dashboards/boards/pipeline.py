@@ -12,9 +12,10 @@ from typing import Final
 
 from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
-from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.names import label, legend, metric
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import grouped, query
+from dashboards.parts.thresholds import find_threshold
 
 
 def _collector(name: str, by: str = "instance") -> str:
@@ -28,19 +29,19 @@ def overhead() -> Panel:
         "CPU time of draining, exporting and recording, as a share of one core, by process. Recording, in the training's own threads, is "
         "reckoned by its number of events."
     )
-    asked = grouped("sum", "instance", "rate(verl_otel_overhead_seconds_total{process}[rate])")
-    return panels.lines(
-        "Our own CPU time", text, "percentunit", asked, low=0, steps=((None, "transparent"), (0.01, "orange"))
+    target = grouped("sum", "instance", f"rate({metric.OTEL_OVERHEAD}{{process}}[rate])")
+    return panels.timeseries(
+        "Our own CPU time", text, "percentunit", target, low=0, steps=((None, "transparent"), (0.01, "orange"))
     )
 
 
 def exporting() -> Panel:
     """How long does sending take?"""
     text = "Time spent sending, as a share of the time, by exporter. It is spent on threads of its own and waits mostly; near 1 the exporter cannot keep up."
-    asked = grouped(
-        "sum", "verl_run_id, verl_role, exporter", "rate(verl_otel_export_duration_seconds_total{process}[rate])"
+    target = grouped(
+        "sum", f"{label.RUN_ID}, {label.ROLE}, exporter", f"rate({metric.OTEL_EXPORT_DURATION}{{process}}[rate])"
     )
-    return panels.lines("Time spent sending", text, "percentunit", asked, low=0)
+    return panels.timeseries("Time spent sending", text, "percentunit", target, low=0)
 
 
 def budget() -> Panel:
@@ -49,23 +50,23 @@ def budget() -> Panel:
         "CPU time of verl-otel as a share of its budget, by process. Above 1 it keeps fewer spans of single calls until it is below again; "
         "metrics, and traces of steps and trajectories, are always kept."
     )
-    bounds = ((None, "transparent"), (1, "orange"))
-    asked = grouped("max", "instance", "verl_otel_budget_used_ratio{process}")
-    return panels.lines("Budget used", text, "percentunit", asked, low=0, steps=bounds)
+    steps = ((None, "transparent"), (1, "orange"))
+    target = grouped("max", "instance", f"{metric.OTEL_BUDGET_USED}{{process}}")
+    return panels.timeseries("Budget used", text, "percentunit", target, low=0, steps=steps)
 
 
 def dropped() -> Panel:
     """Was something dropped?"""
     text = "Spans and measurements that were recorded and could not be kept or sent, since the start, by reason. Nothing is dropped in silence."
     spans = query(
-        "sum by (verl_run_id, verl_role, reason) (verl_otel_spans_dropped_total{process})",
-        "{{verl_run_id}} {{verl_role}} spans: {{reason}}",
+        f"sum by ({label.RUN_ID}, {label.ROLE}, reason) ({metric.OTEL_SPANS_DROPPED}{{process}})",
+        f"{legend.RUN_ID} {legend.ROLE} spans: {{{{reason}}}}",
     )
     points = query(
-        "sum by (verl_run_id, verl_role, reason) (verl_otel_points_dropped_total{process})",
-        "{{verl_run_id}} {{verl_role}} points: {{reason}}",
+        f"sum by ({label.RUN_ID}, {label.ROLE}, reason) ({metric.OTEL_POINTS_DROPPED}{{process}})",
+        f"{legend.RUN_ID} {legend.ROLE} points: {{{{reason}}}}",
     )
-    return panels.lines("Dropped", text, "short", spans, points, width=12, low=0)
+    return panels.timeseries("Dropped", text, "short", spans, points, width=12, low=0)
 
 
 def errors() -> Panel:
@@ -73,20 +74,22 @@ def errors() -> Panel:
     text = (
         "Failures of verl-otel itself, since the start, by place. Each is logged once; training is not touched by them."
     )
-    asked = grouped("sum", "verl_run_id, verl_role, reason", "verl_otel_errors_total{process}")
-    return panels.lines("Own failures", text, "short", asked, width=12, low=0)
+    target = grouped("sum", f"{label.RUN_ID}, {label.ROLE}, reason", f"{metric.OTEL_ERRORS}{{process}}")
+    return panels.timeseries("Own failures", text, "short", target, width=12, low=0)
 
 
 def targets() -> Panel:
     """Does each process answer?"""
     text = "Targets of the run that Prometheus could scrape (1) or not (0). Processes that have ended leave the list: they are no failure. Empty where metrics are pushed."
-    return panels.lines("Targets of the run", text, "none", grouped("min", "instance", "up{process}"), low=0, high=1)
+    return panels.timeseries(
+        "Targets of the run", text, "none", grouped("min", "instance", "up{process}"), low=0, high=1
+    )
 
 
 def scrapes() -> Panel:
     """How long does a scrape take?"""
     text = "Time that each target took to answer. Above the scrape interval there are holes."
-    return panels.lines(
+    return panels.timeseries(
         "Duration of scrapes",
         text,
         "s",
@@ -98,8 +101,8 @@ def scrapes() -> Panel:
 def series() -> Panel:
     """How many series does a run have?"""
     text = "Samples of one scrape, by role: nearly the number of series. A slope means a label whose values do not end."
-    asked = grouped("sum", "verl_run_id, verl_role", "scrape_samples_scraped{process}")
-    return panels.lines("Series of the run", text, "short", asked, low=0)
+    target = grouped("sum", f"{label.RUN_ID}, {label.ROLE}", "scrape_samples_scraped{process}")
+    return panels.timeseries("Series of the run", text, "short", target, low=0)
 
 
 def received() -> Panel:
@@ -107,7 +110,7 @@ def received() -> Panel:
     text = "Spans and measurements that the Collector accepted, for a second, of all runs."
     spans = query(_collector("receiver_accepted_spans"), "{{instance}} spans")
     points = query(_collector("receiver_accepted_metric_points"), "{{instance}} points")
-    return panels.lines("Collector: accepted", text, "short", spans, points, low=0)
+    return panels.timeseries("Collector: accepted", text, "short", spans, points, low=0)
 
 
 def refused() -> Panel:
@@ -115,21 +118,21 @@ def refused() -> Panel:
     text = "What the Collector refused, for a second: its memory limiter holds it off, and senders try again. Lasting refusals become drops at the sender."
     spans = query(_collector("receiver_refused_spans"), "{{instance}} spans")
     points = query(_collector("receiver_refused_metric_points"), "{{instance}} points")
-    return panels.lines("Collector: refused", text, "short", spans, points, low=0)
+    return panels.timeseries("Collector: refused", text, "short", spans, points, low=0)
 
 
 def sent() -> Panel:
     """Does the Collector get rid of it?"""
     text = "What the Collector sent and could not send, for a second, by exporter. What failed for good is lost."
-    asked = [
+    targets = [
         query(
             _collector(f"exporter_{what}_{kind}", "instance, exporter"),
-            f"{{{{instance}}}} {{{{exporter}}}} {kind}, {said}",
+            f"{{{{instance}}}} {{{{exporter}}}} {kind}, {suffix}",
         )
-        for what, said in (("sent", "sent"), ("send_failed", "failed"))
+        for what, suffix in (("sent", "sent"), ("send_failed", "failed"))
         for kind in ("spans", "metric_points")
     ]
-    return panels.lines("Collector: sent", text, "short", *asked, low=0)
+    return panels.timeseries("Collector: sent", text, "short", *targets, low=0)
 
 
 def queues() -> Panel:
@@ -137,9 +140,9 @@ def queues() -> Panel:
     text = "Filled share of each exporter's queue. At 1 the Collector drops or refuses, as it is configured."
     size = "max by (instance, exporter, data_type) (otelcol_exporter_queue_size)"
     room = "(max by (instance, exporter, data_type) (otelcol_exporter_queue_capacity) > 0)"
-    bounds = ((None, "transparent"), (find_bound("queue"), "red"))
-    asked = query(f"{size} / {room}", "{{instance}} {{exporter}} {{data_type}}")
-    return panels.lines("Collector: queues", text, "percentunit", asked, low=0, high=1, steps=bounds)
+    steps = ((None, "transparent"), (find_threshold("queue"), "red"))
+    target = query(f"{size} / {room}", "{{instance}} {{exporter}} {{data_type}}")
+    return panels.timeseries("Collector: queues", text, "percentunit", target, low=0, high=1, steps=steps)
 
 
 def sampling() -> Panel:
@@ -152,7 +155,7 @@ def sampling() -> Panel:
     waiting = _tail_sampling("sampling_traces_on_memory")
     come, decided = _tail_sampling("new_trace_id_received"), _tail_sampling("global_count_traces_sampled")
     dropped = f"{come} - on (instance) ({decided} or on (instance) {come} * 0) - on (instance) {waiting}"
-    return panels.lines(
+    return panels.timeseries(
         "Collector: tail sampling",
         text,
         "short",
@@ -170,18 +173,18 @@ def _tail_sampling(name: str) -> str:
 def memory() -> Panel:
     """How much memory does the Collector take?"""
     text = "Resident memory of each Collector. At its limit it refuses."
-    asked = grouped("max", "instance", '{__name__=~"otelcol_process_memory_rss(_bytes)?"}')
-    return panels.lines("Collector: memory", text, "bytes", asked, low=0)
+    target = grouped("max", "instance", '{__name__=~"otelcol_process_memory_rss(_bytes)?"}')
+    return panels.timeseries("Collector: memory", text, "bytes", target, low=0)
 
 
 def storage() -> Panel:
     """How much does Prometheus hold?"""
     text = "Series in Prometheus's memory, of everything that it scrapes, and exemplars that it keeps."
-    asked = [
+    targets = [
         grouped("max", "instance", "prometheus_tsdb_head_series", "series"),
         grouped("max", "instance", "prometheus_tsdb_exemplar_exemplars_in_storage", "exemplars"),
     ]
-    return panels.lines("Prometheus: series", text, "short", *asked, low=0)
+    return panels.timeseries("Prometheus: series", text, "short", *targets, low=0)
 
 
 def rules() -> Panel:
@@ -189,7 +192,7 @@ def rules() -> Panel:
     text = "Evaluations of rules that failed, and scrapes that were thrown away since they had too many samples, for a second. Both should be 0."
     failed = grouped("sum", "instance", "rate(prometheus_rule_evaluation_failures_total[rate])", "rules")
     big = grouped("sum", "instance", "rate(prometheus_target_scrapes_exceeded_sample_limit_total[rate])", "scrapes")
-    return panels.lines("Prometheus: failures", text, "short", failed, big, low=0)
+    return panels.timeseries("Prometheus: failures", text, "short", failed, big, low=0)
 
 
 BOARD: Final = Board(

@@ -9,12 +9,13 @@ from typing import Final
 from dashboards.boards import rollout_traces
 from dashboards.parts import links, panels, variables
 from dashboards.parts.board import Board, Row
-from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import buckets, grouped, mean, mean_and, percentiles, quantile, query
+from dashboards.parts.thresholds import find_threshold
 
-_TRAJECTORY: Final = "verl_rollout_trajectory_duration_seconds"
-_TRAINED: Final = '{run, verl_validate!="true"}'
+_TRAJECTORY: Final = metric.ROLLOUT_TRAJECTORY_DURATION
+_TRAINED: Final = f'{{run, {label.VALIDATE}!="true"}}'
 
 
 def durations() -> Panel:
@@ -23,8 +24,8 @@ def durations() -> Panel:
         "Trajectories by their duration, all chosen runs together, without those of validations. A diamond is one trajectory and opens its "
         "trace, where there is a trace store. A trajectory counts when it ends: what is still open is not here."
     )
-    asked = buckets(f"sum by (le) (increase({_TRAJECTORY}_bucket{_TRAINED}[rate]))")
-    return panels.heat("Durations of trajectories", text, "s", asked)
+    target = buckets(f"sum by (le) (increase({_TRAJECTORY}_bucket{_TRAINED}[rate]))")
+    return panels.heatmap("Durations of trajectories", text, "s", target)
 
 
 def quantiles() -> Panel:
@@ -33,10 +34,10 @@ def quantiles() -> Panel:
         "Percentiles of the trajectories that ended in the window, and the longest that the last step trained on. Percentiles are "
         "estimates between two bounds of the histogram; the longest is exact."
     )
-    asked = percentiles(_TRAJECTORY, 0.5, 0.95, 0.99, matchers=_TRAINED)
-    longest = query('verl_rollout_tail_duration_seconds{run, verl_aggregate="max"}', "{{verl_run_id}} longest")
+    targets = percentiles(_TRAJECTORY, 0.5, 0.95, 0.99, matchers=_TRAINED)
+    longest = query(f'{metric.ROLLOUT_TAIL_DURATION}{{run, {label.AGGREGATE}="max"}}', f"{legend.RUN_ID} longest")
     link = links.to_board("steps", "Anatomy of the steps of this run")
-    return panels.lines("Duration of trajectories", text, "s", *asked, longest, width=12, low=0, links=[link])
+    return panels.timeseries("Duration of trajectories", text, "s", *targets, longest, width=12, low=0, links=[link])
 
 
 def oldest() -> Panel:
@@ -45,11 +46,11 @@ def oldest() -> Panel:
         "Age of the trajectory that has been open longest. A straight line upwards is a trajectory that does not end; it is not "
         "necessarily stuck, a long answer looks the same."
     )
-    return panels.lines(
+    return panels.timeseries(
         "Oldest open trajectory",
         text,
         "s",
-        grouped("max", "verl_run_id", "verl_rollout_oldest_age_seconds{run}"),
+        grouped("max", label.RUN_ID, f"{metric.ROLLOUT_OLDEST_AGE}{{run}}"),
         low=0,
     )
 
@@ -59,8 +60,8 @@ def opened() -> Panel:
     text = (
         "Trajectories that are open now. The flat end of each hill is the tail: few trajectories, and all GPUs waiting."
     )
-    return panels.lines(
-        "Open trajectories", text, "short", grouped("sum", "verl_run_id", "verl_rollout_active{run}"), low=0
+    return panels.timeseries(
+        "Open trajectories", text, "short", grouped("sum", label.RUN_ID, f"{metric.ROLLOUT_ACTIVE}{{run}}"), low=0
     )
 
 
@@ -70,9 +71,9 @@ def tail_share() -> Panel:
         "Share of the last step in which all but the slowest 5 % of its trajectories had ended and the trainer waited for these. It is what "
         "cutting the tail could win at most; with small batches 5 % is one trajectory."
     )
-    bounds = ((None, "transparent"), (find_bound("tail_share"), "orange"))
-    asked = query("verl_rollout_tail_share_ratio{run}")
-    return panels.lines("Step spent on the slowest 5 %", text, "percentunit", asked, low=0, high=1, steps=bounds)
+    steps = ((None, "transparent"), (find_threshold("tail_share"), "orange"))
+    target = query(f"{metric.ROLLOUT_TAIL_SHARE}{{run}}")
+    return panels.timeseries("Step spent on the slowest 5 %", text, "percentunit", target, low=0, high=1, steps=steps)
 
 
 def slowest() -> Panel:
@@ -80,8 +81,8 @@ def slowest() -> Panel:
     text = (
         "Parts of the slowest trajectory of the last step. Parts can overlap, and what is in none of them is missing."
     )
-    asked = query("verl_rollout_slowest_duration_seconds{run}", "{{verl_run_id}} {{verl_part}}")
-    return panels.lines("Slowest trajectory, by part", text, "s", asked, width=12, low=0)
+    target = query(f"{metric.ROLLOUT_SLOWEST_DURATION}{{run}}", f"{legend.RUN_ID} {legend.PART}")
+    return panels.timeseries("Slowest trajectory, by part", text, "s", target, width=12, low=0)
 
 
 def slowest_tokens() -> Panel:
@@ -90,43 +91,43 @@ def slowest_tokens() -> Panel:
         "Tokens of the slowest trajectory of the last step, and the longest response of the step. Where they are equal the tail is "
         "length; where they are not, look at tools, queue and preemptions."
     )
-    own = query("verl_rollout_slowest_tokens{run}", "{{verl_run_id}} slowest, {{verl_token_type}}")
-    longest = query("verl_response_length_max{run}", "{{verl_run_id}} longest response")
-    return panels.lines("Slowest trajectory, tokens", text, "short", own, longest, width=12, low=0)
+    own = query(f"{metric.ROLLOUT_SLOWEST_TOKENS}{{run}}", f"{legend.RUN_ID} slowest, {legend.TOKEN_TYPE}")
+    longest = query(f"{scalar('response_length/max')}{{run}}", f"{legend.RUN_ID} longest response")
+    return panels.timeseries("Slowest trajectory, tokens", text, "short", own, longest, width=12, low=0)
 
 
 def turns() -> Panel:
     """How many turns has a trajectory?"""
     text = "Turns of the trajectories that ended in the window: mean and 95th percentile. One turn is one answer of the model."
-    asked = mean_and("verl_rollout_turns", 0.95, exemplars=False)
-    return panels.lines("Turns", text, "short", *asked, low=0)
+    targets = mean_and(metric.ROLLOUT_TURNS, 0.95, exemplars=False)
+    return panels.timeseries("Turns", text, "short", *targets, low=0)
 
 
 def turn_duration() -> Panel:
     """How long is a turn?"""
     text = "Median and 95th percentile of one turn: the model's answer and the tools that it calls. Empty for single-turn agents."
-    asked = percentiles("verl_rollout_turn_duration_seconds", 0.5, 0.95)
-    return panels.lines("Duration of a turn", text, "s", *asked, low=0)
+    targets = percentiles(metric.ROLLOUT_TURN_DURATION, 0.5, 0.95)
+    return panels.timeseries("Duration of a turn", text, "s", *targets, low=0)
 
 
 def tools() -> Panel:
     """Which tool is slow?"""
     text = "95th percentile of one call of each tool. It includes the wait for a free place in the tool's pool, if it has one."
-    by = "verl_run_id, gen_ai_tool_name"
-    asked = query(
-        quantile(0.95, "verl_tool_call_duration_seconds", by), "{{verl_run_id}} {{gen_ai_tool_name}}", exemplars=True
+    by = f"{label.RUN_ID}, {label.GEN_AI_TOOL}"
+    target = query(
+        quantile(0.95, metric.TOOL_CALL_DURATION, by), f"{legend.RUN_ID} {legend.GEN_AI_TOOL}", exemplars=True
     )
-    return panels.lines("Tool calls, p95", text, "s", asked, low=0)
+    return panels.timeseries("Tool calls, p95", text, "s", target, low=0)
 
 
 def tool_errors() -> Panel:
     """Which tool fails?"""
     text = "Share of calls that raised. Tools that answer with a text about their failure count as good: verl hides the exception."
-    by = "by (verl_run_id, gen_ai_tool_name)"
-    bad = f'sum {by} (rate(verl_tool_call_duration_seconds_count{{run, error_type!=""}}[window]))'
-    every = f"(sum {by} (rate(verl_tool_call_duration_seconds_count{{run}}[window])) > 0)"
-    asked = query(f"({bad} or {every} * 0) / {every}", "{{verl_run_id}} {{gen_ai_tool_name}}")
-    return panels.lines("Tool calls that failed", text, "percentunit", asked, low=0, high=1)
+    by = f"by ({label.RUN_ID}, {label.GEN_AI_TOOL})"
+    bad = f'sum {by} (rate({metric.TOOL_CALL_DURATION}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
+    every = f"(sum {by} (rate({metric.TOOL_CALL_DURATION}_count{{run}}[window])) > 0)"
+    target = query(f"({bad} or {every} * 0) / {every}", f"{legend.RUN_ID} {legend.GEN_AI_TOOL}")
+    return panels.timeseries("Tool calls that failed", text, "percentunit", target, low=0, high=1)
 
 
 def calls() -> Panel:
@@ -134,8 +135,8 @@ def calls() -> Panel:
     text = (
         "One call of the language model as the agent loop sees it: queue, prefill, decode and the way there and back."
     )
-    asked = percentiles("gen_ai_client_operation_duration_seconds", 0.5, 0.95)
-    return panels.lines("LLM calls", text, "s", *asked, low=0)
+    targets = percentiles(metric.GEN_AI_CLIENT_OPERATION_DURATION, 0.5, 0.95)
+    return panels.timeseries("LLM calls", text, "s", *targets, low=0)
 
 
 def engine_parts() -> Panel:
@@ -149,9 +150,9 @@ def engine_parts() -> Panel:
         "prefill": "vllm:request_prefill_time_seconds",
         "decode": "vllm:request_decode_time_seconds",
     }
-    asked = [query(mean(metric, window="[rate]"), f"{{{{verl_run_id}}}} {part}") for part, metric in parts.items()]
-    sglang = query(mean("sglang:queue_time_seconds", window="[rate]"), "{{verl_run_id}} queue (SGLang)")
-    return panels.lines("Queue, prefill, decode", text, "s", *asked, sglang, low=0)
+    targets = [query(mean(metric, window="[rate]"), f"{legend.RUN_ID} {part}") for part, metric in parts.items()]
+    sglang = query(mean("sglang:queue_time_seconds", window="[rate]"), f"{legend.RUN_ID} queue (SGLang)")
+    return panels.timeseries("Queue, prefill, decode", text, "s", *targets, sglang, low=0)
 
 
 def preemptions() -> Panel:
@@ -160,10 +161,10 @@ def preemptions() -> Panel:
         "Requests that the engine put back into its queue, for a second. Each one is computed again: too little KV cache for so many at a "
         "time. Ours counts trajectories that ended, the engine's own counts at once."
     )
-    ours = grouped("sum", "verl_run_id", "rate(verl_rollout_preemptions_total{run}[window])")
-    vllm = grouped("sum", "verl_run_id", "rate(vllm:num_preemptions_total{run}[window])", "vLLM")
-    sglang = grouped("sum", "verl_run_id", "rate(sglang:num_retracted_requests_total{run}[window])", "SGLang")
-    return panels.lines("Preemptions", text, "short", ours, vllm, sglang, low=0)
+    ours = grouped("sum", label.RUN_ID, f"rate({metric.ROLLOUT_PREEMPTIONS}{{run}}[window])")
+    vllm = grouped("sum", label.RUN_ID, "rate(vllm:num_preemptions_total{run}[window])", "vLLM")
+    sglang = grouped("sum", label.RUN_ID, "rate(sglang:num_retracted_requests_total{run}[window])", "SGLang")
+    return panels.timeseries("Preemptions", text, "short", ours, vllm, sglang, low=0)
 
 
 def thrown_back() -> Panel:
@@ -172,17 +173,17 @@ def thrown_back() -> Panel:
         "Preemptions of the slowest trajectory of the last step, and of all of them (mean and largest), where verl knows them. A slow "
         "trajectory with many is short of KV cache, and not long."
     )
-    slowest = query("verl_rollout_slowest_preemptions{run}", "{{verl_run_id}} slowest")
-    every = query("verl_rollout_trajectory_preemptions{run}", "{{verl_run_id}} {{verl_aggregate}}")
-    return panels.lines("Preemptions of trajectories", text, "short", slowest, every, low=0)
+    slowest = query(f"{metric.ROLLOUT_SLOWEST_PREEMPTIONS}{{run}}", f"{legend.RUN_ID} slowest")
+    every = query(f"{metric.ROLLOUT_TRAJECTORY_PREEMPTIONS}{{run}}", f"{legend.RUN_ID} {legend.AGGREGATE}")
+    return panels.timeseries("Preemptions of trajectories", text, "short", slowest, every, low=0)
 
 
 def call_tokens() -> Panel:
     """How long are single calls?"""
     text = "Tokens that one call of the model reads and writes, mean. In a dialogue of many turns each call reads all that was before it."
-    by = "verl_run_id, gen_ai_token_type"
-    asked = query(mean("gen_ai_client_token_usage", by), "{{verl_run_id}} {{gen_ai_token_type}}")
-    return panels.lines("Tokens of a call", text, "short", asked, low=0)
+    by = f"{label.RUN_ID}, {label.GEN_AI_TOKEN_TYPE}"
+    target = query(mean(metric.GEN_AI_CLIENT_TOKEN_USAGE, by), f"{legend.RUN_ID} {legend.GEN_AI_TOKEN_TYPE}")
+    return panels.timeseries("Tokens of a call", text, "short", target, low=0)
 
 
 def staleness() -> Panel:
@@ -191,19 +192,19 @@ def staleness() -> Panel:
         "Model versions between the generation of a sample and the step that trains on it: mean and 95th percentile, and the configured "
         "bound. 0 is on-policy. An old sample is not wrong, but its gradient is biased."
     )
-    asked = [
-        *mean_and("verl_rollout_staleness", 0.95, exemplars=False),
-        query('verl_limit{run, verl_limit_name="staleness"}', "{{verl_run_id}} bound"),
+    targets = [
+        *mean_and(metric.ROLLOUT_STALENESS, 0.95, exemplars=False),
+        query(f'{metric.LIMIT}{{run, {label.LIMIT}="staleness"}}', f"{legend.RUN_ID} bound"),
     ]
-    return panels.lines("Staleness", text, "short", *asked, low=0)
+    return panels.timeseries("Staleness", text, "short", *targets, low=0)
 
 
 def lengths() -> Panel:
     """How long are the answers?"""
     text = "Tokens of the responses of trajectories that ended: median, 95th and 99th percentile, estimated."
-    matchers = '{run, verl_token_type="response"}'
-    asked = percentiles("verl_rollout_sequence_length", 0.5, 0.95, 0.99, matchers=matchers, exemplars=False)
-    return panels.lines("Length of responses", text, "short", *asked, low=0)
+    matchers = f'{{run, {label.TOKEN_TYPE}="response"}}'
+    targets = percentiles(metric.ROLLOUT_SEQUENCE_LENGTH, 0.5, 0.95, 0.99, matchers=matchers, exemplars=False)
+    return panels.timeseries("Length of responses", text, "short", *targets, low=0)
 
 
 def failed() -> Panel:
@@ -211,22 +212,22 @@ def failed() -> Panel:
     text = (
         "Share of trajectories that ended with an error, by its class. verl goes on without them: the batch is smaller."
     )
-    every = f"(sum by (verl_run_id) (rate({_TRAJECTORY}_count{{run}}[window])) > 0)"
-    by_class = f'sum by (verl_run_id, error_type) (rate({_TRAJECTORY}_count{{run, error_type!=""}}[window]))'
-    asked = query(f"{by_class} / on (verl_run_id) group_left () {every}", "{{verl_run_id}} {{error_type}}")
-    none = query(f"{every} * 0", "{{verl_run_id}} none")
-    return panels.lines("Trajectories that failed", text, "percentunit", asked, none, low=0, high=1)
+    every = f"(sum by ({label.RUN_ID}) (rate({_TRAJECTORY}_count{{run}}[window])) > 0)"
+    by_class = f'sum by ({label.RUN_ID}, {label.ERROR_TYPE}) (rate({_TRAJECTORY}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
+    target = query(f"{by_class} / on ({label.RUN_ID}) group_left () {every}", f"{legend.RUN_ID} {legend.ERROR_TYPE}")
+    none = query(f"{every} * 0", f"{legend.RUN_ID} none")
+    return panels.timeseries("Trajectories that failed", text, "percentunit", target, none, low=0, high=1)
 
 
 def rewards() -> Panel:
     """How long does a reward take?"""
     text = "95th percentile of the reward of one sample, by data source. Where rewards run beside the rollout they cost no time."
-    asked = query(
-        quantile(0.95, "verl_reward_duration_seconds", "verl_run_id, verl_data_source"),
-        "{{verl_run_id}} {{verl_data_source}}",
+    target = query(
+        quantile(0.95, metric.REWARD_DURATION, f"{label.RUN_ID}, {label.DATA_SOURCE}"),
+        f"{legend.RUN_ID} {legend.DATA_SOURCE}",
         exemplars=True,
     )
-    return panels.lines("Rewards, p95", text, "s", asked, low=0)
+    return panels.timeseries("Rewards, p95", text, "s", target, low=0)
 
 
 BOARD: Final = Board(

@@ -9,30 +9,31 @@ from typing import Final
 from dashboards.boards import phases as phases_of
 from dashboards.parts import links, panels, variables
 from dashboards.parts.board import Board, Row
+from dashboards.parts.names import label, legend, metric
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import buckets, grouped, mean, mean_and, part, query
 
-_CALLS: Final = "by (verl_run_id, instance, verl_worker_method)"
+_CALLS: Final = f"by ({label.RUN_ID}, instance, {label.WORKER_METHOD})"
 _PER_CALL: Final = (
-    f"sum {_CALLS} (increase(verl_worker_call_time_seconds_total{{process}}[window])) "
-    f"/ (sum {_CALLS} (increase(verl_worker_calls_total{{process}}[window])) > 0)"
+    f"sum {_CALLS} (increase({metric.WORKER_CALL_TIME}{{process}}[window])) "
+    f"/ (sum {_CALLS} (increase({metric.WORKER_CALLS}{{process}}[window])) > 0)"
 )
 """Seconds of one call on each rank. A call counts when it ends, so that only a mean over whole calls means something."""
-_STEPS: Final = "(sum by (verl_run_id) (increase(verl_step_duration_seconds_count{run}[window])) > 0)"
+_STEPS: Final = f"(sum by ({label.RUN_ID}) (increase({metric.STEP_DURATION}_count{{run}}[window])) > 0)"
 
 
 def durations() -> Panel:
     """How are durations of steps spread?"""
     text = "Steps by their duration; all chosen runs together. A diamond opens the trace of one step, where there is a trace store."
-    asked = buckets("sum by (le) (increase(verl_step_duration_seconds_bucket{run}[window]))")
-    return panels.heat("Durations of steps", text, "s", asked)
+    target = buckets(f"sum by (le) (increase({metric.STEP_DURATION}_bucket{{run}}[window]))")
+    return panels.heatmap("Durations of steps", text, "s", target)
 
 
 def step_duration() -> Panel:
     """How long is a step?"""
     text = "Mean and percentiles in the window. Percentiles are estimates between two bounds of the histogram."
-    asked = mean_and("verl_step_duration_seconds", 0.5, 0.95)
-    return panels.lines("Duration of a step", text, "s", *asked, width=12, low=0)
+    targets = mean_and(metric.STEP_DURATION, 0.5, 0.95)
+    return panels.timeseries("Duration of a step", text, "s", *targets, width=12, low=0)
 
 
 def phases() -> Panel:
@@ -56,22 +57,22 @@ def timeline() -> Panel:
 def share() -> Panel:
     """Which share of the step is each phase?"""
     text = "Share of the time of all steps in the window. The sum is below 1 where no phase was open, above 1 where two were."
-    spent = "sum by (verl_run_id, verl_phase) (increase(verl_phase_duration_seconds_sum{run}[window]))"
-    whole = "sum by (verl_run_id) (increase(verl_step_duration_seconds_sum{run}[window]))"
-    asked = query(part(spent, whole), "{{verl_run_id}} {{verl_phase}}")
-    return panels.lines("Share of each phase", text, "percentunit", asked, width=12, low=0)
+    spent = f"sum by ({label.RUN_ID}, {label.PHASE}) (increase({metric.PHASE_DURATION}_sum{{run}}[window]))"
+    whole = f"sum by ({label.RUN_ID}) (increase({metric.STEP_DURATION}_sum{{run}}[window]))"
+    target = query(part(spent, whole), f"{legend.RUN_ID} {legend.PHASE}")
+    return panels.timeseries("Share of each phase", text, "percentunit", target, width=12, low=0)
 
 
 def failures() -> Panel:
     """Which phases failed?"""
     text = "Phases and steps that ended with an error, by its class. A run may have gone on after it."
-    phase = 'sum by (verl_run_id, verl_phase, error_type) (increase(verl_phase_duration_seconds_count{run, error_type!=""}[window]))'
-    step = 'sum by (verl_run_id, error_type) (increase(verl_step_duration_seconds_count{run, error_type!=""}[window]))'
-    asked = [
-        query(phase, "{{verl_run_id}} {{verl_phase}} {{error_type}}"),
-        query(step, "{{verl_run_id}} step {{error_type}}"),
+    phase = f'sum by ({label.RUN_ID}, {label.PHASE}, {label.ERROR_TYPE}) (increase({metric.PHASE_DURATION}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
+    step = f'sum by ({label.RUN_ID}, {label.ERROR_TYPE}) (increase({metric.STEP_DURATION}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
+    targets = [
+        query(phase, f"{legend.RUN_ID} {legend.PHASE} {legend.ERROR_TYPE}"),
+        query(step, f"{legend.RUN_ID} step {legend.ERROR_TYPE}"),
     ]
-    return panels.lines("Errors", text, "short", *asked, width=12, low=0)
+    return panels.timeseries("Errors", text, "short", *targets, width=12, low=0)
 
 
 def calls() -> Panel:
@@ -80,8 +81,8 @@ def calls() -> Panel:
         "Mean time of one call, host time, on every chosen instance. A call counts when it ends. Work that the GPU does later, after the "
         "call returned, is not in it."
     )
-    asked = query(_PER_CALL, "{{instance}} {{verl_worker_method}}")
-    return panels.lines("Worker calls, by rank", text, "s", asked, width=12, low=0)
+    target = query(_PER_CALL, f"{{{{instance}}}} {legend.WORKER_METHOD}")
+    return panels.timeseries("Worker calls, by rank", text, "s", target, width=12, low=0)
 
 
 def late_ranks() -> Panel:
@@ -90,11 +91,11 @@ def late_ranks() -> Panel:
         "Slowest rank against the median rank, for each method: 1 is even. In collective calls the late rank is often the shortest one, "
         "because the others wait for it inside the call: `verl-otel explain` tells them apart."
     )
-    slowest = f"max by (verl_run_id, verl_worker_method) ({_PER_CALL})"
-    median = f"quantile by (verl_run_id, verl_worker_method) (0.5, {_PER_CALL})"
-    asked = query(f"{slowest} / ({median} > 0)", "{{verl_run_id}} {{verl_worker_method}}")
-    bounds = ((None, "transparent"), (1.5, "orange"))
-    return panels.lines("Slowest rank against the median", text, "short", asked, width=12, low=1, steps=bounds)
+    slowest = f"max by ({label.RUN_ID}, {label.WORKER_METHOD}) ({_PER_CALL})"
+    median = f"quantile by ({label.RUN_ID}, {label.WORKER_METHOD}) (0.5, {_PER_CALL})"
+    target = query(f"{slowest} / ({median} > 0)", f"{legend.RUN_ID} {legend.WORKER_METHOD}")
+    steps = ((None, "transparent"), (1.5, "orange"))
+    return panels.timeseries("Slowest rank against the median", text, "short", target, width=12, low=1, steps=steps)
 
 
 def busy() -> Panel:
@@ -103,48 +104,50 @@ def busy() -> Panel:
         "Time inside worker methods, as a share of the window. The rest is waiting for the trainer, for other roles or for data. "
         "A call that is longer than the window appears in one piece when it ends, and may show as more than 1."
     )
-    asked = grouped("sum", "instance", "rate(verl_worker_call_time_seconds_total{process}[window])")
-    return panels.lines("Share of time in calls, by rank", text, "percentunit", asked, width=12, low=0)
+    target = grouped("sum", "instance", f"rate({metric.WORKER_CALL_TIME}{{process}}[window])")
+    return panels.timeseries("Share of time in calls, by rank", text, "percentunit", target, width=12, low=0)
 
 
 def sync() -> Panel:
     """How long does the weight sync take?"""
     text = "Sending new weights to the rollout replicas: mean and 95th percentile. Where it overlaps with other work it is not lost time."
-    asked = mean_and("verl_weight_sync_duration_seconds", 0.95)
-    return panels.lines("Weight sync", text, "s", *asked, low=0)
+    targets = mean_and(metric.WEIGHT_SYNC_DURATION, 0.95)
+    return panels.timeseries("Weight sync", text, "s", *targets, low=0)
 
 
 def sync_share() -> Panel:
     """Which share of a step is the weight sync?"""
     text = "Seconds of weight sync for each step. It tells what a faster backend could save at most."
-    spent = "sum by (verl_run_id) (increase(verl_weight_sync_duration_seconds_sum{run}[window]))"
-    return panels.lines("Weight sync for each step", text, "s", query(f"{spent} / {_STEPS}"), low=0)
+    spent = f"sum by ({label.RUN_ID}) (increase({metric.WEIGHT_SYNC_DURATION}_sum{{run}}[window]))"
+    return panels.timeseries("Weight sync for each step", text, "s", query(f"{spent} / {_STEPS}"), low=0)
 
 
 def payload() -> Panel:
     """How many bytes does a sync send?"""
     text = "Bytes of the last sync that sent changes only. It is empty where whole models are sent, which is the usual case."
-    return panels.lines("Weight sync, bytes", text, "bytes", query("verl_weight_sync_payload_bytes{run}"), low=0)
+    return panels.timeseries("Weight sync, bytes", text, "bytes", query(f"{metric.WEIGHT_SYNC_PAYLOAD}{{run}}"), low=0)
 
 
 def checkpoints() -> Panel:
     """How long does a checkpoint take?"""
     text = "Mean duration of the checkpoints of the window. Training stands still meanwhile, unless they are written in the background."
-    asked = query(mean("verl_checkpoint_duration_seconds"))
-    return panels.lines("Checkpoint", text, "s", asked, low=0)
+    target = query(mean(metric.CHECKPOINT_DURATION))
+    return panels.timeseries("Checkpoint", text, "s", target, low=0)
 
 
 def checkpoint_age() -> Panel:
     """How much work would be lost now?"""
     text = "Time since the last checkpoint of runs that have not ended: what a crash now would cost. It is empty before the first one."
-    saved = "verl_checkpoint_last_timestamp_seconds{run} unless on (verl_run_id) verl_run_state{run} > 1"
-    return panels.lines("Age of the checkpoint", text, "s", grouped("max", "verl_run_id", f"time() - ({saved})"), low=0)
+    saved = f"{metric.CHECKPOINT_LAST_TIMESTAMP}{{run}} unless on ({label.RUN_ID}) {metric.RUN_STATE}{{run}} > 1"
+    return panels.timeseries(
+        "Age of the checkpoint", text, "s", grouped("max", label.RUN_ID, f"time() - ({saved})"), low=0
+    )
 
 
 def validation() -> Panel:
     """How long does a validation take?"""
     text = "Mean duration of the validations of the window. They lie outside of steps."
-    return panels.lines("Validation", text, "s", query(mean("verl_validation_duration_seconds")), low=0)
+    return panels.timeseries("Validation", text, "s", query(mean(metric.VALIDATION_DURATION)), low=0)
 
 
 def stalls() -> Panel:
@@ -152,17 +155,17 @@ def stalls() -> Panel:
     text = (
         "Stalls and crashes that were found, by reason, since the start. Stacks and open work are in the run directory."
     )
-    asked = grouped("sum", "verl_run_id, reason", "verl_stalls_total{run}")
-    return panels.lines(
-        "Stalls and crashes", text, "short", asked, width=12, low=0, links=[links.to_board("overview", "Overview")]
+    target = grouped("sum", f"{label.RUN_ID}, reason", f"{metric.STALLS}{{run}}")
+    return panels.timeseries(
+        "Stalls and crashes", text, "short", target, width=12, low=0, links=[links.to_board("overview", "Overview")]
     )
 
 
 def restarts() -> Panel:
     """Were workers started again?"""
     text = "Processes that Ray started again in the place of one that had died, since the start. Each has lost what it had in memory."
-    asked = grouped("sum", "verl_run_id, verl_role, reason", "verl_worker_restarts_total{run}")
-    return panels.lines("Restarted workers", text, "short", asked, width=12, low=0)
+    target = grouped("sum", f"{label.RUN_ID}, {label.ROLE}, reason", f"{metric.WORKER_RESTARTS}{{run}}")
+    return panels.timeseries("Restarted workers", text, "short", target, width=12, low=0)
 
 
 BOARD: Final = Board(

@@ -11,9 +11,10 @@ from typing import Final
 
 from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
-from dashboards.parts.bounds import find as find_bound
+from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import part, plain, query
+from dashboards.parts.thresholds import find_threshold
 
 
 def _scalars(
@@ -26,18 +27,18 @@ def _scalars(
     low: float | None = None,
     steps: panels.Steps = (),
 ) -> Panel:
-    """Return curves of values of `Tracking.log`.
+    """Return a time series panel of values of `Tracking.log`.
 
     Args:
         title: Title.
-        text: What it shows, and what it does not prove.
+        text: Description: what it shows, and its limits.
         unit: Grafana's name of the unit.
-        names: What each metric is called.
+        names: Legend of each metric.
         width: Columns, of 24.
-        low: Where the axis begins.
-        steps: Bounds that are drawn.
+        low: Minimum of the axis.
+        steps: Thresholds, drawn as lines.
     """
-    return panels.lines(title, text, unit, *plain(names), width=width, low=low, steps=steps)
+    return panels.timeseries(title, text, unit, *plain(names), width=width, low=low, steps=steps)
 
 
 def policy_loss() -> Panel:
@@ -45,28 +46,28 @@ def policy_loss() -> Panel:
     text = (
         "Loss of the policy gradient. Its size depends on advantages and on how tokens are averaged; it need not fall."
     )
-    return _scalars("Policy loss", text, "short", {"verl_actor_pg_loss": "", "verl_actor_loss": "with all terms"})
+    return _scalars("Policy loss", text, "short", {scalar("actor/pg_loss"): "", scalar("actor/loss"): "with all terms"})
 
 
 def value_loss() -> Panel:
     """Does the critic learn?"""
     text = "Loss of the value model; empty without a critic (GRPO and its like). It should fall and stay low; a jump goes before a fall of the reward."
-    return _scalars("Value loss", text, "short", {"verl_critic_vf_loss": ""}, low=0)
+    return _scalars("Value loss", text, "short", {scalar("critic/vf_loss"): ""}, low=0)
 
 
 def explained() -> Panel:
     """Does the critic explain the returns?"""
     text = "Share of the variance of returns that values explain: 1 is all, 0 no better than the mean, below 0 worse than it. Empty without a critic."
-    return _scalars("Explained variance", text, "short", {"verl_critic_vf_explained_var": ""})
+    return _scalars("Explained variance", text, "short", {scalar("critic/vf_explained_var"): ""})
 
 
 def clipped() -> Panel:
     """How often does the clip hold?"""
     text = "Share of tokens whose ratio was clipped. 0 throughout: steps are small, or each batch is used once. High: steps are too big."
     names = {
-        "verl_actor_pg_clipfrac": "policy",
-        "verl_actor_pg_clipfrac_lower": "policy, lower",
-        "verl_critic_vf_clipfrac": "value",
+        scalar("actor/pg_clipfrac"): "policy",
+        scalar("actor/pg_clipfrac_lower"): "policy, lower",
+        scalar("critic/vf_clipfrac"): "value",
     }
     return _scalars("Clip fraction", text, "percentunit", names, low=0)
 
@@ -75,35 +76,43 @@ def gradients() -> Panel:
     """How big are the gradients?"""
     text = "Norm before clipping. A single peak is noise; a rise over many steps is not."
     return _scalars(
-        "Gradient norm", text, "short", {"verl_actor_grad_norm": "actor", "verl_critic_grad_norm": "critic"}, low=0
+        "Gradient norm",
+        text,
+        "short",
+        {scalar("actor/grad_norm"): "actor", scalar("critic/grad_norm"): "critic"},
+        low=0,
     )
 
 
 def rate() -> Panel:
     """What is the learning rate?"""
     text = "Learning rate of the last mini-batch of the step: what the schedule says, and not what an adaptive optimiser makes of it."
-    return _scalars("Learning rate", text, "sci", {"verl_actor_lr": "actor", "verl_critic_lr": "critic"}, low=0)
+    return _scalars("Learning rate", text, "sci", {scalar("actor/lr"): "actor", scalar("critic/lr"): "critic"}, low=0)
 
 
 def reference_kl() -> Panel:
     """How far is the policy from the reference?"""
     text = "KL to the reference model, as a loss term and as a penalty in the reward: whichever is configured. It grows over a training."
-    names = {"verl_actor_kl_loss": "loss term", "verl_actor_reward_kl_penalty": "in the reward"}
+    names = {scalar("actor/kl_loss"): "loss term", scalar("actor/reward_kl_penalty"): "in the reward"}
     return _scalars("KL to the reference", text, "short", names)
 
 
 def policy_kl() -> Panel:
     """How far does one step go?"""
     text = "KL between the policy before and after the step, estimated (it may be negative). Above 0.1 steps are aggressive, below 0.005 timid."
-    bounds = ((None, "transparent"), (find_bound("policy_kl_high"), "orange"), (find_bound("policy_kl_stop"), "red"))
-    return _scalars("Policy KL", text, "short", {"verl_actor_ppo_kl": ""}, steps=bounds)
+    steps = (
+        (None, "transparent"),
+        (find_threshold("policy_kl_high"), "orange"),
+        (find_threshold("policy_kl_stop"), "red"),
+    )
+    return _scalars("Policy KL", text, "short", {scalar("actor/ppo_kl"): ""}, steps=steps)
 
 
 def entropy() -> Panel:
     """Does the policy still explore?"""
     text = "Entropy per token, in nats. A fast fall to 0 is a collapse. The two differ in how tokens are averaged."
     return _scalars(
-        "Entropy", text, "short", {"verl_actor_entropy": "", "verl_actor_entropy_loss": "as a loss term"}, low=0
+        "Entropy", text, "short", {scalar("actor/entropy"): "", scalar("actor/entropy_loss"): "as a loss term"}, low=0
     )
 
 
@@ -111,10 +120,10 @@ def rewards() -> Panel:
     """What does the step train on?"""
     text = "Score as the reward function gave it, and reward after a KL penalty, if there is one: mean, smallest and largest."
     names = {
-        "verl_critic_score_mean": "score",
-        "verl_critic_rewards_mean": "reward",
-        "verl_critic_rewards_min": "smallest",
-        "verl_critic_rewards_max": "largest",
+        scalar("critic/score/mean"): "score",
+        scalar("critic/rewards/mean"): "reward",
+        scalar("critic/rewards/min"): "smallest",
+        scalar("critic/rewards/max"): "largest",
     }
     return _scalars("Score and reward", text, "short", names)
 
@@ -125,14 +134,14 @@ def spread() -> Panel:
         "Scores that each step trained on: smallest, median and largest. Where they are one line, every sample was worth the same. A single "
         "largest value far above the others may be a hole in the reward function."
     )
-    names = {"verl_reward_score_min": "smallest", "verl_reward_score_p50": "median", "verl_reward_score_max": "largest"}
-    return panels.lines("Scores of a step", text, "short", *plain(names, "verl_run_id, verl_data_source"))
+    names = {metric.REWARD_SCORE_MIN: "smallest", metric.REWARD_SCORE_P50: "median", metric.REWARD_SCORE_MAX: "largest"}
+    return panels.timeseries("Scores of a step", text, "short", *plain(names, f"{label.RUN_ID}, {label.DATA_SOURCE}"))
 
 
 def advantages() -> Panel:
     """Are there advantages to learn from?"""
     text = "Advantages over all tokens of the step: mean, smallest and largest. All at 0: every group has equal rewards, nothing is learnt."
-    names = {f"verl_critic_advantages_{each}": each for each in ("mean", "min", "max")}
+    names = {scalar(f"critic/advantages/{aggregate}"): aggregate for aggregate in ("mean", "min", "max")}
     return _scalars("Advantages", text, "short", names)
 
 
@@ -143,34 +152,34 @@ def returns() -> Panel:
         "Returns and values",
         text,
         "short",
-        {"verl_critic_returns_mean": "returns", "verl_critic_values_mean": "values"},
+        {scalar("critic/returns/mean"): "returns", scalar("critic/values/mean"): "values"},
     )
 
 
 def bins() -> Panel:
     """How are the scores spread?"""
     text = "Share of samples in each bin of the score, by its lower bound, once a run. The mean hides two hills; this does not."
-    binned = "sum by (verl_reward_bin) (rate(verl_reward_samples_total{run}[window]))"
-    every = "sum (rate(verl_reward_samples_total{run}[window]))"
-    asked = query(part(binned, every, on=""), "{{verl_reward_bin}}")
-    return panels.stacked("Scores by bin", text, "percentunit", asked, high=1)
+    binned = f"sum by ({label.REWARD_BIN}) (rate({metric.REWARD_SAMPLES}{{run}}[window]))"
+    every = f"sum (rate({metric.REWARD_SAMPLES}{{run}}[window]))"
+    target = query(part(binned, every, on=""), legend.REWARD_BIN)
+    return panels.stacked("Scores by bin", text, "percentunit", target, high=1)
 
 
 def lengths() -> Panel:
     """How long are the responses?"""
     text = "Tokens of responses, and the configured bound. Longer responses with the same reward are a warning, and cost time."
-    asked = plain({f"verl_response_length_{each}": each for each in ("mean", "max", "min")})
-    bound = query('verl_limit{run, verl_limit_name="response_tokens"}', "{{verl_run_id}} bound")
-    return panels.lines("Length of responses", text, "short", *asked, bound, low=0)
+    targets = plain({scalar(f"response_length/{aggregate}"): aggregate for aggregate in ("mean", "max", "min")})
+    bound = query(f'{metric.LIMIT}{{run, {label.LIMIT}="response_tokens"}}', f"{legend.RUN_ID} bound")
+    return panels.timeseries("Length of responses", text, "short", *targets, bound, low=0)
 
 
 def cut() -> Panel:
     """How many responses are cut off?"""
     text = "Share of responses and of prompts that reached the bound, and of samples that were aborted. A cut response has no end to be rewarded for."
     names = {
-        "verl_response_length_clip_ratio": "responses",
-        "verl_prompt_length_clip_ratio": "prompts",
-        "verl_response_aborted_ratio": "aborted",
+        scalar("response_length/clip_ratio"): "responses",
+        scalar("prompt_length/clip_ratio"): "prompts",
+        scalar("response/aborted_ratio"): "aborted",
     }
     return _scalars("Cut off at the bound", text, "percentunit", names, low=0)
 
@@ -179,7 +188,7 @@ def utilization() -> Panel:
     """How much of the GPUs' arithmetic is used?"""
     text = "Model FLOPs utilisation as verl estimates it, of the update alone: the rollout is not in it. 0 where verl does not know the model or the device."
     return _scalars(
-        "MFU", text, "percentunit", {"verl_perf_mfu_actor": "actor", "verl_perf_mfu_critic": "critic"}, low=0
+        "MFU", text, "percentunit", {scalar("perf/mfu/actor"): "actor", scalar("perf/mfu/critic"): "critic"}, low=0
     )
 
 
@@ -190,29 +199,32 @@ def mismatch() -> Panel:
         "precision, stale weights or a wrong template, and training is off-policy without saying so."
     )
     return _scalars(
-        "Rollout against trainer", text, "short", {"verl_rollout_corr_kl": "KL", "verl_rollout_corr_k3_kl": "KL (k3)"}
+        "Rollout against trainer",
+        text,
+        "short",
+        {scalar("rollout_corr/kl"): "KL", scalar("rollout_corr/k3_kl"): "KL (k3)"},
     )
 
 
 def probabilities() -> Panel:
     """How far apart are the probabilities?"""
     text = "Difference of the probabilities of sampled tokens, engine against trainer: mean and largest. Needs `rollout.calculate_log_probs`."
-    names = {"verl_training_rollout_probs_diff_mean": "mean", "verl_training_rollout_probs_diff_max": "largest"}
+    names = {scalar("training/rollout_probs_diff_mean"): "mean", scalar("training/rollout_probs_diff_max"): "largest"}
     return _scalars("Difference of probabilities", text, "short", names, low=0)
 
 
 def perplexity() -> Panel:
     """Do both sides find the tokens equally likely?"""
     text = "Perplexity by the trainer against that by the engine: 1 is agreement."
-    return _scalars("Ratio of perplexities", text, "short", {"verl_rollout_corr_ppl_ratio": ""})
+    return _scalars("Ratio of perplexities", text, "short", {scalar("rollout_corr/ppl_ratio"): ""})
 
 
 def off_policy() -> Panel:
     """How many versions behind are the samples?"""
     text = "Model versions between generation and training, as verl logs them: mean and largest of each step. 0 is on-policy."
     names = {
-        "verl_training_off_policy_trajectory_staleness_mean": "mean",
-        "verl_training_off_policy_trajectory_staleness_max": "largest",
+        scalar("training/off_policy/trajectory_staleness/mean"): "mean",
+        scalar("training/off_policy/trajectory_staleness/max"): "largest",
     }
     return _scalars("Off-policy", text, "short", names, low=0)
 
@@ -220,17 +232,18 @@ def off_policy() -> Panel:
 def validation() -> Panel:
     """Is the model better?"""
     text = "Validation scores, by data source and variable. They are the proof that the reward is not; each stays until the next validation."
-    asked = query(
-        "verl_validation_score{run}", "{{verl_run_id}} {{verl_data_source}} {{verl_variable}} {{verl_aggregate}}"
+    target = query(
+        f"{metric.VALIDATION_SCORE}{{run}}",
+        f"{legend.RUN_ID} {legend.DATA_SOURCE} {legend.VARIABLE} {legend.AGGREGATE}",
     )
-    return panels.lines("Validation", text, "short", asked, width=16)
+    return panels.timeseries("Validation", text, "short", target, width=16)
 
 
 def trend() -> Panel:
     """Does it rise, beyond noise?"""
     text = "Kendall's tau of the last 20 values: 1 rises throughout, -1 falls, near 0 there is no trend. It needs no scale, and 8 values."
-    asked = query("verl_training_trend{run}", "{{verl_run_id}} {{verl_metric}}")
-    return panels.lines("Trend", text, "short", asked, low=-1, high=1)
+    target = query(f"{metric.TRAINING_TREND}{{run}}", f"{legend.RUN_ID} {legend.METRIC}")
+    return panels.timeseries("Trend", text, "short", target, low=-1, high=1)
 
 
 BOARD: Final = Board(

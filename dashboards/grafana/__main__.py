@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Photograph every board in a real Grafana (GRAFANA_HOME), over a real Prometheus that is filled with recorded runs.
+"""Take a screenshot of every board in a real Grafana (GRAFANA_HOME), over a real Prometheus that is filled with recorded runs.
 
 Example:
   GRAFANA_HOME=grafana-13.0.0 python -m dashboards.grafana pictures --recorded runs/20261121-142154-8167 --scrape 1 --set window=30s
@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dashboards import shelf
-from dashboards.grafana import camera, server
+from dashboards import loader
+from dashboards.grafana import screenshots, server
 from dashboards.grafana.client import Grafana, GrafanaError
 from dashboards.preview import recording
 from dashboards.preview import server as prometheus_server
@@ -29,21 +29,21 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Photograph the boards; return 1 if one lacks or shows an error, 2 if a program that is needed is not there."""
+    """Take screenshots of the boards; return 1 if one lacks or shows an error, 2 if a program that is needed is not there."""
     parsed = _parse(arguments)
     try:
         home = server.find(os.environ)
-        with camera.open_browser() as browser, tempfile.TemporaryDirectory() as folder:
+        with screenshots.open_browser() as browser, tempfile.TemporaryDirectory() as folder:
             text = Path(folder) / "recorded.txt"
             period = recording.write(recording.read_all(parsed.recorded, parsed.samples), text, parsed.scrape)
             with (
                 prometheus_server.serve(text, Path(folder), parsed.scrape) as prometheus,
                 server.serve(home, prometheus.url.removeprefix("http://"), Path(folder)) as grafana,
             ):
-                return _photograph_all(parsed, browser, grafana, period)
+                return _capture_all(parsed, browser, grafana, period)
     except (
         server.MissingGrafanaError,
-        camera.MissingBrowserError,
+        screenshots.MissingBrowserError,
         prometheus_server.MissingProgramError,
         FileNotFoundError,
     ) as error:
@@ -72,7 +72,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--samples", type=Path, metavar="DIR", help="what a run lacks, from the samples in this folder")
     parser.add_argument(
-        "--board", action="append", choices=[*shelf.read()], metavar="NAME", help="this board only; may be repeated"
+        "--board", action="append", choices=[*loader.read()], metavar="NAME", help="this board only; may be repeated"
     )
     parser.add_argument("--scrape", type=float, default=10.0, metavar="SECONDS", help="scrape interval (%(default)g)")
     parser.add_argument(
@@ -85,30 +85,30 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     return parser.parse_args(arguments)
 
 
-def _photograph_all(parsed: argparse.Namespace, browser: Browser, grafana: Grafana, period: tuple[float, float]) -> int:
-    """Photograph every board that is asked for, and say of each what is wrong with it."""
-    boards = {name: board for name, board in shelf.read().items() if not parsed.board or name in parsed.board}
-    chosen = {name: value for name, _, value in (each.partition("=") for each in parsed.set)}
+def _capture_all(parsed: argparse.Namespace, browser: Browser, grafana: Grafana, period: tuple[float, float]) -> int:
+    """Take a screenshot of every board that is selected, and print its problems."""
+    boards = {name: board for name, board in loader.read().items() if not parsed.board or name in parsed.board}
+    chosen = {name: value for name, _, value in (assignment.partition("=") for assignment in parsed.set)}
     parsed.folder.mkdir(parents=True, exist_ok=True)
     print(f"Grafana {grafana.read_version()}, {len(boards)} boards")
     missing = grafana.wait_for([board["uid"] for board in boards.values()])
-    wrong = 0
+    failed = 0
     for name, board in boards.items():
         if board["uid"] in missing:
             print(f"{name}: Grafana does not have it")
-            wrong += 1
+            failed += 1
             continue
         problems = grafana.check(board)
-        address = camera.write_address(grafana.url, board, period, chosen)
-        photo = camera.photograph(browser, address, board, parsed.folder / f"{name}.png")
-        problems += photo.errors
-        print(f"{photo.path}: {len(photo.empty)} panels without data, {len(problems)} errors")
-        for title in photo.empty:
+        address = screenshots.write_address(grafana.url, board, period, chosen)
+        screenshot = screenshots.capture(browser, address, board, parsed.folder / f"{name}.png")
+        problems += screenshot.errors
+        print(f"{screenshot.path}: {len(screenshot.empty)} panels without data, {len(problems)} errors")
+        for title in screenshot.empty:
             print(f"  no data: {title}")
         for problem in problems:
             print(f"  error: {problem}")
-        wrong += bool(problems)
-    return 1 if wrong else 0
+        failed += bool(problems)
+    return 1 if failed else 0
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A board: rows of panels, laid out from left to right, with the variables, links and marks that all boards share."""
+"""A board: rows of panels, laid out from left to right, with the variables, links and annotations that all boards share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import Dashboard, DashboardCursorSync, GridPos
 from grafana_foundation_sdk.models.dashboard import Panel as PanelModel
 
-from dashboards.parts import links, marks, variables
+from dashboards.parts import annotations, links, variables
 from dashboards.parts.panels import Panel
 
 COLUMNS: Final = 24
@@ -28,7 +28,7 @@ class Row:
     title: str
     panels: tuple[Make, ...]
     folded: bool = False
-    """Whether it is folded until somebody opens it: its queries are not asked before."""
+    """Whether it is collapsed at first: its queries run only when it is opened."""
 
 
 @dataclass(frozen=True)
@@ -44,24 +44,24 @@ class Board:
 
     def build(self) -> Dashboard:
         """Return the board as Grafana's classic model."""
-        made = dashboard.Dashboard(self.title)
-        self._describe(made)
-        self._place(made)
-        board = made.build()
+        builder = dashboard.Dashboard(self.title)
+        self._describe(builder)
+        self._place(builder)
+        board = builder.build()
         board.schema_version = SCHEMA
         return board
 
-    def _describe(self, made: dashboard.Dashboard) -> None:
-        """Say what is above the panels."""
-        made.uid(links.UIDS[self.name]).description(self.text).tags([links.TAG, "generated"]).readonly()
-        made.refresh("30s").time("now-6h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
+    def _describe(self, builder: dashboard.Dashboard) -> None:
+        """Set what is above the panels."""
+        builder.uid(links.UIDS[self.name]).description(self.text).tags([links.TAG, "generated"]).readonly()
+        builder.refresh("30s").time("now-6h", "now").timezone("browser").tooltip(DashboardCursorSync.CROSSHAIR)
         for variable in self.variables:
-            made.with_variable(variable())
-        for mark in marks.every():
-            made.annotation(mark)
-        made.link(links.boards())
+            builder.with_variable(variable())
+        for annotation in annotations.make_all():
+            builder.annotation(annotation)
+        builder.link(links.boards())
 
-    def _place(self, made: dashboard.Dashboard) -> None:
+    def _place(self, builder: dashboard.Dashboard) -> None:
         """Add the rows, each below the last."""
         y, number = 0, 0
         for row in self.rows:
@@ -74,15 +74,15 @@ class Board:
             if row.folded:
                 for panel in placed:
                     heading.with_panel(_Built(panel))  # type: ignore[arg-type]
-            made.with_row(heading)
+            builder.with_row(heading)
             if not row.folded:
                 for panel in placed:
-                    made.with_panel(_Built(panel))  # type: ignore[arg-type]
+                    builder.with_panel(_Built(panel))  # type: ignore[arg-type]
             y = y + 1 if row.folded else bottom
 
 
 class _Built:
-    """A panel that is built already, where a builder is expected."""
+    """Adapts a built panel to an interface that expects a builder."""
 
     def __init__(self, panel: PanelModel) -> None:
         self._panel = panel

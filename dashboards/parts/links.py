@@ -9,6 +9,8 @@ from typing import Final
 from grafana_foundation_sdk.builders import dashboard
 from grafana_foundation_sdk.models.dashboard import DashboardLinkType
 
+from dashboards.parts.names import label
+
 TAG: Final = "verl-otel"
 UIDS: Final = {
     "overview": "verl-run-overview",
@@ -25,8 +27,8 @@ UIDS: Final = {
 
 def boards() -> dashboard.DashboardLink:
     """Return the list of all boards, at the top of each."""
-    made = dashboard.DashboardLink("verl boards").type(DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(True)
-    return made.keep_time(True).include_vars(True).icon("external link").tooltip("The other boards, of the same runs")
+    link = dashboard.DashboardLink("verl boards").type(DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(True)
+    return link.keep_time(True).include_vars(True).icon("external link").tooltip("The other boards, of the same runs")
 
 
 def to_board(board: str, title: str) -> dashboard.DashboardLink:
@@ -37,7 +39,7 @@ def to_board(board: str, title: str) -> dashboard.DashboardLink:
         title: What the link says.
     """
     address = (
-        f"/d/{UIDS[board]}?${{__url_time_range}}&${{datasource:queryparam}}&var-run=${{__field.labels.verl_run_id}}"
+        f"/d/{UIDS[board]}?${{__url_time_range}}&${{datasource:queryparam}}&var-run=${{__field.labels.{label.RUN_ID}}}"
     )
     return dashboard.DashboardLink(title).url(address)
 

@@ -1,3 +1,3 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Boards as pictures, without Grafana: variables and queries are evaluated from the JSON, on a real Prometheus."""
+"""Renders boards as images without Grafana: variables and queries are read from the JSON and evaluated by a real Prometheus."""

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Draw boards as pictures, without Grafana, from the data of a real Prometheus.
+"""Render boards as images without Grafana, with the data of a real Prometheus.
 
 Examples:
   python -m dashboards.preview pictures --url http://127.0.0.1:9090
@@ -17,13 +17,13 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from dashboards import shelf
+from dashboards import loader
 from dashboards.preview import interpolation, page, recording, server
 from dashboards.preview.client import Prometheus, QueryError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Draw every board, or those that are named; return 1 if Prometheus refused a query, 2 if it is not there."""
+    """Render all boards or the given ones; return 1 if Prometheus rejected a query, 2 if it is missing."""
     parsed = _parse(arguments)
     try:
         with _source(parsed) as (prometheus, period):
@@ -72,7 +72,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 @contextlib.contextmanager
 def _source(parsed: argparse.Namespace) -> Iterator[tuple[Prometheus, interpolation.Period]]:
-    """Yield the Prometheus that is asked, and the time range."""
+    """Yield the Prometheus to query, and the time range."""
     if not parsed.recorded:
         end = parsed.end or time.time()
         yield Prometheus(parsed.url), interpolation.Period(parsed.start or end - 3600, end, parsed.scrape)
@@ -86,22 +86,24 @@ def _source(parsed: argparse.Namespace) -> Iterator[tuple[Prometheus, interpolat
 
 
 def _draw(parsed: argparse.Namespace, prometheus: Prometheus, period: interpolation.Period) -> int:
-    chosen = {name: (value,) for name, _, value in (each.partition("=") for each in parsed.set)}
+    chosen = {name: (value,) for name, _, value in (assignment.partition("=") for assignment in parsed.set)}
     if parsed.run:
         chosen["run"] = tuple(parsed.run)
     parsed.folder.mkdir(parents=True, exist_ok=True)
     refused = 0
-    for name, board in shelf.read().items():
+    for name, board in loader.read().items():
         if parsed.board and name not in parsed.board:
             continue
         values = interpolation.evaluate(board, prometheus, period, chosen)
-        drawn = page.draw(board, values, prometheus, parsed.folder / f"{name}.png")
-        print(f"{drawn.path}: {len(drawn.empty)} panels without data, {len(drawn.refused)} refused")
-        for title in drawn.empty:
+        drawn_panels = page.draw(board, values, prometheus, parsed.folder / f"{name}.png")
+        print(
+            f"{drawn_panels.path}: {len(drawn_panels.empty)} panels without data, {len(drawn_panels.refused)} refused"
+        )
+        for title in drawn_panels.empty:
             print(f"  no data: {title}")
-        for title in drawn.refused:
+        for title in drawn_panels.refused:
             print(f"  refused: {title}")
-        refused += len(drawn.refused)
+        refused += len(drawn_panels.refused)
     return 1 if refused else 0
 
 

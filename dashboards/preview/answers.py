@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the queries of a panel answer: curves, or the rows of a table after its transformations."""
+"""Evaluates the queries of a panel: curves, or the rows of a table after its transformations."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ class Curve:
 
 
 def curves(panel: Mapping[str, Any], values: Values, prometheus: Prometheus, scoped: Mapping[str, str]) -> list[Curve]:
-    """Return what the queries of a panel find, in their order. Raises `QueryError`."""
-    found = []
+    """Return the results of the queries of a panel, in their order. Raises `QueryError`."""
+    panel_curves = []
     for target in panel["targets"]:
         legend = target.get("legendFormat", "")
         answer = _ask(target, values, prometheus, scoped)
-        found.extend(Curve(_name(legend, series.labels), series) for series in answer)
-    return found
+        panel_curves.extend(Curve(_name(legend, series.labels), series) for series in answer)
+    return panel_curves
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Something that happened, on every time axis."""
+    """An annotation, drawn on every time axis."""
 
     name: str
     color: str
@@ -46,21 +46,21 @@ class Mark:
 
 
 def marks(board: Mapping[str, Any], values: Values, prometheus: Prometheus) -> list[Mark]:
-    """Return what the annotations of a board find that are switched on: the beginning of each. Raises `QueryError`."""
-    found = []
+    """Return the annotations of a board that are enabled. Raises `QueryError`."""
+    shown_marks = []
     period = values.period
-    for each in board["annotations"]["list"]:
-        if not each["enable"] or "expr" not in each:
+    for annotation in board["annotations"]["list"]:
+        if not annotation["enable"] or "expr" not in annotation:
             continue
-        for series in prometheus.ask_range(values.fill(each["expr"]), period.start, period.end, period.step):
+        for series in prometheus.ask_range(values.fill(annotation["expr"]), period.start, period.end, period.step):
             start = end = series.times[0]
             for time in series.times[1:]:
                 if time - end > period.step * 1.5:  # neighbours are one mark, as in Grafana
-                    found.append(Mark(each["name"], each["iconColor"], start, end))
+                    shown_marks.append(Mark(annotation["name"], annotation["iconColor"], start, end))
                     start = time
                 end = time
-            found.append(Mark(each["name"], each["iconColor"], start, end))
-    return found
+            shown_marks.append(Mark(annotation["name"], annotation["iconColor"], start, end))
+    return shown_marks
 
 
 def _ask(target: Mapping[str, Any], values: Values, prometheus: Prometheus, scoped: Mapping[str, str]) -> list[Series]:
@@ -74,11 +74,11 @@ def _ask(target: Mapping[str, Any], values: Values, prometheus: Prometheus, scop
 def _name(legend: str, labels: Mapping[str, str]) -> str:
     if not legend or legend == "__auto":
         return ", ".join(f"{key}={value}" for key, value in sorted(labels.items())) or "value"
-    return " ".join(_LEGEND.sub(lambda found: labels.get(found[1], ""), legend).split())
+    return " ".join(_LEGEND.sub(lambda match: labels.get(match[1], ""), legend).split())
 
 
 def table(panel: Mapping[str, Any], values: Values, prometheus: Prometheus) -> list[Row]:
-    """Return the rows of a table, its transformations done. Raises `QueryError`."""
+    """Return the rows of a table after its transformations. Raises `QueryError`."""
     many = len(panel["targets"]) > 1
     rows: list[Row] = []
     for target in panel["targets"]:
@@ -87,7 +87,7 @@ def table(panel: Mapping[str, Any], values: Values, prometheus: Prometheus) -> l
         rows.extend({"Time": series.times[-1], **series.labels, field: series.values[-1]} for series in answer)
     for step in panel.get("transformations", ()):
         rows = _TRANSFORMATIONS[step["id"]](rows, step["options"])
-    by = [each["displayName"] for each in panel["options"].get("sortBy", ())]
+    by = [order["displayName"] for order in panel["options"].get("sortBy", ())]
     for column in by:
         rows.sort(key=lambda row: (column in row, row.get(column, 0)), reverse=True)
     return rows
@@ -97,9 +97,12 @@ def _merge(rows: list[Row], _: Mapping[str, Any]) -> list[Row]:
     """Join rows whose common fields are equal, as Grafana's `merge` does."""
     merged: list[Row] = []
     for row in rows:
-        for known in merged:
-            if all(known[key] == row[key] for key in known.keys() & row.keys()) and not row.keys() <= known.keys():
-                known.update(row)
+        for merged_row in merged:
+            if (
+                all(merged_row[key] == row[key] for key in merged_row.keys() & row.keys())
+                and not row.keys() <= merged_row.keys()
+            ):
+                merged_row.update(row)
                 break
         else:
             merged.append(dict(row))

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a board asks of Prometheus, over its HTTP API."""
+"""A client of Prometheus's HTTP API for the queries of a board."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Final
 
 TIMEOUT: Final = 30.0
 OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-"""A Prometheus of ours is on this machine: ``http_proxy`` of the environment does not lead there."""
+"""Without proxies: the Prometheus runs on this machine."""
 
 
 class QueryError(Exception):
-    """Prometheus did not take a query; its own words."""
+    """Prometheus rejected a query; the message is its own."""
 
 
 @dataclass(frozen=True)
 class Series:
-    """One series of an answer."""
+    """One series of a result."""
 
     labels: dict[str, str]
     times: tuple[float, ...]
@@ -38,20 +38,20 @@ class Prometheus:
 
     def ask_range(self, expression: str, start: float, end: float, step: float) -> list[Series]:
         """Return the series of a query over time. Raises `QueryError`."""
-        found = self._get("query_range", query=expression, start=start, end=end, step=step)
-        return [_series(each["metric"], each["values"]) for each in found["result"]]
+        answer = self._get("query_range", query=expression, start=start, end=end, step=step)
+        return [_series(result["metric"], result["values"]) for result in answer["result"]]
 
     def ask(self, expression: str, time: float) -> list[Series]:
         """Return the series of a query at one time. Raises `QueryError`."""
-        found = self._get("query", query=expression, time=time)
-        if found["resultType"] == "scalar":
-            return [_series({}, [found["result"]])]
-        return [_series(each["metric"], [each["value"]]) for each in found["result"]]
+        answer = self._get("query", query=expression, time=time)
+        if answer["resultType"] == "scalar":
+            return [_series({}, [answer["result"]])]
+        return [_series(result["metric"], [result["value"]]) for result in answer["result"]]
 
     def label_values(self, selector: str, label: str, start: float, end: float) -> list[str]:
-        """Return the values of a label of the series that a selector finds. Raises `QueryError`."""
-        found = self._get(f"label/{label}/values", **{"match[]": selector, "start": start, "end": end})
-        return [str(value) for value in found]
+        """Return the values of a label of the series that a selector matches. Raises `QueryError`."""
+        answer = self._get(f"label/{label}/values", **{"match[]": selector, "start": start, "end": end})
+        return [str(value) for value in answer]
 
     def _get(self, path: str, **parameters: object) -> Any:
         address = f"{self.url.rstrip('/')}/api/v1/{path}?{urllib.parse.urlencode(parameters)}"

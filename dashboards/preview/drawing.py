@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One function for each kind of panel: what Grafana would show, drawn by matplotlib."""
+"""Draws panels with matplotlib as Grafana would: one function per panel type."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ NAMED: Final = {
     "dark-purple": "#8F3BB8", "light-blue": "#8AB8FF",
 }  # fmt: skip
 MAX_NAMES: Final = 8
-"""Names in a legend; how many more there are is said."""
+"""Maximum number of names in a legend; the number of the others is shown."""
 
 
 def _dates(times: Sequence[float]) -> np.ndarray:
-    return date2num([datetime.fromtimestamp(each, tz=timezone.utc) for each in times])
+    return date2num([datetime.fromtimestamp(time, tz=timezone.utc) for time in times])
 
 
 def _frame(axes: Axes, period: tuple[float, float], unit: str) -> None:
-    """Set what every panel with a time axis has."""
+    """Configure the axes of a panel over time."""
     axes.set_xlim(*_dates(period))
     locator = AutoDateLocator(minticks=3, maxticks=8)
     axes.xaxis.set_major_locator(locator)
@@ -60,19 +60,19 @@ def _name(axes: Axes, names: Sequence[tuple[str, str]]) -> None:
         x += size
 
 
-def draw_lines(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], period: tuple[float, float]) -> None:
-    """Draw curves, stacked where the panel says so."""
+def draw_lines(axes: Axes, panel: Mapping[str, Any], curves: Sequence[Curve], period: tuple[float, float]) -> None:
+    """Draw curves, stacked if the panel is configured so."""
     defaults = panel["fieldConfig"]["defaults"]
     unit = defaults["unit"]
     _frame(axes, period, unit)
     names = []
     if defaults["custom"].get("stacking", {}).get("mode") == "normal":
-        times = sorted({time for curve in found for time in curve.series.times})
-        layers = [_on_grid(curve, times) for curve in found]
-        drawn = axes.stackplot(_dates(times), *layers, colors=COLORS, alpha=0.75, linewidth=0) if times else []
-        names = [(curve.name, COLORS[index % len(COLORS)]) for index, curve in enumerate(found[: len(drawn)])]
+        times = sorted({time for curve in curves for time in curve.series.times})
+        layers = [_on_grid(curve, times) for curve in curves]
+        areas = axes.stackplot(_dates(times), *layers, colors=COLORS, alpha=0.75, linewidth=0) if times else []
+        names = [(curve.name, COLORS[index % len(COLORS)]) for index, curve in enumerate(curves[: len(areas)])]
     else:
-        for index, curve in enumerate(found):
+        for index, curve in enumerate(curves):
             color = COLORS[index % len(COLORS)]
             alone = len(curve.series.times) == 1
             axes.plot(
@@ -90,26 +90,26 @@ def draw_lines(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], per
 
 
 def _on_grid(curve: Curve, times: Sequence[float]) -> list[float]:
-    known = dict(zip(curve.series.times, curve.series.values, strict=True))
-    return [0.0 if math.isnan(known.get(time, 0.0)) else known.get(time, 0.0) for time in times]
+    value_at = dict(zip(curve.series.times, curve.series.values, strict=True))
+    return [0.0 if math.isnan(value_at.get(time, 0.0)) else value_at.get(time, 0.0) for time in times]
 
 
 def draw_marks(axes: Axes, marks: Sequence[Mark]) -> None:
-    """Draw what happened as upright lines."""
+    """Draw annotations as vertical lines."""
     for mark in marks:
         color = NAMED.get(mark.color, INK)
         axes.axvline(float(_dates([mark.start])[0]), color=color, linewidth=0.7, linestyle=":")
 
 
-def draw_numbers(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], _: tuple[float, float]) -> None:
+def draw_numbers(axes: Axes, panel: Mapping[str, Any], curves: Sequence[Curve], _: tuple[float, float]) -> None:
     """Draw the last value of each curve as a number."""
     axes.axis("off")
     defaults = panel["fieldConfig"]["defaults"]
-    for index, curve in enumerate(found[:3]):
-        value = next((each for each in reversed(curve.series.values) if not math.isnan(each)), math.nan)
+    for index, curve in enumerate(curves[:3]):
+        value = next((value for value in reversed(curve.series.values) if not math.isnan(value)), math.nan)
         text, color = _words(defaults, value)
-        y = 0.62 - 0.38 * index if len(found) > 1 else 0.5
-        size = 11 if len(found) > 1 else 17
+        y = 0.62 - 0.38 * index if len(curves) > 1 else 0.5
+        size = 11 if len(curves) > 1 else 17
         axes.text(
             0.5,
             y,
@@ -120,16 +120,16 @@ def draw_numbers(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], _
             va="center",
             weight="bold",
         )
-        if len(found) > 1:
+        if len(curves) > 1:
             axes.text(0.5, y - 0.2, curve.name, color=INK, fontsize=5, ha="center", va="center")
 
 
 def _words(defaults: Mapping[str, Any], value: float) -> tuple[str, str]:
-    """Return what a value is called, if it has a name, and its colour."""
+    """Return the mapped text of a value, if any, and its colour."""
     for mapping in defaults.get("mappings", []):
-        said = mapping["options"].get(f"{value:g}")
-        if said:
-            return said["text"], NAMED.get(said["color"], INK)
+        option = mapping["options"].get(f"{value:g}")
+        if option:
+            return option["text"], NAMED.get(option["color"], INK)
     color = "text"
     for step in defaults.get("thresholds", {}).get("steps", []):
         if step["value"] is None or value >= step["value"]:
@@ -137,16 +137,16 @@ def _words(defaults: Mapping[str, Any], value: float) -> tuple[str, str]:
     return "", NAMED.get(color, INK)
 
 
-def draw_heat(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], period: tuple[float, float]) -> None:
-    """Draw a histogram over time: each series is one bound, whose count is less that of the bound below."""
+def draw_heat(axes: Axes, panel: Mapping[str, Any], curves: Sequence[Curve], period: tuple[float, float]) -> None:
+    """Draw a histogram over time: each series is the cumulative count of one bound."""
     _frame(axes, period, "short")
-    found = sorted(found, key=lambda curve: float(curve.series.labels.get("le", "inf")))
-    times = sorted({time for curve in found for time in curve.series.times})
+    curves = sorted(curves, key=lambda curve: float(curve.series.labels.get("le", "inf")))
+    times = sorted({time for curve in curves for time in curve.series.times})
     if not times:
         return
-    counts = np.diff(np.array([_on_grid(curve, times) for curve in found]), axis=0, prepend=0).clip(min=0)
+    counts = np.diff(np.array([_on_grid(curve, times) for curve in curves]), axis=0, prepend=0).clip(min=0)
     filled = np.nonzero(counts.sum(axis=1))[0]
-    first, last = (int(filled.min()), int(filled.max()) + 1) if filled.size else (0, len(found))
+    first, last = (int(filled.min()), int(filled.max()) + 1) if filled.size else (0, len(curves))
     shown = np.where(counts[first:last] > 0, counts[first:last], np.nan)
     extent = (*_dates((times[0], times[-1] + 1e-3)), 0, last - first)
     axes.imshow(
@@ -154,31 +154,31 @@ def draw_heat(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], peri
     )
     axes.set_xlim(*_dates(period))
     unit = panel["fieldConfig"]["defaults"].get("unit", "short")
-    names = [show(float(curve.series.labels.get("le", "inf")), unit) for curve in found[first:last]]
+    names = [show(float(curve.series.labels.get("le", "inf")), unit) for curve in curves[first:last]]
     axes.set_yticks(np.arange(1, last - first + 1), names)
     axes.grid(visible=False)
 
 
-def draw_lanes(axes: Axes, panel: Mapping[str, Any], found: Sequence[Curve], period: tuple[float, float]) -> None:
+def draw_lanes(axes: Axes, panel: Mapping[str, Any], curves: Sequence[Curve], period: tuple[float, float]) -> None:
     """Draw one lane for each series, in the colours of its values."""
     _frame(axes, period, "none")
     defaults = panel["fieldConfig"]["defaults"]
-    for index, curve in enumerate(found):
+    for index, curve in enumerate(curves):
         dates = _dates(curve.series.times)
         width = (dates[1] - dates[0]) if len(dates) > 1 else 1e-4
         for date, value in zip(dates, curve.series.values, strict=True):
             _, color = _words(defaults, value)
             if color != GROUND:
                 axes.barh(index, width, left=date, height=0.8, color=color, linewidth=0)
-    axes.set_yticks(range(len(found)), [curve.name for curve in found])
-    axes.set_ylim(max(len(found), 1) - 0.5, -0.5)
+    axes.set_yticks(range(len(curves)), [curve.name for curve in curves])
+    axes.set_ylim(max(len(curves), 1) - 0.5, -0.5)
     axes.grid(visible=False)
     words = panel["fieldConfig"]["defaults"]["mappings"][0]["options"].values()
-    _name(axes, [(each["text"], NAMED.get(each["color"], INK)) for each in words if each["color"] != "transparent"])
+    _name(axes, [(word["text"], NAMED.get(word["color"], INK)) for word in words if word["color"] != "transparent"])
 
 
 def draw_table(axes: Axes, panel: Mapping[str, Any], rows: Sequence[Row]) -> None:
-    """Draw the rows of a table, as many as there is room for."""
+    """Draw as many rows of a table as fit."""
     axes.axis("off")
     named = columns(rows, panel)
     units = _overrides(panel, "unit")
@@ -186,20 +186,20 @@ def draw_table(axes: Axes, panel: Mapping[str, Any], rows: Sequence[Row]) -> Non
     cells = [[_cell(row.get(name, ""), units.get(name, "none"), words.get(name)) for name in named] for row in rows[:7]]
     if not cells:
         return
-    made = axes.table(cellText=cells, colLabels=named, loc="upper left", cellLoc="left", edges="horizontal")
-    made.auto_set_font_size(False)
-    made.set_fontsize(6)
-    made.auto_set_column_width(list(range(len(named))))
-    for (line, _), cell in made.get_celld().items():
+    cell_table = axes.table(cellText=cells, colLabels=named, loc="upper left", cellLoc="left", edges="horizontal")
+    cell_table.auto_set_font_size(False)
+    cell_table.set_fontsize(6)
+    cell_table.auto_set_column_width(list(range(len(named))))
+    for (line, _), cell in cell_table.get_celld().items():
         cell.set(edgecolor=FAINT, linewidth=0.5)
         cell.get_text().set(color="#8AB8FF" if line == 0 else INK)
 
 
 def _overrides(panel: Mapping[str, Any], what: str) -> dict[str, Any]:
     return {
-        each["matcher"]["options"]: setting["value"]
-        for each in panel["fieldConfig"].get("overrides", [])
-        for setting in each["properties"]
+        override["matcher"]["options"]: setting["value"]
+        for override in panel["fieldConfig"].get("overrides", [])
+        for setting in override["properties"]
         if setting["id"] == what
     }
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The variables of a board as Grafana fills them in: choices from Prometheus, formats, and its own macros."""
+"""Interpolates the variables of a board as Grafana does: choices from Prometheus, formats, and built-in macros."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400}
 
 @dataclass(frozen=True)
 class Period:
-    """What a board looks at, in Unix seconds."""
+    """The time range of a board, in Unix seconds."""
 
     start: float
     end: float
     scrape: float = 10.0
-    """Seconds between two scrapes, as the data source is told in Grafana."""
+    """Seconds between two scrapes, as configured in Grafana's data source."""
     points: int = 240
     """Points of a curve."""
 
@@ -36,7 +36,7 @@ class Period:
 
     @property
     def macros(self) -> dict[str, str]:
-        """Return Grafana's own variables. Its rate interval is that of its documentation: at least four scrapes."""
+        """Return Grafana's built-in variables. The rate interval is as documented: at least four scrapes."""
         rate = max(self.step + self.scrape, 4 * self.scrape)
         span = max(1, round(self.end - self.start))
         return {"__rate_interval": f"{rate:g}s", "__interval": f"{self.step:g}s", "__range": f"{span}s"}
@@ -44,28 +44,28 @@ class Period:
 
 @dataclass(frozen=True)
 class Values:
-    """What every variable of a board is set to."""
+    """The values of all variables of a board."""
 
     chosen: Mapping[str, Choice]
     all_values: Mapping[str, str]
     period: Period
     several: frozenset[str] = frozenset()
-    """Variables that may have several values: Grafana takes each of theirs to the letter, a single one, too."""
+    """Variables that may have several values: Grafana escapes theirs, even a single one."""
 
     def fill(self, text: str, **scoped: str) -> str:
-        """Return a text with variables and macros filled in. What is unknown stays, as in Grafana.
+        """Return a text with variables and macros replaced. Unknown ones stay, as in Grafana.
 
         Args:
             text: With ``$name``, ``${name}`` or ``${name:format}``.
             **scoped: Variables that have one value here: that of a repeated panel.
         """
 
-        def replace(found: re.Match[str]) -> str:
-            name, form = found[1] or found[3], found[2] or ""
+        def replace(match: re.Match[str]) -> str:
+            name, form = match[1] or match[3], match[2] or ""
             if name in self.period.macros:
                 return self.period.macros[name]
             if name not in self.chosen:
-                return found[0]
+                return match[0]
             values = (scoped[name],) if name in scoped else self.chosen[name]
             return self._join(name, values, form)
 
@@ -90,27 +90,27 @@ def _escape(value: str) -> str:
 
 
 def evaluate(board: Mapping[str, Any], prometheus: Prometheus, period: Period, chosen: Mapping[str, Choice]) -> Values:
-    """Return the values of a board's variables, evaluated in their order as each may read those before it.
+    """Return the values of a board's variables, evaluated in their order because each may refer to previous ones.
 
     Args:
         board: Grafana's classic JSON.
         prometheus: Where values of labels come from.
-        period: What is looked at.
-        chosen: What somebody chose, by variable; the first value or what the board says where nothing is chosen.
+        period: The time range.
+        chosen: Chosen values by variable; the default of the board, else the first value, applies to the others.
     """
-    found: dict[str, Choice] = {}
+    choices: dict[str, Choice] = {}
     every: dict[str, str] = {}
-    several = frozenset(each["name"] for each in board["templating"]["list"] if each.get("multi"))
+    several = frozenset(variable["name"] for variable in board["templating"]["list"] if variable.get("multi"))
     for variable in board["templating"]["list"]:
         name = variable["name"]
         every[name] = variable.get("allValue", "")
-        sofar = Values(found, every, period, several)
-        found[name] = chosen.get(name) or _default(variable, sofar, prometheus)
-    return Values(found, every, period, several)
+        sofar = Values(choices, every, period, several)
+        choices[name] = chosen.get(name) or _default(variable, sofar, prometheus)
+    return Values(choices, every, period, several)
 
 
 def options(variable: Mapping[str, Any], sofar: Values, prometheus: Prometheus) -> list[str]:
-    """Return what a query variable offers, in its order."""
+    """Return the options of a query variable, in its order."""
     parts = _LABELS.match(str(variable["query"]))
     if parts is None:
         raise ValueError(f"not a query for values of a label: {variable['query']}")

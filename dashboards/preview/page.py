@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A board as one picture: the grid of Grafana, headings, titles, and what each panel shows."""
+"""Renders a board as one image: Grafana's grid, headings, titles and panels."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from typing import Any, Final
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
+from dashboards.loader import walk
 from dashboards.preview import answers, drawing, interpolation
 from dashboards.preview.client import Prometheus, QueryError
-from dashboards.shelf import walk
 
 WIDTH: Final = 13.0
-"""Inches of a picture."""
+"""Width of an image in inches."""
 UNIT: Final = 0.3
-"""Inches of one line of Grafana's grid."""
+"""Height of one row of Grafana's grid in inches."""
 COLUMNS: Final = 24
 HEAD: Final = 2.2
-"""Lines above the first row: title and variables."""
+"""Grid rows above the first panel: title and variables."""
 
 
 @dataclass(frozen=True)
 class Drawn:
-    """What became of a board."""
+    """The result of rendering a board."""
 
     path: Path
     empty: tuple[str, ...]
     """Titles of panels without data."""
     refused: tuple[str, ...]
-    """Titles of panels whose queries Prometheus did not take, with its words."""
+    """Titles of panels whose queries Prometheus rejected, with its messages."""
 
 
 def draw(board: Mapping[str, Any], values: interpolation.Values, prometheus: Prometheus, path: Path) -> Drawn:
-    """Draw a board into a PNG.
+    """Render a board to a PNG file.
 
     Args:
         board: Grafana's classic JSON.
@@ -45,7 +45,7 @@ def draw(board: Mapping[str, Any], values: interpolation.Values, prometheus: Pro
         prometheus: Where its data is.
         path: The PNG.
     """
-    height = HEAD + max(each["gridPos"]["y"] + each["gridPos"]["h"] for each in board["panels"])
+    height = HEAD + max(panel["gridPos"]["y"] + panel["gridPos"]["h"] for panel in board["panels"])
     figure = Figure(figsize=(WIDTH, height * UNIT), dpi=110, facecolor=drawing.PAPER)
     _head(figure, board, values, height)
     empty, refused = [], []
@@ -79,7 +79,7 @@ def _is_of_traces(panel: Mapping[str, Any]) -> bool:
 
 
 def _place(grid: Mapping[str, int], height: float) -> tuple[float, float, float, float]:
-    """Return left, bottom, width and height of a panel, as shares of the picture."""
+    """Return left, bottom, width and height of a panel, as fractions of the image."""
     bottom = 1 - (HEAD + grid["y"] + grid["h"]) / height
     return grid["x"] / COLUMNS + 0.004, bottom, grid["w"] / COLUMNS - 0.008, grid["h"] / height
 
@@ -134,15 +134,15 @@ def _draw_panel(
         side.set_visible(False)
     period = (values.period.start, values.period.end)
     if panel["type"] == "table":
-        found: Sequence[Any] = answers.table(panel, values, prometheus)
-        drawing.draw_table(axes, panel, found)
+        data: Sequence[Any] = answers.table(panel, values, prometheus)
+        drawing.draw_table(axes, panel, data)
     else:
-        found = answers.curves(panel, values, prometheus, scoped)
-        drawing.DRAW[panel["type"]](axes, panel, found, period)
+        data = answers.curves(panel, values, prometheus, scoped)
+        drawing.DRAW[panel["type"]](axes, panel, data, period)
         if not small:
             drawing.draw_marks(axes, marks)
-    if not found:
+    if not data:
         axes.text(
             0.5, 0.5, "No data", color=drawing.INK, fontsize=9, ha="center", va="center", transform=axes.transAxes
         )
-    return bool(found)
+    return bool(data)

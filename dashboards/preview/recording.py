@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A recorded run as Prometheus would have scraped it: from the files of its run directory, and samples of other exporters.
+"""Converts a recorded run to what Prometheus would have scraped: from the files of its run directory and samples of other exporters.
 
 Each series is written at a regular interval with the value that it had then, from its first point to the end of its process.
 """
@@ -14,20 +14,21 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel.exporting.names import label_name, metric_name
 from verl_otel.model import Instrument
+from verl_otel.prometheus_names import label_name, metric_name
 from verl_otel.semconv import attributes as attr
 
 Labels = tuple[tuple[str, str], ...]
+_RUN_LABEL: Final = label_name(attr.RUN_ID)
 _IDENTITY: Final = {
     "job": attr.SERVICE_NAME,
     "instance": attr.SERVICE_INSTANCE,
-    "verl_role": attr.ROLE,
-    "verl_run_id": attr.RUN_ID,
+    label_name(attr.ROLE): attr.ROLE,
+    _RUN_LABEL: attr.RUN_ID,
 }
 _SAMPLE: Final = re.compile(r"^([A-Za-z_:][\w:]*)(?:\{(.*)\})? (\S+)$")
 RUN: Final = "RUN"
-"""Stands for the id of a run in a sample."""
+"""Placeholder for the id of a run in a sample."""
 
 
 class Key(NamedTuple):
@@ -38,7 +39,7 @@ class Key(NamedTuple):
 
 
 class Point(NamedTuple):
-    """A value from one time on."""
+    """A value that holds from a time on."""
 
     time: float
     value: float
@@ -49,13 +50,13 @@ Recording = dict[Key, list[Point]]
 
 def read_run(folder: Path) -> Recording:
     """Return every series of a run directory, with the times at which they changed, in Unix seconds."""
-    found: Recording = {}
+    recording: Recording = {}
     for path in sorted(folder.glob("metrics-*.jsonl*")):
         for key, point in _read_file(path):
-            found.setdefault(key, []).append(point)
-    for points in found.values():
+            recording.setdefault(key, []).append(point)
+    for points in recording.values():
         points.sort()
-    return found
+    return recording
 
 
 def _read_file(path: Path) -> Iterator[tuple[Key, Point]]:
@@ -63,15 +64,15 @@ def _read_file(path: Path) -> Iterator[tuple[Key, Point]]:
     lines = (gzip.decompress(raw) if path.suffix == ".gz" else raw).split(b"\n")
     for line in lines[:-1]:  # what follows the last line break was cut off when its process was killed
         for resource in json.loads(line)["resourceMetrics"]:
-            said = _attributes(resource["resource"]["attributes"])
-            identity = tuple((label, said.get(name, "")) for label, name in _IDENTITY.items())
+            attributes = _attributes(resource["resource"]["attributes"])
+            identity = tuple((label, attributes.get(name, "")) for label, name in _IDENTITY.items())
             for scope in resource["scopeMetrics"]:
                 for metric in scope["metrics"]:
                     yield from _read_metric(metric, identity)
 
 
 def _attributes(listed: Iterable[Mapping[str, Any]]) -> dict[str, str]:
-    return {each["key"]: _text(next(iter(each["value"].values()))) for each in listed}
+    return {pair["key"]: _text(next(iter(pair["value"].values()))) for pair in listed}
 
 
 def _text(value: object) -> str:
@@ -79,7 +80,7 @@ def _text(value: object) -> str:
 
 
 def _read_metric(metric: Mapping[str, Any], identity: Labels) -> Iterator[tuple[Key, Point]]:
-    kind = next(each for each in ("histogram", "sum", "gauge") if each in metric)
+    kind = next(kind for kind in ("histogram", "sum", "gauge") if kind in metric)
     monotonic = kind == "sum" and metric["sum"].get("isMonotonic", False)
     name = metric_name(
         Instrument(metric["name"], _KINDS[kind] if not monotonic else "counter", metric.get("unit", ""), "")
@@ -116,7 +117,7 @@ def read_sample(path: Path, run: str, start: float, end: float) -> Recording:
         start: Unix time at which the counters are 0.
         end: Unix time at which they have the values of the scrape.
     """
-    found: Recording = {}
+    recording: Recording = {}
     kinds: dict[str, str] = {}
     steps = min(max(1, round(end - start)), 600)
     for line in path.read_text("utf-8").splitlines():
@@ -128,13 +129,13 @@ def read_sample(path: Path, run: str, start: float, end: float) -> Recording:
             continue
         name, value = matched[1], float(matched[3])
         pairs = re.finditer(r'(\w+)="([^"]*)"', matched[2] or "")
-        labels = tuple(sorted((each[1], each[2].replace(RUN, run)) for each in pairs))
+        labels = tuple(sorted((pair[1], pair[2].replace(RUN, run)) for pair in pairs))
         grows = kinds.get(name) == "counter" or kinds.get(re.sub("_(bucket|count|sum)$", "", name)) == "histogram"
         times = [start + (end - start) * index / steps for index in range(steps + 1)]
-        found[Key(name, labels)] = [
+        recording[Key(name, labels)] = [
             Point(time, value * index / steps if grows else value) for index, time in enumerate(times)
         ]
-    return found
+    return recording
 
 
 def read_all(runs: Sequence[Path], samples: Path | None) -> list[Recording]:
@@ -144,7 +145,7 @@ def read_all(runs: Sequence[Path], samples: Path | None) -> list[Recording]:
         runs: Run directories, whose names are the ids of the runs.
         samples: A folder with samples (``*.prom``); None for none.
     """
-    found = []
+    recordings = []
     spans = []
     paths = sorted(samples.glob("*.prom")) if samples else []
     for folder in runs:
@@ -158,23 +159,25 @@ def read_all(runs: Sequence[Path], samples: Path | None) -> list[Recording]:
         for path in paths:
             sample = read_sample(path, folder.name, *spans[-1])
             lacking |= {
-                key: each for key, each in sample.items() if _is_of(key, folder.name) and _is_missing(key, run, names)
+                key: series
+                for key, series in sample.items()
+                if _is_of(key, folder.name) and _is_missing(key, run, names)
             }
-        found += [run, lacking]
+        recordings += [run, lacking]
     shared: Recording = {}
     for path in paths:
         sample = read_sample(path, "", min(start for start, _ in spans), max(end for _, end in spans))
-        shared |= {key: each for key, each in sample.items() if ("verl_run_id", "") not in key.labels}
-    return [*found, shared]
+        shared |= {key: series for key, series in sample.items() if (_RUN_LABEL, "") not in key.labels}
+    return [*recordings, shared]
 
 
 def _is_of(key: Key, run: str) -> bool:
-    return ("verl_run_id", run) in key.labels
+    return (_RUN_LABEL, run) in key.labels
 
 
 def _is_missing(key: Key, run: Recording, names: Collection[str]) -> bool:
-    """Return whether a run lacks a series of a sample: the metric, or errors of it."""
-    is_error = any(name == "error_type" for name, _ in key.labels)
+    """Return whether a run lacks a series of a sample: its metric, or its error series."""
+    is_error = any(name == label_name(attr.ERROR_TYPE) for name, _ in key.labels)
     return key not in run if is_error else key.name not in names
 
 
@@ -208,7 +211,7 @@ def _escape(value: str) -> str:
 
 
 def _ends(recording: Recording) -> dict[str, float]:
-    """Return when each process said something last."""
+    """Return the time of the last value of each process."""
     ends: dict[str, float] = {}
     for key, points in recording.items():
         instance = dict(key.labels).get("instance", "")

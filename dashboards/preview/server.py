@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Prometheus for as long as it is needed, filled with what was recorded."""
+"""A temporary Prometheus with recorded data."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pathlib import Path
 from typing import Final
 
 from dashboards.preview.client import OPENER, Prometheus
-from verl_otel.cli.stack_programs import cache_folder
+from verl_otel.cli.stack.programs import cache_folder
 
 WAIT: Final = 30.0
-"""Seconds that Prometheus may take to start."""
+"""Timeout in seconds for the start of Prometheus."""
 
 
 class MissingProgramError(Exception):
-    """Prometheus is not installed; where it was looked for."""
+    """Prometheus is not installed; the message lists the searched folders."""
 
 
 def find(program: str) -> Path:
-    """Return the path of ``prometheus`` or ``promtool``: of this project's cache, or of the search path."""
+    """Return the path of ``prometheus`` or ``promtool`` from this project's cache or the search path."""
     cache = cache_folder()
-    found = shutil.which(program, path=f"{cache}{os.pathsep}{os.environ.get('PATH', '')}")
-    if found is None:
+    path = shutil.which(program, path=f"{cache}{os.pathsep}{os.environ.get('PATH', '')}")
+    if path is None:
         raise MissingProgramError(f"{program} is neither in {cache} nor on the PATH: make collector builds it")
-    return Path(found)
+    return Path(path)
 
 
 @contextlib.contextmanager

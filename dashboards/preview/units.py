@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Grafana's names of units, as words on an axis."""
+"""Formats values in Grafana's units."""
 
 from __future__ import annotations
 

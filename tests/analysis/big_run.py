@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Write the files of a long run fast: real format, several processes, lines of up to 256 spans, rotated files.
 
-    python tests/analysis/big_run.py FOLDER --steps 1000 --trajectories 64
+    python -m tests.analysis.big_run FOLDER --steps 1000 --trajectories 64
 
 Each trajectory has 8 spans in three processes, each step about 20 in three; a span has 650 bytes. Times are told, not waited for:
 a step takes 10 seconds, and every 50th waits 20 more for one trajectory's tool.

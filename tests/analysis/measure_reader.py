@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Measure how fast a long run is explained and how much memory that takes.
 
-    python tests/analysis/measure_reader.py --steps 1000 --processes 0 2
+    python -m tests.analysis.measure_reader --steps 1000 --processes 0 2
 
 Prints spans per second of wall time, CPU time per span, and peak memory: of the process that explains, and of its helpers (of the largest
 one).
@@ -11,14 +11,11 @@ one).
 import argparse
 import os
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).parent))
-import big_run
-
+from tests.analysis import big_run
 from verl_otel.analysis import summary
 
 
@@ -33,14 +30,16 @@ def measure(folder, processes):
     wall, before = time.monotonic(), cpu_seconds()
     run = summary.explain([folder], processes=processes)
     wall = time.monotonic() - wall
-    mine, theirs = ((now - then) / run.counts.spans * 1e6 for now, then in zip(cpu_seconds(), before, strict=True))
+    own_cpu, helpers_cpu = (
+        (now - then) / run.counts.spans * 1e6 for now, then in zip(cpu_seconds(), before, strict=True)
+    )
     own, helpers = (
-        resource.getrusage(who).ru_maxrss / 1024 for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+        resource.getrusage(scope).ru_maxrss / 1024 for scope in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     )
     spans = run.counts.spans
     return (
         f"{len(run.steps)} steps, {spans:,} spans, {processes} helpers: {spans / wall:,.0f} spans/s, {wall:.1f} s, "
-        f"CPU {mine:.1f} us/span, helpers {theirs:.1f}, peak {own:.0f} MB, helpers {helpers:.0f} MB, load {os.getloadavg()[0]:.1f}"
+        f"CPU {own_cpu:.1f} us/span, helpers {helpers_cpu:.1f}, peak {own:.0f} MB, helpers {helpers:.0f} MB, load {os.getloadavg()[0]:.1f}"
     )
 
 
@@ -51,7 +50,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--trajectories", type=int, default=64)
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--processes", type=int, nargs="+", default=[0, summary.workers.count()])
+    parser.add_argument("--processes", type=int, nargs="+", default=[0, summary.process_pool.count()])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = arguments.folder or big_run.write(made, arguments.steps, arguments.trajectories, arguments.hosts)

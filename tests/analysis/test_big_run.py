@@ -10,11 +10,11 @@ import pytest
 
 from verl_otel.analysis import summary
 
-HERE = Path(__file__).parent
+TOP = Path(__file__).resolve().parents[2]
 PEAK = """
 import functools, json, resource, sys
 from pathlib import Path
-from verl_otel.analysis import slices, summary
+from verl_otel.analysis.io import slices; from verl_otel.analysis import summary
 slices.cut = functools.partial(slices.cut, size=4 << 20)  # a run of seconds is cut as often as one of hours
 run = summary.explain([Path(sys.argv[1])], processes=0)
 print(json.dumps([len(run.steps), run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
@@ -27,7 +27,9 @@ def write(clean_python, tmp_path_factory):
 
     def made(steps, trajectories, *more):
         folder = tmp_path_factory.mktemp("big") / f"run-{steps}"
-        clean_python(HERE / "big_run.py", folder, "--steps", steps, "--trajectories", trajectories, *more)
+        clean_python(
+            "-m", "tests.analysis.big_run", folder, "--steps", steps, "--trajectories", trajectories, *more, cwd=TOP,
+        )  # fmt: skip
         return folder
 
     return made
@@ -62,7 +64,7 @@ def test_everything_in_it_is_counted(run_and_counts):
         14,
     )
     assert len(run.steps) == counts["verl.step"] == 100
-    assert run.gaps == ((), (), 0)
+    assert run.completeness == ((), (), 0)
     assert run.problems == ()
 
 
@@ -96,7 +98,9 @@ def test_memory_does_not_grow_with_the_run(write, clean_python):
 
 def test_the_measurement_can_be_repeated(clean_python):
     """The script that measures runs, and prints what it found."""
-    done = clean_python(HERE / "measure_reader.py", "--steps", "5", "--trajectories", "4", "--processes", "0", "1")
+    done = clean_python(
+        "-m", "tests.analysis.measure_reader", "--steps", "5", "--trajectories", "4", "--processes", "0", "1", cwd=TOP,
+    )  # fmt: skip
     first, second = done.stdout.splitlines()
     assert first.startswith("5 steps, 270 spans, 0 helpers: ")
     assert second.startswith("5 steps, 270 spans, 1 helpers: ")

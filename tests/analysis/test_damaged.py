@@ -8,21 +8,25 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.builders import stories
+from tests.builders.damage import places
 from verl_otel.analysis import summary
-from verl_otel.cli import explain_json, explain_text, report_json, report_text
+from verl_otel.cli.explain import render_json, render_text
 from verl_otel.cli.page import document
+from verl_otel.cli.report import render_json as report_json
+from verl_otel.cli.report import render_text as report_text
 
 FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 
 
 @pytest.fixture
-def folder(stories, tmp_path):
+def folder(tmp_path):
     """The written files of a small training."""
     return stories.training(tmp_path / "r1").write()
 
 
 @pytest.fixture(scope="module")
-def lines(stories, tmp_path_factory):
+def lines(tmp_path_factory):
     """One line of each kind of file, as a training writes them."""
     story = stories.training(tmp_path_factory.mktemp("lines") / "r1")
     story.processes[0].still_open("verl.step", 25, 40, verl__step__number=3)
@@ -45,8 +49,8 @@ def explain(folder):
     run = summary.explain([folder])
     assert report_text.render(run).startswith("Run ")
     assert json.dumps(report_json.to_json(run), allow_nan=False)
-    assert explain_text.render(run).startswith("Run ")
-    assert json.dumps(explain_json.to_json(run, run.steps), allow_nan=False)
+    assert render_text.render(run).startswith("Run ")
+    assert json.dumps(render_json.to_json(run, run.steps), allow_nan=False)
     assert document.render(run)
     window = run.end_ns - run.start_ns
     assert {sum(device.nanoseconds.values()) for device in run.devices} <= {window}
@@ -117,14 +121,6 @@ def test_damaged_bytes_never_stop_the_report(tmp_path_factory, lines, data):
     explain(folder)
 
 
-def places(thing, path=()):
-    """The paths of all values in a JSON document."""
-    yield path
-    children = thing.items() if isinstance(thing, dict) else enumerate(thing) if isinstance(thing, list) else ()
-    for key, child in children:
-        yield from places(child, (*path, key))
-
-
 OTHER_VALUES = st.one_of(
     st.none(),
     st.booleans(),
@@ -177,7 +173,7 @@ def test_numbers_that_are_none_never_stop_the_report(tmp_path, kind, line):
     explain(tmp_path)
 
 
-def test_contradictory_times_never_stop_the_report(stories, story):
+def test_contradictory_times_never_stop_the_report(story):
     """Spans that end before they begin, children outside of their parents, steps inside of each other: all is told somehow."""
     trainer, agent = story.process(), story.process("agent_loop")
     member = stories.trajectory(agent, 50, 3, calls=[("tool", "a", 900, 2)])

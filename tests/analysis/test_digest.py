@@ -4,27 +4,29 @@
 
 import pytest
 
-from verl_otel.analysis import digest, reader, slices
-from verl_otel.analysis.clocks import Clock
-from verl_otel.analysis.digest import Context
-from verl_otel.analysis.slices import Slice
+from tests.builders import stories
+from verl_otel.analysis import slice_summary
+from verl_otel.analysis.io import run_files, slices
+from verl_otel.analysis.io.slices import Slice
+from verl_otel.analysis.slice_summary import Context
+from verl_otel.analysis.traces.clocks import Clock
 
 
 @pytest.fixture
-def digested(stories, story):
+def digested(story):
     """Digest one trajectory from 100 to 110 s and one step, in a slice between two times."""
 
     def make(begin=None, end=None, **more):
         agent = story.process("agent_loop")
         root = stories.trajectory(agent, 100, 110, calls=[("llm", "m", 101, 102)])
         stories.step(story.process(), 1, 100, 111, [("gen", 100, 110)], [root])
-        (whole,) = slices.cut(reader.find_files([story.write()], "traces"))
+        (whole,) = slices.cut(run_files.find_files([story.write()], "traces"))
         bounds = (
             slices.BEGINNING if begin is None else stories.at(begin),
             slices.END if end is None else stories.at(end),
         )
         context = Context(**{key: value({root.trace_id}) if callable(value) else value for key, value in more.items()})
-        return digest.digest_spans(Slice(*bounds, whole.extents), context)
+        return slice_summary.summarise_spans(Slice(*bounds, whole.extents), context)
 
     return make
 
@@ -65,11 +67,11 @@ def test_steps_and_all_other_traces_are_handed_on(digested):
     assert {span.name for span, _ in digested().spans} == {"verl.step", "verl.phase.gen", "verl.consume"}
 
 
-def test_scalars_of_a_part_of_the_files(stories, story):
+def test_scalars_of_a_part_of_the_files(story):
     """Values go into columns with the process that wrote them."""
     story.process("agent_loop").scalar("x", 5, 2.5)
-    (part,) = slices.split(reader.find_files([story.write()], "metrics"))
-    found = digest.digest_metrics(part)
+    (part,) = slices.split(run_files.find_files([story.write()], "metrics"))
+    found = slice_summary.summarise_metrics(part)
     (series,) = found.columns.series()
     assert (series.labels, series.values) == ((("instance", "agent_loop-0"),), (2.5,))
     assert found.processes[0][1] == stories.at(5)

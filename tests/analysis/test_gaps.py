@@ -4,13 +4,14 @@
 
 import pytest
 
+from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.semconv.spans import CLIENT, SERVER
 
 
 def find(story):
     """The gaps of a story."""
-    return summary.explain([story.write()]).gaps
+    return summary.explain([story.write()]).completeness
 
 
 def call(trainer, root, world, **more):
@@ -18,13 +19,13 @@ def call(trainer, root, world, **more):
     return trainer.span("verl.call update_actor", 1, 2, root, kind=CLIENT, verl__world_size=world, **more)
 
 
-def test_a_whole_run_has_no_gaps(stories, tmp_path):
+def test_a_whole_run_has_no_gaps(tmp_path):
     """A run of which every process wrote its files misses nothing."""
     story = stories.training(tmp_path / "r1")
     assert find(story) == ((), (), 0)
 
 
-def test_ranks_without_files_are_counted(stories, story):
+def test_ranks_without_files_are_counted(story):
     """Calls that fewer ranks answered than there are, or none, are named by their group, with how often."""
     trainer, worker = story.process(), story.process("actor_rollout_ref")
     root = stories.step(trainer, 1, 0, 10)
@@ -41,7 +42,7 @@ def test_ranks_without_files_are_counted(stories, story):
     )
 
 
-def test_a_rank_that_is_still_at_work_is_not_missing(stories, story):
+def test_a_rank_that_is_still_at_work_is_not_missing(story):
     """A worker's span that is still open counts as its rank's answer."""
     trainer, worker = story.process(), story.process("actor_rollout_ref")
     root = stories.step(trainer, 1, 0, 10)
@@ -50,7 +51,7 @@ def test_a_rank_that_is_still_at_work_is_not_missing(stories, story):
     assert find(story).missing == ()
 
 
-def test_a_call_that_is_still_open_misses_nobody(stories, story):
+def test_a_call_that_is_still_open_misses_nobody(story):
     """A call of which no rank has answered yet is not said to lack them while it is open."""
     trainer = story.process()
     root = trainer.still_open("verl.step", 0, 9)
@@ -58,7 +59,7 @@ def test_a_call_that_is_still_open_misses_nobody(stories, story):
     assert find(story).missing == ()
 
 
-def test_llm_calls_without_their_server_are_counted(stories, story):
+def test_llm_calls_without_their_server_are_counted(story):
     """Calls of which no server wrote its side are counted; those of trajectories that were not kept whole are not."""
     agent, server = story.process("agent_loop"), story.process("llm_server")
     stories.trajectory(agent, 0, 3, calls=[("llm", "m", 0, 1)], server=server)
@@ -68,7 +69,7 @@ def test_llm_calls_without_their_server_are_counted(stories, story):
     assert find(story).missing == ("LLM servers: 2 of 3 calls have no server side",)
 
 
-def test_llm_calls_to_others_need_no_server(stories, story):
+def test_llm_calls_to_others_need_no_server(story):
     """A user's calls of somebody else's service have no server side that could be missing."""
     agent = story.process("agent_loop")
     facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "openai"}
@@ -76,7 +77,7 @@ def test_llm_calls_to_others_need_no_server(stories, story):
     assert find(story).missing == ()
 
 
-def test_llm_calls_to_the_engine_of_the_run_need_a_server(stories, story):
+def test_llm_calls_to_the_engine_of_the_run_need_a_server(story):
     """Calls of the engine that the run says it uses have a server, whatever it is called."""
     agent = story.process("agent_loop")
     facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "mine"}
@@ -94,7 +95,7 @@ def test_llm_calls_to_the_engine_of_the_run_need_a_server(stories, story):
         (("a", "b"), None, ()),
     ],
 )
-def test_nodes_without_files_are_counted(stories, story, hosts, nodes, missing):
+def test_nodes_without_files_are_counted(story, hosts, nodes, missing):
     """Fewer nodes than the run says it has are said, with what to do."""
     for host in hosts:
         stories.step(story.process(host=host, ray__node__id=host), 1, 0, 1)
@@ -102,14 +103,14 @@ def test_nodes_without_files_are_counted(stories, story, hosts, nodes, missing):
     assert find(story).missing == missing
 
 
-def test_nodes_are_not_missing_where_nobody_names_them(stories, story):
+def test_nodes_are_not_missing_where_nobody_names_them(story):
     """A run outside of Ray, whose processes have no node ids, is not said to miss its one node."""
     stories.step(story.process(), 1, 0, 1)
     story.manifest(verl__nodes="1")
     assert find(story).missing == ()
 
 
-def test_orphans_are_counted(stories, story):
+def test_orphans_are_counted(story):
     """Spans whose parent is neither ended nor open are orphans; children of an open span are not."""
     trainer = story.process()
     opened = trainer.still_open("verl.step", 0, 9)
@@ -121,7 +122,7 @@ def test_orphans_are_counted(stories, story):
     assert find(story).orphans == 2
 
 
-def test_the_dead_are_told_from_those_at_work(stories, story):
+def test_the_dead_are_told_from_those_at_work(story):
     """A process with open work that fell silent while others went on is dead; one that wrote just now is not."""
     trainer, dead, alive = story.process(), story.process("agent_loop"), story.process("agent_loop", 1)
     stories.step(trainer, 1, 0, 100)
@@ -135,7 +136,7 @@ def test_the_dead_are_told_from_those_at_work(stories, story):
 
 
 @pytest.mark.parametrize(("silent", "dead"), [(4.9, False), (5.1, True)])
-def test_five_seconds_of_silence_are_enough(stories, story, silent, dead):
+def test_five_seconds_of_silence_are_enough(story, silent, dead):
     """A process rewrites its open work every second; five seconds without are the end of it."""
     trainer, agent = story.process(), story.process("agent_loop")
     stories.step(trainer, 1, 0, 100)
@@ -150,7 +151,7 @@ def test_one_process_alone_is_not_dead(story):
     assert (only.dead, only.silent) == (False, 0.0)
 
 
-def test_a_worker_that_wrote_anything_else_is_alive(stories, story):
+def test_a_worker_that_wrote_anything_else_is_alive(story):
     """A scalar is a sign of life, too."""
     trainer, agent = story.process(), story.process("agent_loop")
     stories.step(trainer, 1, 0, 100)

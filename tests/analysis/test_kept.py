@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis import kept
-from verl_otel.analysis.facts import DeviceTime, Segment, Step, Trajectory
-from verl_otel.analysis.kept import Slowest, Steps
-from verl_otel.cli.explain_words import device_seconds
+from verl_otel.analysis import retention
+from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory
+from verl_otel.analysis.retention import Slowest, Steps
+from verl_otel.cli.explain.wording import device_seconds
 
 
 def trajectory(length, number=0):
@@ -40,7 +40,7 @@ def keep(lengths, asked=None):
 
 def test_of_a_short_run_everything_is_kept():
     """Up to the limit every step has its detail."""
-    found = keep([5] * kept.MAX_DETAILED)
+    found = keep([5] * retention.MAX_DETAILED)
     assert all(each.path and each.trajectories and each.slowest[0].activities for each in found)
 
 
@@ -53,9 +53,9 @@ def test_of_a_long_run_some_are_kept(count):
     found = keep(lengths, asked)
     assert [each.number for each in found] == list(range(count))
     whole = [each.number for each in found if each.path]
-    assert len(whole) <= kept.MAX_DETAILED
+    assert len(whole) <= retention.MAX_DETAILED
     assert asked <= set(whole)
-    slowest = sorted(range(count), key=lambda number: -lengths[number])[: kept.SLOWEST_STEPS]
+    slowest = sorted(range(count), key=lambda number: -lengths[number])[: retention.SLOWEST_STEPS]
     assert set(slowest) <= set(whole)
     gaps = [second - first for first, second in itertools.pairwise(whole)]
     assert max(gaps) <= 2 * count // 100
@@ -106,7 +106,7 @@ def test_what_is_short_keeps_the_mean_of_its_gpus(told):
     devices = tuple(
         DeviceTime(f"g{number}", dict(zip(causes, each, strict=False))) for number, each in enumerate(parts)
     )
-    (found,) = kept.shorten(step(1, 5)._replace(devices=devices)).devices
+    (found,) = retention.shorten(step(1, 5)._replace(devices=devices)).devices
     assert found.gpus == len(devices)
     assert device_seconds([found]) == pytest.approx(device_seconds(devices))
     assert sum(found.nanoseconds.values()) == window

@@ -3,7 +3,7 @@
 """Values of a run become series: by name and labels, in the order of time, bounded."""
 
 from verl_otel.analysis import scalars
-from verl_otel.analysis.otlp import PointRecord
+from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.scalars import Columns
 
 

@@ -9,7 +9,9 @@ import time
 import pytest
 
 import verl_otel
-from verl_otel.analysis import slices, summary
+from tests.builders import stories
+from verl_otel.analysis import summary
+from verl_otel.analysis.io import slices
 
 
 def explain(folder, **more):
@@ -17,7 +19,7 @@ def explain(folder, **more):
     return summary.explain([folder], processes=0, **more)
 
 
-def long_story(stories, folder, steps=30, hosts=("node-1",), shift=0.0):
+def long_story(folder, steps=30, hosts=("node-1",), shift=0.0):
     """A run of many steps of ten seconds: a rollout of 2 to 8 s in each, some that run ahead, validations, scalars."""
     story = stories.Story(folder)
     trainer = story.process("trainer", host=hosts[0])
@@ -59,7 +61,7 @@ def long_story(stories, folder, steps=30, hosts=("node-1",), shift=0.0):
     return story.write()
 
 
-def test_a_small_run_is_explained_whole(stories, tmp_path):
+def test_a_small_run_is_explained_whole(tmp_path):
     """Counts, steps with their parts, windows of GPU time and series of a small run."""
     run = explain(stories.training(tmp_path / "r1").write())
     assert run.run_id == "r1"
@@ -79,9 +81,9 @@ def test_a_small_run_is_explained_whole(stories, tmp_path):
     assert run.problems == ()
 
 
-def test_all_spans_are_counted_once(stories, tmp_path):
+def test_all_spans_are_counted_once(tmp_path):
     """The number of spans is that of the files, whatever became of them."""
-    folder = long_story(stories, tmp_path / "r1")
+    folder = long_story(tmp_path / "r1")
     written = sum(
         path.read_text().count('"spanId"') - path.read_text().count('"links"') for path in folder.glob("traces-*")
     )
@@ -94,9 +96,9 @@ def test_all_spans_are_counted_once(stories, tmp_path):
 
 @pytest.mark.parametrize("size", [20_000, 60_000])
 @pytest.mark.parametrize("processes", [0, 1])
-def test_slices_and_processes_change_nothing(monkeypatch, stories, tmp_path, size, processes):
+def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, processes):
     """A run says the same cut into many slices, and read by another process, as read in one piece."""
-    folder = long_story(stories, tmp_path / "r1")
+    folder = long_story(tmp_path / "r1")
     whole = explain(folder)
     cut = slices.cut
     monkeypatch.setattr(slices, "cut", lambda paths: cut(paths, size))
@@ -104,9 +106,9 @@ def test_slices_and_processes_change_nothing(monkeypatch, stories, tmp_path, siz
     assert summary.explain([folder], processes=processes) == whole
 
 
-def test_windows_of_gpu_time_tile_the_run(stories, tmp_path):
+def test_windows_of_gpu_time_tile_the_run(tmp_path):
     """Per GPU the windows of all steps, and what lies before the first, sum up to the run to the nanosecond."""
-    run = explain(long_story(stories, tmp_path / "r1"))
+    run = explain(long_story(tmp_path / "r1"))
     assert run.devices
     for number, device in enumerate(run.devices):
         assert sum(device.nanoseconds.values()) == run.end_ns - run.start_ns
@@ -116,9 +118,9 @@ def test_windows_of_gpu_time_tile_the_run(stories, tmp_path):
         assert {sum(each.nanoseconds.values()) for each in step.devices} == {following.start_ns - step.start_ns}
 
 
-def test_the_path_of_every_step_is_as_long_as_the_step(stories, tmp_path):
+def test_the_path_of_every_step_is_as_long_as_the_step(tmp_path):
     """From the start of a step to its end there is neither gap nor overlap."""
-    for step in explain(long_story(stories, tmp_path / "r1")).steps:
+    for step in explain(long_story(tmp_path / "r1")).steps:
         bounds = [(segment.start_ns, segment.end_ns) for segment in step.path]
         assert (bounds[0][0], bounds[-1][1]) == (step.start_ns, step.end_ns)
         assert all(first[1] == second[0] for first, second in itertools.pairwise(bounds))
@@ -126,10 +128,10 @@ def test_the_path_of_every_step_is_as_long_as_the_step(stories, tmp_path):
 
 
 @pytest.mark.parametrize("shift", [3600.0, -40.0, 0.0])
-def test_another_hosts_clock_is_brought_to_the_trainers(stories, tmp_path, shift):
+def test_another_hosts_clock_is_brought_to_the_trainers(tmp_path, shift):
     """However far the clock of a second host is ahead, steps are explained as if it were right, within the uncertainty."""
-    right = explain(long_story(stories, tmp_path / "right"))
-    run = explain(long_story(stories, tmp_path / "r1", hosts=("node-1", "node-2"), shift=shift))
+    right = explain(long_story(tmp_path / "right"))
+    run = explain(long_story(tmp_path / "r1", hosts=("node-1", "node-2"), shift=shift))
     (own, other) = run.offsets
     assert own == ("node-1", 0.0, 0.0)
     host, ahead, uncertainty = other
@@ -142,7 +144,7 @@ def test_another_hosts_clock_is_brought_to_the_trainers(stories, tmp_path, shift
         assert step.uncertainty <= uncertainty
 
 
-def test_several_folders_are_one_run(stories, tmp_path):
+def test_several_folders_are_one_run(tmp_path):
     """Folders of several nodes make one run; its record is taken from whichever has one."""
     nodes = [stories.Story(tmp_path / name / "r1") for name in ("a", "b")]
     for number, (story, host) in enumerate(zip(nodes, ("a", "b"), strict=True)):
@@ -155,7 +157,7 @@ def test_several_folders_are_one_run(stories, tmp_path):
     assert run.folders == tuple(str(story.folder) for story in nodes)
 
 
-def test_rotated_files_are_read_and_others_left_alone(stories, story):
+def test_rotated_files_are_read_and_others_left_alone(story):
     """Files of every rotation belong to the run; files of other kinds do not."""
     process = story.process()
     stories.step(process, 1, 0, 1)
@@ -172,20 +174,20 @@ def test_rotated_files_are_read_and_others_left_alone(stories, story):
     assert not [problem for problem in run.problems if ".jsonl" in problem]
 
 
-def test_open_rows_are_dropped_once_their_span_has_ended(stories, story):
+def test_open_rows_are_dropped_once_their_span_has_ended(story):
     """Of what was written as open only what has not ended in any file is left; its process has not ended."""
     trainer = story.process()
     ended = stories.step(trainer, 1, 0, 10)
     trainer.still_open("verl.phase.gen", 5, 8, ended, last_child="verl.consume")
     trainer.opened.append(ended._replace(end_ns=0))
     run = explain(story.write())
-    (unfinished,) = run.gaps.unfinished
+    (unfinished,) = run.completeness.unfinished
     (left,) = unfinished.work
     assert (left.span.name, left.age, left.last_child) == ("verl.phase.gen", 3.0, "verl.consume")
     assert not unfinished.process.ended
 
 
-def test_an_unfinished_step_is_no_step_but_its_time_counts(stories, story):
+def test_an_unfinished_step_is_no_step_but_its_time_counts(story):
     """A step that had not ended is not explained; the GPU time of the run goes on to the last sign of life."""
     trainer, rank = story.process(), story.process("actor_rollout_ref", verl__rank=0)
     stories.step(trainer, 1, 0, 10)
@@ -200,7 +202,7 @@ def test_an_unfinished_step_is_no_step_but_its_time_counts(stories, story):
     assert sum(device.nanoseconds.values()) == run.end_ns - run.start_ns
 
 
-def test_a_trajectory_that_never_came_is_missed_by_nothing(stories, story):
+def test_a_trajectory_that_never_came_is_missed_by_nothing(story):
     """A step trains on trajectories of which files are missing: they count as trained on, what is known is explained."""
     trainer, agent = story.process(), story.process("agent_loop")
     known, lost = stories.trajectory(agent, 0, 3), stories.trajectory(agent, 0, 4)
@@ -211,7 +213,7 @@ def test_a_trajectory_that_never_came_is_missed_by_nothing(stories, story):
     assert run.steps[0].members == 2
 
 
-def test_a_trajectory_that_two_steps_trained_on_counts_once(stories, story):
+def test_a_trajectory_that_two_steps_trained_on_counts_once(story):
     """Samples that are used again are one trajectory, known or not, and each of the steps has it."""
     trainer, agent = story.process(), story.process("agent_loop")
     known, lost = stories.trajectory(agent, 0, 3), stories.trajectory(agent, 0, 4)
@@ -223,7 +225,7 @@ def test_a_trajectory_that_two_steps_trained_on_counts_once(stories, story):
     assert [len(step.slowest) for step in run.steps] == [1, 1]
 
 
-def test_tokens_that_no_step_trained_on_are_waste_of_their_step(stories, story):
+def test_tokens_that_no_step_trained_on_are_waste_of_their_step(story):
     """Trajectories that were generated for a step and never used are found at the end, validation is no waste."""
     trainer, agent = story.process(), story.process("agent_loop")
     used = stories.trajectory(agent, 0, 3, verl__response__tokens=10)
@@ -234,7 +236,7 @@ def test_tokens_that_no_step_trained_on_are_waste_of_their_step(stories, story):
     assert (cost.trained_tokens, cost.wasted_tokens) == (10, {"dropped": 7})
 
 
-def test_tokens_that_belong_to_no_step_are_waste_of_the_run(stories, story):
+def test_tokens_that_belong_to_no_step_are_waste_of_the_run(story):
     """Trajectories of no step (fully asynchronous) and of a step that never ended are counted, with the run."""
     trainer, agent = story.process(), story.process("agent_loop")
     used = stories.trajectory(agent, 0, 3, verl__response__tokens=10)
@@ -247,7 +249,7 @@ def test_tokens_that_belong_to_no_step_are_waste_of_the_run(stories, story):
     assert run.unused == {"dropped": 12}
 
 
-def test_tokens_of_a_number_that_two_steps_have_count_once(stories, story):
+def test_tokens_of_a_number_that_two_steps_have_count_once(story):
     """A resumed run does a step again: what was generated for its number and not used is waste of the last one."""
     trainer, agent = story.process(), story.process("agent_loop")
     stories.trajectory(agent, 0, 3, verl__response__tokens=7)
@@ -258,9 +260,9 @@ def test_tokens_of_a_number_that_two_steps_have_count_once(stories, story):
     assert run.unused == {}
 
 
-def test_an_unbounded_clock_allows_no_verdict(stories, tmp_path, monkeypatch):
+def test_an_unbounded_clock_allows_no_verdict(tmp_path, monkeypatch):
     """Where nothing tells how far the clock of a host on the path is, the uncertainty is infinite, and not zero."""
-    folder = long_story(stories, tmp_path / "r1", steps=6, hosts=("node-1", "node-2"))
+    folder = long_story(tmp_path / "r1", steps=6, hosts=("node-1", "node-2"))
     unbounded = summary.clocks.estimate([], "node-1", ["node-1", "node-2"])
     assert unbounded["node-2"].uncertainty == math.inf
     monkeypatch.setattr(summary.clocks, "estimate", lambda *_: unbounded)
@@ -269,7 +271,7 @@ def test_an_unbounded_clock_allows_no_verdict(stories, tmp_path, monkeypatch):
     assert not any(step.verdicts for step in run.steps)
 
 
-def test_a_run_in_which_nothing_has_ended_begins_with_what_is_open(stories, story):
+def test_a_run_in_which_nothing_has_ended_begins_with_what_is_open(story):
     """Before the first span has ended, the run began with the first that is open."""
     trainer = story.process()
     trainer.still_open("verl.step", 3, 30, verl__step__number=1)
@@ -277,7 +279,7 @@ def test_a_run_in_which_nothing_has_ended_begins_with_what_is_open(stories, stor
     assert (run.start_ns, run.end_ns) == (stories.at(3), stories.at(30))
 
 
-def test_a_run_without_spans_begins_with_its_first_value(stories, story):
+def test_a_run_without_spans_begins_with_its_first_value(story):
     """Without any span, the scalars tell when the run was there."""
     trainer = story.process()
     trainer.scalar("verl.run.state", 2, 1)
@@ -286,7 +288,7 @@ def test_a_run_without_spans_begins_with_its_first_value(stories, story):
     assert (run.start_ns, run.end_ns) == (stories.at(2), stories.at(7))
 
 
-def test_validations_are_told_with_their_step(stories, story):
+def test_validations_are_told_with_their_step(story):
     """Validations are roots of their own and no steps."""
     story.process().span("verl.validation", 0, 3, state=stories.STEP, verl__step__number=0)
     run = explain(story.write())
@@ -306,7 +308,7 @@ def test_validations_are_told_with_their_step(stories, story):
         ([], None, "no end seen"),
     ],
 )
-def test_how_the_run_ended(stories, story, states, attempts, state):
+def test_how_the_run_ended(story, states, attempts, state):
     """What the trainer said last, else what the process that started it wrote."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 1)
@@ -316,7 +318,7 @@ def test_how_the_run_ended(stories, story, states, attempts, state):
     assert explain(story.write()).state == state
 
 
-def test_a_run_that_is_going_on_is_running(monkeypatch, stories, story):
+def test_a_run_that_is_going_on_is_running(monkeypatch, story):
     """Files that were written just now belong to a run that has not ended."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 10)
@@ -326,7 +328,7 @@ def test_a_run_that_is_going_on_is_running(monkeypatch, stories, story):
     assert explain(folder).state == "running"
 
 
-def test_progress_is_told(stories, tmp_path):
+def test_progress_is_told(tmp_path):
     """After each part the caller knows how many bytes were read, of how many; at last all."""
     told = []
     folder = stories.training(tmp_path / "r1").write()
@@ -337,14 +339,16 @@ def test_progress_is_told(stories, tmp_path):
 
 
 @pytest.mark.parametrize(("bytes_", "helpers"), [(0, 3), (1 << 40, 0)])
-def test_long_runs_are_read_by_several_processes(monkeypatch, stories, tmp_path, bytes_, helpers):
+def test_long_runs_are_read_by_several_processes(monkeypatch, tmp_path, bytes_, helpers):
     """Where nobody says how many processes help, a long run gets as many as are of use, a short one none."""
     asked = []
-    each = summary.workers.each
+    each = summary.process_pool.map_ordered
     monkeypatch.setattr(summary, "PARALLEL_BYTES", bytes_)
-    monkeypatch.setattr(summary.workers, "count", lambda: 3)
+    monkeypatch.setattr(summary.process_pool, "count", lambda: 3)
     monkeypatch.setattr(
-        summary.workers, "each", lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0)
+        summary.process_pool,
+        "map_ordered",
+        lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0),
     )
     summary.explain([stories.training(tmp_path / "r1").write()])
     assert asked == [helpers]
@@ -364,7 +368,7 @@ def test_a_real_session_is_read(tmp_path):
     assert [(step.number, [phase.key for phase in step.phases]) for step in run.steps] == [(1, ["gen"])]
     (series,) = (each for each in run.series if each.name == "my.gauge")
     assert (series.values, dict(series.labels)["kind"]) == ((2.5,), "x")
-    assert run.gaps.unfinished == ()
+    assert run.completeness.unfinished == ()
 
 
 def test_a_run_that_has_only_begun_can_be_read(story):

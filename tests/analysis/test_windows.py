@@ -7,10 +7,10 @@ import itertools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis import windows
-from verl_otel.analysis.facts import Step, Trajectory
-from verl_otel.analysis.traces import Node
-from verl_otel.analysis.windows import Draft, Windows
+from verl_otel.analysis import step_windows
+from verl_otel.analysis.model import Step, Trajectory
+from verl_otel.analysis.step_windows import Draft, Windows
+from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import SpanRecord
 
 
@@ -37,21 +37,21 @@ TIMES = st.tuples(st.integers(0, 100), st.integers(0, 40)).map(lambda each: (eac
 @settings(deadline=None)
 def test_windows_tile_the_run_with_all_that_touches_them(steps, rollouts, others):
     """Fed in the order of ends, windows cover the run without gap or overlap, and each knows whatever overlaps it."""
-    told = Windows()
+    closed_windows = Windows()
     events = [(end, begin, kind) for kind, group in enumerate((rollouts, others, steps)) for begin, end in group]
     found = []
     for begin in sorted(begin for _, begin, _ in events):
-        told.saw(begin)
+        closed_windows.note_time(begin)
     for end, begin, kind in sorted(events, key=lambda event: (event[0], event[2])):
         if kind == 0:
-            told.add_trajectory(trajectory(begin, end))
+            closed_windows.add_trajectory(trajectory(begin, end))
         else:
-            told.add_root(node(begin, end))
+            closed_windows.add_root(node(begin, end))
             if kind == 2:
-                told.add_step(draft(begin, end))
-        found += told.close(end - 100)
+                closed_windows.add_step(draft(begin, end))
+        found += closed_windows.close(end - 100)
     last = max([0, *(end for end, _, _ in events)])
-    found += told.close_all(last)
+    found += closed_windows.close_all(last)
     if not events:
         assert found == []
         return
@@ -71,57 +71,57 @@ def test_windows_tile_the_run_with_all_that_touches_them(steps, rollouts, others
 
 def test_a_window_waits_for_what_may_still_touch_it():
     """As long as the longest thing of the run could have begun in a window and not have ended, it is not closed."""
-    told = Windows()
-    told.saw(0)
-    told.add_trajectory(trajectory(0, 50))
+    closed_windows = Windows()
+    closed_windows.note_time(0)
+    closed_windows.add_trajectory(trajectory(0, 50))
     for begin in (10, 60, 100):
-        told.add_step(draft(begin, begin + 30))
-    assert [window.end_ns for window in told.close(109)] == [10]
-    assert [window.end_ns for window in told.close(110)] == [60]
-    assert [window.end_ns for window in told.close(149)] == []
-    assert [window.end_ns for window in told.close(150)] == [100]
-    (last,) = told.close_all(200)
+        closed_windows.add_step(draft(begin, begin + 30))
+    assert [window.end_ns for window in closed_windows.close(109)] == [10]
+    assert [window.end_ns for window in closed_windows.close(110)] == [60]
+    assert [window.end_ns for window in closed_windows.close(149)] == []
+    assert [window.end_ns for window in closed_windows.close(150)] == [100]
+    (last,) = closed_windows.close_all(200)
     assert (last.begin_ns, last.end_ns, last.draft.step.start_ns) == (100, 200, 100)
 
 
 def test_what_ends_below_a_root_counts():
     """A worker that goes on after its step touches the next window, too."""
-    told = Windows()
-    told.saw(0)
-    told.add_root(node(0, 10, node(5, 25)))
+    closed_windows = Windows()
+    closed_windows.note_time(0)
+    closed_windows.add_root(node(0, 10, node(5, 25)))
     for begin in (0, 20):
-        told.add_step(draft(begin, begin + 10))
-    assert [len(window.roots) for window in told.close_all(40)] == [0, 1, 1]
+        closed_windows.add_step(draft(begin, begin + 10))
+    assert [len(window.roots) for window in closed_windows.close_all(40)] == [0, 1, 1]
 
 
 def test_the_beginning_stays_once_a_window_is_closed():
     """What turns out later to have begun earlier does not move windows that were accounted for."""
-    told = Windows()
-    told.saw(50)
-    told.saw(40)
-    told.add_step(draft(60, 70))
-    assert [(window.begin_ns, window.end_ns) for window in told.close(1000)] == [(40, 60)]
-    told.saw(5)
-    assert [(window.begin_ns, window.end_ns) for window in told.close_all(70)] == [(60, 70)]
+    closed_windows = Windows()
+    closed_windows.note_time(50)
+    closed_windows.note_time(40)
+    closed_windows.add_step(draft(60, 70))
+    assert [(window.begin_ns, window.end_ns) for window in closed_windows.close(1000)] == [(40, 60)]
+    closed_windows.note_time(5)
+    assert [(window.begin_ns, window.end_ns) for window in closed_windows.close_all(70)] == [(60, 70)]
 
 
 def test_too_much_that_is_held_closes_a_window_early(monkeypatch):
     """Memory is bounded: with more than is kept, the oldest window does not wait."""
-    monkeypatch.setattr(windows, "MAX_HELD", 10)
-    told = Windows()
-    told.saw(0)
-    told.add_step(draft(0, 10))
-    told.add_step(draft(20, 30))
+    monkeypatch.setattr(step_windows, "MAX_HELD", 10)
+    closed_windows = Windows()
+    closed_windows.note_time(0)
+    closed_windows.add_step(draft(0, 10))
+    closed_windows.add_step(draft(20, 30))
     for _ in range(11):
-        told.add_trajectory(trajectory(0, 19))
-    assert [window.end_ns for window in told.close(5)] == [0, 20]
+        closed_windows.add_trajectory(trajectory(0, 19))
+    assert [window.end_ns for window in closed_windows.close(5)] == [0, 20]
 
 
 def test_a_run_without_steps_is_one_window():
     """Of a run that only generated, all its time is one window without a step."""
-    told = Windows()
-    told.saw(5)
-    told.add_trajectory(trajectory(5, 30))
-    (window,) = told.close_all(40)
+    closed_windows = Windows()
+    closed_windows.note_time(5)
+    closed_windows.add_trajectory(trajectory(5, 30))
+    (window,) = closed_windows.close_all(40)
     assert (window.begin_ns, window.end_ns, window.draft, len(window.trajectories)) == (5, 40, None, 1)
     assert list(Windows().close_all(40)) == []

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The synthetic step: two telemetries tell the same of it, as many spans of each kind as there were, in the right trees."""
+"""The synthetic step: two backends tell the same of it, as many spans of each kind as there were, in the right trees."""
 
 from collections import Counter
 
@@ -67,7 +67,7 @@ def test_every_span_of_a_step_is_told(ours):
     assert edges(spans) == {edge: number * TRAJECTORIES for edge, number in EDGES.items()}
 
 
-def test_the_sdk_is_asked_for_no_more_than_ours(ours):
+def test_the_sdk_is_requested_no_more_than_ours(ours):
     """The same names in the same trees, and no attribute that ours does not have: else the comparison would be unfair to it."""
     (spans, keys), (their_spans, their_keys) = ours, theirs()
     assert edges(their_spans) == edges(spans)
@@ -112,5 +112,5 @@ def test_a_step_is_measured_in_a_process_of_its_own(kind):
 def test_spans_that_did_not_arrive_are_no_cheap_ones(monkeypatch):
     """Where a telemetry brings less than the spans weigh at least, the measurement is refused."""
     monkeypatch.setitem(command.KINDS, "ours-otlp", lambda _: Agents())
-    with pytest.raises(RuntimeError, match="what was measured is not what is said"):
+    with pytest.raises(RuntimeError, match="the measurement is invalid"):
         command.measure("ours-otlp", 8)

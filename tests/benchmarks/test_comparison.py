@@ -2,9 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two runs side by side."""
 
-from benchmarks_found import measured, results
-
 from benchmarks import comparison
+from tests.benchmarks.benchmarks_found import measured, results
 
 
 def run(ours, peer=1000, count=9):
@@ -12,7 +11,7 @@ def run(ours, peer=1000, count=9):
 
 
 def words(a, b):
-    return {each.variant: each.word for each in comparison.compare(a, b)}
+    return {each.variant: each.outcome for each in comparison.compare(a, b)}
 
 
 def test_what_costs_more_than_noise_is_told():

@@ -2,18 +2,22 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guard: a handful of the ratios, with room for a factor of two. Never an absolute time, which is the machine's and not ours.
 
-The bound is half of what the committed run has measured, and never below half of what is promised. Each try is a fresh process. Five
-tries, and the best counts: a neighbour, or an unlucky layout of a process's memory, can only make a hundred nanoseconds of ours longer,
-not shorter, while a wrapper that has become slower is slow in every process.
+The bound is half of what the committed run has measured, and never below half of what is promised. Each try is a fresh process with many
+short rounds, and of all rounds of all tries the quickest counts, for each side: a neighbour, or an unlucky layout of a process's memory, can
+only make an operation longer, while a wrapper that has become slower is slow in every round. Where five tries are not enough, because the
+machine is busy, more are made before the guard fails.
 """
 
+import math
+import random
+import time
 from typing import Any, NamedTuple
 
 import pytest
 
 from benchmarks import processes, statistics
 from benchmarks.case import BASELINE, OURS, load_cases
-from benchmarks.peers import LEAF, OPENTELEMETRY, PROMETHEUS
+from benchmarks.contenders import LEAF, OPENTELEMETRY, PROMETHEUS
 from benchmarks.results import HEADLINE, read
 
 pytestmark = [
@@ -23,20 +27,24 @@ pytestmark = [
 
 SLACK = 2
 TRIES = 5
+MORE = 15
+"""Tries on a busy machine, where a round is seldom undisturbed."""
+PAUSE = 1.0
+"""Seconds between two tries on a busy machine: what disturbs them may end."""
 ROUNDS = 41
 CASES = load_cases()
 
 SLOW = """
 import time
 clock = time.perf_counter
-from benchmarks import child, rounds  # they and the peers keep the real clock
-import benchmarks.telemetries.opentelemetry_sdk, benchmarks.telemetries.prometheus
+from benchmarks import child, rounds  # they and the contenders keep the real clock
+import benchmarks.backends.opentelemetry_sdk, benchmarks.backends.prometheus
 def slow_clock():
     for _ in range({more}):
         clock()
     return clock()
 time.perf_counter = slow_clock
-import verl_otel.recording.verbs
+import verl_otel.recording.api
 child.main()
 """
 """Makes each reading of the clock in our code, and only there, dearer: two of them are most of what a timed call costs."""
@@ -67,26 +75,67 @@ def bound(row):
     return max(promised, measured.value) / SLACK
 
 
-def ratio(row, **more: Any):
-    """What one fresh process says."""
+def ratios(row, least, tries, **more: Any):
+    """Return what is known after each try, until it is at least ``least`` or there were enough tries."""
     variants = [BASELINE, row.ours, row.peer]
-    seconds = processes.measure(CASES[row.case], rounds=ROUNDS, variants=variants, **more).seconds
-    return statistics.ratio(seconds[row.peer], seconds[row.ours], seconds[BASELINE]) or 0.0
+    quickest, found = dict.fromkeys(variants, math.inf), []
+    for number in range(tries):
+        if number >= TRIES:
+            time.sleep(PAUSE)
+        seconds = processes.measure(CASES[row.case], rounds=ROUNDS, variants=variants, **more).seconds
+        quickest = {name: min(least_so_far, *seconds[name]) for name, least_so_far in quickest.items()}
+        found.append(statistics.ratio(*([quickest[name]] for name in (row.peer, row.ours, BASELINE))) or 0.0)
+        if found[-1] >= least:
+            break
+    return found
 
 
 @pytest.mark.parametrize("row", ROWS, ids=" - ".join)
 def test_ours_costs_a_fraction_of_what_others_cost(row):
-    """The ratio is at least half of what was measured and promised, in one of five fresh processes."""
-    least, found = bound(row), []
-    for _ in range(TRIES):
-        found.append(ratio(row))
-        if found[-1] >= least:
-            return
-    pytest.fail(f"{row.peer} costs {', '.join(f'{each:.1f}' for each in found)} times as much as ours, not {least:.1f}")
+    """The ratio is at least half of what was measured and promised."""
+    least = bound(row)
+    found = ratios(row, least, MORE)
+    said = ", ".join(f"{each:.1f}" for each in found)
+    assert found[-1] >= least, f"{row.peer} costs {said} times as much as ours, not {least:.1f}"
 
 
 @pytest.mark.parametrize("row", ROWS[:2], ids=" - ".join)
 def test_the_guard_sees_a_wrapper_that_became_three_times_as_slow(row):
-    """With a dearer clock in our code each try is below the bound: the guard above would be red."""
-    slowed = ("-c", SLOW.format(more=4))
-    assert max(ratio(row, prefix=slowed) for _ in range(TRIES)) < bound(row)
+    """With a dearer clock in our code what is known stays below the bound: the guard above would be red."""
+    least = bound(row)
+    assert max(ratios(row, least, TRIES, prefix=("-c", SLOW.format(more=4)))) < least
+
+
+class Machine:
+    """Stands in for the processes: what our operation costs, and how many rounds of a process a neighbour disturbs, on the side of ours."""
+
+    def __init__(self, row, ours, disturbed):
+        self.row, self.dice = row, random.Random(7)
+        self.seconds = {BASELINE: 1e-9, row.ours: ours, row.peer: 1e-9 + 100e-9 * bound(row) * SLACK}
+        self.disturbed, self.processes = disturbed, 0
+
+    def measure(self, case, *, rounds, variants):
+        self.processes += 1
+        quiet = rounds if self.disturbed is None else int(self.dice.random() > self.disturbed)
+        disturb = [0.0] * quiet + [5.0] * (rounds - quiet)
+        found = {name: [seconds] * rounds for name, seconds in self.seconds.items()}
+        found[self.row.ours] = [found[self.row.ours][0] * (1 + each) for each in disturb]
+        return processes.Measured(found)
+
+
+def test_a_busy_machine_is_no_regression(monkeypatch):
+    """Where in most processes no round of ours is undisturbed, and in the others one of 41, the guard measures until it has found one."""
+    machine = Machine(ROWS[0], 101e-9, disturbed=0.8)
+    monkeypatch.setattr(processes, "measure", machine.measure)
+    monkeypatch.setitem(globals(), "PAUSE", 0)
+    found = ratios(ROWS[0], bound(ROWS[0]), MORE)
+    assert found[-1] >= bound(ROWS[0])
+    assert 1 < machine.processes <= MORE
+
+
+def test_more_tries_pass_no_regression(monkeypatch):
+    """What has become three times as slow is below the bound after all tries, on a quiet machine and on a busy one."""
+    monkeypatch.setitem(globals(), "PAUSE", 0)
+    for disturbed in (None, 0.8):
+        monkeypatch.setattr(processes, "measure", Machine(ROWS[0], 301e-9, disturbed).measure)
+        assert max(ratios(ROWS[0], bound(ROWS[0]), MORE)) < bound(ROWS[0])

@@ -41,7 +41,7 @@ def test_a_module_that_fails_is_no_measurement(printing):
     assert operation.figures() == {"a": [], "b": []}
 
 
-def test_a_script_is_run_as_often_as_it_is_asked_for():
+def test_a_script_is_run_as_often_as_it_is_requested():
     """The seconds that it prints are added up; one that fails is no measurement."""
     assert jobs.script("print('seconds', 0.25)").run(3) == 0.75
     with pytest.raises(subprocess.CalledProcessError):

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarks_found import measured, results
 
 from benchmarks import results as files
 from benchmarks.__main__ import main
+from tests.benchmarks.benchmarks_found import measured, results
 
 
 def test_a_case_is_run_and_written(tmp_path, capsys):

@@ -6,11 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from benchmarks_found import case
 
 from benchmarks import processes
 from benchmarks.case import load_cases
 from benchmarks.processes import Failed, Measured
+from tests.benchmarks.benchmarks_found import case
 
 WRITE = "import sys, pathlib, os, json; pathlib.Path(sys.argv[sys.argv.index('--out') + 1]).write_text(json.dumps({}))"
 

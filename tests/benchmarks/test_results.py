@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 
 import pytest
-from benchmarks_found import case, measured, results
 from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import results as module
 from benchmarks.case import Case, Operation, Target, Variant
 from benchmarks.processes import Measured
+from tests.benchmarks.benchmarks_found import case, measured, results
 
 
 def test_processes_are_summarized():
@@ -21,7 +21,7 @@ def test_processes_are_summarized():
     assert found.overheads["verl_otel"].values == (100, 110, 120)
     assert found.overheads["baseline"].values == (20, 20, 20)
     overhead, ratio = found.verdicts
-    assert (overhead.word, ratio.word) == ("met", "not significant")
+    assert (overhead.outcome, ratio.outcome) == ("met", "not significant")
     assert ratio.values == (10, pytest.approx(1000 / 110, rel=1e-4), 10)
     assert ratio.estimate.value == 10
 
@@ -31,7 +31,7 @@ def test_who_is_missing_is_said():
     without = Measured({"baseline": [2e-8], "verl_otel": [1.2e-7]}, {"peer": "peer is not installed"})
     found = module.summarize(case(), [without, without, without], ["exit code 1"])
     assert found.overheads["peer"].missing == "peer is not installed"
-    assert [each.word for each in found.verdicts] == ["met", "not measured"]
+    assert [each.outcome for each in found.verdicts] == ["met", "not measured"]
     assert found.failures == ("exit code 1",)
 
 
@@ -104,11 +104,11 @@ def trained(found):
 def test_a_promise_of_a_figure_is_judged_by_it():
     """Not by the overhead, which is in other units and beside the point."""
     (kept,) = trained(paired([0.0] * 9)).verdicts
-    assert (kept.word, kept.values) == ("met", (0.05,) * 9)
+    assert (kept.outcome, kept.values) == ("met", (0.05,) * 9)
     (broken,) = trained(paired([0.0] * 9, figure=0.2)).verdicts
-    assert broken.word == "not met"
+    assert broken.outcome == "not met"
     (nothing,) = trained([Measured({"baseline": [1.0], "verl_otel": [1.0]})]).verdicts
-    assert nothing.word == "not measured"
+    assert nothing.outcome == "not measured"
 
 
 def test_pairs_and_figures_are_in_the_file(tmp_path):

@@ -11,7 +11,7 @@ from benchmarks.sink import Sink
 
 def post(url, body, kind):
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(urllib.request.Request(url, body, {"Content-Type": kind}), timeout=10) as answer:
+    with opener.open(urllib.request.Request(url, body, {"Content-Type": kind}), timeout=60) as answer:
         return answer.read()
 
 
@@ -28,7 +28,7 @@ def test_it_answers_as_rl_insight_s_server_does():
     """Its actor asks where spans go, and is sent here."""
     with Sink() as sink:
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(f"{sink.url}/api/v1/services", timeout=10) as answer:
+        with opener.open(f"{sink.url}/api/v1/services", timeout=60) as answer:
             assert json.load(answer) == {"status": "ok", "otlp_port": int(sink.url.rpartition(":")[2])}
 
 

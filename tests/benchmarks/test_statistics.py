@@ -161,7 +161,7 @@ NOISE = (-0.02, -0.01, -0.005, 0.0, 0.004, 0.008, 0.01, 0.015, 0.03)
 def test_pairs_say_what_can_be_said(added, same, word):
     """A difference within the noise is no finding, one far beyond it is; where two of the same differ always to one side nothing is."""
     found = statistics.compare_pairs([added + each for each in NOISE], same)
-    assert found.word == word
+    assert found.outcome == word
     assert found.most == pytest.approx(added + 0.015)
     assert found.least == pytest.approx(added - 0.01)
 
@@ -176,6 +176,7 @@ def test_a_null_test_is_called_unfair_as_rarely_as_it_says():
     """Noise alone, whose median is nothing, fails the null test in about four runs of a hundred: two in each direction."""
     draw = random.Random(7)
     unfair = sum(
-        statistics.compare_pairs([0.0] * 9, [draw.gauss(0, 1) for _ in range(9)]).word == "unfair" for _ in range(2000)
+        statistics.compare_pairs([0.0] * 9, [draw.gauss(0, 1) for _ in range(9)]).outcome == "unfair"
+        for _ in range(2000)
     )
     assert 0.02 < unfair / 2000 < 0.06

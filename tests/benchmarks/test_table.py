@@ -5,12 +5,12 @@
 from dataclasses import replace
 
 import pytest
-from benchmarks_found import measured, results
 
 from benchmarks import table
 from benchmarks.case import Case, Operation, Variant, load_cases
 from benchmarks.processes import Measured
 from benchmarks.results import HEADLINE, read, summarize
+from tests.benchmarks.benchmarks_found import measured, results
 
 
 def row(found):
@@ -89,7 +89,7 @@ def test_a_bound_stands_beside_what_could_be_seen():
 def test_where_pairs_say_nothing_nothing_is_said():
     """Too few of them, or an order that shows."""
     assert "4 pairs are too few for a bound" in trained(NOISE, count=4)
-    assert "nothing can be said" in trained([0.2 + each for each in NOISE])
+    assert "no result" in trained([0.2 + each for each in NOISE])
 
 
 def test_what_was_found_besides_has_a_table():
@@ -110,12 +110,45 @@ def test_only_what_stands_between_the_markers_is_replaced():
         table.replace("before\nafter\n", "headline", "new")
 
 
+def test_the_summary_has_a_row_for_each_title():
+    """What was not measured is a dash; the last row is the share of a training step."""
+    training = Case(
+        "training",
+        "a step",
+        tuple(Variant(name, "as it is", lambda: Operation(float)) for name in ("baseline", "verl_otel")),
+        unit="ms",
+        figures={"telemetry's CPU, all processes": "%"},
+    )
+    found = Measured(
+        {"baseline": [0.83], "verl_otel": [0.84]}, figures={"verl_otel": {"telemetry's CPU, all processes": [1.1]}}
+    )
+    call = replace(results([measured(145, 8038)]).cases[0], name="decorator-metrics")
+    measurements = replace(results([measured(1, 1)]), cases=(call,))
+    rows = table.summary(measurements, replace(measurements, cases=(summarize(training, [found]),))).splitlines()[2:]
+    assert rows == [
+        "| decorated call, metrics only | 145 ns | - | - |",
+        "| decorated call, span and metrics | - | - | - |",
+        "| decorated call, telemetry off | - | - | - |",
+        "| import | - | - | - |",
+        "| CPU time, share of a step of real verl (830 ms on the CPU test bed) | 1.1 % | - | - |",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "unit", "text"),
+    [(19.8, "ns", "19.8 ns"), (8038, "ns", "8 µs"), (832, "ms", "832 ms"), (5e9, "ns", "5 s")],
+)
+def test_a_duration_has_the_unit_with_the_fewest_digits(value, unit, text):
+    """Thousands of a unit are shown in the next one."""
+    assert table.duration(value, unit) == text
+
+
 @pytest.mark.gate
 @pytest.mark.parametrize(("path", "name", "make"), table.PAGES, ids=lambda each: getattr(each, "name", None))
 def test_the_documents_say_what_was_measured(path, name, make):
-    """The tables of README.md and the guide are those of the committed result file; ``make bench-table`` writes them."""
+    """The tables of README.md and the guide are those of the committed result file; ``make bench SUITE=table`` writes them."""
     text = path.read_text("utf-8")
-    assert table.replace(text, name, make(read(HEADLINE))) == text, f"{path.name}: run make bench-table"
+    assert table.replace(text, name, make(read(HEADLINE))) == text, f"{path.name}: run make bench SUITE=table"
 
 
 @pytest.mark.gate

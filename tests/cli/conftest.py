@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command, called in this process and as a process of its own, and runs for it to read."""
 
-import importlib.util
 import json
 import os
 import socket
@@ -13,33 +12,11 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders import stories
+from tests.builders.environments import inherit
+from tests.fakes import hosts as hosts_module
 from verl_otel import cli
 from verl_otel.integrations import verl
-
-
-def _load(path):
-    """Load a module of helpers by its path: test folders are no packages."""
-    spec = importlib.util.spec_from_file_location(f"verl_otel_test_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_STORIES = _load(Path(__file__).parents[1] / "analysis" / "stories.py")
-_EXPLANATIONS = _load(Path(__file__).parents[1] / "analysis" / "explanations.py")
-_HOSTS = _load(Path(__file__).with_name("hosts.py"))
-
-
-@pytest.fixture(scope="session")
-def stories():
-    """The module that tells runs."""
-    return _STORIES
-
-
-@pytest.fixture(scope="session")
-def explanations():
-    """The module that makes analysed runs without files."""
-    return _EXPLANATIONS
 
 
 @pytest.fixture
@@ -70,14 +47,14 @@ def shell(tmp_path):
     """Call the command as a process of its own, as a user does; a clean environment with these variables."""
 
     def run(*arguments, cwd=None, **variables):
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST", "VERL_OTEL"))}
+        inherited = inherit("PYTEST", "VERL_OTEL")
         done = subprocess.run(
             [Path(sys.executable).with_name("verl-otel"), *map(str, arguments)],
             env={**inherited, "VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), **variables},
             cwd=cwd or tmp_path,
             capture_output=True,
             text=True,
-            timeout=90,
+            timeout=240,
             check=False,
         )
         return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
@@ -88,7 +65,7 @@ def shell(tmp_path):
 @pytest.fixture
 def story(tmp_path):
     """An empty story, to be written into a folder of this test."""
-    return _STORIES.Story(tmp_path / "runs" / "r1")
+    return stories.Story(tmp_path / "runs" / "r1")
 
 
 @pytest.fixture
@@ -97,7 +74,7 @@ def make_site(tmp_path):
 
     def make(**versions):
         folder = tmp_path / f"site{len(list(tmp_path.glob('site*')))}"
-        return _HOSTS.good(folder, verl.HOOKS, **versions)
+        return hosts_module.good(folder, verl.HOOKS, **versions)
 
     return make
 
@@ -112,7 +89,7 @@ def good_site(make_site):
 def listed(runs):
     """Write the targets file of a run, with one entry per address, of a process that lives."""
 
-    def write(run_id, *addresses, pid=None):
+    def write(run_id, *addresses, pid=None, **labels):
         folder = runs / "targets"
         folder.mkdir(parents=True, exist_ok=True)
         found = [
@@ -125,6 +102,7 @@ def listed(runs):
                     "verl_run_id": run_id,
                     "__meta_verl_otel_pid": str(pid or os.getpid()),
                     "__meta_verl_otel_host": socket.gethostname(),
+                    **labels,
                 },
             }
             for number, address in enumerate(addresses)

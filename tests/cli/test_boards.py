@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from verl_otel import cli
-from verl_otel.cli import boards, shipped
+from verl_otel.cli import boards, package_data
 
 
 def test_boards_are_written_with_what_grafana_needs(tmp_path, capsys):
@@ -31,7 +31,7 @@ def test_changed_boards_are_not_replaced(tmp_path, capsys):
     assert "overview.json" in capsys.readouterr().err
     assert own.read_text() == "mine"
     assert cli.main([*command, "--force"]) == 0
-    source = shipped.find_folder("dashboards")
+    source = package_data.find_folder("dashboards")
     assert own.read_text() == (source / Path("generated") / "overview.json").read_text()
     assert cli.main(command) == 0
     assert "0 files written" in capsys.readouterr().out

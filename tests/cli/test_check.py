@@ -173,7 +173,7 @@ def test_a_verl_without_plug_ins_that_loads_us(check, make_site):
     """A verl before 0.9 is fine with VERL_USE_EXTERNAL_MODULES."""
     result = check(site=make_site(verl="0.8.0"), VERL_USE_EXTERNAL_MODULES="mine,verl_otel.plugin")
     assert result.code == 0, result.out
-    assert "ok   verl: 0.8.0, which loads us by VERL_USE_EXTERNAL_MODULES" in result.out
+    assert "ok   verl: 0.8.0, which loads verl-otel by VERL_USE_EXTERNAL_MODULES" in result.out
 
 
 def test_a_release_candidate_is_read(check, make_site):
@@ -213,18 +213,28 @@ def test_a_run_folder_that_cannot_be_written(check, tmp_path):
     ]
 
 
-def test_a_port_that_is_taken(check):
-    """A port for /metrics that somebody listens on is named; a free one is noted as one for one process only."""
+def test_a_fixed_port(check):
+    """A port for /metrics that is in use, or free for one process only, is noted with what the processes of a run do."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
         result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_PORT=str(port))
-    assert result.code == 1
-    ((line, advice),) = failed(result)
-    assert line == f"Prometheus: 127.0.0.1:{port} cannot be bound: {os.strerror(98)}"
-    assert advice == "-> set VERL_OTEL_PROMETHEUS_PORT=0 for a free port"
+    assert result.code == 0
+    assert f"Prometheus: 127.0.0.1:{port} is in use: all processes of a run take free ports" in notes(result)
     again = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_PORT=str(port))
     assert again.code == 0
-    assert f"Prometheus: 127.0.0.1:{port} is free, but a run has several processes on a machine" in notes(again)
+    assert f"Prometheus: 127.0.0.1:{port} is free: one process of a run takes it, all others take free ports" in notes(
+        again
+    )
+
+
+def test_an_address_that_cannot_be_bound(check):
+    """An address for /metrics that this machine does not have is a failure; IPv6 may stand in brackets."""
+    result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="192.0.2.1")
+    assert result.code == 1
+    ((line, advice),) = failed(result)
+    assert line == f"Prometheus: 192.0.2.1:0 cannot be bound: {os.strerror(99)}"
+    assert "VERL_OTEL_PROMETHEUS_HOST" in advice
+    assert check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="[::1]").code == 0
 
 
 def test_no_exporter(check):

@@ -12,8 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from verl_otel.cli import destinations
-from verl_otel.integrations import symbols
+from verl_otel.cli.check import exporter_checks
+from verl_otel.integrations import source_inspection
 
 SET_PROVIDER = """
 from opentelemetry import trace
@@ -247,7 +247,7 @@ def test_an_environment_without_verl_and_ray(call, runs, monkeypatch):
         raise importlib.metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(importlib.metadata, "version", find)
-    monkeypatch.setattr(symbols, "find_root", lambda _: None)
+    monkeypatch.setattr(source_inspection, "find_root", lambda _: None)
     result = call("check")
     assert result.code == 1
     assert lines(result, "FAIL") == ["verl: not installed in this environment"]
@@ -266,8 +266,8 @@ def test_a_cluster_that_cannot_be_asked(call, runs, monkeypatch):
 
 def test_a_disk_that_is_full(call, runs, monkeypatch):
     """Less than one GiB of room is a failure with the room that is left."""
-    usage = destinations.shutil.disk_usage("/")._replace(free=5 << 20)
-    monkeypatch.setattr(destinations.shutil, "disk_usage", lambda _: usage)
+    usage = exporter_checks.shutil.disk_usage("/")._replace(free=5 << 20)
+    monkeypatch.setattr(exporter_checks.shutil, "disk_usage", lambda _: usage)
     result = call("check")
     assert result.code == 1
     assert f"files: {runs}: only 5 MiB free" in lines(result, "FAIL")

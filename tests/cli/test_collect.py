@@ -15,7 +15,8 @@ from types import ModuleType, SimpleNamespace
 import cloudpickle
 import pytest
 
-from verl_otel.integrations.ray import collection, discovery
+from tests.builders import stories
+from verl_otel.integrations.ray import discovery, run_files
 
 
 class RayError(Exception):
@@ -72,7 +73,7 @@ def cluster(monkeypatch, tmp_path):
     folders = {name: tmp_path / name / "r1" for name in ("here", "there")}
     told = {"id-0": [str(folders["here"])], "id-1": [str(folders["there"])]}
     monkeypatch.setattr(discovery, "find_cluster", lambda address: "head:1")
-    monkeypatch.setattr(collection, "find_folders", lambda cluster, run_id: told)
+    monkeypatch.setattr(run_files, "find_folders", lambda cluster, run_id: told)
     monkeypatch.setenv("VERL_OTEL_RUN_DIR", str(tmp_path / "default"))
     for folder in folders.values():
         folder.mkdir(parents=True)
@@ -219,7 +220,7 @@ def test_a_node_that_goes_away_costs_only_its_own(cluster, collect):
 def test_a_node_that_does_not_answer_is_left(cluster, collect, monkeypatch):
     """Silence ends after a minute, whether the node was to list or to send."""
     (cluster.there / "traces-b.jsonl").write_text("good")
-    monkeypatch.setattr(collection, "TIMEOUT", 0.1)
+    monkeypatch.setattr(run_files, "TIMEOUT", 0.1)
     cluster.ray.wait = lambda references, timeout, fetch_local=True: ([], references)
     done = collect()
     assert done.code == 1
@@ -248,7 +249,7 @@ def test_a_file_that_goes_or_grows_meanwhile(cluster, collect):
 
 def test_a_large_file_is_never_whole_in_memory(cluster, collect, monkeypatch):
     """Files of 64 MiB on both nodes pass in pieces of 1 MiB, with a few of them in memory at most."""
-    monkeypatch.setattr(collection, "PIECE_BYTES", 1 << 20)
+    monkeypatch.setattr(run_files, "PIECE_BYTES", 1 << 20)
     for folder in (cluster.here, cluster.there):
         with (folder / f"traces-{folder.parent.name}.jsonl").open("wb") as file:
             file.write(os.urandom(512))
@@ -290,7 +291,7 @@ def test_a_second_time_brings_what_is_new(cluster, collect):
     assert contents(cluster.out) == {"traces-a.jsonl": b"1\n2\n"}
 
 
-def test_the_report_reads_it(cluster, collect, call, stories):
+def test_the_report_reads_it(cluster, collect, call):
     """A run whose processes were on two nodes is, collected, the same for the report as from the folders of both."""
     stories.training(cluster.here).write()
     for path in cluster.here.glob("*-agent_loop-*"):

@@ -4,7 +4,7 @@
 
 from pathlib import Path
 
-from verl_otel.cli import shipped
+from verl_otel.cli import package_data
 
 SOURCE = Path(__file__).resolve().parents[2] / "collector"
 
@@ -13,7 +13,7 @@ def test_every_file_is_there(call, tmp_path):
     """The folder has each file of collector/, byte for byte, and what builds the programs."""
     done = call("collector", "export", tmp_path / "new" / "otel")
     assert done.code == 0
-    names = shipped.list_files(SOURCE)
+    names = package_data.list_files(SOURCE)
     assert {Path("gateway.yaml"), Path("build.sh"), Path("otelcol/go.mod")} <= set(names)
     for name in names:
         assert (tmp_path / "new" / "otel" / name).read_bytes() == (SOURCE / name).read_bytes()

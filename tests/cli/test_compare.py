@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis import compare as analysis
+from tests.builders import explanations, stories
 from verl_otel.analysis import summary
-from verl_otel.cli import compare_text, conditions
+from verl_otel.analysis.compare import comparison as analysis
+from verl_otel.cli.compare import conditions, render_text
 
 TOOL = ("tool", "python")
 
 
 @pytest.fixture
-def pair(monkeypatch, explanations):
+def pair(monkeypatch):
     """Let the command find two runs named a and b: healthy ones, or what is given; ``scale`` plants a difference into b."""
 
     def use(*, count=8, scale=None, **given):
@@ -104,7 +105,7 @@ def test_conditions_decide_the_exit_code(call, pair, condition, code):
     assert ("HOLDS" in result.out) == bool(code)
 
 
-def test_a_condition_beyond_the_limit_but_within_the_noise_does_not_hold(call, pair, explanations):
+def test_a_condition_beyond_the_limit_but_within_the_noise_does_not_hold(call, pair):
     """Noise of half a step hides 20 %: the condition does not hold, and it says so."""
     noisy = {
         name: explanations.explanation(
@@ -118,7 +119,7 @@ def test_a_condition_beyond_the_limit_but_within_the_noise_does_not_hold(call, p
     assert "is not significant" in result.out.partition("Conditions")[2]
 
 
-def test_a_crashed_run_cannot_be_judged(call, pair, explanations):
+def test_a_crashed_run_cannot_be_judged(call, pair):
     """Without a whole step, whatever the row's name; a run without GPU time does not hide that the other one has it."""
     pair(b=explanations.explanation([], run_id="b"))
     assert call("compare", "a", "b", "--fail-if", "gen>+5%").code == 3
@@ -139,14 +140,14 @@ def test_what_neither_run_has_does_not_hold(call, pair):
     assert "does not hold, neither run has any" in result.out
 
 
-def test_what_only_b_has_is_said_in_words(call, pair, explanations):
+def test_what_only_b_has_is_said_in_words(call, pair):
     """A change from nothing has no percentage."""
     made = pair()
     parts = {key: seconds for key, seconds in explanations.HEALTHY.items() if key[0] != "weight_sync"}
     pair(a=explanations.explanation(explanations.steps(parts, 8, spread=0.04), run_id="a"), b=made["b"])
     result = call("compare", "a", "b", "--fail-if", "update_weights>+5%")
     assert result.code == 1
-    assert "what A has none of is significant" in result.out
+    assert "a value that A lacks is significant" in result.out
     assert "inf" not in result.out
 
 
@@ -205,7 +206,7 @@ def test_options_reach_the_comparison(call, pair):
     assert "after the first 3 steps" in call("compare", "a", "b", "--skip", "3").out
 
 
-def test_json(call, pair, explanations):
+def test_json(call, pair):
     """The same as data; a row that is new has no relative change: null."""
     made = pair(scale={TOOL: 1.65})
     parts = {key: seconds for key, seconds in explanations.HEALTHY.items() if key[0] != "weight_sync"}
@@ -233,7 +234,7 @@ def test_text_and_markdown_say_the_same(pair):
     """The cells of both tables are equal."""
     made = pair(scale={TOOL: 1.65})
     found = analysis.compare(made["a"], made["b"])
-    plain, marked = (compare_text.render(found, [], markdown=markdown) for markdown in (False, True))
+    plain, marked = (render_text.render(found, [], markdown=markdown) for markdown in (False, True))
     for row in found.rows:
         assert any(line.split("  ")[1] == row.name for line in plain.splitlines() if line.startswith("  "))
         assert f"| {row.name} |" in marked
@@ -246,7 +247,7 @@ def test_a_run_that_is_not_there(call, runs):
     assert result.err.startswith("verl-otel: ")
 
 
-def test_from_files(call, stories, runs):
+def test_from_files(call, runs):
     """On the files of two short runs: too few steps, and that they are the same run."""
     folder = stories.training(runs / "r1").write()
     result = call("compare", folder, "r1")

@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from verl_otel.cli import service_discovery
+from verl_otel.cli.discover import service_discovery
 from verl_otel.integrations.ray import discovery
 
 PAGE = b'# HELP up x\n# TYPE up gauge\nup 1\nverl_step{a="b c"} 2 \n'
@@ -68,7 +68,7 @@ def test_each_way_not_to_answer_is_named_and_the_code_is_1(call, listed, page):
         taken.bind(("127.0.0.1", 0))  # bound and not listening: it refuses
         refused = f"127.0.0.1:{taken.getsockname()[1]}"
         pages = [page(), page(code=404), page(b'[{"iter": 1}]'), page(b""), page(wait=threading.Event())]
-        listed("r1", *pages, refused, "no such host:1")
+        listed("r1", *pages, refused, "no-such-host.invalid:1")
         done = call("discover", "--local", "--json", "--timeout", "0.5")
     assert done.code == 1
     found = {entry["targets"][0]: (entry["state"], entry["detail"]) for entry in json.loads(done.out)}
@@ -76,7 +76,7 @@ def test_each_way_not_to_answer_is_named_and_the_code_is_1(call, listed, page):
     assert "404" in found[pages[1]][1]
     assert "within 0.5 s" in found[pages[4]][1]
     assert found[refused][0] == "refused"
-    assert found["no such host:1"][0] == "silent"
+    assert found["no-such-host.invalid:1"][0] == "silent"
 
 
 def test_an_engine_that_has_done_nothing_yet_answers(call, listed, page):
@@ -84,6 +84,49 @@ def test_an_engine_that_has_done_nothing_yet_answers(call, listed, page):
     listed("r1", page(b"# HELP vllm:tokens x\n# TYPE vllm:tokens counter\n"), page(b"# EOF\n"))
     done = call("discover", "--local")
     assert (done.code, done.out.count("0 samples")) == (0, 2)
+
+
+OFF = b"# TYPE python_info gauge\npython_info 1\n# TYPE http_requests_total counter\nhttp_requests_total 3\n"
+
+
+@pytest.mark.parametrize(
+    ("engine", "role", "key"),
+    [
+        ("vllm", "llm_server", "actor_rollout_ref.rollout.disable_log_stats=False"),
+        ("vllm", "reward", "reward.reward_model.rollout.disable_log_stats=False"),
+        ("vllm", "teacher", "inference.disable_log_stats=False"),
+        ("sglang", "llm_server", "actor_rollout_ref.rollout.prometheus.enable=True"),
+    ],
+)
+def test_an_engine_whose_statistics_are_off_is_no_ok(call, listed, page, engine, role, key):
+    """It answers with series of Python and HTTP and none of its own: the state says so, and the text has verl's setting."""
+    listed("r1", page(OFF), verl_engine=engine, verl_role=role)
+    done = call("discover", "--local")
+    assert done.code == 0  # it answers, and off is verl's default
+    first, _, last = done.out.splitlines()
+    assert first.startswith("statistics off  ")
+    assert key in first
+    assert last == "All 1 targets answer; of 1 engine the statistics are off."
+    (entry,) = json.loads(call("discover", "--local", "--json").out)
+    assert entry["state"] == "statistics off"
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_an_engine_with_statistics_is_ok(call, listed, page, engine):
+    """A series of its own, or the declaration of one before the first request, says that they are on."""
+    declared = f"# HELP {engine}:tokens x\n# TYPE {engine}:tokens counter\n".encode()
+    sampled = OFF + f'{engine}:num_running{{model="x"}} 1\n'.encode()
+    listed("r1", page(declared), page(sampled), verl_engine=engine)
+    assert call("discover", "--local").out.splitlines()[-1] == "All 2 targets answer."
+
+
+def test_sglang_without_a_page_of_metrics_says_what_switches_it_on(call, listed, page):
+    """It serves no /metrics at all while its metrics are off."""
+    listed("r1", page(code=404), verl_engine="sglang", verl_role="llm_server")
+    done = call("discover", "--local")
+    assert done.code == 1
+    assert "404" in done.out
+    assert "actor_rollout_ref.rollout.prometheus.enable=True" in done.out
 
 
 def test_json_keeps_the_labels(call, listed, page):
@@ -126,6 +169,26 @@ def test_a_damaged_file_hides_no_other(call, listed, page):
     (folder / "r0.json").write_text("[{")
     (folder / "r2.json").write_text('[{"targets": [], "labels": {}}, {"targets": ["x"], "labels": null}, 3]')
     assert call("discover", "--local").out.splitlines()[-1] == "All 1 targets answer."
+
+
+def test_labels_of_others_cannot_forge_lines(call, listed, page):
+    """An instance with line breaks and escape sequences stands in one line of the table, and configures no scrape."""
+    folder = listed("r1", page())
+    entries = json.loads((folder / "r1.json").read_text())
+    entries[0]["labels"] |= {"instance": "x\nok  10.0.0.1:1  y\x1b[2J", "__metrics_path__": "/admin"}
+    (folder / "r1.json").write_text(json.dumps(entries))
+    done = call("discover", "--local")
+    assert len(done.out.splitlines()) == 3
+    assert "\x1b" not in done.out
+    assert r"x\u000aok" in done.out
+    assert "__metrics_path__" not in call("discover", "--local", "--json").out
+
+
+def test_errors_cannot_move_the_cursor(call, runs):
+    """The message of an error names what was given without what a terminal obeys."""
+    done = call("report", "no\x1b[2Jsuch\u202erun")
+    assert done.code == 2
+    assert not {"\x1b", "\u202e"} & set(done.err)
 
 
 def test_proxies_are_not_asked(call, listed, page, monkeypatch):

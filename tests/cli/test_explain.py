@@ -7,20 +7,12 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders import explanations, stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.facts import (
-    Cost,
-    Counts,
-    Event,
-    Saving,
-    Segment,
-    Straggler,
-    Trajectory,
-    Verdict,
-)
-from verl_otel.analysis.gaps import Gaps
-from verl_otel.cli import explain_text, explain_words, runs
-from verl_otel.cli import saved as saved_module
+from verl_otel.analysis.model import Completeness, Cost, Counts, Event, Saving, Segment, Straggler, Trajectory, Verdict
+from verl_otel.analysis.verdicts import step_savings as saved_module
+from verl_otel.cli import run_selection
+from verl_otel.cli.explain import render_text, wording
 
 TOOL = ("tool", "python")
 
@@ -42,7 +34,7 @@ def explained(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def held(explanations):
+def held():
     """A run of seven healthy steps and one in which the tool python held a trajectory for 9.8 s."""
     steps = explanations.steps(explanations.HEALTHY, 8, start_up=False)
     verdict = Verdict(
@@ -66,11 +58,11 @@ def test_the_step_that_was_held_is_explained(call, held, explained):
     at = next(index for index, line in enumerate(lines) if line.startswith("Step 7"))
     assert result.code == 0
     assert lines[0] == "Run r1 · finished"
-    assert "1 of 8 steps took longer than it had to, by 9.50 s in all (21% of the time of all steps)." in lines
-    assert lines[at] == "Step 7 took 14.20 s, 9.50 s longer than it had to (others: median 4.40 s)."
+    assert "1 of 8 steps took longer than necessary, by 9.50 s in all (21% of the time of all steps)." in lines
+    assert lines[at] == "Step 7 took 14.20 s, 9.50 s longer than necessary (others: median 4.40 s)."
     sentence = " ".join(line.strip() for line in lines[at + 1 : at + 3])
     assert sentence == (
-        "Trajectory 5ee0d1c4/1 held it: tool python (turn 6, on agent_loop-0) took 9.80 s longer than for its peers. "
+        "Trajectory 5ee0d1c4/1 delayed it: tool python (turn 6, on agent_loop-0) took 9.80 s longer than for its peers. "
         "Without that the step would have been 9.50 s shorter."
     )
     assert "     83%   11.80 s  trajectory 5ee0d1c4/1: tool python, turn 6, on agent_loop-0" in lines
@@ -95,19 +87,19 @@ def test_gpu_time_and_tokens_of_the_step_and_of_the_run(call, held, explained):
     assert "8,000 tokens that were trained on" in out.partition("The whole run")[2]
 
 
-def test_a_healthy_run_says_so(call, explanations, explained):
+def test_a_healthy_run_says_so(call, explained):
     """Where nothing held a step, the slowest one is shown as what it is; start-up is named and not shown as slow."""
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5, spread=0.02)))
     out = call("explain", "r1").out
-    assert "Nothing held any of 5 steps noticeably.\nThe first, step 1, took 34." in out
+    assert "Nothing delayed any of 5 steps noticeably.\nThe first, step 1, took 34." in out
     assert "start-up is in it (gen 96%)" in out
-    assert out.count("Nothing held it noticeably.") == 1
+    assert out.count("Nothing delayed it noticeably.") == 1
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 3)))
     assert "took 4.40 s (others: median 4.40 s)." in call("explain", "r1").out
     assert "\nStep 1 " not in out
 
 
-def test_a_long_step_without_a_cause_is_not_called_healthy(call, explanations, explained):
+def test_a_long_step_without_a_cause_is_not_called_healthy(call, explained):
     """Ten times as long as the others and no verdict: it is said that no cause was found."""
     steps = explanations.steps(explanations.HEALTHY, 6, start_up=False)
     steps[3] = explanations.step(4, {**explanations.HEALTHY, ("server", ""): 40.0})
@@ -122,12 +114,14 @@ def test_crashes_and_stalls_come_first(call, held, explained):
     work = SimpleNamespace(span=SimpleNamespace(name="verl.trajectory"), age=75.0, last_child="chat qwen")
     process = SimpleNamespace(label="agent_loop-0 (pid 7 on n1)")
     gone = SimpleNamespace(dead=True, silent=30.0, process=process, work=(work,))
-    explained(held._replace(events=(crash,), gaps=Gaps((gone,), (), 0)))
+    explained(held._replace(events=(crash,), completeness=Completeness((gone,), (), 0)))
     lines = call("explain", "r1").out.splitlines()
     assert lines[4] == "CRASH after 1 m 30 s: agent_loop-0 was killed (signal 9) with 3 trajectories"
-    assert lines[5].startswith("DEAD: agent_loop-0 (pid 7 on n1) fell silent 30.00 s before the rest")
+    assert lines[5].startswith("DEAD: agent_loop-0 (pid 7 on n1) stopped writing 30.00 s before the others")
     explained(
-        held._replace(gaps=Gaps((SimpleNamespace(dead=False, silent=0.0, process=process, work=(work,)),), (), 0))
+        held._replace(
+            completeness=Completeness((SimpleNamespace(dead=False, silent=0.0, process=process, work=(work,)),), (), 0)
+        )
     )
     assert (
         "STILL OPEN: agent_loop-0 (pid 7 on n1): verl.trajectory for 1 m 15 s, last in chat qwen"
@@ -138,8 +132,8 @@ def test_crashes_and_stalls_come_first(call, held, explained):
 def test_what_is_not_known_is_said(call, held, explained):
     """Missing files, doubtful clocks, evidence that no span gives: each has a line."""
     steps = tuple(step._replace(blind_spots=("data", "cpu")) for step in held.steps)
-    gaps = Gaps((), ("actor: only 3 of 4 ranks wrote files for 7 calls",), 2)
-    run = held._replace(steps=steps, gaps=gaps, offsets=(("n2", -0.5, 0.02), ("n3", 0.0, 0.0)), devices=())
+    gaps = Completeness((), ("actor: only 3 of 4 ranks wrote files for 7 calls",), 2)
+    run = held._replace(steps=steps, completeness=gaps, offsets=(("n2", -0.5, 0.02), ("n3", 0.0, 0.0)), devices=())
     explained(run)
     unknown = call("explain", "r1").out.partition("What is not known\n")[2].splitlines()
     assert "  actor: only 3 of 4 ranks wrote files for 7 calls" in unknown
@@ -168,7 +162,7 @@ def test_one_step_in_full(call, held, explained):
     assert asked.steps == frozenset({7})
     assert result.code == 0
     lines = result.out.splitlines()
-    begin = lines.index("  The same in the order of time") + 1
+    begin = lines.index("  Critical path in the order of time") + 1
     rows = [line.split() for line in lines[begin : begin + 4]]
     reached = 0.0
     for row in rows:
@@ -186,7 +180,7 @@ def test_a_step_that_is_not_there_is_a_wrong_usage(call, held, explained):
     assert result.err == "verl-otel: step 99 is not in the run: it has 8 steps, 1 to 8\n"
 
 
-def test_as_many_steps_as_are_asked_for(call, explanations, explained):
+def test_as_many_steps_as_are_asked_for(call, explained):
     """The worst first; without a number, three."""
     steps = [
         explanations.step(
@@ -205,10 +199,10 @@ def test_as_many_steps_as_are_asked_for(call, explanations, explained):
     for wrong in ("0", "x", "-1"):
         result = call("explain", "--steps", wrong, "r1")
         assert result.code == 2
-        assert f"'{wrong}' is not a number of that: give 1 or more" in result.err
+        assert f"'{wrong}' is not valid: give an integer of 1 or more" in result.err
 
 
-def test_nothing_to_explain(call, explanations, explained):
+def test_nothing_to_explain(call, explained):
     """Exit code 1 with what to do, for an empty run and for one that has trajectories only."""
     empty = explanations.explanation([])._replace(counts=Counts(0, 0, 0, 0, 0, 0, 0))
     explained(empty)
@@ -256,7 +250,7 @@ def test_json(call, held, explained):
     assert told["counts"]["held"] == 1
 
 
-def test_from_files(call, stories, runs):
+def test_from_files(call, runs):
     """On the files of a run in which a tool held a trajectory for 7 s: that is what it says."""
     result = call("explain", stories.training(runs / "r1").write())
     assert result.code == 0
@@ -264,14 +258,15 @@ def test_from_files(call, stories, runs):
     assert "trajectory bbbbbbbb/0: tool calculator, turn 1, on agent_loop-0" in result.out
 
 
-def test_hidden_characters_are_shown_as_what_they_are(call, explanations, explained):
+def test_hidden_characters_are_shown_as_what_they_are(call, explained):
     """A tool's name is its author's: what would turn the line around or clear the screen is written out."""
-    evil = "py\u202ethon\x1b[2J"
+    evil = "py\u202ethon\x1b[2J\nFORGED"
     steps = explanations.steps({("tool", evil): 3.0}, 3, start_up=False)
     explained(explanations.explanation(steps))
     out = call("explain", "r1").out
     assert "\u202e" not in out
     assert "\x1b" not in out
+    assert "\nFORGED" not in out
     assert "py\\u202ethon" in out
 
 
@@ -280,41 +275,41 @@ def test_hidden_characters_are_shown_as_what_they_are(call, explanations, explai
     [
         (
             Verdict(1, 9, "replica", "llm_server-1", "server", "", 3, 2),
-            "Replica llm_server-1 held it: its calls took 3.00 s longer than those of the others.",
+            "Replica llm_server-1 delayed it: its calls took 3.00 s longer than those of the others.",
         ),
-        (Verdict(1, 9, "tool", "python", "tool", "python", 3, 2), "Tool python held it: 3.00 s longer than usual."),
-        (Verdict(1, 9, "reward", "", "reward", "gsm8k", 3, 2), "The reward held it: 3.00 s longer than usual."),
+        (Verdict(1, 9, "tool", "python", "tool", "python", 3, 2), "Tool python delayed it: 3.00 s longer than usual."),
+        (Verdict(1, 9, "reward", "", "reward", "gsm8k", 3, 2), "The reward delayed it: 3.00 s longer than usual."),
         (
             Verdict(1, 9, "phase", "update_weights", "weight_sync", "", 3, 2),
-            "Phase update_weights held it: 3.00 s longer than in other steps, most of it in the weight sync.",
+            "Phase update_weights delayed it: 3.00 s longer than in other steps, most of it in the weight sync.",
         ),
         (
             Verdict(1, 9, "phase", "save_checkpoint", "phase", "save_checkpoint", 3, 2),
-            "Phase save_checkpoint held it: 3.00 s longer than in other steps.",
+            "Phase save_checkpoint delayed it: 3.00 s longer than in other steps.",
         ),
         (
             Verdict(1, 9, "rank", "rank 3", "worker", "update_actor", 3, 2, instance="actor-3"),
-            "Rank 3 held it: the others of its group waited 3.00 s for it in update_actor (on actor-3).",
+            "Rank 3 delayed it: the others of its group waited 3.00 s for it in update_actor (on actor-3).",
         ),
         (
             Verdict(1, 9, "comet", "x", "unknown", "", 3, 2),
-            "comet x held it: not known: nobody's span lies there took 3.00 s too long.",
+            "comet x delayed it: unknown: covered by no span took 3.00 s too long.",
         ),
     ],
 )
 def test_every_kind_of_verdict_reads_well(verdict, text):
     """Each kind has its sentence, and what it cost follows; a kind that is new still makes one."""
-    assert explain_words.tell(verdict) == f"{text} Without that the step would have been 2.00 s shorter."
+    assert wording.describe_verdict(verdict) == f"{text} Without that the step would have been 2.00 s shorter."
 
 
-def test_a_step_of_which_only_the_sums_were_kept(explanations):
+def test_a_step_of_which_only_the_sums_were_kept():
     """In a long run most steps have no path any more: their groups are shown."""
     steps = [step._replace(path=()) for step in explanations.steps(explanations.HEALTHY, 3, start_up=False)]
-    text = explain_text.render(explanations.explanation(steps))
+    text = render_text.render(explanations.explanation(steps))
     assert "45%    2.00 s  tool python" in text
 
 
-def test_trajectories_keep_their_names_in_the_path(explanations):
+def test_trajectories_keep_their_names_in_the_path():
     """A trajectory of the path that is among the slowest is called by its label, others by the begin of their trace id."""
     slow = Trajectory(0xF << 124, "prompt-7", 2, 1, False, 0, 1, None, False, True)
     path = tuple(
@@ -322,7 +317,7 @@ def test_trajectories_keep_their_names_in_the_path(explanations):
         for n, trace in enumerate((0xF << 124, 0xE << 124))
     )
     step = explanations.step(1, {TOOL: 2.0}, begin=explanations.T0, slowest=(slow,))._replace(path=path)
-    text = explain_text.render(explanations.explanation([step]))
+    text = render_text.render(explanations.explanation([step]))
     assert "trajectory prompt-7/2: LLM call" in text
     assert "trajectory e0000000: LLM call" in text
 
@@ -338,7 +333,7 @@ def test_trajectories_keep_their_names_in_the_path(explanations):
         ([], 0.0),
     ],
 )
-def test_what_held_different_phases_adds_up(explanations, verdicts, seconds):
+def test_what_held_different_phases_adds_up(verdicts, seconds):
     """Two verdicts on one phase tell the same wait, those on two phases two; nothing is longer than the step."""
     made = tuple(
         Verdict(1, 4.4, kind, subject, cause, "update_actor" if kind == "rank" else "", saved, saved)
@@ -346,23 +341,23 @@ def test_what_held_different_phases_adds_up(explanations, verdicts, seconds):
     )
     step = explanations.step(1, explanations.HEALTHY, verdicts=made)
     path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
-    assert saved_module.saved(step._replace(path=path)) == pytest.approx(seconds)
+    assert saved_module.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
 
 
-def test_a_run_without_an_ended_span_has_no_times_since_its_start(explanations):
+def test_a_run_without_an_ended_span_has_no_times_since_its_start():
     """Where it is not known when the run began nothing is said to be after that, and no title stands alone."""
     event = Event("stall", explanations.T0, "verl.step for 60 s", {})
-    text = explain_text.render(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
+    text = render_text.render(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
     assert "STALL: verl.step for 60 s" in text
     assert " after " not in text
     assert "The whole run" not in text
 
 
-def test_how_long_a_failed_step_took_is_nobodys_measure(explanations):
+def test_how_long_a_failed_step_took_is_nobodys_measure():
     """The median of the others is of whole steps."""
     steps = explanations.steps(explanations.HEALTHY, 4, start_up=False)
     steps[1:3] = [each._replace(failed=True, end_ns=each.start_ns + 10**9) for each in steps[1:3]]
-    text = explain_text.render(explanations.explanation(steps))
+    text = render_text.render(explanations.explanation(steps))
     assert "Step 4 took 4.40 s (others: median 4.40 s)." in text
 
 
@@ -384,11 +379,11 @@ def test_progress_is_shown_on_a_terminal_only(monkeypatch):
     """After a second the share that was read is shown and wiped away in the end; a file or a pipe sees nothing."""
     for is_terminal in (True, False):
         stream = Terminal(is_terminal=is_terminal)
-        with runs.Meter(stream) as meter:
+        with run_selection.Meter(stream) as meter:
             meter.show(1, 10)
             assert stream.written == ""
-            monkeypatch.setattr(runs, "QUIET_SECONDS", -1.0)
+            monkeypatch.setattr(run_selection, "QUIET_SECONDS", -1.0)
             meter.show(5 * 10**8, 10**9)
         assert stream.written.startswith("\rreading:  50% of 1.00 GB") == is_terminal
         assert stream.written.endswith("\r") == is_terminal
-        monkeypatch.setattr(runs, "QUIET_SECONDS", 1.0)
+        monkeypatch.setattr(run_selection, "QUIET_SECONDS", 1.0)

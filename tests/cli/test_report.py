@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli.report_text import seconds
+from tests.builders import stories
+from verl_otel.cli.report.render_text import seconds
 
 
 def block(text, title):
@@ -18,7 +19,7 @@ def block(text, title):
     return lines[: lines.index("")] if "" in lines else lines
 
 
-def test_the_first_lines_name_the_slow_tool(call, stories, runs):
+def test_the_first_lines_name_the_slow_tool(call, runs):
     """The report begins with the run, what it counted, and the tool that held a step, with trajectory and turn."""
     result = call("report", stories.training(runs / "r1").write())
     head, counts, empty, verdict, *_ = result.out.splitlines()
@@ -34,7 +35,7 @@ def test_the_first_lines_name_the_slow_tool(call, stories, runs):
     )
 
 
-def test_a_tool_that_held_every_trajectory_is_named_too(call, stories, story):
+def test_a_tool_that_held_every_trajectory_is_named_too(call, story):
     """Where all trajectories of a step spent their time in one tool, the first lines name it."""
     trainer, agent = story.process(), story.process("agent_loop")
     calls = [("llm", "m", 0, 1), ("tool", "calculator", 1, 9)]
@@ -43,7 +44,7 @@ def test_a_tool_that_held_every_trajectory_is_named_too(call, stories, story):
     assert "calculator" in "\n".join(call("report", story.write()).out.splitlines()[:6])
 
 
-def test_phases_are_shown_with_seconds_and_share(call, stories, runs):
+def test_phases_are_shown_with_seconds_and_share(call, runs):
     """Each step has a row with its phases and the time in no phase, and says when its rollouts were finished."""
     out = call("report", stories.training(runs / "r1").write()).out
     head, first, second, *rollouts = block(out, "Steps: seconds and share")
@@ -56,7 +57,7 @@ def test_phases_are_shown_with_seconds_and_share(call, stories, runs):
     ]
 
 
-def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, stories, story):
+def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, story):
     """Without a late trajectory the first lines name the slowest step and its largest phase; start-up is told apart."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 10, [("gen", 0, 2), ("update_actor", 2, 10)])
@@ -66,7 +67,7 @@ def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, stories, st
     assert lines[4] == "The first, step 1, took 10.00 s: start-up is in it (update_actor 80%)."
 
 
-def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call, stories, story):
+def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call, story):
     """Where a step spent its time in an update, what its trajectories did is beside the point."""
     trainer, agent = story.process(), story.process("agent_loop")
     members = [stories.trajectory(agent, 0, 1, index=n, calls=[("llm", "m", 0, 1)]) for n in range(2)]
@@ -77,7 +78,7 @@ def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call,
     assert "of their time in LLM" not in out
 
 
-def test_a_failed_step_comes_first(call, stories, story):
+def test_a_failed_step_comes_first(call, story):
     """The step that an exception ended stands in the first lines of report and explain, with the exception's type."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 10, [("gen", 0, 10)])
@@ -88,9 +89,9 @@ def test_a_failed_step_comes_first(call, stories, story):
         assert "FAILED: step 2 after 4.00 s: RuntimeError" in lines[:5]
 
 
-def test_names_from_elsewhere_cannot_write_to_the_terminal(call, stories, story):
+def test_names_from_elsewhere_cannot_write_to_the_terminal(call, story):
     """Escape codes in names of tools, models, runs and open spans are written out, wherever they are shown."""
-    evil = "py\x1b[2J\u202ethon"
+    evil = "py\x1b[2J\u202ethon\nFORGED"
     trainer, agent = story.process(), story.process("agent_loop", pid=7)
     calls = [("llm", evil, 0, 1), ("tool", evil, 1, 90)]
     members = [stories.trajectory(agent, 0, 90, uid=evil, index=n, calls=calls) for n in range(2)]
@@ -99,19 +100,20 @@ def test_names_from_elsewhere_cannot_write_to_the_terminal(call, stories, story)
     story.manifest(verl__project=evil)
     out = call("report", story.write()).out
     assert "\x1b" not in out
+    assert "\nFORGED" not in out
     assert "\u202e" not in out
     assert out.count("\\u001b[2J") >= 4
 
 
 @pytest.mark.parametrize("options", [("--steps", "-1"), ("--slowest", "-1"), ("--json", "--html", "x")])
-def test_wrong_options(call, stories, runs, options):
+def test_wrong_options(call, runs, options):
     """Exit code 2, and what is allowed."""
     result = call("report", stories.training(runs / "r1").write(), *options)
     assert (result.code, result.out) == (2, "")
     assert "give" in result.err or "not allowed with" in result.err
 
 
-def test_a_page_that_cannot_be_written_is_said(call, stories, runs, tmp_path):
+def test_a_page_that_cannot_be_written_is_said(call, runs, tmp_path):
     """A folder, or a place where nothing can be: exit code 2, the name that was given, and nothing is left behind."""
     folder = stories.training(runs / "r1").write()
     (tmp_path / "file").write_text("")
@@ -125,7 +127,7 @@ def test_a_page_that_cannot_be_written_is_said(call, stories, runs, tmp_path):
         assert result.err.startswith(f"verl-otel: {place} cannot be written: {reason}")
 
 
-def test_folders_of_different_runs_are_not_mixed(call, stories, tmp_path):
+def test_folders_of_different_runs_are_not_mixed(call, tmp_path):
     """Exit code 2, the runs, and the command that is meant."""
     folders = [stories.training(tmp_path / name, name).write() for name in ("a", "b")]
     result = call("report", *folders)
@@ -139,17 +141,17 @@ def test_the_help_has_the_exit_codes(call, command):
     assert "Exit code: 0 " in call(command, "--help").out
 
 
-def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, stories, story):
+def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, story):
     """A verdict on a phase stands in the first lines, with what it cost."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 10, [("gen", 0, 2), ("update_actor", 2, 4)])
     stories.step(trainer, 2, 10, 100, [("gen", 10, 20), ("update_actor", 20, 92)])
     line = call("report", story.write()).out.splitlines()[3]
-    assert line.startswith("Step 2 (1 m 30 s): Phase update_actor held it: 1 m 10 s longer than in other steps")
+    assert line.startswith("Step 2 (1 m 30 s): Phase update_actor delayed it: 1 m 10 s longer than in other steps")
     assert line.endswith("Without that the step would have been 1 m 10 s shorter.")
 
 
-def test_the_slowest_trajectories_with_their_time(call, stories, runs):
+def test_the_slowest_trajectories_with_their_time(call, runs):
     """Trajectories are listed by their length with LLM, tools, reward, wait; as many as are asked for."""
     folder = stories.training(runs / "r1").write()
     rows = [line.split() for line in block(call("report", folder).out, "Slowest trajectories")]
@@ -159,7 +161,7 @@ def test_the_slowest_trajectories_with_their_time(call, stories, runs):
     assert "Slowest trajectories" not in call("report", folder, "--slowest", "0").out
 
 
-def test_trajectories_are_marked(call, stories, story):
+def test_trajectories_are_marked(call, story):
     """Validation, failure and a trajectory of which only the root was kept are marked; its score is shown."""
     agent = story.process("agent_loop")
     facts = {"verl__validate": True, "error__type": "E", "verl__reward__score": -1.0}
@@ -169,7 +171,7 @@ def test_trajectories_are_marked(call, stories, story):
     assert "-1" in row.split()
 
 
-def test_many_steps_are_shortened_to_the_slowest(call, stories, story):
+def test_many_steps_are_shortened_to_the_slowest(call, story):
     """Of many steps the slowest are shown, in the order of time, and the title says so."""
     trainer = story.process()
     for number in range(1, 31):
@@ -179,7 +181,7 @@ def test_many_steps_are_shortened_to_the_slowest(call, stories, story):
     assert [line.split()[0] for line in block(out, "Steps: seconds and share")] == ["step", "7", "23"]
 
 
-def test_reward_of_each_step(call, stories, runs, story):
+def test_reward_of_each_step(call, runs, story):
     """The reward that verl logged is shown for each step, with its change; long runs are shortened."""
     out = call("report", stories.training(runs / "r1").write()).out
     assert "  1: 0.25  2: 0.75   (first to last: +0.5)" in out
@@ -193,7 +195,7 @@ def test_reward_of_each_step(call, stories, runs, story):
     assert shown == [0, 1, 2, *range(21, 30)]
 
 
-def test_the_dead_come_first_and_open_work_is_listed(call, stories, story):
+def test_the_dead_come_first_and_open_work_is_listed(call, story):
     """A process that died with open trajectories is named in the first lines, its work and the waiting phase below."""
     trainer, agent = story.process(), story.process("agent_loop", pid=77)
     step = trainer.still_open("verl.step", 0, 100, verl__step__number=3, last_child="verl.phase.gen")
@@ -206,19 +208,19 @@ def test_the_dead_come_first_and_open_work_is_listed(call, stories, story):
     assert result.code == 0
     assert (
         lines[3]
-        == "DEAD: agent_loop-0 (pid 77 on node-1) fell silent 1 m 00 s before the rest, with 10 open trajectories."
+        == "DEAD: agent_loop-0 (pid 77 on node-1) stopped writing 1 m 00 s before the others, with 10 open trajectories."
     )
     assert "No step has ended yet." in result.out
     work = block(result.out, "Unfinished work")
     assert work[0] == "  agent_loop-0 (pid 77 on node-1): silent for 1 m 00 s: dead"
     assert work[1] == "    verl.trajectory u 0: open for 38.00 s, last child chat m"
     assert work[9] == "    and 2 more"
-    assert work[10].endswith("open when last heard of")
+    assert work[10].endswith("open at its last sign of life")
     assert work[11] == "    verl.step 3: open for 1 m 40 s, last child verl.phase.gen"
     assert work[12] == "    verl.phase.gen: open for 1 m 39 s"
 
 
-def test_what_is_missing_is_said(call, stories, runs):
+def test_what_is_missing_is_said(call, runs):
     """Missing nodes, damaged files and orphans are said at the end, with the files."""
     story = stories.training(runs / "r1")
     story.manifest(verl__nodes="2", verl__project="bed")
@@ -237,7 +239,7 @@ def test_what_is_missing_is_said(call, stories, runs):
 
 
 @pytest.mark.parametrize(("state", "word"), [(1, "no end seen"), (2, "finished"), (3, "FAILED")])
-def test_how_the_run_ended(call, stories, story, state, word):
+def test_how_the_run_ended(call, story, state, word):
     """The headline says how the run ended, as far as it is known."""
     trainer = story.process()
     stories.step(trainer, 1, 0, 1)
@@ -246,7 +248,7 @@ def test_how_the_run_ended(call, stories, story, state, word):
     assert call("report", story.write()).out.splitlines()[0] == f"Run r1 · {word}"
 
 
-def test_several_folders_are_one_report(call, stories, tmp_path):
+def test_several_folders_are_one_report(call, tmp_path):
     """The folders of two nodes give one report."""
     folders = []
     for number, name in enumerate(("a", "b"), 1):
@@ -258,14 +260,14 @@ def test_several_folders_are_one_report(call, stories, tmp_path):
     assert out.splitlines()[-1] == f"Files: {folders[0]}, {folders[1]}"
 
 
-def test_the_newest_run_is_taken(call, stories, runs):
+def test_the_newest_run_is_taken(call, runs):
     """Without a folder the run that was written last is reported."""
     for name, moment in (("old", 1_000_001), ("new", 1_000_002), ("older", 1_000_000)):
         os.utime(stories.training(runs / name, name).write(), (moment, moment))
     assert call("report").out.startswith("Run new ")
 
 
-def test_the_newest_run_may_have_no_record(call, stories, runs):
+def test_the_newest_run_may_have_no_record(call, runs):
     """A run of the user's own training, which has no run.json, is the newest one if it was written last."""
     with_record = stories.training(runs / "with").write()
     os.utime(with_record, (1_000_000, 1_000_000))
@@ -274,7 +276,7 @@ def test_the_newest_run_may_have_no_record(call, stories, runs):
     assert call("report").out.startswith("Run without ")
 
 
-def test_exit_codes(call, stories, runs, story, tmp_path):
+def test_exit_codes(call, runs, story, tmp_path):
     """0: a report; 1: a run that has nothing to say; 2: no run, or not to be read."""
     result = call("report")
     assert (result.code, result.err) == (
@@ -310,7 +312,7 @@ def test_durations_are_short(value, text):
     assert seconds(value) == text
 
 
-def test_a_reader_that_has_enough_is_no_error(stories, runs):
+def test_a_reader_that_has_enough_is_no_error(runs):
     """``verl-otel report | head`` ends without a message on standard error, whatever head leaves unread."""
     folder = stories.training(runs / "r1").write()
     reader, writer = os.pipe()

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from tests.builders import stories
+
 
 @pytest.fixture
 def report(call):
@@ -20,7 +22,7 @@ def report(call):
     return read
 
 
-def test_the_whole_report_as_data(report, stories, runs):
+def test_the_whole_report_as_data(report, runs):
     """Steps, trajectories, reward, verdicts and folders are there, with seconds and hexadecimal ids."""
     folder = stories.training(runs / "r1").write()
     data = report(folder)
@@ -50,7 +52,7 @@ def test_the_whole_report_as_data(report, stories, runs):
     assert verdict["trajectory"] in second["trajectories"]
 
 
-def test_trajectories_as_data(report, stories, runs):
+def test_trajectories_as_data(report, runs):
     """A trajectory has its identity, length, score and parts; its id is the one by which steps name it."""
     data = report(stories.training(runs / "r1").write())
     by_id = {each["trace_id"]: each for each in data["trajectories"]}
@@ -69,7 +71,7 @@ def test_trajectories_as_data(report, stories, runs):
     assert [part["kind"] for part in slow["parts"]] == ["tool", "llm", "reward", "wait"]
 
 
-def test_unfinished_work_as_data(report, stories, story):
+def test_unfinished_work_as_data(report, story):
     """A dead process is there with its process id and what it was doing."""
     trainer, agent = story.process(), story.process("agent_loop", pid=77)
     stories.step(trainer, 1, 0, 100)
@@ -85,7 +87,7 @@ def test_unfinished_work_as_data(report, stories, story):
     ]
 
 
-def test_a_missing_number_is_json_too(report, stories, story):
+def test_a_missing_number_is_json_too(report, story):
     """A reward or a score of NaN does not make the output unreadable."""
     trainer, agent = story.process(), story.process("agent_loop")
     stories.step(trainer, 1, 0, 1)

@@ -5,21 +5,22 @@
 import base64
 import contextlib
 import json
-import os
 import signal
 import socket
 import ssl
 import subprocess
 import sys
-import threading
+import time
 import urllib.error
 import urllib.request
 from pathlib import Path
 
 import pytest
 
-from verl_otel.cli import service_discovery
-from verl_otel.cli.access import Access
+from tests.builders.environments import inherit
+from tests.fakes.slow_clients import SlowClients, Usage
+from verl_otel.cli.discover import service_discovery
+from verl_otel.cli.discover.http_auth import HttpAuth
 from verl_otel.integrations.ray import discovery
 
 
@@ -29,7 +30,7 @@ def served(runs):
     started = []
 
     def start(*arguments, local=True):
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST")}
+        inherited = inherit("PYTEST")
         process = subprocess.Popen(
             [Path(sys.executable).with_name("verl-otel"), "discover", "--serve", "--port", "0", *map(str, arguments)]
             + ["--local"] * local,
@@ -58,7 +59,7 @@ def ask(url, user=None, context=None):
     if context is not None:
         handlers.append(urllib.request.HTTPSHandler(context=context))
     try:
-        with urllib.request.build_opener(*handlers).open(request, timeout=10) as answer:
+        with urllib.request.build_opener(*handlers).open(request, timeout=60) as answer:
             return answer.status, answer.headers["Content-Type"], answer.read()
     except urllib.error.HTTPError as error:
         return error.code, error.headers["Content-Type"], error.read()
@@ -93,7 +94,7 @@ def test_a_signal_ends_it_in_order(served, number):
     host, port = url.removeprefix("http://").strip("/").split(":")
     with socket.create_connection((host, int(port))):
         process.send_signal(number)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=60)
     assert (process.returncode, err) == (0, "")
     with pytest.raises(OSError):
         ask(url)
@@ -178,20 +179,76 @@ def test_targets_that_cannot_be_read_leave_prometheus_what_it_has(monkeypatch):
         return []
 
     monkeypatch.setattr(service_discovery, "_said", set())
-    server = service_discovery.Server(("127.0.0.1", 0), Access(), service_discovery.TargetList(find))
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+    monkeypatch.setattr(service_discovery, "FRESH_SECONDS", 0.0)
+    server = service_discovery.Server(("127.0.0.1", 0), HttpAuth(), service_discovery.TargetList(find))
+    server.start()
     try:
         code, _, body = ask(server.url)
         assert (code, body) == (503, b"the Ray cluster at head:1 does not answer\n")
         state["fails"] = False
         assert ask(server.url)[0] == 200
     finally:
-        server.shutdown()
-        server.server_close()
+        server.close()
+
+
+def test_a_cluster_that_is_away_is_asked_once_for_many_requests():
+    """A failure answers for some seconds, too: each question to a cluster that is away costs seconds."""
+    asked = []
+
+    def find():
+        asked.append(1)
+        raise discovery.ClusterError("the Ray cluster at head:1 does not answer")
+
+    targets = service_discovery.TargetList(find)
+    for _ in range(5):
+        with pytest.raises(discovery.ClusterError, match="does not answer"):
+            targets.read()
+    assert len(asked) == 1
+
+
+@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
+def test_prometheus_is_answered_beside_slow_clients(served, certificates, listed, tls):
+    """Beside 200 clients that send nothing, one byte a second, or never read, each request is answered, and the process stays small."""
+    listed("r1", "127.0.0.1:1")
+    certificate, key = certificates("server")
+    url, process = served(*(("--tls-cert", certificate, "--tls-key", key) if tls else ()))
+    context = ssl.create_default_context(cafile=certificate) if tls else None
+    usage = Usage(process.pid)
+    with SlowClients(url, 200) as clients:
+        clients.wait_until_connected()
+        for _ in range(10):
+            begin = time.monotonic()
+            assert ask(url, context=context)[0] == 200
+            assert time.monotonic() - begin < 5
+            usage.assert_small()
+
+
+def test_a_client_that_breaks_off_a_handshake_costs_nothing(served, certificates):
+    """Half a TLS handshake, noise in place of one, and a certificate that the client does not trust: the next client is answered."""
+    certificate, key = certificates("server")
+    url, process = served("--tls-cert", certificate, "--tls-key", key)
+    host, port = url.removeprefix("https://").strip("/").split(":")
+    with contextlib.ExitStack() as stack:
+        for noise in (b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET / HTTP/1.1\r\n\r\n", bytes(100)):
+            stack.enter_context(socket.create_connection((host, int(port)))).sendall(noise)
+        for _ in range(3):
+            with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
+                ask(url, context=ssl.create_default_context())
+        assert ask(url, context=ssl.create_default_context(cafile=certificate))[0] == 200
+    process.terminate()
+    assert process.communicate(timeout=20)[1] == ""
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_it_serves_ipv6(served, host):
+    """An IPv6 address is bound, with and without brackets, and stands in brackets in the URL."""
+    url, _ = served("--host", host)
+    assert url.startswith("http://[::1]:")
+    assert ask(url)[0] == 200
 
 
 def test_an_open_port_without_a_password_is_pointed_out(served):
     """Bound to every address, the server says who can read it."""
     _, process = served("--host", "0.0.0.0")
     process.terminate()
-    assert "--basic-auth-file" in process.communicate(timeout=20)[1]
+    assert "--basic-auth-file" in process.communicate(timeout=60)[1]

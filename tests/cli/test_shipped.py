@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli import shipped
+from verl_otel.cli import package_data
 from verl_otel.errors import VerlOtelError
 
 NAMES = [Path("a.yaml"), Path("below/b.yaml"), Path("c.yaml")]
@@ -32,7 +32,7 @@ def test_a_folder_in_the_way_fails_before_anything_is_written(source, tmp_path, 
     """What lies in the place of the last file stops the first one, too."""
     (tmp_path / "out" / "c.yaml").mkdir(parents=True)
     with pytest.raises(VerlOtelError, match=r"c\.yaml cannot be written: a folder"):
-        shipped.export(source, NAMES, tmp_path / "out", force=force)
+        package_data.export(source, NAMES, tmp_path / "out", force=force)
     assert tree(tmp_path / "out") == {"c.yaml": False}
 
 
@@ -49,7 +49,7 @@ def test_a_full_disk_leaves_what_was_there(source, tmp_path, monkeypatch):
 
     monkeypatch.setattr(shutil, "copyfile", fill)
     with pytest.raises(VerlOtelError, match="No space left"):
-        shipped.export(source, NAMES, tmp_path / "out", force=True)
+        package_data.export(source, NAMES, tmp_path / "out", force=True)
     assert tree(tmp_path / "out") == {"a.yaml": "mine"}
 
 
@@ -58,7 +58,7 @@ def test_a_file_in_the_place_of_a_folder_leaves_what_was_there(source, tmp_path)
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "below").write_text("mine")
     with pytest.raises(VerlOtelError, match="cannot be written"):
-        shipped.export(source, NAMES, tmp_path / "out")
+        package_data.export(source, NAMES, tmp_path / "out")
     assert tree(tmp_path / "out") == {"below": "mine"}
 
 
@@ -68,7 +68,7 @@ def test_links_and_rights_of_what_is_replaced_stay(source, tmp_path):
     (tmp_path / "real.yaml").write_text("mine")
     (tmp_path / "real.yaml").chmod(0o640)
     (tmp_path / "out" / "a.yaml").symlink_to(tmp_path / "real.yaml")
-    assert shipped.export(source, NAMES, tmp_path / "out", force=True) == NAMES
+    assert package_data.export(source, NAMES, tmp_path / "out", force=True) == NAMES
     assert (tmp_path / "out" / "a.yaml").is_symlink()
     assert (tmp_path / "real.yaml").read_text() == "new a.yaml"
     assert (tmp_path / "real.yaml").stat().st_mode & 0o777 == 0o640

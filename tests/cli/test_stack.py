@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli import stack_addresses, stack_children, stack_lock, stack_parts
-from verl_otel.cli.stack_parts import Plan
+from verl_otel.cli.stack import addresses, components, lock, processes
+from verl_otel.cli.stack.components import Plan
 from verl_otel.errors import VerlOtelError
 
 
@@ -23,7 +23,7 @@ def bare_machine(tmp_path, monkeypatch, runs):
     """A machine with none of the programs, and nothing in the environment that speaks of them."""
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for listener in stack_addresses.LISTENERS.values():
+    for listener in addresses.LISTENERS.values():
         monkeypatch.delenv(listener.variable, raising=False)
 
 
@@ -88,7 +88,7 @@ def test_a_folder_that_is_in_use_is_refused_with_its_holder(call, tmp_path, prog
     """A second stack on the folder of a running one is code 2; it says who holds it and has written nothing there."""
     data = tmp_path / "data"
     data.mkdir()
-    with stack_lock.hold(data):
+    with lock.hold(data):
         (data / "prometheus.yml").write_text("of the running one")
         done = call("stack", "--data", data, "--free-ports", *programs)
         assert done.code == 2
@@ -106,7 +106,7 @@ def test_a_folder_without_locks_is_taken(tmp_path, monkeypatch):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with stack_lock.hold(tmp_path):
+    with lock.hold(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
@@ -127,7 +127,7 @@ def test_nothing_more_is_started_once_it_is_to_end(tmp_path, programs, wait_for,
     )
     pid = wait_for(lambda: (tmp_path / "otelcol.pid").exists() and (tmp_path / "otelcol.pid").read_text().strip(), 60)
     process.send_signal(number)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert (process.returncode, errors) == (0, "")
     assert not Path(f"/proc/{pid}").exists()
     assert not (tmp_path / "began").exists()
@@ -137,7 +137,7 @@ def test_nohup_is_heeded():
     """A SIGHUP that is ignored stays ignored: the stack outlives its terminal if somebody wants that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with stack_children.catch_signals() as ended:
+        with processes.catch_signals() as ended:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not ended.is_set()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -157,40 +157,60 @@ def test_a_folder_that_is_no_grafana_is_refused(call, tmp_path, programs):
 def test_a_wrong_address_is_refused(text):
     """What has no port in it is not taken for one."""
     with pytest.raises(VerlOtelError, match="OTELCOL_GRPC"):
-        stack_addresses.choose({"OTELCOL_GRPC": text})
+        addresses.choose({"OTELCOL_GRPC": text})
 
 
 def test_addresses_are_the_usual_ones_on_the_loopback():
     """Without variables every part listens on its usual port, on the loopback; a bare port is one there, too."""
-    usual = stack_addresses.choose({})
+    usual = addresses.choose({})
     assert usual["http"] == "127.0.0.1:4318"
     assert all(address.startswith("127.0.0.1:") for address in usual.values())
-    assert stack_addresses.choose({"OTELCOL_HTTP": "5000"})["http"] == "127.0.0.1:5000"
+    assert addresses.choose({"OTELCOL_HTTP": "5000"})["http"] == "127.0.0.1:5000"
 
 
 def test_a_host_is_told_to_its_part(tmp_path):
     """Where a variable names a host, the part listens there, as the printed address says; nothing else leaves the loopback."""
     environ = {"OTELCOL_SELF_PORT": "10.0.0.7:5001", "STACK_TEMPO": "10.0.0.8:5002", "STACK_TEMPO_GRPC": "5003"}
-    plan = Plan(stack_addresses.choose(environ), tmp_path, tmp_path / "targets", tempo=True)
-    collector = stack_parts.make_collector(Path("otelcol"), plan)._environ
+    plan = Plan(addresses.choose(environ), tmp_path, tmp_path / "targets", tempo=True)
+    collector = components.make_collector(Path("otelcol"), plan)._environ
     assert (collector["OTELCOL_SELF_HOST"], collector["OTELCOL_SELF_PORT"]) == ("10.0.0.7", "5001")
-    tempo = stack_parts.make_tempo(Path("tempo"), plan)._environ
+    tempo = components.make_tempo(Path("tempo"), plan)._environ
     assert (tempo["TEMPO_HTTP_HOST"], tempo["TEMPO_HTTP_PORT"]) == ("10.0.0.8", "5002")
     assert (tempo["TEMPO_GRPC_HOST"], tempo["TEMPO_GRPC_PORT"]) == ("127.0.0.1", "5003")
 
 
 def test_free_ports_are_all_different():
     """No two listeners get the same port."""
-    found = list(stack_addresses.choose({}, free=True).values())
-    assert len(set(found)) == len(found) == len(stack_addresses.LISTENERS)
+    found = list(addresses.choose({}, free=True).values())
+    assert len(set(found)) == len(found) == len(addresses.LISTENERS)
 
 
 def test_prometheus_is_told_of_this_stack(tmp_path):
     """Its settings name the addresses, the targets and the rules of this stack, whatever characters are in a path."""
     folder = tmp_path / 'a "b" \\c'
-    plan = Plan(stack_addresses.choose({}, free=True), folder, folder / "targets", tempo=False)
-    text = stack_parts.write_settings(plan)
+    plan = Plan(addresses.choose({}, free=True), folder, folder / "targets", tempo=False)
+    text = components.write_settings(plan)
     assert f'targets: ["{plan.addresses["metrics"]}"]' in text
     assert f'targets: ["{plan.addresses["self"]}"]' in text
     assert json.dumps(f"{folder}/targets/*.json") in text
     assert "127.0.0.1:8889" not in text
+
+
+@pytest.mark.parametrize("password", ["", "GF_SECURITY_ADMIN_PASSWORD", "GF_SECURITY_ADMIN_PASSWORD__FILE"])
+def test_grafana_has_no_password_that_everybody_knows(tmp_path, monkeypatch, password):
+    """Without a password of the user there is no administrator and no login, only viewers; with one the user's settings are left alone."""
+    for name in [name for name in os.environ if name.startswith("GF_")]:
+        monkeypatch.delenv(name)
+    if password:
+        monkeypatch.setenv(password, "of-the-user")
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "grafana").touch()
+    plan = Plan(addresses.choose({}, free=True), tmp_path, tmp_path / "targets", tempo=False)
+    environ = components.make_grafana(tmp_path, plan)._environ
+    closed = {
+        "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true",
+        "GF_AUTH_BASIC_ENABLED": "false",
+        "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
+    }
+    assert {name: environ.get(name) for name in closed} == (dict.fromkeys(closed) if password else closed)
+    assert not password or environ[password] == "of-the-user"

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,14 +14,12 @@ import pytest
 
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
-sys.path.insert(0, str(HERE))
 
-from proxy import Proxy
-from steady import Training
-from tiers import COLLECTOR, Prometheus, Tier, read_spans, variables_of
-from trajectories import group
-
-from verl_otel.cli.stack_programs import cache_folder
+from tests.collector.proxy import Proxy
+from tests.collector.steady import Training
+from tests.collector.tiers import COLLECTOR, Prometheus, Tier, read_spans, variables_of
+from tests.collector.trajectories import group
+from verl_otel.cli.stack.programs import cache_folder
 
 
 def pytest_collection_modifyitems(items):
@@ -215,10 +212,12 @@ exporters:
 def run_sender(clean_python, tmp_path):
     """Run one of the senders of this folder with the real SDK, to its end; returns the folder of its files, and what it printed."""
 
-    def run(script, url, *arguments, run_id="r", seconds=300, **variables):
+    def run(program, url, *arguments, run_id="r", seconds=300, **variables):
         done = clean_python(
-            HERE / script,
+            "-m",
+            f"tests.collector.{program}",
             *arguments,
+            cwd=TOP,
             seconds=seconds,
             OTEL_EXPORTER_OTLP_ENDPOINT=url,
             VERL_OTEL_RUN_DIR=str(tmp_path / "runs"),
@@ -228,7 +227,7 @@ def run_sender(clean_python, tmp_path):
             **variables,
         )
         lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith(("{", "["))]
-        return SimpleNamespace(folder=tmp_path / "runs" / run_id, said=lines)
+        return SimpleNamespace(folder=tmp_path / "runs" / run_id, printed=lines)
 
     return run
 
@@ -238,8 +237,8 @@ def run_trajectories(run_sender):
     """Run the trajectories against a URL; returns the trace ids of each kind, and every span that was recorded, by its trace."""
 
     def run(url, count, slow_seconds):
-        sent = run_sender("send_trajectories.py", url, count, slow_seconds)
+        sent = run_sender("send_trajectories", url, count, slow_seconds)
         recorded = group(read_spans(sorted(sent.folder.glob("traces-*.jsonl"))))
-        return sent.said[-1], recorded
+        return sent.printed[-1], recorded
 
     return run

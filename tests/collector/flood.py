@@ -62,7 +62,7 @@ def post(url, body):
     """Send one request; returns the code of the answer."""
     request = urllib.request.Request(f"{url}/v1/traces", body, {"Content-Type": "application/x-protobuf"})
     try:
-        with OPENER.open(request, timeout=30) as answer:
+        with OPENER.open(request, timeout=60) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code

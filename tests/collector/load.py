@@ -8,9 +8,10 @@ import time
 from dataclasses import asdict, dataclass
 
 import psutil
-from flood import ATTRIBUTES, RESOURCE, make_request, put
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.collector.flood import ATTRIBUTES, RESOURCE, make_request, put
 
 TRACES, SPANS = 16, 30
 """Trajectories in a request, and spans of each."""

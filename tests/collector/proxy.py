@@ -61,7 +61,7 @@ class Proxy:
             while True:
                 client, _ = self._server.accept()
                 try:
-                    pair = client, socket.create_connection(self._target, timeout=10)
+                    pair = client, socket.create_connection(self._target, timeout=60)
                 except OSError:
                     client.close()
                     continue

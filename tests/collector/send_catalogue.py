@@ -12,7 +12,7 @@ import sys
 
 import verl_otel
 from verl_otel import session
-from verl_otel.recording import recorder, registry
+from verl_otel.recording import collection, series_registry
 from verl_otel.semconv.metrics import METRICS
 
 ODD = 'a "b"\\c é'
@@ -40,7 +40,7 @@ def main():
 
 def is_asked(name):
     """Whether the session asks for it at every collection, as it is then: nothing that a test could plan."""
-    asked = {*recorder._observables, *(each for metrics, _ in recorder._groups.values() for each in metrics)}
+    asked = {*collection._observables, *(each for metrics, _ in collection._groups.values() for each in metrics)}
     return name in asked or name.startswith("verl.otel.")
 
 
@@ -48,7 +48,7 @@ def record(row, labels, draw):
     """Record to one series; return what it holds then."""
     if row.kind == "histogram":
         values = [bound * draw(0.5, 1) for bound in (*row.bounds, 2 * row.bounds[-1])]
-        series = registry.histogram(row.name, labels)
+        series = series_registry.histogram(row.name, labels)
         for value in values:
             series.record(value)
         held = [sum(value <= bound for value in values) for bound in row.bounds]
@@ -59,14 +59,14 @@ def record(row, labels, draw):
         }
     elif row.kind == "gauge":
         value = draw(0, 5) if row.unit else draw(-5, 5)
-        registry.gauge(row.name, labels).set(value)
+        series_registry.gauge(row.name, labels).set(value)
     elif row.kind == "counter":
         value = draw(0, 1e6)
-        registry.counter(row.name, labels).record(value)
+        series_registry.counter(row.name, labels).record(value)
     else:
         value = draw(0, 1e6)
-        measured = recorder._observables.get(row.name, list)()
-        recorder.observe(row.name, lambda: [*measured, (labels, value)])
+        measured = collection._observables.get(row.name, list)()
+        collection.observe(row.name, lambda: [*measured, (labels, value)])
     return {"name": row.name, "labels": dict(labels), "value": value}
 
 

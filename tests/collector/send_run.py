@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by tests as a process: every process of a simulated run, one after the other, each with a real session of the SDK of its own.
 
-Usage: send_run.py GPUS [FILE_OF_SCALARS ...]    prints one line of JSON: how many series each process has to make
+Usage: python -m tests.collector.send_run GPUS [FILE_OF_SCALARS ...]    prints one line of JSON: how many series each process has to make
 """
 
 import gzip
@@ -12,13 +12,12 @@ import os
 import sys
 import time
 
-import shape
-
 import verl_otel
+from tests.collector import shape
 from verl_otel import session
 from verl_otel.integrations.verl.scalars import metric_of
 from verl_otel.model import Point
-from verl_otel.recording import recorder, registry
+from verl_otel.recording import collection, series_registry
 from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
 
 SECONDS = 30
@@ -26,9 +25,9 @@ SECONDS = 30
 LOADED = (
     "requests",
     "verl_otel.exporting.files",
-    "verl_otel.exporting.otlp",
+    "verl_otel.exporting.otlp.exporter",
     "verl_otel.exporting.providers",
-    "verl_otel.session.black_box.box",
+    "verl_otel.watchdog.heartbeat",
 )
 """What a session loads when it begins: loaded once for all processes, each of them takes a tenth of the time."""
 
@@ -65,17 +64,17 @@ def read_scalars(files):
 def play(member, scalars):
     """Be one process of the run, to its end."""
     session.describe({"verl.role": member.role, "verl.rank": member.rank, "host.name": "node"})
-    ask, ask_all = recorder.observe, recorder.observe_all
-    recorder.observe = recorder.observe_all = lambda *_: (
+    ask, ask_all = collection.observe, collection.observe_all
+    collection.observe = collection.observe_all = lambda *_: (
         None
     )  # so that nothing of this machine is among what is counted
     verl_otel.init()
-    recorder.observe, recorder.observe_all = ask, ask_all
+    collection.observe, collection.observe_all = ask, ask_all
     for name, count in member.rows.items():
         record(METRICS[name], count)
     if member.role == "trainer":
         now = time.time_ns()
-        recorder.add_points(Point(metric_of(key), (), now, now, 0.5) for key in scalars)
+        collection.add_points(Point(metric_of(key), (), now, now, 0.5) for key in scalars)
     session.flush(SECONDS)
     verl_otel.shutdown()
     sys.stdout.flush()
@@ -88,13 +87,13 @@ def record(row, count):
     assert row.labels or count == 1, row.name
     for labels in series:
         if row.kind == "histogram":
-            registry.histogram(row.name, labels).record(0.5)
+            series_registry.histogram(row.name, labels).record(0.5)
         elif row.kind == "counter":
-            registry.counter(row.name, labels).record(1)
+            series_registry.counter(row.name, labels).record(1)
         elif row.kind == "gauge":
-            registry.gauge(row.name, labels).set(1)
+            series_registry.gauge(row.name, labels).set(1)
     if row.kind == "updown":
-        recorder.observe(row.name, lambda: [(labels, 1) for labels in series])
+        collection.observe(row.name, lambda: [(labels, 1) for labels in series])
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ time.time = lambda: CLOCK[1]() + jumped
 
 import verl_otel
 from verl_otel import session
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 
 ROLE = {"step": "trainer", "trajectory": "agent_loop"}
 
@@ -58,8 +58,8 @@ def main():
     verl_otel.shutdown()
     (exporter,) = current.exporters
     dropped = {what: exporter.dropped(what) for what in ("spans", "points")}
-    if Store.dropped:
-        dropped["spans"]["memory"] = sum(Store.dropped.values())
+    if RECORDER.dropped:
+        dropped["spans"]["memory"] = sum(RECORDER.dropped.values())
     print(json.dumps({"recorded": number, "dropped": dropped}), flush=True)
 
 

@@ -10,7 +10,7 @@ it shows less than another may have, those of the catalogue: every method, cause
 from dataclasses import dataclass
 from typing import Final
 
-from verl_otel.analysis.facts import CAUSES
+from verl_otel.analysis.model import CAUSES
 from verl_otel.semconv import training
 from verl_otel.semconv.buckets import REWARD_BINS
 from verl_otel.semconv.metrics import METRICS
@@ -96,6 +96,7 @@ GPU: Final = {
     "hw.errors": 7,
     "hw.network.io": 2,
     "verl.gpu.clock": 1,
+    "verl.gpu.memory.io.utilization": 1,
     "verl.gpu.throttled": 2,
     "verl.gpu.throttling": 1,
     "verl.gpu.link.io": 2,

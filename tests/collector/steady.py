@@ -3,12 +3,14 @@
 """A training as a child of a test, which records all the time; what it recorded is known even if it is killed."""
 
 import json
-import os
 import subprocess
 import sys
 import time
 from collections import defaultdict
 from pathlib import Path
+
+from tests.builders import otlp_json
+from tests.builders.environments import inherit
 
 HERE = Path(__file__).resolve().parent
 
@@ -29,7 +31,7 @@ class Training:
         self.journal = folder / f"{name}.journal"
         self.log = folder / f"{name}.log"
         hidden = ("OTEL", "VERL_", "PYTEST")
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(hidden)}
+        inherited = inherit(*hidden)
         settings = {
             "OTEL_EXPORTER_OTLP_ENDPOINT": url,
             "VERL_OTEL_EXPORTERS": "otlp",
@@ -54,7 +56,7 @@ class Training:
         *lines, _rest = self.journal.read_text().split("\n")
         return [int(line) for line in lines]
 
-    def await_units(self, more, seconds=30):
+    def await_units(self, more, seconds=120):
         """Wait until it has recorded this many more."""
         wanted, deadline = len(self.times()) + more, time.monotonic() + seconds
         while len(self.times()) < wanted:
@@ -82,7 +84,7 @@ class Training:
         self.process.communicate()
         return moment
 
-    def end(self, seconds=60):
+    def end(self, seconds=180):
         """End it as a training ends; returns what it says."""
         output, _ = self.process.communicate("", timeout=seconds)
         assert self.process.returncode == 0, self.log.read_text()
@@ -110,16 +112,13 @@ def find_units(spans):
 def read_ranks(path):
     """Return the spans of a file of traces, by the instance that sent them."""
     found = defaultdict(list)
-    *lines, _rest = path.read_text("utf-8").split("\n")
-    for line in lines:
-        for group in json.loads(line)["resourceSpans"]:
-            attributes = {each["key"]: each["value"].get("stringValue") for each in group["resource"]["attributes"]}
-            for scope in group["scopeSpans"]:
-                found[attributes["service.instance.id"]] += [(e["traceId"], e["spanId"], e) for e in scope["spans"]]
+    for message in otlp_json.read_objects(path):
+        for resource, _, span in otlp_json.each_span(message):
+            found[resource["service.instance.id"]].append((span["traceId"], span["spanId"], span))
     return found
 
 
-def await_equal(read, wanted, seconds=60.0):
+def await_equal(read, wanted, seconds=180.0):
     """Wait until a function returns what is wanted; fail with the last that it returned, so that one sees by how much it is wrong."""
     deadline = time.monotonic() + seconds
     while (found := read()) != wanted and time.monotonic() < deadline:

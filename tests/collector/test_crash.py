@@ -4,10 +4,9 @@
 
 from collections import Counter
 
-from tiers import fetch
-from trajectories import group, is_kept
-
-from verl_otel.exporting.names import label_name
+from tests.collector.tiers import fetch
+from tests.collector.trajectories import group, is_kept
+from verl_otel.prometheus_names import label_name
 
 
 def test_a_killed_gateway_loses_only_what_nothing_spoke_for(start_tier, start_pipeline, run_trajectories, wait_for):
@@ -41,7 +40,7 @@ def test_a_killed_agent_has_what_it_accepted(start_tier, start_pipeline, run_sen
     tiers = start_pipeline("traces-to-file.yaml", OTELCOL_TRACE_PERCENT="100")
     tiers.gateway.kill()
     _, recorded = run_trajectories(tiers.agent.http_url, 100, 0.1)
-    said = run_sender("send_catalogue.py", tiers.agent.http_url, "trainer", run_id="other").said[-1]
+    said = run_sender("send_catalogue", tiers.agent.http_url, "trainer", run_id="other").printed[-1]
     tiers.agent.kill()
     tiers.gateway.start()
     tiers.agent.start()

@@ -9,7 +9,8 @@ import subprocess
 
 import kubernetes_validate
 import pytest
-from tiers import COLLECTOR, variables_of
+
+from tests.collector.tiers import COLLECTOR, variables_of
 
 yaml = pytest.importorskip("yaml")
 

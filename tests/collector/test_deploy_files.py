@@ -7,7 +7,8 @@ import subprocess
 import sys
 
 import pytest
-from tiers import COLLECTOR
+
+from tests.collector.tiers import COLLECTOR
 
 yaml = pytest.importorskip("yaml")
 

@@ -4,12 +4,11 @@
 
 import re
 
-from tiers import COLLECTOR
-
+from tests.collector.tiers import COLLECTOR
 from verl_otel.semconv import attributes, spans
 
 DEPLOY = COLLECTOR / "deploy"
-GUIDE = (COLLECTOR.parent / "docs" / "guide" / "deploy.md").read_text("utf-8")
+GUIDE = (COLLECTOR.parent / "docs" / "how-to" / "deploy.md").read_text("utf-8")
 TIERS = ("local.yaml", "agent.yaml", "gateway.yaml")
 
 

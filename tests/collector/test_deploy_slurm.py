@@ -12,7 +12,9 @@ import sys
 from pathlib import Path
 
 import pytest
-from tiers import COLLECTOR, read_spans
+
+from tests.builders.environments import inherit
+from tests.collector.tiers import COLLECTOR, read_spans
 
 SLURM = COLLECTOR / "deploy" / "slurm"
 SCRIPTS = [
@@ -36,11 +38,11 @@ SPAN = """{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"0123456789abcde
 "kind":1,"traceState":"verl=s","startTimeUnixNano":"1700000000000000000","endTimeUnixNano":"1700000001000000000"}]}]}]}"""
 SEND = """import os, sys, time, urllib.request
 opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-deadline = time.monotonic() + 60
+deadline = time.monotonic() + 180
 while True:
     try:
         url = os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] + "/v1/traces"
-        opener.open(urllib.request.Request(url, sys.argv[1].encode(), {"Content-Type": "application/json"}), timeout=10)
+        opener.open(urllib.request.Request(url, sys.argv[1].encode(), {"Content-Type": "application/json"}), timeout=60)
         break
     except OSError:
         assert time.monotonic() < deadline
@@ -79,7 +81,7 @@ def submit(programs, tmp_path):
         script = tmp_path / "train.sh"
         script.write_text(f"#!/bin/bash\n{training}\n")
         script.chmod(0o755)
-        clean = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL", "VERL_", "SLURM"))}
+        clean = inherit("OTEL", "VERL_", "SLURM")
         environ = clean | {
             "PATH": f"{commands}:{os.environ['PATH']}",
             "SLURM_SUBMIT_DIR": str(tmp_path),
@@ -125,7 +127,7 @@ def test_it_is_sound_bash(script):
 def test_what_is_sent_last_arrives(submit, tmp_path):
     """A span sent right before the end of the training is kept; queues, keys and processes are gone; the exit code is the training's."""
     job = submit(f"python3 {tmp_path}/send.py '{SPAN % 1}' && python3 {tmp_path}/send.py '{SPAN % 2}'; exit 7")
-    _, said = job.communicate(timeout=120)
+    _, said = job.communicate(timeout=240)
     assert job.returncode == 7
     assert said == ""
     assert sorted(kept_spans(tmp_path)) == [f"{1:016x}", f"{2:016x}"]
@@ -142,7 +144,7 @@ def test_a_job_whose_time_is_over_ends_in_order(submit, tmp_path, wait_for):
     (tmp_path / "last").write_text(SPAN % 3)
     wait_for((tmp_path / "trains").exists, 60)
     job.send_signal(signal.SIGTERM)
-    job.communicate(timeout=120)
+    job.communicate(timeout=240)
     assert job.returncode == 3
     assert kept_spans(tmp_path) == [f"{3:016x}"]
 
@@ -151,7 +153,7 @@ def test_a_gateway_that_is_away_ends_too(submit, tmp_path):
     """A queue that cannot be emptied holds the end of the job for 20 s and no longer, and the number of items is said."""
     sent = f"python3 {tmp_path}/send.py '{SPAN % 4}'"
     job = submit(sent, OTELCOL_TRACE_STORE="127.0.0.1:1")  # nobody
-    _, said = job.communicate(timeout=180)
+    _, said = job.communicate(timeout=240)
     assert job.returncode == 0
     assert "the gateway on" in said
     assert "ends with 1 items in its queue" in said
@@ -160,7 +162,7 @@ def test_a_gateway_that_is_away_ends_too(submit, tmp_path):
 def test_the_training_runs_without_a_collector(submit, tmp_path):
     """A cluster without certificates or without the program trains; the reason is in the log of the job."""
     job = submit(f"env > {tmp_path}/environment; exit 5", OTELCOL_KEPT="/dev/null/nowhere")
-    _, said = job.communicate(timeout=60)
+    _, said = job.communicate(timeout=240)
     assert job.returncode == 5
     assert "no Collector in this job" in said
     assert "VERL_OTEL_ENABLED" not in (tmp_path / "environment").read_text()
@@ -169,7 +171,7 @@ def test_the_training_runs_without_a_collector(submit, tmp_path):
 def test_a_folder_that_not_all_nodes_share_is_told(submit, tmp_path):
     """Where another node does not see OTELCOL_KEPT the job says which folder and which node, starts no Collector, and trains."""
     job = submit(f"env > {tmp_path}/environment; exit 5", FAR=str(tmp_path / "kept"))
-    _, said = job.communicate(timeout=60)
+    _, said = job.communicate(timeout=240)
     assert job.returncode == 5
     assert f"OTELCOL_KEPT={tmp_path / 'kept'} cannot be read and written on: {socket.gethostname()}." in said
     assert "no Collector in this job" in said

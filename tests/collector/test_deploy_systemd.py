@@ -7,7 +7,8 @@ import shutil
 import subprocess
 
 import pytest
-from tiers import COLLECTOR
+
+from tests.collector.tiers import COLLECTOR
 
 SYSTEMD = COLLECTOR / "deploy" / "systemd"
 UNITS = sorted(SYSTEMD.glob("*.service"))

@@ -9,10 +9,11 @@ from urllib.request import Request
 
 import grpc
 import pytest
-from flood import OPENER, make_request, post, put
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tiers import COLLECTOR, fetch, variables_of
+
+from tests.collector.flood import OPENER, make_request, post, put
+from tests.collector.tiers import COLLECTOR, fetch, variables_of
 
 TENANT = COLLECTOR / "deploy" / "tenant.yaml"
 CLAIMS = (
@@ -123,7 +124,7 @@ def test_nobody_gets_into_the_gateway_of_another(tenants):
             tenants["north"].gateway.grpc_name, secured, [("grpc.enable_http_proxy", 0)]
         ) as channel:
             headers = [("authorization", f"Bearer {(token / 'token').read_text()}")]
-            channel.unary_unary(path)(make_points("stolen", {}, {}), metadata=headers, timeout=20)
+            channel.unary_unary(path)(make_points("stolen", {}, {}), metadata=headers, timeout=60)
 
     with pytest.raises(grpc.RpcError) as refused:
         send(south, north)

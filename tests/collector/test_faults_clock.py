@@ -3,7 +3,8 @@
 """A clock that jumps while a training runs: durations stay true, counts arrive, and nobody crashes."""
 
 import pytest
-from steady import await_equal, find_units
+
+from tests.collector.steady import await_equal, find_units
 
 HOUR = 3600
 

@@ -5,8 +5,9 @@
 import re
 
 import pytest
-from steady import find_units
-from tiers import variables_of
+
+from tests.collector.steady import find_units
+from tests.collector.tiers import variables_of
 
 
 @pytest.mark.parametrize("expired", ["agent", "gateway"])

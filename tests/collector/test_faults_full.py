@@ -5,7 +5,8 @@
 import subprocess
 
 import pytest
-from steady import await_equal, find_units
+
+from tests.collector.steady import await_equal, find_units
 
 
 @pytest.fixture

@@ -10,11 +10,12 @@ import urllib.request
 from collections import defaultdict
 
 import pytest
-from flood import OPENER, RESOURCE, make_request, post, put
-from memory import resident_mib
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tiers import fetch
+
+from tests.collector.flood import OPENER, RESOURCE, make_request, post, put
+from tests.collector.memory import resident_mib
+from tests.collector.tiers import fetch
 
 MARKED = {"verl.sampling.keep": True}
 NASTY = (
@@ -43,7 +44,7 @@ def send(url, path, body, **headers):
     """Send a body as it is; return the code of the answer, or 0 where the connection was closed."""
     request = urllib.request.Request(f"{url}{path}", body, {"Content-Type": "application/x-protobuf", **headers})
     try:
-        with OPENER.open(request, timeout=30) as answer:
+        with OPENER.open(request, timeout=60) as answer:
             return answer.status
     except urllib.error.HTTPError as error:
         return error.code

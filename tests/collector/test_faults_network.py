@@ -3,7 +3,8 @@
 """A network between the tiers that stalls, forgets or cuts connections: everything arrives, later."""
 
 import pytest
-from steady import find_units
+
+from tests.collector.steady import find_units
 
 STALLS = [pytest.param(12, id="12 s"), pytest.param(60, id="60 s", marks=pytest.mark.pipeline)]
 

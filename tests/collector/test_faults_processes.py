@@ -3,7 +3,8 @@
 """Processes that are killed while all of them work: of a worker at most a second is gone, of the tiers nothing that was accepted."""
 
 import pytest
-from steady import find_units, read_ranks
+
+from tests.collector.steady import find_units, read_ranks
 
 BUDGET = 1.0
 """Seconds of its spans and points that a killed process may take with it (`VERL_OTEL_DRAIN_INTERVAL`)."""

@@ -5,7 +5,8 @@
 import itertools
 
 import pytest
-from steady import find_units
+
+from tests.collector.steady import find_units
 
 OUTAGES = [pytest.param(8, id="8 s"), pytest.param(600, id="10 minutes", marks=pytest.mark.pipeline)]
 

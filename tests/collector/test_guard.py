@@ -6,10 +6,11 @@ import time
 from urllib.request import Request
 
 import pytest
-from flood import OPENER, make_request, post, put
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
-from tiers import fetch
+
+from tests.collector.flood import OPENER, make_request, post, put
+from tests.collector.tiers import fetch
 
 RESOURCE = {
     "service.name": "verl",

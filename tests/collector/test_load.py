@@ -1,11 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Agent and gateway under a steady load: what they hold without a drop, and what more of it does. `make load` prints the figures."""
+"""Agent and gateway under a steady load: what they hold without a drop, and what more of it does. `make test-pipeline LOAD=1` prints the figures."""
 
 import itertools
 
 import pytest
-from load import put_under_load
+
+from tests.collector.load import put_under_load
 
 LIMIT = {"agent": 512, "gateway": 4096}
 """Mebibytes, as shipped."""

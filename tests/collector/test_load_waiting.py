@@ -3,10 +3,11 @@
 """What a gateway needs for the trajectories of a large run that all wait for their roots, and for twice as many."""
 
 import pytest
-from flood import ATTRIBUTES, post
-from load import SPANS, TRACES, make_traces, with_mark
-from memory import resident_mib
-from trajectories import group
+
+from tests.collector.flood import ATTRIBUTES, post
+from tests.collector.load import SPANS, TRACES, make_traces, with_mark
+from tests.collector.memory import resident_mib
+from tests.collector.trajectories import group
 
 IN_FLIGHT = 8192 // TRACES
 """Requests of trajectories that wait at once."""

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.exporting.names import label_name
+from verl_otel.prometheus_names import label_name
 
 HERE = Path(__file__).resolve().parent
 GOLDEN = HERE.parent / "contracts" / "golden_names.txt"
@@ -57,7 +57,7 @@ def expect(said, role):
     return wanted
 
 
-def await_series(prometheus, wanted, seconds=30.0):
+def await_series(prometheus, wanted, seconds=120.0):
     """Return every series once all that are wanted are there."""
     deadline = time.monotonic() + seconds
     while True:
@@ -82,7 +82,7 @@ def test_every_point_is_queried_back(start_pipeline, start_prometheus, run_sende
     prometheus = prometheus or start_prometheus("scraper", tier=tiers.gateway)
     wanted = {}
     for role in ("trainer", "agent_loop"):
-        wanted |= expect(run_sender("send_catalogue.py", tiers.agent.http_url, role).said[-1], role)
+        wanted |= expect(run_sender("send_catalogue", tiers.agent.http_url, role).printed[-1], role)
     assert len(wanted) > 900
 
     found = await_series(prometheus, wanted)
@@ -122,6 +122,6 @@ def test_every_path_has_the_same_names_and_labels(start_tier, start_prometheus, 
         by_scrape, by_push, by_process = ({key for key in series if key[0] in names} for series in shown)
     finally:
         for sender in senders:
-            sender.communicate("", timeout=60)
+            sender.communicate("", timeout=180)
     assert by_scrape == by_push
     assert by_scrape == by_process

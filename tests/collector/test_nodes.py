@@ -5,16 +5,16 @@
 from types import SimpleNamespace
 
 import pytest
-from nodes import Node, find_hindrance
-from steady import await_equal
-from test_restarts import JOIN, add_up, read_values
-from tiers import variables_of
 
-from verl_otel.cli import stack_addresses
+from tests.collector.nodes import Node, find_hindrance
+from tests.collector.steady import await_equal
+from tests.collector.test_restarts import JOIN, add_up, read_values
+from tests.collector.tiers import variables_of
+from verl_otel.cli.stack import addresses
 
 HOSTS = ("node-a", "node-b")
 RUNS = ("north", "south")
-USUAL = stack_addresses.choose({})
+USUAL = addresses.choose({})
 BY_NAME = "{loadbalancing/traces: {protocol: {otlp: {tls: &tls {server_name_override: localhost}}}}, otlp_grpc/metrics: {tls: *tls}}"
 """The gateway's certificate is for localhost, and agents of other nodes dial its address."""
 

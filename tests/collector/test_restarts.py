@@ -5,7 +5,8 @@
 import itertools
 
 import pytest
-from steady import await_equal, find_units, read_ranks
+
+from tests.collector.steady import await_equal, find_units, read_ranks
 
 JOIN = "user_things_total * on (job, instance) group_left (host_name) target_info"
 

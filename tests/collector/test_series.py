@@ -10,15 +10,15 @@ import threading
 from pathlib import Path
 
 import pytest
-from shape import GPUS_OF_NODE, GPUS_OF_REPLICA, members_of, replicas_of, series_of
-from steady import await_equal
 
-from verl_otel.exporting.names import metric_name
+from tests.collector.shape import GPUS_OF_NODE, GPUS_OF_REPLICA, members_of, replicas_of, series_of
+from tests.collector.steady import await_equal
 from verl_otel.model import Instrument
+from verl_otel.prometheus_names import metric_name
 from verl_otel.semconv.metrics import METRICS
 
 TOP = Path(__file__).resolve().parents[2]
-GUIDE = TOP / "docs" / "guide" / "deploy.md"
+GUIDE = TOP / "docs" / "how-to" / "deploy.md"
 RECORDED = TOP / "tests" / "dashboards" / "recorded" / "20261121-232607-86d8"
 VLLM = TOP / "tests" / "dashboards" / "samples" / "vllm.prom"
 SIZES = (1, 8, 64)
@@ -117,8 +117,8 @@ def test_series_of_a_run_stay_within_the_bound(start_pipeline, start_prometheus,
     for gpus in SIZES:
         run, wanted = f"r{gpus}", expect(gpus)
         scalars = run_sender(
-            "send_run.py", tiers.agent.http_url, gpus, *sorted(RECORDED.glob("*trainer*")), run_id=run
-        ).said[-1]["scalars"]
+            "send_run", tiers.agent.http_url, gpus, *sorted(RECORDED.glob("*trainer*")), run_id=run
+        ).printed[-1]["scalars"]
         serve_engines(run, replicas_of(gpus))
         members = len(members_of(gpus))
         native = sum(line[:1] not in ("", "#") for line in VLLM.read_text("utf-8").splitlines()) * replicas_of(gpus)
@@ -130,7 +130,7 @@ def test_series_of_a_run_stay_within_the_bound(start_pipeline, start_prometheus,
             scrapes = sum(value for name, value in found.items() if name == "up" or name.startswith("scrape_"))
             return sum(found.values()) - engines - scrapes, engines
 
-        await_equal(read, (total, native), seconds=120)
+        await_equal(read, (total, native), seconds=240)
         found = count_by_name(prometheus, run)
         assert found["target_info"] == members
         assert {name: found[name] for name in wanted} == wanted

@@ -11,7 +11,9 @@ import urllib.parse
 from pathlib import Path
 
 import pytest
-from tiers import fetch
+
+from tests.builders.environments import inherit
+from tests.collector.tiers import fetch
 
 COMMAND = Path(sys.executable).with_name("verl-otel")
 
@@ -23,7 +25,7 @@ def start_stack(programs, tmp_path):
 
     def start(*arguments, **variables):
         hidden = ("OTEL", "VERL_", "PYTEST")
-        inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+        inherited = inherit(*hidden)
         process = subprocess.Popen(
             [COMMAND, "stack", "--json", "--data", tmp_path / "stack", "--run-dir", tmp_path / "runs", *arguments],
             env={**inherited, **variables},
@@ -40,7 +42,7 @@ def start_stack(programs, tmp_path):
     for process in started:
         if process.poll() is None:
             process.terminate()
-        process.communicate(timeout=60)
+        process.communicate(timeout=180)
 
 
 def ask(said, path, **form):
@@ -54,7 +56,7 @@ def is_alive(pid):
 def test_a_training_needs_the_two_variables_only(start_stack, run_sender, wait_for):
     """What a process sends to the printed address is in Prometheus and in the file of traces; the rules are loaded, every target is up."""
     _, said = start_stack("--free-ports")
-    run_sender("send_catalogue.py", said["otlp_http"], "trainer", VERL_OTEL_ENABLED="1")
+    run_sender("send_catalogue", said["otlp_http"], "trainer", VERL_OTEL_ENABLED="1")
 
     def is_scraped():
         return ask(said, "query", query='verl_training_steps_total{verl_run_id="r"}')["result"]
@@ -126,7 +128,7 @@ def test_it_takes_everything_with_it(start_stack):
     process, said = start_stack("--free-ports")
     assert all(map(is_alive, said["pids"].values()))
     process.terminate()
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert (process.returncode, errors) == (0, "")
     assert not any(map(is_alive, said["pids"].values()))
     assert (Path(said["data"]) / "prometheus" / "wal").is_dir()
@@ -136,7 +138,7 @@ def test_a_part_that_dies_is_told_with_its_log(start_stack):
     """When a part is killed the command says which, where its log is, ends the others, and returns 1."""
     process, said = start_stack("--free-ports")
     os.kill(said["pids"]["Prometheus"], signal.SIGKILL)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=180)
     assert process.returncode == 1
     assert "Prometheus has ended with code -9" in errors
     assert "prometheus.log" in errors
@@ -154,6 +156,6 @@ def test_the_ports_of_the_environment_are_taken(start_stack):
 
 
 def _find_ports(count):
-    from verl_otel.cli import stack_addresses
+    from verl_otel.cli.stack import addresses
 
-    return [address.rpartition(":")[2] for address in stack_addresses.choose({}, free=True).values()][:count]
+    return [address.rpartition(":")[2] for address in addresses.choose({}, free=True).values()][:count]

@@ -4,7 +4,7 @@
 
 from collections import Counter
 
-from trajectories import group, is_kept
+from tests.collector.trajectories import group, is_kept
 
 SLOW_SECONDS = 8
 """Longer than a batch of the others takes on a busy machine."""

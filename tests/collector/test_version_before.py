@@ -7,9 +7,10 @@ import subprocess
 from types import SimpleNamespace
 
 import pytest
-from steady import await_equal
-from test_metrics import await_series, expect
-from tiers import COLLECTOR, variables_of
+
+from tests.collector.steady import await_equal
+from tests.collector.test_metrics import await_series, expect
+from tests.collector.tiers import COLLECTOR, variables_of
 
 pytestmark = pytest.mark.pipeline
 
@@ -59,7 +60,7 @@ def test_it_takes_the_configurations(programs, credentials, tmp_path, name):
 def test_what_this_sdk_sends_arrives_through_it(start_watched, run_sender, start_training, hasty, wait_for):
     """SDK, agent and gateway of the older release, Prometheus: every value of the catalogue is there, equal, and every step is counted once."""
     tiers = start_watched("scrape", "traces-to-file.yaml", hasty.gateway, below=[hasty.agent])
-    wanted = expect(run_sender("send_catalogue.py", tiers.agent.http_url, "trainer").said[-1], "trainer")
+    wanted = expect(run_sender("send_catalogue", tiers.agent.http_url, "trainer").printed[-1], "trainer")
     assert len(wanted) > 400
     found = await_series(tiers.prometheus, wanted)
     different = {

@@ -4,8 +4,8 @@
 
 import random
 
-from flood import ATTRIBUTES, make_request, post
-from trajectories import group
+from tests.collector.flood import ATTRIBUTES, make_request, post
+from tests.collector.trajectories import group
 
 MARKED = {**ATTRIBUTES, "verl.sampling.keep": True}
 

@@ -3,7 +3,6 @@
 """Real Collectors and a real Prometheus as children of a test: started on free ports, killed, started again."""
 
 import json
-import os
 import signal
 import subprocess
 import time
@@ -12,7 +11,9 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-from verl_otel.cli import stack_addresses
+from tests.builders import otlp_json
+from tests.builders.environments import inherit
+from verl_otel.cli.stack import addresses
 
 COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -21,20 +22,18 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def fetch(url, form=None):
     """Return what a URL answers; with ``form`` it is posted."""
     data = None if form is None else urllib.parse.urlencode(form, doseq=True).encode()
-    with OPENER.open(url, data, timeout=30) as answer:
+    with OPENER.open(url, data, timeout=60) as answer:
         return answer.read().decode()
 
 
 def read_spans(paths):
     """Return the spans of files of OTLP JSON, in order: trace id, span id, and the JSON object."""
-    found = []
-    for path in paths:
-        *lines, _rest = path.read_text("utf-8").split("\n")  # what follows the last line is being written
-        for line in lines:
-            for group in json.loads(line)["resourceSpans"]:
-                for scope in group["scopeSpans"]:
-                    found += [(each["traceId"], each["spanId"], each) for each in scope["spans"]]
-    return found
+    return [
+        (span["traceId"], span["spanId"], span)
+        for path in paths
+        for message in otlp_json.read_objects(path)
+        for _, _, span in otlp_json.each_span(message)
+    ]
 
 
 def variables_of(folder, name):
@@ -57,7 +56,7 @@ class Process:
         self.folder.mkdir(parents=True)
         self.name = name
         self.log = self.folder / "log.txt"
-        self.addresses = stack_addresses.choose({}, free=True)
+        self.addresses = addresses.choose({}, free=True)
         self.ready_url = f"http://{self.addresses[listener]}{self.ready_path}"
         self.process = None
 
@@ -70,10 +69,10 @@ class Process:
     def port(self, listener):
         return self.addresses[listener].rpartition(":")[2]
 
-    def start(self, seconds=60):
+    def start(self, seconds=180):
         """Start it and wait until it answers."""
         assert self.process is None, f"{self.name} runs"
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL", "VERL_"))}
+        inherited = inherit("OTEL", "VERL_")
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [str(word) for word in self.command()],
@@ -96,7 +95,7 @@ class Process:
             return False
         return True
 
-    def kill(self, number=signal.SIGKILL, seconds=60):
+    def kill(self, number=signal.SIGKILL, seconds=180):
         """Send a signal and wait for the end."""
         if self.process is not None:
             self.process.send_signal(number)

@@ -7,11 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.exporting.names import label_name, metric_name
 from verl_otel.integrations import ray as ray_integration
-from verl_otel.integrations import symbols
+from verl_otel.integrations import source_inspection
 from verl_otel.integrations import verl as verl_integration
 from verl_otel.model import Instrument
+from verl_otel.prometheus_names import label_name, metric_name
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.buckets import LONG
 from verl_otel.semconv.metrics import METRICS
 from verl_otel.semconv.spans import SPANS
@@ -37,20 +38,28 @@ def test_prometheus_names_are_the_golden_ones():
     assert table() == GOLDEN.read_text()
 
 
+def name_of(argument):
+    """Return the metric that an argument names: as a literal, or as a constant of `metric_names`."""
+    if isinstance(argument, ast.Constant):
+        return argument.value
+    module, _, constant = ast.unparse(argument).rpartition(".")
+    return getattr(metric_names, constant) if module == "metric_names" else None
+
+
 def test_every_metric_in_the_code_is_in_the_catalogue():
-    """Each literal name that is recorded to stands in the catalogue, with the kind that it is recorded as."""
+    """Each name that is recorded to stands in the catalogue, with the kind that it is recorded as."""
     found = set()
     for path in (TOP / "verl_otel").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text("utf-8"))):
-            if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.args):
+            if not (isinstance(node, ast.Call) and node.args):
                 continue
-            first = node.args[0]
-            owner = getattr(node.func.value, "id", "")
-            if isinstance(first, ast.Constant) and owner in ("registry", "recorder") and node.func.attr in (
-                "histogram", "counter", "gauge", "observe",
-            ):  # fmt: skip
-                found.add((node.func.attr, first.value))
-    assert len(found) > 15
+            recorder, _, kind = ast.unparse(node.func).rpartition(".")
+            if recorder not in ("", "series_registry", "collection"):
+                continue
+            name = name_of(node.args[0])
+            if name is not None and kind in ("histogram", "counter", "gauge", "observe"):
+                found.add((kind, name))
+    assert len(found) > 30
     for kind, name in found:
         assert name in METRICS, name
         assert kind in ("observe", METRICS[name].kind), name
@@ -93,10 +102,10 @@ def test_series_stay_within_the_bound():
 @pytest.mark.parametrize("hook", [*verl_integration.HOOKS, *ray_integration.HOOKS], ids=lambda hook: hook.symbol)
 def test_every_hook_exists_in_the_installed_host(hook):
     """verl, TransferQueue and Ray still have what is patched; read from their source."""
-    root = symbols.find_root(hook.module.partition(".")[0])
+    root = source_inspection.find_root(hook.module.partition(".")[0])
     if root is None:
         pytest.skip(f"{hook.module} is not installed in this environment")
     if not hook.is_expected():
         pytest.skip(f"{hook.symbol} is of another release: since {hook.since or '-'}, until {hook.until or '-'}")
-    assert symbols.has_symbol(root, hook.module, hook.symbol)
+    assert source_inspection.has_symbol(root, hook.module, hook.symbol)
     assert hook.gives

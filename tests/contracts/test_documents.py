@@ -15,7 +15,13 @@ from verl_otel.cli import COMMANDS
 pytestmark = pytest.mark.gate
 
 TOP = Path(__file__).resolve().parents[2]
-PAGES = [TOP / "README.md", TOP / "CONTRIBUTING.md", TOP / "CHANGELOG.md", *sorted((TOP / "docs").rglob("*.md"))]
+DOCS = TOP / "docs"
+PAGES = [
+    *(TOP / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md")),
+    *sorted(DOCS.rglob("*.md")),
+]
+MAX_README_LINES = 100
+MAX_TERMS = 40
 
 
 def blocks(kind):
@@ -54,30 +60,111 @@ def test_commands_exist(code):
                 assert option in text, line
 
 
+def slugs(page):
+    """Return the anchors of a page's headings."""
+    titles = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(TOP)))
 def test_links_lead_somewhere(page):
-    """Each relative link of a document names a file of the project."""
-    for target in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
-        assert (page.parent / target).exists(), target
+    """Each relative link of a document names a file of the project, and its fragment a heading."""
+    for target, fragment in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]+))?\)", page.read_text("utf-8")):
+        path = (page.parent / target) if target else page
+        assert path.exists(), target
+        assert not fragment or fragment in slugs(path), f"{target}#{fragment}"
+
+
+def load_script(name):
+    """Return a module that lies in docs/."""
+    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_generated_pages_are_fresh():
-    """Settings and telemetry in the guide are those of the code; ``make docs`` writes them."""
-    spec = importlib.util.spec_from_file_location("generate", TOP / "docs" / "generate.py")
-    generate = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(generate)
-    for name, make in generate.PAGES.items():
-        assert (TOP / "docs" / "guide" / name).read_text("utf-8") == make(), f"{name}: run make docs"
+    """Settings, telemetry and command line in the reference are those of the code; ``make docs`` writes them."""
+    for name, make in load_script("generate").PAGES.items():
+        assert (DOCS / "reference" / name).read_text("utf-8") == make(), f"{name}: run make docs"
 
 
-def test_every_setting_is_in_the_guide():
+def test_readme_is_short():
+    """What a newcomer reads fits two screens."""
+    assert len((TOP / "README.md").read_text("utf-8").splitlines()) <= MAX_README_LINES
+
+
+def test_glossary_is_short_and_sorted():
+    """Few terms, each once, in alphabetical order."""
+    terms = re.findall(r"^\| ([^|]+) \| [^-]", (DOCS / "reference" / "glossary.md").read_text("utf-8"), re.MULTILINE)[
+        1:
+    ]
+    assert len(terms) <= MAX_TERMS
+    assert terms == sorted(set(terms))
+
+
+def test_navigation_has_every_page():
+    """Each page is in the navigation of the site, once, and each but the decisions on the first page."""
+    nav = (TOP / "mkdocs.yml").read_text("utf-8").partition("\nnav:\n")[2]
+    pages = sorted(str(page.relative_to(DOCS)) for page in DOCS.rglob("*.md"))
+    assert sorted(re.findall(r"([\w/-]+\.md)", nav)) == pages
+    linked = re.findall(r"\]\(([^)]+\.md)\)", (DOCS / "README.md").read_text("utf-8"))
+    assert sorted(linked) == [page for page in pages if "/decisions/0" not in page and page != "README.md"]
+
+
+def test_links_out_of_the_site_become_addresses():
+    """A link to a file of the repository leads to the repository; one within docs/ stays."""
+    links = load_script("repository_links")
+    address = links.PROJECT["urls"]["Repository"]
+    page = "[a](../../collector/README.md#variables), [b](../how-to/deploy.md), [c](../../verl_otel), [d](https://x.org/), [e](#f)"
+    assert links.rewrite(page, "docs/reference") == (
+        f"[a]({address}/blob/main/collector/README.md#variables), [b](../how-to/deploy.md), [c]({address}/tree/main/verl_otel), "
+        "[d](https://x.org/), [e](#f)"
+    )
+
+
+ARCHITECTURE = (DOCS / "explanation" / "architecture.md").read_text("utf-8")
+WALKS = [section for section in ARCHITECTURE.split("\n## ") if section.startswith("Walk ")]
+
+
+@pytest.mark.parametrize("walk", WALKS, ids=lambda walk: walk.partition(":")[0])
+def test_walks_name_what_is_there(walk):
+    """Each file and each function of a walk through the code exists, and the number of files is right."""
+    files = set()
+    for line in walk.splitlines():
+        cells = line.strip("|").split("|")
+        for path in re.findall(r"`([\w/]+\.(?:py|yaml))`", cells[1]) if len(cells) == 4 else ():
+            files.add(path)
+            code = (TOP / path).read_text("utf-8")
+            for name in re.findall(r"`(\w+)`", cells[2]):
+                assert re.search(rf"\b(def|class) {name}\b", code), f"{path}: {name}"
+    assert f" {len(files)} files" in walk
+
+
+def test_workflows_run_what_is_there():
+    """CI runs targets of the Makefile, and actions of one version; commit hooks run tools of the environment."""
+    workflows = "\n".join(path.read_text("utf-8") for path in sorted((TOP / ".github" / "workflows").glob("*.yml")))
+    targets = set(re.findall(r"run: make ([a-z-]+)$", workflows, re.MULTILINE))
+    targets |= set(re.search(r"target: \[(.+)\]", workflows)[1].split(", "))
+    assert targets == {"test", "matrix", "test-pipeline", "attack", "docs"}
+    makefile = (TOP / "Makefile").read_text()
+    assert not [target for target in targets if f"\n{target}:" not in makefile]
+    actions = re.findall(r"uses: (\S+)", workflows)
+    assert actions
+    assert not [action for action in actions if not re.search(r"@[0-9a-f]{40}$", action)]
+    hooks = re.findall(r"entry: \.venv/bin/(\S+)", (TOP / ".pre-commit-config.yaml").read_text("utf-8"))
+    assert {"ruff", "mypy", "lint-imports"} <= set(hooks)
+    assert not [tool for tool in hooks if not Path(sys.executable).with_name(tool).exists()]
+
+
+def test_every_setting_is_in_the_reference():
     """No variable that the code reads is missing from the settings page."""
-    page = (TOP / "docs" / "guide" / "settings.md").read_text("utf-8")
+    page = (DOCS / "reference" / "settings.md").read_text("utf-8")
     read = set()
     for path in (TOP / "verl_otel").rglob("*.py"):
         read |= set(re.findall(r"[\"'](VERL_OTEL_[A-Z_]+)[\"']", path.read_text("utf-8")))
     others = {
-        "VERL_OTEL_SWALLOW",
+        "VERL_OTEL_RAISE_INTERNAL_ERRORS",  # of our own tests
         "VERL_OTEL_",
         "VERL_OTEL_BOARDS",
     }  # the last one is Grafana's: `verl-otel boards export`
@@ -85,16 +172,18 @@ def test_every_setting_is_in_the_guide():
 
 
 def test_every_decision_is_in_the_index():
-    """Each decision has one row in the index, in order, with the title that its page has."""
-    folder = TOP / "docs" / "decisions"
-    rows = re.findall(
-        r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+) \|$", (folder / "README.md").read_text("utf-8"), re.MULTILINE
-    )
+    """Each decision has one row in the index, in order, with title, date and status of its page, and the parts of a decision."""
+    folder = DOCS / "explanation" / "decisions"
+    index = (folder / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| \[(\d{4})\]\(([^)]+)\) \| (.+) \| ([\d-]+) \| (\w+) \|$", index, re.MULTILINE)
     pages = sorted(page for page in folder.glob("*.md") if page.name != "README.md")
-    assert [name for _, name, _ in rows] == [page.name for page in pages]
-    for (number, name, title), page in zip(rows, pages, strict=True):
+    assert [name for _, name, *_ in rows] == [page.name for page in pages]
+    for (number, name, title, date, status), page in zip(rows, pages, strict=True):
         assert name.startswith(f"{number}-")
-        assert page.read_text("utf-8").splitlines()[0] == f"# {number} {title}"
+        head, *parts = page.read_text("utf-8").split("\n## ")
+        assert head.startswith(f"# {number} {title}\n\n* Status: {status.capitalize()}")
+        assert head.rstrip().endswith(f"* Date: {date}")
+        assert [part.partition("\n")[0] for part in parts][:3] == ["Context", "Decision", "Consequences"]
 
 
 def test_the_settings_of_the_project_name_what_is_there():
@@ -111,4 +200,5 @@ def test_the_settings_of_the_project_name_what_is_there():
     if listed.returncode:
         pytest.skip("the sources are in no git repository")
     tracked = {path.partition("/")[0] for path in listed.stdout.splitlines()}
-    assert tracked - included == {".ci", ".gitignore", "pyproject.toml"}  # hatchling adds the last two by itself
+    assert tracked - included == {".ci", ".github", ".pre-commit-config.yaml", ".gitignore", "pyproject.toml"}
+    # hatchling adds the last two by itself

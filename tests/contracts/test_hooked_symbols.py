@@ -3,31 +3,26 @@
 """Every place that is patched is where it was and takes what it took, in every release that is supported.
 
 ``golden_hooks.json`` holds what was found when a hook was written; null: that release does not have it. After a change that was meant,
-``python tests/contracts/test_hooked_symbols.py`` writes it anew, and the difference is to be read.
+``python -m tests.contracts.test_hooked_symbols`` rewrites it; read the difference.
 """
 
 import ast
 import importlib
 import json
 import pkgutil
-import sys
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import released
-import signatures
-
+from tests.contracts import released, signatures
 from verl_otel import integrations
-from verl_otel.integrations import symbols
+from verl_otel.integrations import source_inspection
 from verl_otel.integrations.patch import Hook
 
 pytestmark = pytest.mark.gate
 
 GOLDEN = Path(__file__).parent / "golden_hooks.json"
-FAKES = released.TOP / "tests" / "integrations" / "engines"
+FAKES = released.TOP / "tests" / "fakes" / "engines"
 RELEASES = pytest.mark.parametrize("release", released.RELEASES, ids=str)
 
 
@@ -51,7 +46,7 @@ def hooks_of(release):
 def bound_of(release, text):
     """Return the numbers of a bound if it is about this release's host."""
     name, _, number = text.partition(" ")
-    return symbols.parse_version(number) if name == release.package else None
+    return source_inspection.parse_version(number) if name == release.package else None
 
 
 def look(release, root):
@@ -111,7 +106,7 @@ def test_what_check_finds_is_there(sources, release):
     root = sources(release)
     for place, text in look(release, root).items():
         module, _, symbol = place.partition(":")
-        assert symbols.has_symbol(root, module, symbol) is (text is not None), place
+        assert source_inspection.has_symbol(root, module, symbol) is (text is not None), place
 
 
 def fake_modules():

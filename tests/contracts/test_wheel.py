@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The wheel, as a user gets it: built, installed into an empty environment, run."""
 
-import os
 import shutil
 import subprocess
 import sys
@@ -10,6 +9,8 @@ import zipfile
 from pathlib import Path
 
 import pytest
+
+from tests.builders.environments import inherit
 
 pytestmark = pytest.mark.gate
 
@@ -63,7 +64,7 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
     lock = TOP / "requirements" / "unit.txt"
     install = [uv, "pip", "install", "--quiet", "--python", environment / "bin" / "python", "--constraint", lock, wheel]
     subprocess.run(install, check=True)
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VERL_", "PYTEST"))}
+    environ = inherit("PYTHON", "VERL_", "PYTEST")
 
     def run(*command, code=0):
         done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)

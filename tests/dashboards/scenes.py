@@ -17,7 +17,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from verl_otel.cli.stack_programs import cache_folder
+from verl_otel.cli.stack.programs import cache_folder
 
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed in this environment")
 
@@ -196,17 +196,17 @@ def read_thresholds() -> dict[str, float]:
     }
 
 
-def judge(scenes: Sequence[Scene], parts: Sequence[str], folder: Path) -> dict[str, str]:
+def judge(binary: Path, scenes: Sequence[Scene], parts: Sequence[str], folder: Path) -> dict[str, str]:
     """Have promtool judge scenes; return what is wrong by name of the scene, nothing where all is right.
 
     The thresholds are given as series, as which they cost nothing, unless their file is among the parts; one that is off has none.
 
     Args:
+        binary: promtool: the fixture ``promtool``, which puts a test into the step of programs.
         scenes: What is judged.
         parts: Names of the files of rules that are evaluated.
         folder: Where promtool's files are written.
     """
-    binary = need_promtool()
     wrong = {scene.name: "promtool did not run it" for scene in scenes}
     files = [RULES / f"{part}.rules.yml" for part in parts]
     for interval in sorted({scene.interval for scene in scenes}):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alerts of the inference engines, vLLM and SGLang alike."""
 
-from scenes import Says, Scene
-from trainings import RUN
+from tests.dashboards.scenes import Says, Scene
+from tests.dashboards.trainings import RUN
 
 
 def server(number):

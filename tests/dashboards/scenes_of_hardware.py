@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alerts of GPUs and hosts. One process reads the GPUs, another one computes on them."""
 
-from scenes import Says, Scene
-from trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
+from tests.dashboards.scenes import Says, Scene
+from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
 
 GPU = 'hw_id="GPU-1a2b"'
 READER = f'job="verl",instance="{RUN}/llm_server-0",verl_role="llm_server",verl_run_id="{RUN}"'

@@ -4,8 +4,8 @@
 
 import math
 
-from scenes import Says, Scene
-from trainings import MINUTE, RUN, Training, watch
+from tests.dashboards.scenes import Says, Scene
+from tests.dashboards.trainings import MINUTE, RUN, Training, watch
 
 
 def steps(name, metric, value, bad, *, alert, said, severity=None, thresholds=None, near=2, long=40, more=None):
@@ -81,19 +81,20 @@ def low_entropy():
 
 
 def not_a_number():
-    """A loss is NaN for five minutes; other scalars may be NaN."""
+    """A loss is NaN for five minutes, later the KL that is a part of the reward; other scalars may be NaN."""
 
     def scalars(step):
         return {
             "verl_actor_pg_loss": math.nan if 20 <= step < 25 else -0.1,
             "verl_actor_grad_norm": math.inf if 40 <= step < 45 else 0.3,
+            "verl_actor_reward_kl_penalty": math.nan if 52 <= step < 57 else 0.01,
             "verl_response_length_non_aborted_mean": math.nan,
         }
 
     return Scene(
         "a loss is not a number",
         watch([Training(MINUTE, scalars=scalars)], 60),
-        {19: set(), 24: {"LossNaN"}, 28: set(), 44: {"LossNaN"}, 48: set()},
+        {19: set(), 24: {"LossNaN"}, 28: set(), 44: {"LossNaN"}, 48: set(), 56: {"LossNaN"}, 59: set()},
         (
             Says(
                 24,

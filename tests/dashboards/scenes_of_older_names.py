@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Recording rules: the names of older guides, and what boards and alerts ask for again and again."""
 
-from scenes import Scene
-from trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
+from tests.dashboards.scenes import Scene
+from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
 
 SAME = {
     # older name, ours, its own labels, our value, the older value
@@ -36,6 +36,33 @@ def older(name):
         {5: set()},
         values={(5, name): {f"{name}{{{TRAINER}{kept}}}": shown}},
     )
+
+
+def kl_in_the_reward():
+    """With ``algorithm.use_kl_in_reward`` verl logs the KL under another name; where both are on, the loss term is shown once."""
+    both = f"{TRAINER.replace(RUN, 'run-of-both')}"
+    series = {
+        f"verl_actor_reward_kl_penalty{{{TRAINER}}}": [0.02] * 11,
+        f"verl_actor_reward_kl_penalty{{{both}}}": [0.04] * 11,
+        f"verl_actor_kl_loss{{{both}}}": [0.03] * 11,
+    }
+    shown = {f"kl_divergence{{{TRAINER}}}": 0.02, f"kl_divergence{{{both}}}": 0.03}
+    return Scene("older name kl_divergence, in the reward", series, {5: set()}, values={(5, "kl_divergence"): shown})
+
+
+def read_by_dcgm():
+    """DCGM's exporter reads one GPU, both read the other: each is shown once, in percent, by its UUID."""
+    exporter = 'job="dcgm",instance="node:9400"'
+    series = {
+        f'DCGM_FI_DEV_GPU_UTIL{{{exporter},UUID="GPU-dcgm"}}': [60] * 11,
+        f'DCGM_FI_DEV_GPU_UTIL{{{exporter},UUID="GPU-both"}}': [61] * 11,
+        f'hw_gpu_utilization_ratio{{{TRAINER},hw_id="GPU-both"}}': [0.75] * 11,
+    }
+    shown = {
+        f'gpu_utilization{{{exporter},UUID="GPU-dcgm",hw_id="GPU-dcgm"}}': 60,
+        f'gpu_utilization{{{TRAINER},hw_id="GPU-both"}}': 75,
+    }
+    return Scene("older name gpu_utilization, by DCGM", series, {5: set()}, values={(5, "gpu_utilization"): shown})
 
 
 def speed():
@@ -81,4 +108,4 @@ def speed():
     )
 
 
-SCENES = [*map(older, SAME), speed()]
+SCENES = [*map(older, SAME), kl_in_the_reward(), read_by_dcgm(), speed()]

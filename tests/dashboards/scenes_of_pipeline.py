@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alerts of the way that the telemetry takes."""
 
-from scenes import Says, Scene
-from trainings import MINUTE, RUN, WORKER, Training, watch
+from tests.dashboards.scenes import Says, Scene
+from tests.dashboards.trainings import MINUTE, RUN, WORKER, Training, watch
 
 GATEWAY = 'job="otelcol",instance="gateway"'
 EXPORTER = {"instance": "gateway", "exporter": "otlp/tempo"}

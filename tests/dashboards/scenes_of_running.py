@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Alerts of a training that goes on, but not well."""
 
-from scenes import STALE, Says, Scene
-from trainings import MINUTE, RUN, WORKER, Training, watch
+from tests.dashboards.scenes import STALE, Says, Scene
+from tests.dashboards.trainings import MINUTE, RUN, WORKER, Training, watch
 
 LOOP = f'job="verl",instance="{RUN}/agent_loop-3",verl_role="agent_loop",verl_run_id="{RUN}"'
 

@@ -6,10 +6,9 @@ import itertools
 import math
 import random
 
-from scenes import Says, Scene
-from trainings import HOUR, MINUTE, RUN, Training, watch
-
-from verl_otel.integrations.verl.learning import Course
+from tests.dashboards.scenes import Says, Scene
+from tests.dashboards.trainings import HOUR, MINUTE, RUN, Training, watch
+from verl_otel.integrations.verl.learning_progress import LearningProgress
 
 LENGTHS = {"10s": (10, 30), "10min": (10 * MINUTE, 10 * MINUTE), "2h": (2 * HOUR, 2 * HOUR)}
 """Seconds of a step, and between two evaluations: one each step is enough here."""
@@ -18,7 +17,7 @@ SEED = 11
 
 def follow(rewards):
     """Return the scalars of each step as the library makes them of the rewards."""
-    course, found = Course(), {}
+    course, found = LearningProgress(), {}
     for step, reward in enumerate(rewards, 1):
         course.add(step, reward)
         since, trend = course.count_since_best(step), course.find_trend()

@@ -4,8 +4,8 @@
 
 import math
 
-from scenes import Says, Scene
-from trainings import HOUR, MINUTE, RUN, TRAINER, WORKER, Training, watch
+from tests.dashboards.scenes import Says, Scene
+from tests.dashboards.trainings import HOUR, MINUTE, RUN, TRAINER, WORKER, Training, watch
 
 LENGTHS = {"10s": (10, 60), "10min": (10 * MINUTE, 120), "2h": (2 * HOUR, 240)}
 """Seconds of a step, and seconds between two evaluations in its scenes."""

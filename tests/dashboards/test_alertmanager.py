@@ -8,9 +8,9 @@ import subprocess
 from itertools import product
 
 import pytest
-from scenes import RULES, alerts, yaml
 
-from verl_otel.cli.stack_programs import cache_folder
+from tests.dashboards.scenes import RULES, alerts, yaml
+from verl_otel.cli.stack.programs import cache_folder
 
 FILE = RULES / "alertmanager.example.yml"
 URGENCY = {"info": 0, "warning": 1, "critical": 2}

@@ -7,16 +7,19 @@ import subprocess
 from pathlib import Path
 
 import pytest
-import scenes_of_engines
-import scenes_of_hardware
-import scenes_of_learning
-import scenes_of_older_names
-import scenes_of_pipeline
-import scenes_of_running
-import scenes_of_stagnation
-import scenes_of_stalls
-from scenes import RULES, Scene, alerts, judge, need_promtool, read_rules, read_thresholds
-from trainings import MINUTE, Training, watch
+
+from tests.dashboards import (
+    scenes_of_engines,
+    scenes_of_hardware,
+    scenes_of_learning,
+    scenes_of_older_names,
+    scenes_of_pipeline,
+    scenes_of_running,
+    scenes_of_stagnation,
+    scenes_of_stalls,
+)
+from tests.dashboards.scenes import RULES, Scene, alerts, judge, read_rules, read_thresholds
+from tests.dashboards.trainings import MINUTE, Training, watch
 
 SAMPLES = Path(__file__).with_name("samples")
 
@@ -55,10 +58,10 @@ _verdicts: dict[str, dict[str, str]] = {}
 @pytest.mark.parametrize(
     ("part", "scene"), [pytest.param(part, scene, id=scene.name) for part in PARTS for scene in part.SCENES]
 )
-def test_scene(part, scene, tmp_path):
+def test_scene(part, scene, tmp_path, promtool):
     """At each minute exactly these alerts fire, with these words; recorded series have these values."""
     if part.__name__ not in _verdicts:
-        _verdicts[part.__name__] = judge(part.SCENES, PARTS[part], tmp_path)
+        _verdicts[part.__name__] = judge(promtool, part.SCENES, PARTS[part], tmp_path)
     wrong = _verdicts[part.__name__][scene.name]
     assert not wrong, wrong
 
@@ -84,7 +87,7 @@ def test_scenes_have_names_of_their_own():
     assert len(names) == len(set(names))
 
 
-def test_every_rule_evaluates_on_recorded_samples(tmp_path):
+def test_every_rule_evaluates_on_recorded_samples(tmp_path, promtool):
     """All rules together, thresholds too, on what real programs exported: no error, no alert, and what the file says."""
     series = {}
     for stem in ("scalars", "vllm", "sglang", "dcgm", "collector", "prometheus", "hardware"):
@@ -107,15 +110,15 @@ def test_every_rule_evaluates_on_recorded_samples(tmp_path):
     )
     parts = [path.name.removesuffix(".rules.yml") for path in RULES.glob("*.rules.yml")]
     assert len(parts) > 5
-    wrong = judge([scene], parts, tmp_path)["recorded"]
+    wrong = judge(promtool, [scene], parts, tmp_path)["recorded"]
     assert not wrong, wrong
 
 
-def test_promtool_finds_no_fault_in_the_rules():
+def test_promtool_finds_no_fault_in_the_rules(promtool):
     """``promtool check rules`` with every lint on, as fatal."""
     files = sorted(RULES.glob("*.rules.yml"))
     done = subprocess.run(
-        [need_promtool(), "check", "rules", "--lint=all", "--lint-fatal", *files],
+        [promtool, "check", "rules", "--lint=all", "--lint-fatal", *files],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr

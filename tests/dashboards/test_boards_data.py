@@ -12,31 +12,30 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import scenes
 
-from dashboards import shelf
+from dashboards import loader
 from dashboards.preview import answers, interpolation, recording, server
+from tests.builders import otlp_json
 
 HERE = Path(__file__).resolve().parent
 RUNS = sorted(path for path in (HERE / "recorded").iterdir() if path.is_dir())
 PPO = next(run for run in RUNS if any(key.name == "verl_critic_vf_loss" for key in recording.read_run(run)))
 """The run with a critic and with checkpoints."""
 SCRAPE = 1.0
-BOARDS = shelf.read()
+BOARDS = loader.read()
 PANELS = [
     pytest.param(name, panel, id=f"{name}-{panel['title']}")
     for name, board in BOARDS.items()
-    for panel in shelf.walk(board["panels"])
+    for panel in loader.walk(board["panels"])
     if panel["type"] != "row" and panel["datasource"]["type"] == "prometheus"
 ]
 """Excused are only panels that ask a trace store."""
 
 
 @pytest.fixture(scope="session")
-def recorded(tmp_path_factory):
+def recorded(tmp_path_factory, promtool):
     """A real Prometheus with the recorded runs, and the time that they took."""
     folder = tmp_path_factory.mktemp("prometheus")
-    scenes.need_promtool()  # Prometheus comes with it
     text = folder / "recorded.txt"
     first, last = recording.write(recording.read_all(RUNS, HERE / "samples"), text, SCRAPE)
     with server.serve(text, folder, SCRAPE) as prometheus:
@@ -52,7 +51,7 @@ def evaluate(recorded, name, **chosen):
 
 
 def find(name, title):
-    return next(panel for panel in shelf.walk(BOARDS[name]["panels"]) if panel["title"] == title)
+    return next(panel for panel in loader.walk(BOARDS[name]["panels"]) if panel["title"] == title)
 
 
 def ask(recorded, name, title, **chosen):
@@ -65,10 +64,9 @@ def ends(run, name):
     """Return the last value of a gauge, from the files alone."""
     found = {}
     lines = [line for path in run.glob("metrics-*.gz") for line in gzip.decompress(path.read_bytes()).splitlines()]
-    for resource in (each for line in lines for each in json.loads(line)["resourceMetrics"]):
-        for metric in (each for scope in resource["scopeMetrics"] for each in scope["metrics"]):
-            for point in metric.get("gauge", {}).get("dataPoints", ()) if metric["name"] == name else ():
-                found[int(point["timeUnixNano"])] = float(point.get("asDouble", point.get("asInt")))
+    for _, _, metric in (each for line in lines for each in otlp_json.each_metric(json.loads(line))):
+        for point in metric.get("gauge", {}).get("dataPoints", ()) if metric["name"] == name else ():
+            found[int(point["timeUnixNano"])] = float(otlp_json.read_number(point))
     return found[max(found)]
 
 
@@ -108,7 +106,9 @@ def middle(run):
 def test_every_query_of_gpus_finds_its_source(recorded):
     """With DCGM chosen each panel that reads a GPU shows DCGM's values and none of NVML's, and the other way around."""
     for source, mine in (("DCGM_FI_.+", True), ("hw_.+|verl_.+", False)):
-        for title in ("GPU utilisation, by rank", "GPU memory", "Power", "Temperature", "Clock", "Power of all GPUs"):
+        for title in (
+            "GPU utilisation, by rank", "GPU memory, reads and writes", "GPU memory", "Power", "Temperature", "Clock", "Power of all GPUs",
+        ):  # fmt: skip
             names = [curve.name for curve in ask(recorded, "gpus", title, gpus=source)]
             values = [name for name in names if not name.endswith("limit")]
             assert any(name.endswith("(DCGM)") for name in values) is mine, title

@@ -214,7 +214,7 @@ def test_a_run_keeps_its_own_values(tmp_path):
 def test_a_board_is_drawn(tmp_path, monkeypatch):
     """Every kind of panel becomes a picture, with data and without; a refused query is told and stops nothing."""
     page = pytest.importorskip("dashboards.preview.page", reason="matplotlib is not in this environment")
-    from dashboards import shelf
+    from dashboards import loader
 
     class Fake:
         def __init__(self, series):
@@ -233,12 +233,12 @@ def test_a_board_is_drawn(tmp_path, monkeypatch):
 
     panels = {
         panel["type"]: panel
-        for board in shelf.read().values()
-        for panel in shelf.walk(board["panels"])
+        for board in loader.read().values()
+        for panel in loader.walk(board["panels"])
         if "gridPos" in panel
     }
-    panels["entropy"] = next(panel for panel in shelf.read()["overview"]["panels"] if panel["title"] == "Entropy")
-    board = {**shelf.read()["overview"], "panels": list(panels.values())}
+    panels["entropy"] = next(panel for panel in loader.read()["overview"]["panels"] if panel["title"] == "Entropy")
+    board = {**loader.read()["overview"], "panels": list(panels.values())}
     assert {"row", "timeseries", "stat", "heatmap", "state-timeline", "table"} <= panels.keys()
     series = [Series({"verl_run_id": "r1", "le": "1.0"}, (10.0, 20.0, 30.0), (0.0, 1.0, float("nan")))]
     for found in (series, []):

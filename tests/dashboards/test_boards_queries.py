@@ -10,16 +10,13 @@ import pytest
 
 pytest.importorskip("promql_parser", reason="promql-parser is not in this environment")
 
-import promql
-import scenes
-import vocabulary
-
-from dashboards import shelf
-from dashboards.shelf import walk
+from dashboards import loader
+from dashboards.loader import walk
+from tests.dashboards import promql, scenes, vocabulary
 
 pytestmark = pytest.mark.gate
 
-BOARDS = shelf.read()
+BOARDS = loader.read()
 FOUNDING = {
     "rate(verl_training_steps_total[5m])",
     "histogram_quantile(0.95, sum(rate(verl_sample_generation_seconds_bucket[5m])) by (le))",
@@ -27,7 +24,16 @@ FOUNDING = {
     "verl_average_reward",
 }
 """Written down from the guide, and not from the board."""
-UNNAMED = ("otelcol_", "prometheus_", "DCGM_", "hw_", "verl_gpu_thrott", "verl_gpu_clock", "verl_gpu_link")
+UNNAMED = (
+    "otelcol_",
+    "prometheus_",
+    "DCGM_",
+    "hw_",
+    "verl_gpu_thrott",
+    "verl_gpu_clock",
+    "verl_gpu_link",
+    "verl_gpu_memory_io",
+)
 """Names that know no run, or are joined with the run's owners of GPUs."""
 
 
@@ -80,6 +86,26 @@ def test_gpus_without_a_run_are_joined_with_their_owners():
         for target in panel.get("targets", ()):
             if re.search(r"DCGM_FI|hw_gpu|hw_power|hw_temp|hw_energy|hw_errors|gpu_throttled", target["expr"]):
                 assert "verl_gpu_owner{" in target["expr"]
+
+
+ALTERNATIVES = {
+    "verl_actor_kl_loss": "verl_actor_reward_kl_penalty",
+    "hw_gpu_utilization_ratio": "DCGM_FI_DEV_GPU_UTIL",
+}
+"""Two names of one quantity, of which the configuration of a run or of a node decides which one there is."""
+
+
+@pytest.mark.parametrize(("name", "alternative"), ALTERNATIVES.items())
+def test_a_quantity_with_two_names_is_requested_by_both(name, alternative):
+    """A panel that reads one of the names reads the other, too: it is empty for no run that has either."""
+    asking = {
+        panel["title"]: text
+        for board in BOARDS.values()
+        for panel in walk(board["panels"])
+        if name in (text := " ".join(target.get("expr", "") for target in panel.get("targets", ())))
+    }
+    assert asking
+    assert [title for title, text in asking.items() if alternative not in text] == []
 
 
 def test_windows_fit_what_is_counted():
@@ -205,7 +231,7 @@ def test_lint_finds(text, said):
 
 
 @pytest.mark.parametrize("end", ["", "_total"])
-def test_tail_sampling_counts_as_dropped_what_was_never_decided(tmp_path, end):
+def test_tail_sampling_counts_as_dropped_what_was_never_decided(tmp_path, promtool, end):
     """Of 1000 trajectories 100 were kept, 850 were not, 30 wait: 20 were dropped, whatever the counter of early drops says. At first: none."""
     (panel,) = (each for each in walk(BOARDS["pipeline"]["panels"]) if each["title"] == "Collector: tail sampling")
     (asked,) = (each["expr"] for each in panel["targets"] if "dropped" in each["legendFormat"])
@@ -224,13 +250,12 @@ def test_tail_sampling_counts_as_dropped_what_was_never_decided(tmp_path, end):
         values={(0, asked): {'{instance="a"}': 0}, (2, asked): {'{instance="a"}': 20}},
         interval=60,
     )
-    wrong = scenes.judge([scene], ["pipeline"], tmp_path)["tail sampling"]
+    wrong = scenes.judge(promtool, [scene], ["pipeline"], tmp_path)["tail sampling"]
     assert not wrong, wrong
 
 
-def test_promtool_takes_every_query():
+def test_promtool_takes_every_query(promtool):
     """Prometheus's own parser agrees."""
-    promtool = scenes.need_promtool()
     texts = [text for _, text in expressions()]
     for macro, value in promql.MACROS.items():
         texts = [text.replace(macro, value) for text in texts]
@@ -248,7 +273,7 @@ def test_work_of_a_role_is_what_the_alert_takes_for_it():
     """The phases of each role on the board are those of the rule behind GPUUnderused."""
     (rule,) = [each["expr"] for *_, each in scenes.read_rules() if each.get("record") == "run_role:verl_working"]
     said = {role: phases for phases, role in re.findall(r'verl_phase=~"([^"]+)"\} > 0, "verl_role", "(\w+)"', rule)}
-    panels = shelf.walk(BOARDS["gpus"]["panels"])
+    panels = loader.walk(BOARDS["gpus"]["panels"])
     (panel,) = (each for each in panels if each["title"] == "GPU utilisation while the role has work")
     pattern = re.compile(r'verl_role=~"(\w+)".*verl_phase=~"([^"]+)"')
     shown = dict(match for target in panel["targets"] for match in pattern.findall(target["expr"]))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dashboards.shelf import walk
+from dashboards.loader import walk
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not in this environment")
 yaml = pytest.importorskip("yaml", reason="PyYAML is not in this environment")
@@ -201,8 +201,8 @@ def test_links_carry_time_and_run(board):
 
 def test_links_use_labels_that_the_curves_have():
     """A link that takes the run from a curve stands only where each curve has it."""
-    promql = pytest.importorskip("promql", reason="promql-parser is not in this environment")
-    import vocabulary
+    pytest.importorskip("promql_parser", reason="promql-parser is not in this environment")
+    from tests.dashboards import promql, vocabulary
 
     for path in PATHS:
         for panel in shown(json.loads(path.read_text())):
@@ -267,8 +267,8 @@ def test_provisioning_fits_the_boards():
     assert {source["url"] for source in sources} == {"${PROMETHEUS_URL}", "${TEMPO_URL}"}
     (provider,) = yaml.safe_load((DASHBOARDS / "provisioning" / "dashboards" / "verl.yaml").read_text())["providers"]
     assert (provider["type"], provider["options"]["path"]) == ("file", "${VERL_OTEL_BOARDS}")
-    promql = pytest.importorskip("promql", reason="promql-parser is not in this environment")
-    import vocabulary
+    pytest.importorskip("promql_parser", reason="promql-parser is not in this environment")
+    from tests.dashboards import promql, vocabulary
 
     for query in by_type["tempo"]["jsonData"]["tracesToMetrics"]["queries"]:
         text = query["query"].replace("$$__tags", 'verl_run_id="r"')

@@ -21,19 +21,20 @@ from types import SimpleNamespace
 
 import pytest
 
-from dashboards import shelf
+from dashboards import loader
 from dashboards.preview import interpolation
-from verl_otel.cli import stack_addresses, stack_parts, stack_programs
+from tests.builders.environments import inherit
+from verl_otel.cli.stack import addresses, components, programs
 from verl_otel.errors import VerlOtelError
 
 pytestmark = pytest.mark.collector
 HERE = Path(__file__).resolve().parent
 GIVEN = os.environ.get("VERL_OTEL_TEST_TEMPO")
-BOARDS = shelf.read()
+BOARDS = loader.read()
 PANELS = {
     panel["title"]: panel
     for board in BOARDS.values()
-    for panel in shelf.walk(board["panels"])
+    for panel in loader.walk(board["panels"])
     if panel.get("datasource", {}).get("type") == "tempo"
 }
 SLOW = 1
@@ -69,7 +70,7 @@ OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 def ask(url, **form):
     """Return what Tempo answers; its own words fail the test."""
     try:
-        with OPENER.open(f"{url}?{urllib.parse.urlencode(form)}", timeout=30) as answer:
+        with OPENER.open(f"{url}?{urllib.parse.urlencode(form)}", timeout=60) as answer:
             return json.load(answer)
     except urllib.error.HTTPError as error:
         raise AssertionError(f"{url} {form}: {error.code} {error.read().decode()[:500]}") from None
@@ -91,7 +92,7 @@ def search(tempo, title, run):
 def send(folder, run, endpoint, **variables):
     """Send the spans of a run through the real SDK; return the trace id of each kind."""
     hidden = ("OTEL_", "VERL_", "PYTEST_")
-    inherited = {name: value for name, value in os.environ.items() if not name.startswith(hidden)}
+    inherited = inherit(*hidden)
     said = {
         "OTEL_EXPORTER_OTLP_ENDPOINT": endpoint,
         "VERL_OTEL_EXPORTERS": "otlp",
@@ -100,7 +101,7 @@ def send(folder, run, endpoint, **variables):
     }
     command = [sys.executable, HERE / "send_to_tempo.py", str(SENT_SECONDS)]
     done = subprocess.run(
-        command, env={**inherited, **said, **variables}, capture_output=True, text=True, timeout=120, check=False
+        command, env={**inherited, **said, **variables}, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-3000:]
     return json.loads(done.stdout.splitlines()[-1])
@@ -127,13 +128,13 @@ def start(child):
 def tempo(tmp_path_factory):
     """A real Tempo on free ports, started as ``verl-otel stack`` does; to it two runs were sent."""
     try:
-        program = stack_programs.find_program(stack_programs.TEMPO, Path(GIVEN) if GIVEN else None)
+        program = programs.find_program(programs.TEMPO, Path(GIVEN) if GIVEN else None)
     except VerlOtelError as error:
         pytest.skip(f"{error}".partition("\n")[0])
     folder = tmp_path_factory.mktemp("tempo")
-    plan = stack_parts.Plan(stack_addresses.choose({}, free=True), folder, folder / "targets", tempo=True)
+    plan = components.Plan(addresses.choose({}, free=True), folder, folder / "targets", tempo=True)
     begun = time.time()
-    with running(stack_parts.make_tempo(program, plan)) as child:
+    with running(components.make_tempo(program, plan)) as child:
         sent = {
             run: send(folder, run, plan.url("store"), OTEL_EXPORTER_OTLP_PROTOCOL="grpc", OTEL_METRICS_EXPORTER="none")
             for run in RUNS
@@ -143,7 +144,7 @@ def tempo(tmp_path_factory):
         yield made
 
 
-def wait_for_steps(tempo, runs, seconds=60):
+def wait_for_steps(tempo, runs, seconds=180):
     """Wait until every table has something of each run: a search leaves out the last 30 s (``query_end_cutoff``, since Tempo 2.10)."""
     deadline = time.monotonic() + seconds
     while any(not search(tempo, title, (run,)) for title in PANELS for run in runs):
@@ -198,12 +199,12 @@ def test_an_id_leads_to_the_whole_trace(tempo):
 def test_what_the_collector_keeps_is_found(tempo, monkeypatch):
     """Through the real Collector, as in ``verl-otel stack``: the step, the slow and the failed trajectories come to Tempo."""
     try:
-        program = stack_programs.find_program(stack_programs.OTELCOL)
+        program = programs.find_program(programs.OTELCOL)
     except VerlOtelError as error:
         pytest.skip(f"{error}".partition("\n")[0])
     monkeypatch.setenv("OTELCOL_ROOT_WAIT", "1s")
     run = "20261121-collector"
-    with running(stack_parts.make_collector(program, tempo.plan)):
+    with running(components.make_collector(program, tempo.plan)):
         sent = send(tempo.folder, run, tempo.plan.url("http"))
         wait_for_steps(tempo, [run])
         for title, kinds in KINDS.items():

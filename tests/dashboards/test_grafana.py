@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``make boards-grafana`` with a stand-in for Grafana, whose HTTP API and pages have the shapes of the real ones."""
+"""``make boards PICTURES=grafana`` with a stand-in for Grafana, whose HTTP API and pages have the shapes of the real ones."""
 
 import json
 import subprocess
@@ -10,9 +10,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-import scenes
 
-from dashboards import shelf
+from dashboards import loader
 from dashboards.grafana import __main__ as command
 from dashboards.grafana import client, server
 from dashboards.preview import recording
@@ -20,7 +19,7 @@ from verl_otel.errors import VerlOtelError
 
 HERE = Path(__file__).resolve().parent
 RUN = HERE / "recorded" / "20261121-191056-398b"
-BOARDS = shelf.read()
+BOARDS = loader.read()
 NOWHERE = "127.0.0.1:9"
 
 
@@ -113,13 +112,12 @@ def test_words_of_refused_queries_are_read():
 
 
 @pytest.fixture
-def photograph(make_home, tmp_path, monkeypatch, capsys):
+def photograph(make_home, tmp_path, monkeypatch, capsys, promtool):
     """Return a function that runs the command with a recorded run; returns the exit code, what it said, and the stand-in."""
     pytest.importorskip("playwright.sync_api")
     found = subprocess.run(["sh", HERE.parent / "chromium.sh", "--look"], capture_output=True, text=True, check=False)
     if found.returncode:
         pytest.skip(found.stderr.strip())
-    scenes.need_promtool()  # Prometheus comes with it
 
     def run(*arguments, **plan):
         last = max(points[-1].time for points in recording.read_run(RUN).values())
@@ -170,7 +168,7 @@ def test_a_panel_that_shows_an_error_is_told(photograph):
 @pytest.mark.browser
 def test_a_panel_that_does_not_appear_is_told(photograph, monkeypatch):
     """A board is not waited for without end."""
-    monkeypatch.setattr(command.camera.photograph, "__defaults__", (3.0,))
+    monkeypatch.setattr(command.screenshots.capture, "__defaults__", (3.0,))
     done = photograph("--board", "training", lost="Entropy")
     assert done.code == 1
     wanted = sum(panel["type"] != "row" for panel in BOARDS["training"]["panels"])

@@ -8,10 +8,8 @@ import pytest
 
 pytest.importorskip("promql_parser", reason="promql-parser is not in this environment")
 
-import promql
-import scenes_of_older_names
-import vocabulary
-from scenes import RULES, alerts, read_rules, read_thresholds
+from tests.dashboards import promql, scenes_of_older_names, vocabulary
+from tests.dashboards.scenes import RULES, alerts, read_rules, read_thresholds
 
 RUNBOOK = RULES / "runbook.md"
 RUN = frozenset({"verl_run_id"})

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from scenes import INTERVAL, STALE
+from tests.dashboards.scenes import INTERVAL, STALE
 
 RUN = "r1"
 TRAINER = f'job="verl",instance="{RUN}/trainer-0",verl_role="trainer",verl_run_id="{RUN}"'

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-from verl_otel.exporting.names import label_name, metric_name
 from verl_otel.model import Instrument
+from verl_otel.prometheus_names import label_name, metric_name
 from verl_otel.semconv.metrics import METRICS
 
 SAMPLES = Path(__file__).with_name("samples")

@@ -18,10 +18,10 @@ import psutil
 
 HERE = Path(__file__).resolve().parent
 BED = HERE.parent / "verl_cpu"
-sys.path.insert(0, str(BED))
 
-import cpu_log
-import cpu_train
+from tests.builders import otlp_json
+from tests.builders.otlp_json import read_attributes
+from tests.verl_cpu import cpu_log, cpu_train
 
 DEADLINE = 600
 """Seconds after which a training counts as hung."""
@@ -85,47 +85,24 @@ class Training:
         ]
 
 
-def attributes(pairs):
-    return {pair["key"]: value_of(pair["value"]) for pair in pairs}
-
-
-def value_of(value):
-    (kind, found), *_ = value.items()
-    if kind == "intValue":
-        return int(found)
-    if kind == "arrayValue":
-        return [value_of(item) for item in found.get("values", [])]
-    return found
-
-
 def parse_traces(thing):
-    for group in thing["resourceSpans"]:
-        resource = attributes(group["resource"]["attributes"])
-        for scope in group["scopeSpans"]:
-            for span in scope["spans"]:
-                start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
-                yield SimpleNamespace(
-                    name=span["name"], trace=span["traceId"], id=span["spanId"], parent=span.get("parentSpanId", ""),
-                    kind=span["kind"], start=start, end=end, seconds=(end - start) / 1e9, resource=resource,
-                    attributes=attributes(span.get("attributes", [])), status=span.get("status", {}).get("code", 0),
-                    links=[(link["traceId"], link["spanId"], attributes(link["attributes"])) for link in span.get("links", [])],
-                    scope=scope["scope"]["name"], pid=resource["process.pid"], role=resource["verl.role"],
-                    sampled=bool(span.get("flags", 1) & 1), state=span.get("traceState", ""),
-                )  # fmt: skip
+    for resource, scope, span in otlp_json.each_span(thing):
+        start, end = int(span["startTimeUnixNano"]), int(span["endTimeUnixNano"])
+        yield SimpleNamespace(
+            name=span["name"], trace=span["traceId"], id=span["spanId"], parent=span.get("parentSpanId", ""),
+            kind=span["kind"], start=start, end=end, seconds=(end - start) / 1e9, resource=resource,
+            attributes=read_attributes(span.get("attributes", [])), status=span.get("status", {}).get("code", 0),
+            links=[(link["traceId"], link["spanId"], read_attributes(link["attributes"])) for link in span.get("links", [])],
+            scope=scope, pid=resource["process.pid"], role=resource["verl.role"],
+            sampled=bool(span.get("flags", 1) & 1), state=span.get("traceState", ""),
+        )  # fmt: skip
 
 
 def parse_metrics(thing):
-    for group in thing["resourceMetrics"]:
-        for scope in group["scopeMetrics"]:
-            for metric in scope["metrics"]:
-                data = next(metric[kind] for kind in ("gauge", "sum", "histogram") if kind in metric)
-                for point in data["dataPoints"]:
-                    labels = attributes(point["attributes"])
-                    if "count" in point:
-                        value = int(point["count"])
-                    else:
-                        value = float(point["asDouble"]) if "asDouble" in point else int(point["asInt"])
-                    yield metric["name"], labels, int(point["timeUnixNano"]), value
+    for _, _, metric in otlp_json.each_metric(thing):
+        for point in otlp_json.each_point(metric):
+            labels = read_attributes(point["attributes"])
+            yield metric["name"], labels, int(point["timeUnixNano"]), otlp_json.read_number(point)
 
 
 @contextlib.contextmanager

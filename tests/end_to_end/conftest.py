@@ -10,12 +10,10 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE), str(HERE.parent / "collector")]
 
-import bed_run
-import modes
-from otlp_sink import Sink
-from scraper import Scraper
+from tests.end_to_end import bed_run, modes
+from tests.end_to_end.scraper import Scraper
+from tests.fakes.otlp_sink import Sink
 
 PASSED = defaultdict(set)
 """Parameter of the fixture ``run`` to the tests that have passed, or had nothing to test, with it."""
@@ -45,9 +43,15 @@ def outs(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
-def plain_pair(outs):
-    """The training without telemetry, twice."""
-    return [bed_run.train(outs / f"plain-{number}", overrides=COUNTED) for number in (1, 2)]
+def plain(outs):
+    """The training without telemetry."""
+    return bed_run.train(outs / "plain", overrides=COUNTED)
+
+
+@pytest.fixture(scope="session")
+def plain_again(outs):
+    """The training without telemetry, a second time."""
+    return bed_run.train(outs / "plain-again", overrides=COUNTED)
 
 
 @pytest.fixture(scope="session")
@@ -71,7 +75,7 @@ def full(outs):
 @pytest.fixture(scope="module")
 def pipeline(tmp_path_factory, certificates):
     """Agent, gateway, Prometheus and Alertmanager, all real, for the tests of one module; nothing of it runs beside those of another."""
-    from pipeline import start
+    from tests.end_to_end.pipeline import start
 
     with start(tmp_path_factory.mktemp("pipeline"), certificates("tiers")) as started:
         yield started
@@ -80,7 +84,7 @@ def pipeline(tmp_path_factory, certificates):
 @pytest.fixture(scope="module")
 def piped(pipeline, wait_for):
     """PPO with critic, tools, validation and checkpoints, pushed through the pipeline and scraped beside it; its last word has arrived."""
-    from pipeline import EXPORT
+    from tests.end_to_end.pipeline import EXPORT
 
     out, began = pipeline.real, time.time()
     training = bed_run.train(

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What a training's telemetry says, counted against what the bed and Ray recorded by themselves. Empty results are good."""
 
+import statistics
 from collections import Counter, defaultdict
 
 PREFIXES = ("actor_rollout_ref_", "actor_rollout_", "actor_", "critic_", "ref_", "rollout_")
@@ -82,6 +83,29 @@ def compare_durations(training, spans):
         if unlike:
             wrong[kind] = unlike
     return wrong
+
+
+def find_unconfirmed(training, steps, planted=()):
+    """Return the verdicts on steps in which nothing was planted that verl's own timers do not confirm.
+
+    On a busy machine a phase of a healthy step can really take longer. A verdict on it is right if verl's own timer of that phase exceeds its
+    median over the run by nine tenths of what the verdict says; verdicts of every other kind are wrong.
+    """
+    scalars = training.scalars()
+
+    def is_confirmed(verdict):
+        key = f"timing_s/{verdict.subject}"
+        seconds = [data[key] for data in scalars.values() if key in data]
+        if verdict.kind != "phase" or not seconds:
+            return False
+        return scalars[verdict.step][key] - statistics.median(seconds) >= 0.9 * verdict.seconds
+
+    return [
+        verdict
+        for step in steps
+        for verdict in step.verdicts
+        if step.number not in planted and not is_confirmed(verdict)
+    ]
 
 
 def read_consumed(spans):

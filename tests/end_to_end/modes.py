@@ -7,9 +7,8 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import bed_run
-import cpu_train
-import ray_cluster
+from tests.end_to_end import bed_run, ray_cluster
+from tests.verl_cpu import cpu_train
 
 TOP = Path(__file__).resolve().parent.parent.parent
 GROUP = 4 * 2

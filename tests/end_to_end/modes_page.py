@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page "What you get from each mode" (docs/modes.md), from what the trainings of ``make matrix`` produced.
+"""The page "Modes of verl" (docs/reference/modes.md), from what the trainings of ``make matrix`` produced.
 
-Usage: python tests/end_to_end/modes_page.py   (after ``make matrix``)
+Usage: python -m tests.end_to_end.modes_page   (after ``make matrix``)
 """
 
 import hashlib
@@ -11,10 +11,10 @@ from collections import Counter
 from datetime import datetime, timezone
 from pathlib import Path
 
-import modes
+from tests.end_to_end import modes
 
 KEPT = modes.TOP / ".cache" / "modes"
-PAGE = modes.TOP / "docs" / "modes.md"
+PAGE = modes.TOP / "docs" / "reference" / "modes.md"
 STAMP = "Made from the integrations with the sha256 "
 COLUMNS = {
     "steps": "verl.step",
@@ -96,20 +96,20 @@ def _today():
     return datetime.now(timezone.utc).strftime("%Y-%m-%d")
 
 
-_TEXT = """# What you get from each mode
+_TEXT = """# Modes of verl
 
-One training of each way in which verl trains was run for this table, on a CPU, with telemetry in files: a tiny model, real verl, real
-Ray, {day}. The numbers are spans of that training. The tests count them against the server, the tool and the reward function of the
-test bed and against Ray's own timeline: none is missing, none is there twice, every parent and every link target is in the files.
+What verl-otel records in each mode of verl. For this table one training of each mode was run on a CPU on {day}, with a tiny model, real verl,
+real Ray, and telemetry in files. The numbers are spans of that training. The tests compare them with the server, the tool and the reward
+function of the test bed, and with Ray's own timeline: no span is missing, none exists twice, every parent and link target is in the files.
 
 {table}
 
 Not run for this table: {missing}.
 
-* "linked to a step": trajectories that a step names as what it trained on. Every trained sample is linked once.
+* "linked to a step": trajectories to which a step that trained on them is linked. Every trained sample is linked once.
 * Legacy, one-step-off and fully asynchronous trainers, and verl 0.7 and 0.8, have no TransferQueue: there the links travel with the
   batches of the agent loop.
-* Rollouts of the fully asynchronous trainer run on their own: no step submits them, so their traces have no link `submitted_by`.
+* Rollouts of the fully asynchronous trainer run independently: no step submits them, so their traces have no link `submitted_by`.
 * verl 0.7 and 0.8 have no plug-in entry points: set `VERL_USE_EXTERNAL_MODULES=verl_otel.plugin`, with verl-otel installed on every node.
 
 {stamp}. `make matrix` runs all of it again.

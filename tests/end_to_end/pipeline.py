@@ -14,11 +14,11 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
-import compressed_rules
 import pytest
-from tiers import COLLECTOR, Process, Prometheus, Tier, fetch
 
-from verl_otel.cli.stack_programs import cache_folder
+from tests.collector.tiers import COLLECTOR, Process, Prometheus, Tier, fetch
+from tests.end_to_end import compressed_rules
+from verl_otel.cli.stack.programs import cache_folder
 
 FACTOR = 30
 """By which every time of the rules is divided: a minute of a runbook is two seconds here."""

@@ -7,7 +7,7 @@ import math
 import re
 from pathlib import Path
 
-from bed_run import attributes
+from tests.builders import otlp_json
 
 GOLDEN = Path(__file__).resolve().parents[1] / "contracts" / "golden_names.txt"
 MEASURED_AT_COLLECTION = ("process.", "system.", "hw.", "verl.host.", "verl.otel.")
@@ -24,7 +24,7 @@ def golden():
 
 def older_names():
     """Return the names that rules record for older guides: they have no colon."""
-    import compressed_rules
+    from tests.end_to_end import compressed_rules
 
     groups = compressed_rules.yaml.safe_load((compressed_rules.RULES / "older_names.rules.yml").read_text())["groups"]
     return {rule["record"] for group in groups for rule in group["rules"] if "record" in rule}
@@ -42,24 +42,19 @@ def read_last(folder):
 
 
 def _points(message):
-    for group in message["resourceMetrics"]:
-        resource = attributes(group["resource"]["attributes"])
+    for resource, _, metric in otlp_json.each_metric(message):
         base = {
             "job": resource["service.name"],
             "instance": resource["service.instance.id"],
             "verl_role": resource["verl.role"],
             "verl_run_id": resource["verl.run.id"],
         }
-        for metric in (each for scope in group["scopeMetrics"] for each in scope["metrics"]):
-            data = next(metric[kind] for kind in ("gauge", "sum", "histogram") if kind in metric)
-            for point in data["dataPoints"]:
-                labels = {re.sub(r"\W", "_", key): str(text) for key, text in attributes(point["attributes"]).items()}
-                value = (
-                    (int(point["count"]), float(point["sum"]))
-                    if "count" in point
-                    else float(point.get("asDouble", point.get("asInt")))
-                )
-                yield (metric["name"], frozenset({**base, **labels}.items())), int(point["timeUnixNano"]), value
+        for point in otlp_json.each_point(metric):
+            attributes = otlp_json.read_attributes(point["attributes"])
+            labels = {re.sub(r"\W", "_", key): str(text) for key, text in attributes.items()}
+            number = otlp_json.read_number(point)
+            value = (number, float(point["sum"])) if "count" in point else float(number)
+            yield (metric["name"], frozenset({**base, **labels}.items())), int(point["timeUnixNano"]), value
 
 
 def expect(folder):

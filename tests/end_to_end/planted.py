@@ -5,7 +5,7 @@
 Two ranks with a replica each, a tool agent, a checkpoint in every second step. Each step has 8 trajectories, one tool call and one
 reward each, so that the number of a call tells its step.
 
-Usage: python tests/end_to_end/planted.py OUT [--healthy | --slower] [--steps N]
+Usage: python -m tests.end_to_end.planted OUT [--healthy | --slower] [--steps N]
 """
 
 import argparse
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import bed_run
+from tests.end_to_end import bed_run
 
 GROUP = 8
 STEPS = 14

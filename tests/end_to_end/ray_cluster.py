@@ -1,18 +1,17 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A Ray cluster that somebody else has started: two raylets, none of which has anything of our environment."""
+"""A Ray cluster that was started before: two raylets, none of which has anything of our environment."""
 
 import contextlib
-import os
+import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "ray"))
-
-import bed_run
-from ray_job import find_port
+from tests.builders.environments import inherit
+from tests.end_to_end import bed_run
+from tests.ray.ray_job import find_port
 
 FORWARDED = (
     "PYTHONPATH",
@@ -26,15 +25,24 @@ FORWARDED = (
 )
 """What the bed, not verl-otel, needs in every worker."""
 STARTED = "Ray runtime started"
+OBSTACLES = Path(__file__).resolve().parent / "obstacles"
+LACKS = "lacks_verl_otel"
+"""Resource of a node on which verl-otel is not installed; the bed's `order_nodes` knows it."""
 
 
 @contextlib.contextmanager
-def start(folder, nodes=2, cpus=16):
-    """Start the raylets and yield the address of the cluster; everything is ended afterwards."""
+def start(folder, nodes=2, cpus=16, python=sys.executable, lacking=None):
+    """Start the raylets and yield the address of the cluster; everything is ended afterwards.
+
+    Args:
+        folder: Where their logs go.
+        nodes: Number of raylets.
+        cpus: Logical CPUs of each.
+        python: Interpreter of their environment.
+        lacking: Number of the node whose workers lack verl-otel, where `OBSTACLES` is in the PYTHONPATH of the job.
+    """
     folder.mkdir(parents=True, exist_ok=True)
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith(("VERL_", "OTEL_", "CPU_BED_", "RAY_"))
-    }
+    environ = inherit("VERL_", "OTEL_", "CPU_BED_", "RAY_")
     environ |= {"RAY_AUTH_MODE": "disabled", "RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     port = find_port()
     head = ["--head", f"--port={port}", "--num-gpus=1", "--include-dashboard=false", "--disable-usage-stats"]
@@ -43,19 +51,41 @@ def start(folder, nodes=2, cpus=16):
         for number in range(nodes):
             where = head if number == 0 else [f"--address=127.0.0.1:{port}"]
             log = folder / f"node-{number}.log"
-            command = [Path(sys.executable).with_name("ray"), "start", *where, f"--num-cpus={cpus}", "--block"]
-            with log.open("wb") as out:
-                processes.append(
-                    subprocess.Popen(command, env=environ, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
-                )
-            wait_until_started(processes[-1], log)
+            resources = {
+                **({"cpu": 1} if number == 0 else {}),  # verl before 0.9 asks for its device
+                **({LACKS: 1} if number == lacking else {}),
+            }
+            command = [
+                Path(python).with_name("ray"), "start", *where, f"--num-cpus={cpus}", "--block",
+                f"--resources={json.dumps(resources)}",
+            ]  # fmt: skip
+            hidden = {"CPU_BED_HIDE": "verl_otel@worker"} if number == lacking else {}
+            processes.append(start_node(command, environ | hidden, log))
         yield f"127.0.0.1:{port}"
     finally:
         for process in reversed(processes):
             bed_run.end(process)
 
 
-def wait_until_started(process, log, seconds=60):
+def start_node(command, environ, log, tries=3):
+    """Start a raylet and return its process; try again where the machine was too busy for Ray's 30 seconds."""
+    while True:
+        tries -= 1
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command, env=environ, stdout=out, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        try:
+            wait_until_started(process, log)
+        except AssertionError:
+            bed_run.end(process)
+            if not tries or bed_run.NO_NODE not in log.read_text("utf-8", "replace"):
+                raise
+        else:
+            return process
+
+
+def wait_until_started(process, log, seconds=180):
     deadline = time.monotonic() + seconds
     while STARTED not in log.read_text("utf-8", "replace"):
         assert process.poll() is None, log.read_text("utf-8", "replace")

@@ -6,8 +6,9 @@ import math
 import re
 from collections import Counter, defaultdict
 
-import counts
 import pytest
+
+from tests.end_to_end import counts
 
 pytestmark = pytest.mark.verl
 

@@ -5,9 +5,9 @@
 import os
 import signal
 
-import bed_run
-import counts
 import pytest
+
+from tests.end_to_end import bed_run, counts
 
 pytestmark = [pytest.mark.verl, pytest.mark.matrix]
 

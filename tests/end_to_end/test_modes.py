@@ -4,11 +4,9 @@
 
 from collections import Counter
 
-import counts
-import modes
-import modes_page
 import pytest
 
+from tests.end_to_end import counts, modes, modes_page
 from verl_otel.analysis import summary
 
 pytestmark = pytest.mark.verl
@@ -122,16 +120,15 @@ def test_gpu_time_adds_up(run):
 
 
 def test_only_what_was_planted_gets_a_verdict(run):
-    """Nobody is blamed for a step of a healthy training."""
+    """A planted cause gets a verdict; a healthy step gets none, unless verl's own timers saw the same delay."""
     _, mode, training, _ = run
-    verdicts = {
-        step.number: step.verdicts[0].subject for step in summary.explain([training.folder]).steps if step.verdicts
-    }
-    assert verdicts.keys() == set(mode.held)
+    steps = summary.explain([training.folder]).steps
+    assert set(mode.held) <= {step.number for step in steps if step.verdicts}
+    assert not counts.find_unconfirmed(training, steps, mode.held)
 
 
 def test_what_was_counted_goes_to_the_page(run, request, passed):
-    """The last test of a mode: its numbers are kept for docs/modes.md where every other test has found them right."""
+    """The last test of a mode: its numbers are kept for docs/reference/modes.md where every other test has found them right."""
     name, _, training, spans = run
     tests = {each for each in vars(request.module) if each.startswith("test_")} - {request.function.__name__}
     lacking = tests - passed[name]

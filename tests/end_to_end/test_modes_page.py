@@ -5,9 +5,9 @@
 import json
 from types import SimpleNamespace
 
-import modes
-import modes_page
 import pytest
+
+from tests.end_to_end import modes, modes_page
 
 pytestmark = pytest.mark.gate
 

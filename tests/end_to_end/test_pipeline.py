@@ -6,15 +6,14 @@ import math
 import re
 import time
 
-import counts
-import pipeline_values
 import pytest
-import trajectories
-from tiers import read_spans
 
+from tests.collector import trajectories
+from tests.collector.tiers import read_spans
+from tests.end_to_end import counts, pipeline_values
 from verl_otel.semconv.metrics import METRICS
 
-pytestmark = [pytest.mark.verl, pytest.mark.collector]
+pytestmark = [pytest.mark.verl, pytest.mark.collector("otelcol", "prometheus", "alertmanager")]
 
 NO_GPU = "the bed trains on a CPU, and its machine may have no GPU and no InfiniBand"
 ABSENT = {

@@ -14,12 +14,14 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-import compressed_rules
-import pipeline as parts
 import pytest
-from tiers import Tier
 
-pytestmark = pytest.mark.collector
+from tests.builders.environments import inherit
+from tests.collector.tiers import Tier
+from tests.end_to_end import compressed_rules
+from tests.end_to_end import pipeline as parts
+
+pytestmark = pytest.mark.collector("otelcol", "prometheus", "alertmanager")
 
 LOOP = Path(__file__).resolve().with_name("pipeline_loop.py")
 STEPS = 6
@@ -60,7 +62,7 @@ def start(pipeline):
 
     def run(name, **variables):
         loop = LOOPS[name]
-        inherited = {key: value for key, value in os.environ.items() if not key.startswith(("OTEL_", "VERL_"))}
+        inherited = inherit("OTEL_", "VERL_")
         own = {
             "VERL_OTEL_RUN_DIR": str(pipeline.loops / "runs"),
             "VERL_OTEL_RUN_ID": name,

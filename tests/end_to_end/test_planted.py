@@ -7,9 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import planted
 import pytest
 
+from tests.end_to_end import counts, planted
 from verl_otel.analysis import summary
 
 pytestmark = pytest.mark.verl
@@ -56,11 +56,10 @@ def test_a_planted_cause_is_named_with_its_size(steps, cause):
 
 
 def test_healthy_steps_get_no_verdict(training):
-    """Nobody is blamed for a step in which nothing was planted."""
-    told = {step.number: step.verdicts for step in summary.explain([training.folder]).steps}
-    assert sorted(told) == list(range(1, planted.STEPS + 1))
-    slow = {cause.step for cause in planted.CAUSES}
-    assert not [verdicts for number, verdicts in told.items() if number not in slow and verdicts]
+    """A step in which nothing was planted gets no verdict, unless verl's own timers saw the same delay."""
+    steps = summary.explain([training.folder]).steps
+    assert sorted(step.number for step in steps) == list(range(1, planted.STEPS + 1))
+    assert not counts.find_unconfirmed(training, steps, {cause.step for cause in planted.CAUSES})
 
 
 def test_the_late_rank_is_named(steps):
@@ -72,7 +71,7 @@ def test_the_late_rank_is_named(steps):
 def test_words_name_the_worst_step(training):
     """What people read begins with the worst steps and says what held them."""
     text = call("explain", training.folder)
-    assert "longer than it had to" in text
+    assert "longer than necessary" in text
     assert "checkpoint" in text
     assert "tool add" in call("explain", training.folder, "--step", "4")
 

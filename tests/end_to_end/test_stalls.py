@@ -7,9 +7,9 @@ import os
 import signal
 import time
 
-import bed_run
-import planted
 import pytest
+
+from tests.end_to_end import bed_run, planted
 
 pytestmark = pytest.mark.verl
 
@@ -112,6 +112,7 @@ def test_stacks_of_both_sides_were_written(hung):
     assert any("cpu_tools.py" in text or "add" in text for text in texts)
 
 
+@pytest.mark.matrix  # `make test` has the same without verl: tests/ray/test_stalls.py
 def test_a_killed_agent_loop_is_told_at_once(outs, wait_for):
     """After SIGKILL of the agent loop worker, on which verl waits without a word, the log and the report say who died and who waits."""
     out = outs / "killed"

@@ -4,8 +4,9 @@
 
 from collections import Counter, defaultdict
 
-import counts
 import pytest
+
+from tests.end_to_end import counts
 
 pytestmark = pytest.mark.verl
 
@@ -62,7 +63,8 @@ def test_plain_timers_work_without_nvtx(tool_run):
     steps = [span for span in tool_run.spans() if span.name == "verl.step"]
     logged = {step: data["timing_s/step"] for step, data in tool_run.scalars().items()}
     assert len(steps) == len(logged) == 3
-    assert not counts.find_unlike([(span.seconds, logged[span.attributes["verl.step.number"]]) for span in steps])
+    pairs = [(span.seconds, logged[span.attributes["verl.step.number"]]) for span in steps]
+    assert not counts.find_unlike(pairs)
 
 
 def test_the_slow_tool_is_named_in_the_first_lines(tool_run):

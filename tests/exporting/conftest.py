@@ -4,19 +4,14 @@
 
 import os
 import socket
-import sys
 import time
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from exporting_records import RESOURCE, SCOPE
-from exporting_sinks import HttpSink
-
-from verl_otel.exporting.fold import State
-from verl_otel.exporting.otlp import OtlpExporter
+from tests.builders.exporting_records import RESOURCE, SCOPE
+from tests.fakes.exporting_sinks import HttpSink
+from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.otlp.exporter import OtlpExporter
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +44,7 @@ def otlp(monkeypatch):
 
     def start(url, **keywords):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", url)
-        exporter, state = OtlpExporter(**keywords), State()
+        exporter, state = OtlpExporter(**keywords), MetricState()
         exporter.open(RESOURCE, SCOPE, state)
         made.append(exporter)
         return exporter, state

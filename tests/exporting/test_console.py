@@ -6,10 +6,10 @@ import io
 import time
 
 import pytest
-from exporting_records import NOW, RESOURCE, SCOPE, make_span
 
+from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_span
 from verl_otel.exporting.console import ConsoleExporter
-from verl_otel.exporting.fold import State
+from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch
 from verl_otel.semconv import attributes as attr
 
@@ -18,10 +18,10 @@ def lines_of(*spans, batches=1):
     """Return the lines that are printed of some spans."""
     stream = io.StringIO()
     exporter = ConsoleExporter(stream)
-    exporter.open(RESOURCE, SCOPE, State())
+    exporter.open(RESOURCE, SCOPE, MetricState())
     for _ in range(batches):
-        exporter.put(Batch(NOW, spans))
-    exporter.tick()
+        exporter.consume(Batch(NOW, spans))
+    exporter.poll()
     return stream.getvalue().splitlines()
 
 
@@ -51,10 +51,10 @@ def test_a_failure_is_marked():
 def test_lines_go_to_standard_error(capsys):
     """Without a stream the lines go to standard error, and a flush or a close prints what waits, once."""
     exporter = ConsoleExporter()
-    exporter.open(RESOURCE, SCOPE, State())
-    exporter.put(Batch(NOW, (make_span(1),)))
+    exporter.open(RESOURCE, SCOPE, MetricState())
+    exporter.consume(Batch(NOW, (make_span(1),)))
     exporter.flush(time.monotonic())
-    exporter.put(Batch(NOW, (make_span(2),)))
+    exporter.consume(Batch(NOW, (make_span(2),)))
     exporter.close(time.monotonic())
     printed = capsys.readouterr()
     assert printed.err == "verl-otel [trainer] span 1 1.000 s\nverl-otel [trainer] span 2 1.000 s\n"
@@ -78,8 +78,8 @@ def test_a_root_is_one_line_whatever_its_text(fields):
 def test_what_is_left_out_is_counted():
     """Roots that are not printed because too many wait are counted as dropped."""
     exporter = ConsoleExporter(io.StringIO())
-    exporter.open(RESOURCE, SCOPE, State())
-    exporter.put(Batch(NOW, tuple(make_span(number) for number in range(1, 1201))))
+    exporter.open(RESOURCE, SCOPE, MetricState())
+    exporter.consume(Batch(NOW, tuple(make_span(number) for number in range(1, 1201))))
     assert sum(exporter.dropped("spans").values()) == 200
 
 
@@ -88,6 +88,6 @@ def test_a_broken_stream_does_not_raise(swallow):
     stream = io.StringIO()
     stream.close()
     exporter = ConsoleExporter(stream)
-    exporter.open(RESOURCE, SCOPE, State())
-    exporter.put(Batch(NOW, (make_span(),)))
-    exporter.tick()
+    exporter.open(RESOURCE, SCOPE, MetricState())
+    exporter.consume(Batch(NOW, (make_span(),)))
+    exporter.poll()

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 
 import pytest
-from exporting_records import NOW, RESOURCE, SCOPE, make_histogram, make_point, steady
 from hypothesis import given
 from hypothesis import strategies as st
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -14,8 +13,9 @@ from opentelemetry.sdk.metrics import Counter as SdkCounter
 from opentelemetry.sdk.metrics import Histogram, MeterProvider, ObservableCounter, UpDownCounter
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
-from verl_otel.exporting import wire
-from verl_otel.exporting.deltas import Deltas
+from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_histogram, make_point, steady
+from verl_otel.exporting.delta_temporality import Deltas
+from verl_otel.exporting.otlp import encode_metrics
 
 SECOND = 10**9
 whole = st.integers(0, 1 << 62)
@@ -115,7 +115,9 @@ def test_only_the_first_interval_knows_its_extremes():
     deltas, found = Deltas("delta"), []
     for values in ((0.5,), (0.5, 2.0)):
         points = deltas.convert([at(len(values), make_histogram(*values), "histogram")])
-        message = ExportMetricsServiceRequest.FromString(wire.encode_metrics(RESOURCE, SCOPE, points, deltas.is_delta))
+        message = ExportMetricsServiceRequest.FromString(
+            encode_metrics.encode_metrics(RESOURCE, SCOPE, points, deltas.is_delta)
+        )
         histogram = message.resource_metrics[0].scope_metrics[0].metrics[0].histogram
         assert histogram.aggregation_temporality == 1
         found.append((histogram.data_points[0].HasField("min"), histogram.data_points[0].sum))

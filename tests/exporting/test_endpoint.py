@@ -5,12 +5,12 @@
 from pathlib import Path
 
 import pytest
-from exporting_records import steady
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders.exporting_records import steady
 from verl_otel.errors import ConfigError
-from verl_otel.exporting.endpoint import load_endpoint
+from verl_otel.exporting.otlp.endpoint import load_endpoint
 
 SECRET = "s3cr3t-t0k3n"
 

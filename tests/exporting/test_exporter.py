@@ -5,12 +5,14 @@
 import threading
 import time
 
-from exporting_records import RESOURCE, SCOPE, make_batch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.exporting.exporter import Exporter, file_word, remaining
-from verl_otel.exporting.fold import State
+from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch
+from verl_otel._internal.deadline import remaining
+from verl_otel._internal.file_names import file_word
+from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.metric_state import MetricState
 
 
 class Silent(Exporter):
@@ -25,13 +27,13 @@ class Silent(Exporter):
 def test_an_exporter_may_override_nothing():
     """An exporter that implements nothing but `open` can be driven like any other."""
     exporter = Silent()
-    exporter.open(RESOURCE, SCOPE, State())
-    exporter.put(make_batch(1))
-    exporter.put_metrics(b"")
-    exporter.tick()
+    exporter.open(RESOURCE, SCOPE, MetricState())
+    exporter.consume(make_batch(1))
+    exporter.consume_metrics(b"")
+    exporter.poll()
     exporter.flush(time.monotonic())
     exporter.close(time.monotonic())
-    exporter.abandon()
+    exporter.after_fork()
     assert (exporter.seconds, exporter.cpu_seconds) == (0.0, 0.0)
 
 

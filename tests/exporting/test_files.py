@@ -12,12 +12,22 @@ import time
 from contextlib import contextmanager
 
 import pytest
-from exporting_files import attributes, read_lines, span_ids, spans, values
-from exporting_records import RESOURCE, SCOPE, make_batch, make_histogram, make_open, make_point
 
+from tests.builders.exporting_records import (
+    NOW,
+    RESOURCE,
+    SCOPE,
+    make_batch,
+    make_histogram,
+    make_open,
+    make_point,
+    make_span,
+)
+from tests.exporting.exporting_files import attributes, read_lines, span_ids, spans, values
+from verl_otel.exporting import files
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.fold import State
-from verl_otel.model import Batch
+from verl_otel.exporting.metric_state import MetricState
+from verl_otel.model import Batch, WeighedAttributes
 from verl_otel.semconv import attributes as attr
 
 
@@ -27,7 +37,7 @@ def start(tmp_path):
     made = []
 
     def make(*limits, folder=tmp_path / "run", **keywords):
-        exporter, state = FileExporter(folder, *limits, **keywords), State()
+        exporter, state = FileExporter(folder, *limits, **keywords), MetricState()
         exporter.open(RESOURCE, SCOPE, state)
         made.append(exporter)
         return exporter, state, folder
@@ -53,10 +63,10 @@ def test_everything_is_written_once(start):
     """Spans, points and open spans stand in three files that name role, host and process; each span once."""
     exporter, state, folder = start()
     state.update([make_point("verl.a", value=2.0), make_point("verl.h", "histogram", make_histogram(0.5))])
-    exporter.put(make_batch(1, 2, open_spans=(make_open(9),)))
-    exporter.tick()
-    exporter.put(make_batch(3, open_spans=(make_open(9),)))
-    exporter.tick()
+    exporter.consume(make_batch(1, 2, open_spans=(make_open(9),)))
+    exporter.poll()
+    exporter.consume(make_batch(3, open_spans=(make_open(9),)))
+    exporter.poll()
     names = sorted(path.name for path in folder.iterdir())
     assert names == [f"{kind}-trainer-node-1-{os.getpid()}.jsonl" for kind in ("metrics", "open", "traces")]
     assert span_ids(folder) == [1, 2, 3]
@@ -69,9 +79,9 @@ def test_points_are_written_when_they_change(start):
     exporter, state, folder = start()
     for value in (1.0, 2.0):
         state.update([make_point(value=value)])
-        exporter.put(Batch(0))
-        exporter.tick()
-        exporter.tick()
+        exporter.consume(Batch(0))
+        exporter.poll()
+        exporter.poll()
     (path,) = folder.glob("metrics-*")
     assert values(folder) == [("verl.test", 1.0), ("verl.test", 2.0)]
     assert len(path.read_bytes().splitlines()) == 2
@@ -80,8 +90,8 @@ def test_points_are_written_when_they_change(start):
 def test_many_spans_are_many_lines(start):
     """A thousand spans are split over lines that a reader can take one by one, none lost."""
     exporter, _, folder = start()
-    exporter.put(make_batch(*range(1, 1001)))
-    exporter.tick()
+    exporter.consume(make_batch(*range(1, 1001)))
+    exporter.poll()
     assert span_ids(folder) == list(range(1, 1001))
     (path,) = folder.glob("traces-*")
     assert len(path.read_bytes().splitlines()) == 4
@@ -103,13 +113,13 @@ def test_the_open_file_is_never_seen_half_written(start):
                 except (ValueError, OSError) as error:
                     problems.append(repr(error))
 
-    exporter.put(Batch(0, open_spans=tuple(make_open(number) for number in range(1, 51))))
-    exporter.tick()
+    exporter.consume(Batch(0, open_spans=tuple(make_open(number) for number in range(1, 51))))
+    exporter.poll()
     watcher = threading.Thread(target=watch)
     watcher.start()
     for round_ in range(150):
-        exporter.put(Batch(0, open_spans=tuple(make_open(100 * round_ + number) for number in range(1, 51))))
-        exporter.tick()
+        exporter.consume(Batch(0, open_spans=tuple(make_open(100 * round_ + number) for number in range(1, 51))))
+        exporter.poll()
     done.set()
     watcher.join()
     assert not problems
@@ -119,8 +129,8 @@ def test_the_open_file_is_never_seen_half_written(start):
 def test_the_open_file_goes_when_nothing_is_open(start):
     """The open-span file is there while something is open, and gone after it ended or the process ended in order."""
     exporter, _, folder = start()
-    exporter.put(Batch(0, open_spans=(make_open(1),)))
-    exporter.tick()
+    exporter.consume(Batch(0, open_spans=(make_open(1),)))
+    exporter.poll()
     (span,) = spans(folder, "open")
     found = attributes(span)
     assert (span["endTimeUnixNano"], found[attr.OPEN_AGE], found[attr.OPEN_LAST_CHILD]) == (
@@ -129,7 +139,7 @@ def test_the_open_file_goes_when_nothing_is_open(start):
         "verl.phase.gen",
     )
     assert abs(int(found[attr.OPEN_WRITTEN]) - time.time_ns()) < 60e9
-    exporter.put(Batch(0))
+    exporter.consume(Batch(0))
     exporter.close(time.monotonic() + 5)
     assert not list(folder.glob("open-*"))
 
@@ -137,15 +147,15 @@ def test_the_open_file_goes_when_nothing_is_open(start):
 def test_a_full_disk_costs_telemetry_only(start, caplog):
     """On a full disk spans are dropped and counted with one line in the log; when there is room again they are written."""
     exporter, _, folder = start()
-    exporter.put(make_batch(1))
-    exporter.tick()
+    exporter.consume(make_batch(1))
+    exporter.poll()
     (path,) = folder.glob("traces-*")
     with file_size_limit(path.stat().st_size + 100):
         for number in (2, 3):
-            exporter.put(make_batch(number))
-            exporter.tick()
-    exporter.put(make_batch(4))
-    exporter.tick()
+            exporter.consume(make_batch(number))
+            exporter.poll()
+    exporter.consume(make_batch(4))
+    exporter.poll()
     assert sum(exporter.dropped("spans").values()) == 2
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     assert span_ids(folder) == [1, 4]
@@ -159,14 +169,14 @@ def test_a_folder_that_cannot_be_made_costs_telemetry_only(start, tmp_path, capl
     exporter, state, folder = start()
     state.update([make_point()])
     for number in (1, 2):
-        exporter.put(make_batch(number, open_spans=(make_open(9),)))
-        exporter.tick()
+        exporter.consume(make_batch(number, open_spans=(make_open(9),)))
+        exporter.poll()
     assert sum(exporter.dropped("spans").values()) == 2
     assert len(caplog.records) == 1
     assert str(folder) in caplog.text
     obstacle.unlink()
-    exporter.put(make_batch(3, open_spans=(make_open(9),)))
-    exporter.tick()
+    exporter.consume(make_batch(3, open_spans=(make_open(9),)))
+    exporter.poll()
     assert (span_ids(folder), span_ids(folder, "open")) == ([3], [9])
     assert values(folder) == [("verl.test", 1.0)]
 
@@ -175,45 +185,61 @@ def test_the_queue_is_bounded_and_put_does_not_wait(start):
     """More spans than may wait are dropped and counted; `put` does no input or output."""
     exporter, _, folder = start(capacity=100)
     for begin in range(1, 1001, 50):
-        exporter.put(make_batch(*range(begin, begin + 50)))
+        exporter.consume(make_batch(*range(begin, begin + 50)))
     assert not folder.exists()
     assert exporter.dropped("spans") == {"file queue full": 900}
-    exporter.tick()
+    exporter.poll()
     assert span_ids(folder) == list(range(1, 101))
 
 
 def test_a_batch_that_finds_nothing_waiting_is_taken_as_a_whole(start):
     """A step that ends at once in more spans than may wait loses none of them; what comes before they are written finds no room."""
     exporter, _, folder = start(capacity=100)
-    exporter.put(make_batch(*range(1, 301)))
-    exporter.put(make_batch(301, 302))
+    exporter.consume(make_batch(*range(1, 301)))
+    exporter.consume(make_batch(301, 302))
     assert exporter.dropped("spans") == {"file queue full": 2}
-    exporter.tick()
+    exporter.poll()
     assert span_ids(folder) == list(range(1, 301))
+
+
+def test_the_queue_is_bounded_in_bytes(start):
+    """Large spans that wait behind a disk that hangs take no more than the small ones may; small ones go on being taken."""
+    exporter, _, folder = start(capacity=100)
+    large = [make_span(number, attributes=WeighedAttributes({"key": "x"}, 40_000)) for number in range(1, 6)]
+    for span in large:
+        exporter.consume(Batch(1, (span,)))
+    exporter.consume(make_batch(6))
+    assert exporter.dropped("spans") == {"file queue full": 3}
+    exporter.poll()
+    assert span_ids(folder) == [1, 2, 6]
+    exporter.consume(Batch(1, (large[2],)))
+    exporter.poll()
+    assert span_ids(folder) == [1, 2, 6, 3]
 
 
 def test_closing_writes_what_waits(start):
     """Closing writes what waits; so does a flush."""
     exporter, _, folder = start()
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     exporter.flush(time.monotonic() + 5)
     assert span_ids(folder) == [1]
-    exporter.put(make_batch(2))
+    exporter.consume(make_batch(2))
     exporter.close(time.monotonic() + 5)
     assert span_ids(folder) == [1, 2]
 
 
 WRITER = """
 import os, sys, pathlib
+from verl_otel.exporting import files
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.fold import State
+from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, Resource, Scope, SpanRecord
 exporter = FileExporter(pathlib.Path(sys.argv[1]))
-exporter.open(Resource({"verl.role": "trainer", "host.name": "node"}), Scope("verl_otel"), State())
+exporter.open(Resource({"verl.role": "trainer", "host.name": "node"}), Scope("verl_otel"), MetricState())
 span = SpanRecord(1, os.getpid(), 0, "n", 1, 1, 2, {}, (), (), 0, "", 1, "")
 for _ in range(50):
-    exporter.put(Batch(0, (span,)))
-    exporter.tick()
+    exporter.consume(Batch(0, (span,)))
+    exporter.poll()
 sys.stdin.read()
 """
 
@@ -232,3 +258,19 @@ def test_two_processes_never_share_a_file(tmp_path):
     names = sorted(path.name for path in tmp_path.iterdir())
     assert names == sorted(f"traces-trainer-node-{worker.pid}.jsonl" for worker in workers)
     assert sorted(span_ids(tmp_path)) == sorted(worker.pid for worker in workers for _ in range(50))
+
+
+def test_no_line_is_longer_than_what_is_read(tmp_path, monkeypatch):
+    """Large spans are divided into more lines; one that fills a line by itself is counted as dropped."""
+    monkeypatch.setattr(files, "MAX_LINE", 10_000)
+    exporter = FileExporter(tmp_path)
+    exporter.open(RESOURCE, SCOPE, MetricState())
+    large = [make_span(number, attributes={"a": "x" * 1000}) for number in range(1, 31)]
+    exporter.consume(Batch(NOW, (*large, make_span(99, attributes={"a": "x" * 20_000}))))
+    exporter.poll()
+    exporter.close(0.0)
+    (path,) = tmp_path.glob("traces-*")
+    lines = path.read_bytes().splitlines()
+    assert max(map(len, lines)) <= 10_000
+    assert len(span_ids(tmp_path)) == 30
+    assert exporter.dropped("spans") == {"too large": 1}

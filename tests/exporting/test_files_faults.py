@@ -10,13 +10,13 @@ import time
 from pathlib import Path
 
 import pytest
-from exporting_files import span_ids, values
-from exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_open, make_point
 from google.protobuf import json_format
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_open, make_point
+from tests.exporting.exporting_files import span_ids, values
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.fold import State
+from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, Resource
 
 
@@ -29,7 +29,7 @@ def folder(tmp_path):
 def exporter(folder):
     """A file exporter that rotates after every write."""
     made = FileExporter(folder, max_bytes=1, max_files=100)
-    made.open(RESOURCE, SCOPE, State())
+    made.open(RESOURCE, SCOPE, MetricState())
     yield made
     made._traces.close()
     made._metrics.close()
@@ -52,8 +52,8 @@ def user_message():
 def test_a_users_metrics_are_a_line_of_otlp(exporter, folder):
     """The metrics of the user's own instruments are a line of OTLP/JSON: enums are numbers, exemplar ids hexadecimal."""
     message = user_message()
-    exporter.put_metrics(message.SerializeToString())
-    exporter.tick()
+    exporter.consume_metrics(message.SerializeToString())
+    exporter.poll()
     (path,) = folder.glob("metrics-*")
     found = json.loads(path.read_bytes(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
     (metric,) = found["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
@@ -71,8 +71,8 @@ def test_only_the_newest_of_a_users_metrics_wait(exporter, folder):
     for number in range(100):
         message = user_message()
         message.resource_metrics[0].scope_metrics[0].metrics[0].name = f"user.{number}"
-        exporter.put_metrics(message.SerializeToString())
-    exporter.tick()
+        exporter.consume_metrics(message.SerializeToString())
+    exporter.poll()
     (path,) = folder.glob("metrics-*")
     (line,) = path.read_bytes().splitlines()
     assert b'"user.99"' in line
@@ -80,7 +80,7 @@ def test_only_the_newest_of_a_users_metrics_wait(exporter, folder):
 
 def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, monkeypatch):
     """A flush on the trainer's thread while the drain thread is in the middle of a write loses no span."""
-    exporter.put(make_batch(*range(1, 301)))
+    exporter.consume(make_batch(*range(1, 301)))
     write, flusher = os.write, threading.Thread(target=lambda: exporter.flush(time.monotonic() + 5))
 
     def slow_write(handle, data):
@@ -90,7 +90,7 @@ def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, m
         return write(handle, data)
 
     monkeypatch.setattr(os, "write", slow_write)
-    exporter.tick()
+    exporter.poll()
     flusher.join()
     assert exporter.dropped("spans") == {}
     assert sorted(span_ids(folder)) == list(range(1, 301))
@@ -98,7 +98,7 @@ def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, m
 
 def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder, monkeypatch):
     """An exit whose time is up while a slow disk is written to does not close the file under the writer's hands."""
-    exporter.put(make_batch(1, 2))
+    exporter.consume(make_batch(1, 2))
     write, closer = os.write, threading.Thread(target=lambda: exporter.close(time.monotonic()))
 
     def slow_write(handle, data):
@@ -109,7 +109,7 @@ def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder
         return written
 
     monkeypatch.setattr(os, "write", slow_write)
-    exporter.tick()
+    exporter.poll()
     assert exporter.dropped("spans") == {}
     assert span_ids(folder) == [1, 2]
 
@@ -123,8 +123,8 @@ def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swall
 
     batch = make_batch(1, 2, 3)
     bad = batch.spans[1]._replace(attributes={"bad": Bad()})
-    exporter.put(batch._replace(spans=(batch.spans[0], bad, batch.spans[2])))
-    exporter.tick()
+    exporter.consume(batch._replace(spans=(batch.spans[0], bad, batch.spans[2])))
+    exporter.poll()
     assert span_ids(folder) == [1, 3]
     assert sum(exporter.dropped("spans").values()) == 1
 
@@ -132,23 +132,23 @@ def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swall
 def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
     """A run that has only open spans and cannot write them says so once."""
     folder.write_text("a file in the way")
-    exporter.put(Batch(0, open_spans=(make_open(1),)))
-    exporter.tick()
-    exporter.tick()
+    exporter.consume(Batch(0, open_spans=(make_open(1),)))
+    exporter.poll()
+    exporter.poll()
     assert len(caplog.records) == 1
 
 
 def test_an_open_file_that_cannot_be_removed_does_not_raise(exporter, folder, monkeypatch):
     """Where the open-span file cannot be removed, as in a folder that became read-only, the other files are written."""
-    exporter.put(Batch(0, open_spans=(make_open(1),)))
-    exporter.tick()
+    exporter.consume(Batch(0, open_spans=(make_open(1),)))
+    exporter.poll()
 
     def refuse(path, missing_ok=False):
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "unlink", refuse)
-    exporter.put(make_batch(1))
-    exporter.tick()
+    exporter.consume(make_batch(1))
+    exporter.poll()
     exporter.close(time.monotonic() + 5)
     assert span_ids(folder) == [1]
 
@@ -158,9 +158,9 @@ def test_a_role_cannot_lead_out_of_the_folder(tmp_path, role):
     """A role with a slash, which OTEL_RESOURCE_ATTRIBUTES may set, gives a file in the run's folder like any other."""
     folder = tmp_path / "x" / "y" / "run"
     exporter = FileExporter(folder)
-    exporter.open(Resource({"verl.role": role, "host.name": "n"}), SCOPE, State())
-    exporter.put(make_batch(1, open_spans=(make_open(2),)))
-    exporter.tick()
+    exporter.open(Resource({"verl.role": role, "host.name": "n"}), SCOPE, MetricState())
+    exporter.consume(make_batch(1, open_spans=(make_open(2),)))
+    exporter.poll()
     exporter._traces.close()
     assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["open", "traces"]
 
@@ -169,13 +169,13 @@ def test_points_that_are_written_later_are_not_dropped(tmp_path):
     """Points that could not be written, and are written with the next tick, are not counted as dropped."""
     obstacle = tmp_path / "run"
     obstacle.write_text("a file in the way")
-    exporter, state = FileExporter(obstacle), State()
+    exporter, state = FileExporter(obstacle), MetricState()
     exporter.open(RESOURCE, SCOPE, state)
     state.update([make_point()])
     for _ in range(3):
-        exporter.tick()
+        exporter.poll()
     obstacle.unlink()
-    exporter.tick()
+    exporter.poll()
     exporter._metrics.close()
     assert values(obstacle) == [("verl.test", 1.0)]
     assert exporter.dropped("points") == {}
@@ -183,8 +183,8 @@ def test_points_that_are_written_later_are_not_dropped(tmp_path):
 
 def test_abandoning_keeps_the_files_of_the_parent(exporter, folder):
     """A forked child that abandons the exporter takes nothing away: the files and the open spans stay."""
-    exporter.put(make_batch(1, open_spans=(make_open(2),)))
-    exporter.tick()
-    exporter.abandon()
+    exporter.consume(make_batch(1, open_spans=(make_open(2),)))
+    exporter.poll()
+    exporter.after_fork()
     assert span_ids(folder) == [1]
     assert span_ids(folder, "open") == [2]

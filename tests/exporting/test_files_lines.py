@@ -6,10 +6,10 @@ import errno
 import os
 
 import pytest
-from exporting_records import steady
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests.builders.exporting_records import steady
 from verl_otel.exporting.files import LineFile
 
 

@@ -4,11 +4,11 @@
 
 import threading
 
-from exporting_records import make_point, steady
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.exporting.fold import MAX_HISTORY, State
+from tests.builders.exporting_records import make_point, steady
+from verl_otel.exporting.metric_state import MAX_HISTORY, MetricState
 
 NAMES = ("verl.a", "verl.b")
 LABELS = ((), (("x", "1"),), (("x", "2"),))
@@ -34,7 +34,7 @@ class Reader:
 @given(actions)
 def test_every_reader_ends_with_the_latest_points(script):
     """Whatever is updated and read in whatever order, each reader knows the latest point of every series in the end."""
-    state, latest = State(), {}
+    state, latest = MetricState(), {}
     readers = [Reader(state) for _ in range(3)]
     for action in script:
         if isinstance(action, int):
@@ -52,7 +52,7 @@ def test_every_reader_ends_with_the_latest_points(script):
 @given(actions)
 def test_a_reader_is_shown_only_what_changed(script):
     """A reader is shown the series that were updated since it read last, each once, and nothing else."""
-    state, reader, changed = State(), None, set()
+    state, reader, changed = MetricState(), None, set()
     reader = Reader(state)
     for action in script:
         if isinstance(action, int):
@@ -66,7 +66,7 @@ def test_a_reader_is_shown_only_what_changed(script):
 
 def test_one_reader_takes_nothing_from_another():
     """What one reader has read is still new to another one, and a reader may begin again from nothing."""
-    state = State()
+    state = MetricState()
     state.update([make_point()])
     first, _ = state.read()
     assert [len(state.read(cursor)[1]) for cursor in (first, 0, first, 0)] == [0, 1, 0, 1]
@@ -74,7 +74,7 @@ def test_one_reader_takes_nothing_from_another():
 
 def test_an_empty_state_has_nothing():
     """Before the first point there is nothing to read, and a reader that read then misses nothing later."""
-    state = State()
+    state = MetricState()
     cursor, points = state.read()
     assert not points
     state.update([make_point()])
@@ -83,7 +83,7 @@ def test_an_empty_state_has_nothing():
 
 def test_a_read_in_the_middle_of_an_update_misses_nothing():
     """Who reads while an update is under way is shown all of it, then or with the next read."""
-    state = State()
+    state = MetricState()
     reader = Reader(state)
 
     def points():
@@ -103,7 +103,7 @@ def test_a_read_in_the_middle_of_an_update_misses_nothing():
 @given(actions)
 def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
     """Whatever is updated and read in whatever order, each value of a gauge is shown once, in its order."""
-    state, cursor, shown, told = State(), 0, [], []
+    state, cursor, shown, told = MetricState(), 0, [], []
     for action in [*script, 0]:
         if isinstance(action, int):
             cursor, points = state.read_history(cursor)
@@ -122,7 +122,7 @@ def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
 
 def test_the_history_has_gauges_only_and_is_bounded():
     """What is cumulative is shown once, with its latest value; of a gauge that nobody reads the oldest values are forgotten."""
-    state = State()
+    state = MetricState()
     for value in range(MAX_HISTORY + 10):
         state.update([make_point("verl.a", "gauge", value), make_point("verl.b", "counter", value)])
     _, points = state.read_history()
@@ -132,7 +132,7 @@ def test_the_history_has_gauges_only_and_is_bounded():
 
 def test_a_series_that_is_not_named_any_more_is_gone():
     """Of a metric that comes as a whole only what came last is there; other metrics keep their series, and the history its values."""
-    state = State()
+    state = MetricState()
     old, kept, other = (
         make_point("verl.a", "gauge", 1, labels=(("x", "1"),)),
         make_point("verl.a", "gauge", 2, labels=(("x", "2"),)),
@@ -148,7 +148,7 @@ def test_a_series_that_is_not_named_any_more_is_gone():
 
 def test_nothing_is_missed_under_concurrent_updates(fast_switching):
     """With four writers and three readers at work, every reader sees each series only grow, and ends with its last value."""
-    state, last, done = State(), 400, threading.Event()
+    state, last, done = MetricState(), 400, threading.Event()
     problems = []
 
     def write(writer):

@@ -10,15 +10,15 @@ from itertools import pairwise
 
 import pytest
 import requests
-from exporting_records import NOW, make_batch, make_histogram, make_point, make_span
-from exporting_sinks import GrpcSink
 from opentelemetry import context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
+from tests.builders.exporting_records import NOW, make_batch, make_histogram, make_point, make_span
+from tests.fakes.exporting_sinks import GrpcSink
 from verl_otel.errors import ConfigError
-from verl_otel.exporting import channel as module
-from verl_otel.exporting import otlp as otlp_module
-from verl_otel.exporting.otlp import OtlpExporter
+from verl_otel.exporting.otlp import exporter as otlp_module
+from verl_otel.exporting.otlp import retry as module
+from verl_otel.exporting.otlp.exporter import OtlpExporter
 from verl_otel.model import Batch
 
 NO = (503, {}, b"")
@@ -46,7 +46,7 @@ def test_spans_arrive_exactly_once(sink, otlp, wait_for):
     exporter, _ = otlp(sink.url)
     numbers = iter(range(1, 100_000))
     for size in (1, 0, 1300, 7):
-        exporter.put(make_batch(*(next(numbers) for _ in range(size))))
+        exporter.consume(make_batch(*(next(numbers) for _ in range(size))))
     wait_for(lambda: len(sink.span_ids()) == 1308)
     exporter.close(soon())
     assert sink.span_ids() == Counter(range(1, 1309))
@@ -59,7 +59,7 @@ def test_spans_arrive_exactly_once(sink, otlp, wait_for):
 def test_spans_need_no_flush(sink, otlp, wait_for):
     """Spans are sent as soon as they are put."""
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: sink.span_ids() == Counter([1]))
 
 
@@ -69,7 +69,7 @@ def test_both_signals_over_grpc(otlp, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")
     with GrpcSink(grpc) as sink:
         exporter, state = otlp(sink.url)
-        exporter.put(changed(state, make_point(value=2.5))._replace(spans=make_batch(1, 2).spans))
+        exporter.consume(changed(state, make_point(value=2.5))._replace(spans=make_batch(1, 2).spans))
         exporter.flush(soon())
         assert sink.span_ids() == Counter([1, 2])
         assert sink.values() == {"verl.test": [2.5]}
@@ -79,7 +79,7 @@ def test_both_signals_over_grpc(otlp, monkeypatch):
 def test_spans_that_are_not_sampled_stay_here(sink, otlp):
     """The root of a trajectory that is not sampled, which the files keep, is not sent."""
     exporter, _ = otlp(sink.url)
-    exporter.put(Batch(NOW, (make_span(1, flags=0), make_span(2), make_span(3, flags=0x200))))
+    exporter.consume(Batch(NOW, (make_span(1, flags=0), make_span(2), make_span(3, flags=0x200))))
     exporter.flush(soon())
     assert sink.span_ids() == Counter([2])
 
@@ -90,7 +90,7 @@ def test_nothing_is_lost_while_the_endpoint_fails(sink, otlp, wait_for, fast_ret
     sink.answers["traces"] = [answer] * 4
     exporter, _ = otlp(sink.url)
     for number in range(1, 21):
-        exporter.put(make_batch(number))
+        exporter.consume(make_batch(number))
     wait_for(lambda: sum(sink.span_ids().values()) >= 20)
     exporter.close(soon())
     assert sink.span_ids() == Counter(range(1, 21))
@@ -103,7 +103,7 @@ def test_retries_back_off(sink, otlp, wait_for, monkeypatch):
     monkeypatch.setattr(module, "FIRST_RETRY", 0.1)
     sink.answers["traces"] = [NO] * 4
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(sink.span_ids)
     times = [request.time for request in sink.of("traces")]
     assert len(times) == 5
@@ -121,7 +121,7 @@ def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
     monkeypatch.setattr(module, "_jitter", Drawn())
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(sink.span_ids)
     first, second = (request.time for request in sink.of("traces"))
     assert second - first >= 0.39
@@ -139,7 +139,7 @@ def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, m
     monkeypatch.setattr(module, "_jitter", type("Drawn", (), {"uniform": lambda self, *ends: drawn(ends)})())
     sink.answers["traces"] = [(503, {"Retry-After": "0.5"}, b"")]
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(sink.span_ids)
     first, second = (request.time for request in sink.of("traces"))
     assert second - first >= 0.5
@@ -149,7 +149,7 @@ def test_a_flush_returns_when_all_is_sent(sink, otlp):
     """What was put before a flush has been sent when the flush returns, long before its deadline."""
     exporter, state = otlp(sink.url)
     begin = time.monotonic()
-    exporter.put(changed(state, make_point(value=2.5))._replace(spans=make_batch(*range(1, 1001)).spans))
+    exporter.consume(changed(state, make_point(value=2.5))._replace(spans=make_batch(*range(1, 1001)).spans))
     exporter.flush(soon(60))
     assert sink.span_ids() == Counter(range(1, 1001))
     assert sink.values()["verl.test"][-1] == 2.5
@@ -161,7 +161,7 @@ def test_what_is_refused_for_good_is_dropped_and_said(sink, otlp, wait_for, capl
     sink.answers["traces"] = [(400, {}, b""), (400, {}, b"")]
     exporter, _ = otlp(sink.url)
     for number in (1, 2, 3):
-        exporter.put(make_batch(number))
+        exporter.consume(make_batch(number))
         wait_for(lambda: len(sink.of("traces")) == number)  # noqa: B023 - called at once
     wait_for(lambda: sum(exporter.dropped("spans").values()) == 2)
     assert sink.span_ids() == Counter([3])
@@ -175,7 +175,7 @@ def test_a_partial_success_is_counted(sink, otlp):
     """Spans that the server refused although it took the request are counted as dropped."""
     sink.answers["traces"] = (200, {}, b"\x0a\x02\x08\x02")  # partial_success.rejected_spans = 2
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1, 2, 3))
+    exporter.consume(make_batch(1, 2, 3))
     exporter.flush(soon())
     assert exporter.dropped("spans") == {"rejected by the server": 2}
 
@@ -183,9 +183,9 @@ def test_a_partial_success_is_counted(sink, otlp):
 def test_changed_points_go_at_once_and_alone(sink, otlp, wait_for):
     """A series is sent as soon as it changes; one that did not change is not sent along before the interval is over."""
     exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.put(changed(state, make_point("verl.a", value=1.0), make_point("verl.b", value=1.0)))
+    exporter.consume(changed(state, make_point("verl.a", value=1.0), make_point("verl.b", value=1.0)))
     wait_for(lambda: len(sink.values()) == 2)
-    exporter.put(changed(state, make_point("verl.a", value=2.0)))
+    exporter.consume(changed(state, make_point("verl.a", value=2.0)))
     wait_for(lambda: sink.values()["verl.a"] == [1.0, 2.0])
     assert sink.values()["verl.b"] == [1.0]
 
@@ -193,7 +193,7 @@ def test_changed_points_go_at_once_and_alone(sink, otlp, wait_for):
 def test_unchanged_points_are_sent_again(sink, otlp, wait_for):
     """A series that does not change is sent again after the interval, so that a Collector does not forget it."""
     exporter, state = otlp(sink.url, interval=0.3)
-    exporter.put(changed(state, make_point("verl.a", value=1.0)))
+    exporter.consume(changed(state, make_point("verl.a", value=1.0)))
     wait_for(lambda: len(sink.values().get("verl.a", ())) >= 3)
     times = [request.time for request in sink.of("metrics")]
     assert times[2] - times[0] >= 0.5
@@ -205,9 +205,9 @@ def test_points_survive_an_outage(sink, otlp, wait_for, fast_retries, monkeypatc
     monkeypatch.setattr(time, "monotonic", lambda: clock() - started)
     sink.answers["metrics"] = [NO] * 5
     exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.put(changed(state, make_point("verl.early", "counter", 5)))
+    exporter.consume(changed(state, make_point("verl.early", "counter", 5)))
     for number in range(1, 6):
-        exporter.put(changed(state, make_point("verl.late", "counter", number)))
+        exporter.consume(changed(state, make_point("verl.late", "counter", number)))
         wait_for(lambda: len(sink.of("metrics")) >= number)  # noqa: B023 - called at once
     expected = {"verl.early": 5, "verl.late": 5}
     wait_for(lambda: exporter.flush(soon()) or {name: each[-1] for name, each in sink.values().items()} == expected)
@@ -217,13 +217,13 @@ def test_points_survive_an_outage(sink, otlp, wait_for, fast_retries, monkeypatc
 def test_what_changed_in_an_outage_goes_with_the_next_change(sink, otlp, wait_for, fast_retries):
     """A series that changed while the endpoint was away is sent when it is back, before the interval is over."""
     exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.put(changed(state, make_point("verl.early", value=1.0)))
+    exporter.consume(changed(state, make_point("verl.early", value=1.0)))
     wait_for(lambda: sink.values() == {"verl.early": [1.0]})
     sink.answers["metrics"] = [NO]
-    exporter.put(changed(state, make_point("verl.early", value=2.0)))
+    exporter.consume(changed(state, make_point("verl.early", value=2.0)))
     wait_for(lambda: len(sink.of("metrics")) >= 2)
-    exporter.put(changed(state, make_point("verl.late", value=3.0)))
-    wait_for(lambda: exporter.put(Batch(NOW, (), (make_point(),))) or "verl.late" in sink.values())
+    exporter.consume(changed(state, make_point("verl.late", value=3.0)))
+    wait_for(lambda: exporter.consume(Batch(NOW, (), (make_point(),))) or "verl.late" in sink.values())
     assert sink.values() == {"verl.early": [1.0, 2.0], "verl.late": [3.0]}
 
 
@@ -232,7 +232,7 @@ def test_one_signal_does_not_hold_up_the_other(sink, otlp, wait_for, fast_retrie
     sink.answers["traces"] = NO
     exporter, state = otlp(sink.url)
     for number in range(1, 4):
-        exporter.put(changed(state, make_point(value=float(number)))._replace(spans=make_batch(number).spans))
+        exporter.consume(changed(state, make_point(value=float(number)))._replace(spans=make_batch(number).spans))
         wait_for(lambda: float(number) in sink.values().get("verl.test", ()))  # noqa: B023 - called at once
 
 
@@ -240,7 +240,7 @@ def test_every_kind_of_point_arrives(sink, otlp):
     """Counters, gauges and histograms arrive in one request under our scope."""
     exporter, state = otlp(sink.url)
     histogram = make_point("verl.h", "histogram", make_histogram(0.5, 2.0))
-    exporter.put(changed(state, make_point("verl.c", "counter", 3), make_point("verl.g", value=-1.0), histogram))
+    exporter.consume(changed(state, make_point("verl.c", "counter", 3), make_point("verl.g", value=-1.0), histogram))
     exporter.flush(soon())
     metrics = sink.messages("metrics")[0].resource_metrics[0].scope_metrics[0].metrics
     assert {metric.name: metric.WhichOneof("data") for metric in metrics} == {
@@ -253,7 +253,7 @@ def test_a_users_metrics_arrive_as_they_are(sink, otlp, wait_for):
     message = ExportMetricsServiceRequest()
     message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(as_int=3)
     exporter, _ = otlp(sink.url)
-    exporter.put_metrics(message.SerializeToString())
+    exporter.consume_metrics(message.SerializeToString())
     wait_for(lambda: message in sink.messages("metrics"))
 
 
@@ -262,7 +262,7 @@ def test_the_token_goes_with_both_signals(sink, otlp, tmp_path):
     token = tmp_path / "token"
     token.write_text("mine")
     exporter, state = otlp(sink.url, token_file=token)
-    exporter.put(changed(state, make_point())._replace(spans=make_batch(1).spans))
+    exporter.consume(changed(state, make_point())._replace(spans=make_batch(1).spans))
     exporter.flush(soon())
     assert {request.signal: request.headers["authorization"] for request in sink.requests} == {
         "traces": "Bearer mine", "metrics": "Bearer mine",
@@ -281,7 +281,7 @@ def test_instrumented_libraries_do_not_trace_exports(sink, otlp, monkeypatch):
 
     monkeypatch.setattr(requests.Session, "send", watch)
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     exporter.flush(soon())
     assert seen == [[True, True]]
     assert [context.get_value(key) for key in keys] == [None, None]
@@ -293,7 +293,7 @@ def test_several_threads_may_put(sink, otlp, wait_for):
 
     def put(first):
         for number in range(first, first + 200, 4):
-            exporter.put(make_batch(*range(number, number + 4)))
+            exporter.consume(make_batch(*range(number, number + 4)))
 
     threads = [threading.Thread(target=put, args=(1 + 200 * number,)) for number in range(4)]
     for thread in threads:
@@ -323,7 +323,7 @@ def test_differences_add_up_over_an_outage(differences, sink, otlp, wait_for, fa
     exporter, state = otlp(sink.url, interval=1000.0)
     for number in range(1, 31):
         sink.answers["metrics"] = [NO] * (number % 3)
-        exporter.put(changed(state, make_point("verl.done", "counter", number)._replace(time_ns=NOW + number)))
+        exporter.consume(changed(state, make_point("verl.done", "counter", number)._replace(time_ns=NOW + number)))
         wait_for(lambda: sum(sink.values().get("verl.done", ())) == number)  # noqa: B023 - called at once
     data = [message.resource_metrics[0].scope_metrics[0].metrics[0].sum for message in sink.messages("metrics")]
     assert {each.aggregation_temporality for each in data} == {1}
@@ -336,9 +336,9 @@ def test_a_request_of_differences_is_repeated_as_it_was(differences, sink, otlp,
     """A request that failed is sent again unchanged: a server that had taken it after all can tell that it has it."""
     sink.answers["metrics"] = [NO] * 2
     exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.put(changed(state, make_point("verl.done", "counter", 1)))
+    exporter.consume(changed(state, make_point("verl.done", "counter", 1)))
     wait_for(lambda: sink.of("metrics"))
-    exporter.put(changed(state, make_point("verl.done", "counter", 3)._replace(time_ns=NOW + 1)))
+    exporter.consume(changed(state, make_point("verl.done", "counter", 3)._replace(time_ns=NOW + 1)))
     wait_for(lambda: exporter.flush(soon()) or sink.values().get("verl.done") == [1, 2])
     first, *_, last = sink.of("metrics")
     assert len({request.body for request in sink.of("metrics")}) == 2
@@ -349,9 +349,9 @@ def test_differences_that_are_refused_are_counted_and_not_repeated(differences, 
     """A request of differences that is refused for good is dropped and counted; the next has what came later only."""
     sink.answers["metrics"] = [(400, {}, b"")]
     exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.put(changed(state, make_point("verl.done", "counter", 5)))
+    exporter.consume(changed(state, make_point("verl.done", "counter", 5)))
     wait_for(lambda: sum(exporter.dropped("points").values()) == 1)
-    exporter.put(changed(state, make_point("verl.done", "counter", 7)._replace(time_ns=NOW + 1)))
+    exporter.consume(changed(state, make_point("verl.done", "counter", 7)._replace(time_ns=NOW + 1)))
     wait_for(lambda: sink.values() == {"verl.done": [2]})
 
 
@@ -365,8 +365,8 @@ def test_a_users_differences_arrive_each(differences, sink, otlp, wait_for, fast
         metric = message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a")
         metric.sum.data_points.add(as_int=number)
         made.append(message)
-        exporter.put_differences(message.SerializeToString())
-        exporter.put_metrics(message.SerializeToString())
+        exporter.consume_deltas(message.SerializeToString())
+        exporter.consume_metrics(message.SerializeToString())
     wait_for(lambda: exporter.flush(soon()) or len(sink.messages("metrics")) == 3)
     assert sink.messages("metrics") == made
 
@@ -374,14 +374,14 @@ def test_a_users_differences_arrive_each(differences, sink, otlp, wait_for, fast
 def test_a_users_totals_are_sent_where_nobody_makes_differences(differences, sink, otlp, wait_for, caplog):
     """Where the version of OpenTelemetry cannot serve the reader of differences the whole is sent, and this is said once."""
     exporter, _ = otlp(sink.url)
-    exporter.lose_reader()
+    exporter.detach_reader()
     for number in range(1, 4):
         message = ExportMetricsServiceRequest()
         metric = message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a")
         metric.sum.data_points.add(as_int=number)
-        exporter.put_metrics(message.SerializeToString())
+        exporter.consume_metrics(message.SerializeToString())
         wait_for(lambda: exporter.flush(soon()) or sink.values().get("user.a", [0])[-1] == number)  # noqa: B023 - called at once
-    assert [record.getMessage().endswith("their totals are sent (said once)") for record in caplog.records] == [True]
+    assert [record.getMessage().endswith("their totals are sent (logged once)") for record in caplog.records] == [True]
 
 
 def test_a_users_differences_are_bounded(differences, dead_url, otlp, monkeypatch):
@@ -389,5 +389,5 @@ def test_a_users_differences_are_bounded(differences, dead_url, otlp, monkeypatc
     monkeypatch.setattr(otlp_module, "MAX_MESSAGES", 3)
     exporter, _ = otlp(dead_url)
     for number in range(10):
-        exporter.put_differences(bytes((number,)))
+        exporter.consume_deltas(bytes((number,)))
     assert sum(exporter.dropped("points").values()) == 7

@@ -10,14 +10,14 @@ import time
 from collections import Counter
 
 import pytest
-from exporting_records import NOW, make_batch, make_point, make_span
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
-from verl_otel.exporting import channel
-from verl_otel.exporting import otlp as otlp_module
-from verl_otel.exporting.channel import Channel
-from verl_otel.exporting.otlp import OtlpExporter
-from verl_otel.exporting.transport import Answer
+from tests.builders.exporting_records import NOW, make_batch, make_point, make_span
+from verl_otel.exporting.otlp import exporter as otlp_module
+from verl_otel.exporting.otlp import retry
+from verl_otel.exporting.otlp.exporter import OtlpExporter
+from verl_otel.exporting.otlp.retry import RetryingSender
+from verl_otel.exporting.otlp.transport import Answer
 from verl_otel.model import Batch
 
 NO = (503, {}, b"")
@@ -66,7 +66,7 @@ def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
     for number in range(1, 101):
         state.update([make_point(value=float(number))])
         begin = time.monotonic()
-        exporter.put(make_batch(number))
+        exporter.consume(make_batch(number))
         seconds.append(time.monotonic() - begin)
     assert statistics.median(seconds) < 0.05
     assert max(seconds) < 0.9  # the endpoint's timeout is 1 s
@@ -80,13 +80,13 @@ def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
 
 def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatch):
     """When the queue is full the oldest spans are dropped and counted, the newest are kept and sent."""
-    monkeypatch.setattr(channel, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url, capacity=20_000)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: sink.of("traces"))
     for number in range(2, 1001):
-        exporter.put(Batch(NOW, (make_span(number, attributes={"text": "x" * 100}),)))
+        exporter.consume(Batch(NOW, (make_span(number, attributes={"text": "x" * 100}),)))
     (reason, dropped), *others = exporter.dropped("spans").items()
     assert (reason, others) == ("queue full", [])
     wait_for(lambda: exporter.flush(soon()) or 1000 in sink.span_ids())
@@ -98,7 +98,7 @@ def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatc
 def test_a_batch_above_the_bound_is_dropped_whole(dead_url, otlp):
     """A single batch larger than the bound does not stay in memory either."""
     exporter, _ = otlp(dead_url, capacity=1000)
-    exporter.put(make_batch(*range(1, 401)))
+    exporter.consume(make_batch(*range(1, 401)))
     assert exporter.dropped("spans") == {"queue full": 400}
 
 
@@ -112,10 +112,10 @@ def test_closing_twice_or_before_opening_is_harmless():
 
 def test_a_flush_does_not_wait_for_a_retry(sink, otlp, wait_for, monkeypatch):
     """A flush tries at once what waits for a retry."""
-    monkeypatch.setattr(channel, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: sink.of("traces"))
     exporter.flush(soon())
     assert sink.span_ids() == Counter([1])
@@ -126,10 +126,10 @@ def test_closing_sends_what_was_put_while_metrics_were_sent(sink, otlp, wait_for
     sink.hold |= {"metrics"}
     exporter, state = otlp(sink.url)
     state.update([make_point()])
-    exporter.put(Batch(NOW, (), (make_point(),)))
+    exporter.consume(Batch(NOW, (), (make_point(),)))
     wait_for(lambda: sink.of("metrics"))
     sink.answers["traces"] = (200, {}, b"")
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     release = threading.Timer(0.3, sink.release)
     release.start()
     exporter.close(soon())
@@ -140,10 +140,10 @@ def test_closing_sends_what_was_put_while_metrics_were_sent(sink, otlp, wait_for
 
 def test_closing_tries_until_the_deadline(sink, otlp, monkeypatch):
     """An endpoint that fails for a moment and heals before the deadline of closing gets every span."""
-    monkeypatch.setattr(channel, "FIRST_RETRY", 0.3)
+    monkeypatch.setattr(retry, "FIRST_RETRY", 0.3)
     sink.answers["traces"] = [NO] * 3
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     exporter.close(soon(20))
     assert exporter.dropped("spans") == {}
     assert sink.span_ids() == Counter([1])
@@ -167,7 +167,7 @@ class Failing:
 
 def test_pauses_stay_bounded_for_ever():
     """However often an endpoint has failed, the next try comes after a pause between none and 36 seconds."""
-    channel = Channel(Failing())
+    channel = RetryingSender(Failing())
     for _ in range(1100):
         begin = time.monotonic()
         channel.send(b"", None)
@@ -178,9 +178,9 @@ def test_a_transport_that_raises_is_tried_with_pauses(otlp, dead_url, wait_for, 
     """A transport that raises is tried again with growing pauses, like one that fails."""
     transport = Failing(ValueError("as told"))
     monkeypatch.setattr(otlp_module, "connect", lambda endpoint: transport)
-    monkeypatch.setattr(channel, "FIRST_RETRY", 0.2)
+    monkeypatch.setattr(retry, "FIRST_RETRY", 0.2)
     exporter, _ = otlp(dead_url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: len(transport.calls) >= 4)
     assert transport.calls[3] - transport.calls[0] >= 1.0
 
@@ -189,9 +189,9 @@ def test_a_users_metrics_survive_a_failure(sink, otlp, wait_for):
     """The message of a user's instruments is sent again when the request failed."""
     sink.answers["metrics"] = [NO]
     exporter, _ = otlp(sink.url)
-    exporter.put_metrics(user_message().SerializeToString())
+    exporter.consume_metrics(user_message().SerializeToString())
     wait_for(lambda: sink.of("metrics"))
-    wait_for(lambda: exporter.flush(soon()) or user_message() in sink.messages("metrics"), 1.5)
+    wait_for(lambda: exporter.flush(soon()) or user_message() in sink.messages("metrics"))
 
 
 def test_only_what_was_refused_is_counted(sink, otlp, wait_for):
@@ -199,12 +199,12 @@ def test_only_what_was_refused_is_counted(sink, otlp, wait_for):
     sink.hold |= {"traces"}
     sink.answers["metrics"] = [(400, {}, b"")]
     exporter, state = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: sink.of("traces"))  # the thread is busy: both messages go in one round
     points = tuple(make_point(f"verl.{number}") for number in range(5))
     state.update(points)
-    exporter.put_metrics(user_message().SerializeToString())
-    exporter.put(Batch(NOW, (), points))
+    exporter.consume_metrics(user_message().SerializeToString())
+    exporter.consume(Batch(NOW, (), points))
     sink.release()
     wait_for(lambda: len(sink.values()) == 5)
     exporter.flush(soon())
@@ -214,7 +214,7 @@ def test_only_what_was_refused_is_counted(sink, otlp, wait_for):
 def test_a_span_that_cannot_be_encoded_costs_itself_only(sink, otlp):
     """A span whose attributes cannot be encoded does not keep the others from being sent."""
     exporter, _ = otlp(sink.url)
-    exporter.put(Batch(NOW, (make_span(1), make_span(2, attributes={"bad": None}), make_span(3))))
+    exporter.consume(Batch(NOW, (make_span(1), make_span(2, attributes={"bad": None}), make_span(3))))
     exporter.flush(soon())
     assert set(sink.span_ids()) >= {1, 3}
 
@@ -227,7 +227,7 @@ def test_a_password_is_not_in_the_log(sink, otlp, wait_for, caplog, tmp_path):
     sink.answers["traces"] = [(401, {}, b""), NO]
     exporter, _ = otlp(sink.url, token_file=token)
     for number in (1, 2):
-        exporter.put(make_batch(number))
+        exporter.consume(make_batch(number))
         wait_for(lambda: len(sink.of("traces")) >= number)  # noqa: B023 - called at once
     exporter.close(soon())
     wait_for(lambda: "HTTP 401" in caplog.text)
@@ -238,10 +238,10 @@ def test_one_that_is_refused_does_not_cost_those_that_were_sent_with_it(sink, ot
     """What waited is sent together; if that is refused, each part goes alone, and only the bad one is dropped."""
     sink.answers["traces"] = [(503, {"Retry-After": "2"}, b""), (400, {}, b""), (200, {}, b""), (400, {}, b"")]
     exporter, _ = otlp(sink.url)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: len(sink.of("traces")) == 1)
     for number in (2, 3):
-        exporter.put(make_batch(number))
+        exporter.consume(make_batch(number))
     wait_for(lambda: len(sink.of("traces")) == 5)
     exporter.flush(soon())
     assert sink.span_ids() == Counter([1, 3])

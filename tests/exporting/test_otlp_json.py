@@ -7,7 +7,13 @@ import json
 import math
 
 import pytest
-from exporting_records import (
+from google.protobuf import json_format
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.builders.exporting_records import (
     NOW,
     RESOURCE,
     SCOPE,
@@ -20,14 +26,8 @@ from exporting_records import (
     spans,
     steady,
 )
-from google.protobuf import json_format
-from hypothesis import given
-from hypothesis import strategies as st
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-
-from verl_otel.exporting import otlp_json, wire
 from verl_otel.exporting.files import _line
+from verl_otel.exporting.otlp import encode_json, encode_metrics
 from verl_otel.model import REMOTE, EventRecord, Exemplar, LinkRecord, Resource
 
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -62,17 +62,17 @@ def assert_same(ours, theirs):
 
 def read_spans(resource, records):
     """Return the message in the file and the message on the wire."""
-    ours = read(_line(otlp_json.traces_object(resource, SCOPE, records)), ExportTraceServiceRequest())
+    ours = read(_line(encode_json.traces_object(resource, SCOPE, records)), ExportTraceServiceRequest())
     for group in ours.resource_spans:
         for span in (span for scope in group.scope_spans for span in scope.spans):
             span.flags &= ~0xFF  # the files also say which spans are sampled, with the bits of W3C
-    return ours, ExportTraceServiceRequest.FromString(wire.encode_traces(resource, SCOPE, records))
+    return ours, ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(resource, SCOPE, records))
 
 
 def read_metrics(resource, points):
     """Return the message in the file and the message on the wire."""
-    ours = read(_line(otlp_json.metrics_object(resource, SCOPE, points)), ExportMetricsServiceRequest())
-    return ours, ExportMetricsServiceRequest.FromString(wire.encode_metrics(resource, SCOPE, points))
+    ours = read(_line(encode_json.metrics_object(resource, SCOPE, points)), ExportMetricsServiceRequest())
+    return ours, ExportMetricsServiceRequest.FromString(encode_metrics.encode_metrics(resource, SCOPE, points))
 
 
 plain_spans = spans(integers64, event_names=st.text(max_size=8), link_flags=(0,), link_states=st.just(""))
@@ -108,16 +108,16 @@ def test_a_line_of_metrics_equals_the_request(resource, points):
 def test_numbers_that_json_lacks_are_words():
     """NaN and the infinities are the words of the OTLP file format, in attributes and points."""
     numbers = (math.nan, math.inf, -math.inf)
-    line = _line(otlp_json.traces_object(RESOURCE, SCOPE, [make_span(attributes={"numbers": numbers})]))
+    line = _line(encode_json.traces_object(RESOURCE, SCOPE, [make_span(attributes={"numbers": numbers})]))
     for word in (b'"NaN"', b'"Infinity"', b'"-Infinity"'):
         assert b'{"doubleValue":' + word in line
-    line = _line(otlp_json.metrics_object(RESOURCE, SCOPE, [make_point(value=math.nan)]))
+    line = _line(encode_json.metrics_object(RESOURCE, SCOPE, [make_point(value=math.nan)]))
     assert b'"asDouble":"NaN"' in line
 
 
 def test_ids_are_hexadecimal_and_times_text():
     """Ids are lower-case hexadecimal with leading zeros, enums numbers, 64-bit integers text."""
-    (group,) = otlp_json.traces_object(RESOURCE, SCOPE, [make_span(0xAB, parent_id=0xC)])["resourceSpans"]
+    (group,) = encode_json.traces_object(RESOURCE, SCOPE, [make_span(0xAB, parent_id=0xC)])["resourceSpans"]
     (span,) = group["scopeSpans"][0]["spans"]
     assert span["traceId"] == "00000000000000ab0000000000000007"
     assert (span["spanId"], span["parentSpanId"]) == ("00000000000000ab", "000000000000000c")
@@ -136,7 +136,7 @@ def test_exemplars_stand_in_the_histogram():
 def test_a_line_is_one_line():
     """No text in a span, not even with every kind of line end, splits its line."""
     text = "a\nb\rc\u2028d\x85e\x00"
-    line = _line(otlp_json.traces_object(RESOURCE, SCOPE, [make_span(name=text)]))
+    line = _line(encode_json.traces_object(RESOURCE, SCOPE, [make_span(name=text)]))
     assert len(line.split(b"\n")) == 2
     assert json.loads(line)["resourceSpans"][0]["scopeSpans"][0]["spans"][0]["name"] == text
 
@@ -175,7 +175,7 @@ def test_a_gauge_has_no_start():
 @pytest.mark.parametrize("value", [None, ("a", None)])
 def test_a_users_none_does_not_raise(value):
     """A user's span with None in its attributes is written."""
-    otlp_json.traces_object(RESOURCE, SCOPE, [make_span(attributes={"bad": value})])
+    encode_json.traces_object(RESOURCE, SCOPE, [make_span(attributes={"bad": value})])
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
@@ -188,7 +188,7 @@ def test_an_exemplar_that_is_not_finite_is_a_word(value):
 def test_an_event_and_a_resource_with_broken_text():
     """Lone surrogates anywhere, such as an undecodable environment, become question marks in the line."""
     span = make_span(events=(EventRecord("\udcff", NOW, {"\udcff": "\udcff"}),))
-    line = _line(otlp_json.traces_object(Resource({"host": "\udcff"}), SCOPE, [span]))
+    line = _line(encode_json.traces_object(Resource({"host": "\udcff"}), SCOPE, [span]))
     (group,) = read(line, ExportTraceServiceRequest()).resource_spans
     assert group.resource.attributes[0].value.string_value == "?"
     assert group.scope_spans[0].spans[0].events[0].name == "?"

@@ -6,7 +6,6 @@ import math
 from collections import Counter
 
 import pytest
-from exporting_records import NOW, RESOURCE, labels, make_histogram, make_point, steady, valid_texts
 from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
@@ -15,14 +14,15 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from verl_otel.exporting.fold import State
+from tests.builders.exporting_records import NOW, RESOURCE, labels, make_histogram, make_point, steady, valid_texts
+from verl_otel.exporting.metric_state import MetricState
 from verl_otel.exporting.prometheus import PointCollector
 from verl_otel.model import Exemplar, Resource
 
 
 def expose(points, resource=RESOURCE):
     """Return the text and the OpenMetrics text of some points."""
-    state, registry = State(), CollectorRegistry(auto_describe=False)
+    state, registry = MetricState(), CollectorRegistry(auto_describe=False)
     state.update(points)
     registry.register(PointCollector(state, resource, lambda: None))
     return generate_text(registry).decode(), generate_openmetrics(registry).decode()
@@ -92,6 +92,18 @@ def test_the_resource_is_target_info():
     """The resource attributes are the labels of target_info."""
     found = assert_sound([], Resource({"service.name": "verl", "verl.rank": 3}))
     assert found == {("target_info", (("service_name", "verl"), ("verl_rank", "3"))): 1.0}
+
+
+def test_no_resource_costs_the_scrape():
+    """Resource attributes that are too long or too many for the limits of the scrape jobs that we ship are cut and left out."""
+    values = {f"user.{number}": "\u20ac" * 1000 for number in range(100)}
+    text, _ = expose([], Resource({"service.name": "verl", "x" * 1000: "y", **values}))
+    (family,) = parse_text(text)
+    labels = family.samples[0].labels
+    assert labels["service_name"] == "verl"
+    assert len(labels) == 30
+    assert max(len(value.encode()) for value in labels.values()) <= 256
+    assert max(map(len, labels)) <= 128
 
 
 def test_target_info_says_what_a_collector_says():

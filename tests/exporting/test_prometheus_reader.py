@@ -7,7 +7,6 @@ import logging
 import threading
 
 import pytest
-from exporting_records import RESOURCE, make_point
 from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
@@ -15,10 +14,11 @@ from prometheus_client import REGISTRY, CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from verl_otel.exporting.fold import State
-from verl_otel.exporting.names import metric_name
+from tests.builders.exporting_records import RESOURCE, make_point
+from verl_otel.exporting.metric_state import MetricState
 from verl_otel.exporting.prometheus import PointCollector, make_reader
 from verl_otel.model import Instrument
+from verl_otel.prometheus_names import metric_name
 
 OLD = "registry" not in inspect.signature(PrometheusMetricReader.__init__).parameters
 
@@ -35,6 +35,18 @@ def meter(registry):
     view = View(instrument_name="exp*", aggregation=ExponentialBucketHistogramAggregation())
     provider = MeterProvider([make_reader(registry)], views=[view], shutdown_on_exit=False)
     return provider.get_meter("user.library", "1.2", "urn:user")
+
+
+def test_no_label_of_a_user_costs_the_scrape(registry, meter):
+    """Labels of ordinary instruments are cut to what Prometheus takes by the limits of the scrape jobs that we ship."""
+    counter, histogram = meter.create_counter("long"), meter.create_histogram("wide")
+    counter.add(1, {"reason": "\u20ac" * 5000})
+    histogram.record(1, {f"label{number}": "x" * 5000 for number in range(60)})
+    samples = [sample for family in registry.collect() for sample in family.samples]
+    assert len(samples) > 10
+    assert max(len(value.encode()) for sample in samples for value in sample.labels.values()) <= 256
+    assert max(len(sample.labels) for sample in samples) <= 20
+    assert {sample.labels.get("le") for sample in samples if sample.name == "wide_bucket"} >= {"0.0", "+Inf"}
 
 
 def scraped(registry):
@@ -68,7 +80,7 @@ def test_a_user_may_shut_his_provider_down(registry):
 
 def test_the_target_is_not_told_twice(registry, meter):
     """Beside our own collector, which tells the target, the user's reader does not tell it again."""
-    registry.register(PointCollector(State(), RESOURCE, lambda: None))
+    registry.register(PointCollector(MetricState(), RESOURCE, lambda: None))
     meter.create_counter("hits").add(1)
     assert [name for name, _ in scraped(registry)].count("target_info") == 1
 
@@ -129,7 +141,7 @@ def test_a_scrape_without_instruments_is_empty(registry, meter):
 
 def test_ours_and_the_users_stand_side_by_side(registry, meter):
     """Our points and the user's instruments are in one scrape."""
-    state = State()
+    state = MetricState()
     state.update([make_point("verl.training.steps", "counter", 3)])
     registry.register(PointCollector(state, RESOURCE, lambda: None))
     meter.create_counter("hits").add(1)

@@ -7,11 +7,11 @@ import threading
 import time
 
 import pytest
-from exporting_records import RESOURCE, SCOPE, make_point
-from exporting_sinks import scrape
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 
-from verl_otel.exporting.fold import State
+from tests.builders.exporting_records import RESOURCE, SCOPE, make_point
+from tests.fakes.exporting_sinks import scrape
+from verl_otel.exporting.metric_state import MetricState
 from verl_otel.exporting.prometheus import PrometheusExporter
 from verl_otel.model import HistogramValue
 
@@ -41,7 +41,7 @@ def serve():
 
 def test_both_formats_are_served(serve):
     """A server answers in text, and in OpenMetrics to those who ask for it."""
-    state = State()
+    state = MetricState()
     state.update([make_point("verl.training.steps", "counter", 3)])
     _, url = serve(state)
     assert "\nverl_training_steps_total 3.0\n" in scrape(url)
@@ -50,7 +50,7 @@ def test_both_formats_are_served(serve):
 
 def test_a_scrape_asks_for_this_moment(serve, swallow):
     """Each scrape first brings the state up to date; when that fails it shows what there is."""
-    state, calls = State(), []
+    state, calls = MetricState(), []
 
     def refresh():
         calls.append(1)
@@ -63,25 +63,51 @@ def test_a_scrape_asks_for_this_moment(serve, swallow):
     assert len(calls) == 2
 
 
-def test_a_port_is_announced_taken_and_freed(serve):
-    """Port 0 becomes a free port on the asked host, which is announced; a second server cannot have it until it is closed."""
+def test_a_port_is_announced_and_freed(serve):
+    """Port 0 becomes a free port on the asked host, which is announced; it is free again when the server is closed."""
     heard = []
-    exporter, url = serve(State(), announce=heard.append)
+    exporter, url = serve(MetricState(), announce=heard.append)
     assert heard == [exporter.port]
     assert exporter.port > 0
-    second = PrometheusExporter("127.0.0.1", exporter.port, lambda: None, heard.append)
-    with pytest.raises(OSError, match="in use"):
-        second.open(RESOURCE, SCOPE, State())
-    assert (second.port, heard) == (0, [exporter.port])
     with pytest.raises(OSError, match="refused"):  # 127.0.0.2 is loopback, too
         socket.create_connection(("127.0.0.2", exporter.port), timeout=5)
     port = exporter.port
     exporter.close(time.monotonic())
     exporter.close(time.monotonic())
     assert heard == [port]
-    third, url = serve(State(), port=port)
+    third, url = serve(MetricState(), port=port)
     assert "target_info" in scrape(url)
     assert third.port == port
+
+
+def test_a_port_in_use_is_replaced_by_a_free_one(serve, caplog):
+    """Of several servers with one port the first has it; each other takes a free one, announces it, and one line says so."""
+    first, _ = serve(MetricState())
+    heard = []
+    others = [serve(MetricState(), port=first.port, announce=heard.append) for _ in range(2)]
+    ports = [exporter.port for exporter, _ in others]
+    assert heard == ports
+    assert len({first.port, *ports}) == 3
+    for port in ports:
+        assert "target_info" in scrape(f"http://127.0.0.1:{port}/metrics")
+    (line,) = [each.getMessage() for each in caplog.records]
+    assert f"VERL_OTEL_PROMETHEUS_PORT={first.port} is in use" in line
+    assert f"127.0.0.1:{ports[0]}" in line
+
+
+def test_an_address_of_another_machine_is_an_error():
+    """Only a port in use is replaced: an address that this machine does not have is an error."""
+    exporter = PrometheusExporter("192.0.2.1", 9464, lambda: None)
+    with pytest.raises(OSError, match="assign"):
+        exporter.open(RESOURCE, SCOPE, MetricState())
+    assert exporter.port == 0
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]", "localhost"])
+def test_other_hosts(serve, host):
+    """IPv6, with and without brackets, and a name are bound and scraped."""
+    exporter, _ = serve(MetricState(), host=host)
+    assert "target_info" in scrape(f"http://{'localhost' if host == 'localhost' else '[::1]'}:{exporter.port}/metrics")
 
 
 def test_a_server_that_cannot_be_announced_is_closed():
@@ -94,20 +120,15 @@ def test_a_server_that_cannot_be_announced_is_closed():
 
     exporter = PrometheusExporter("127.0.0.1", 0, lambda: None, refuse)
     with pytest.raises(OSError, match="denied"):
-        exporter.open(RESOURCE, SCOPE, State())
-    server = exporter._server
-    try:
-        with pytest.raises(OSError, match="refused"):
-            socket.create_connection(("127.0.0.1", ports[0]), timeout=5).close()
-    finally:
-        if server is not None:
-            server.shutdown()
-            server.server_close()
+        exporter.open(RESOURCE, SCOPE, MetricState())
+    assert exporter.port == 0
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection(("127.0.0.1", ports[0]), timeout=5).close()
 
 
 def test_scrapes_while_points_change(serve):
     """Four threads scrape while points change: every scrape parses, and no counter or histogram ever goes back."""
-    state, done, problems, scrapes = State(), threading.Event(), [], []
+    state, done, problems, scrapes = MetricState(), threading.Event(), [], []
     _, url = serve(state)
 
     def record():

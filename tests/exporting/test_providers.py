@@ -9,13 +9,13 @@ import sys
 HEAD = """
 import json, random
 from opentelemetry import metrics, trace
-from verl_otel.exporting import providers, wire
+from verl_otel.exporting import providers; from verl_otel.exporting.otlp.exporter import encode_metrics
 from verl_otel.model import Resource, Scope
-from verl_otel.recording import ids
+from verl_otel.recording import id_generator
 RESOURCE = Resource({"service.name": "verl", "verl.rank": 3})
 spans, messages = [], []
 def install(*readers):
-    return providers.install(RESOURCE, ids, spans.append, messages.append, readers)
+    return providers.install(RESOURCE, id_generator, spans.append, messages.append, readers)
 def say(**facts):
     print("FACTS " + json.dumps(facts))
 """
@@ -24,7 +24,7 @@ def say(**facts):
 def run(script):
     """Run a script and return the facts that it says at its end."""
     command = [sys.executable, "-W", "error", "-c", HEAD + script]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
     (line,) = [line for line in done.stdout.splitlines() if line.startswith("FACTS ")]
     return json.loads(line.removeprefix("FACTS "))
@@ -103,7 +103,7 @@ for kind in SpanKind:
     span.end()
 with tracer.start_as_current_span("plain root"):
     pass
-ours = ExportTraceServiceRequest.FromString(wire.encode_traces(RESOURCE, Scope("verl_otel"), spans))
+ours = ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(RESOURCE, Scope("verl_otel"), spans))
 theirs = encode_spans(memory.get_finished_spans())
 for span in theirs.resource_spans[0].scope_spans[0].spans:
     if not span.status.ByteSize():
@@ -131,7 +131,7 @@ for number in range(4):
     span.add_event("happened", {"a": 1, "b": number})
 span.end()
 record = providers._record(span)
-ours = ExportTraceServiceRequest.FromString(wire.encode_traces(RESOURCE, Scope("verl_otel"), [record]))
+ours = ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(RESOURCE, Scope("verl_otel"), [record]))
 theirs = encode_spans([span]).resource_spans[0].scope_spans[0].spans[0]
 theirs.ClearField("status")
 say(same=str(ours.resource_spans[0].scope_spans[0].spans[0]) == str(theirs), dropped=record.dropped, event=record.events[0].dropped)
@@ -231,8 +231,8 @@ def test_what_the_user_has_added_is_served_after_a_second_start():
 from opentelemetry.sdk.trace import SpanProcessor
 mine = SpanProcessor()
 install().tracer.add_span_processor(mine)
-made = providers.install(Resource({"service.name": "child"}), ids, spans.append, messages.append)
-say(mine=[each is mine for each in made.brought], resource=made.resource.attributes["service.name"])
+made = providers.install(Resource({"service.name": "child"}), id_generator, spans.append, messages.append)
+say(mine=[each is mine for each in made.user_processors], resource=made.resource.attributes["service.name"])
 """)
     assert facts == {"mine": [True], "resource": "child"}
 
@@ -242,12 +242,12 @@ def test_differences_are_collected_beside_the_whole():
     facts = run("""
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 found = []
-made = install(providers.DifferenceReader("delta", found.append))
+made = install(providers.DeltaReader("delta", found.append))
 counter, gauge = metrics.get_meter("user").create_counter("hits"), metrics.get_meter("user").create_up_down_counter("open")
 for amount in (3, 4):
     counter.add(amount)
     gauge.add(amount)
-    for reader in made.pulled:
+    for reader in made.pull_readers:
         reader.collect()
 def values(bodies):
     groups = [ExportMetricsServiceRequest.FromString(body).resource_metrics[0] for body in bodies]
@@ -258,3 +258,28 @@ say(differences=values(found), whole=values(messages))
 """)
     assert facts["differences"] == {"hits": [[1, 3], [1, 4]], "open": [[2, 3], [2, 7]]}
     assert facts["whole"] == {"hits": [[2, 3], [2, 7]], "open": [[2, 3], [2, 7]]}
+
+
+def test_what_a_user_says_at_length_is_bounded():
+    """Labels that Prometheus would reject are cut, and the bytes of long texts of the user's spans are known."""
+    found = run(
+        """
+from opentelemetry.sdk.metrics import MeterProvider
+made = install()
+metrics.get_meter("user").create_counter("long").add(1, {"reason": "x" * 5000, "short": "y", "number": 7})
+with trace.get_tracer("user").start_as_current_span("work") as span:
+    span.set_attribute("text", "x" * 5000)
+    span.set_attribute("texts", ["x" * 5000] * 2)
+    span.add_event("event", {"text": "x" * 5000})
+with trace.get_tracer("user").start_as_current_span("small") as span:
+    span.set_attribute("text", "x")
+made.reader.collect()
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest as Request
+(point,) = Request.FromString(messages[0]).resource_metrics[0].scope_metrics[0].metrics[0].sum.data_points
+values = {pair.key: pair.value.string_value or pair.value.int_value for pair in point.attributes}
+say(values=values, weights=[span.weight for span in spans])
+"""
+    )
+    assert found["values"] == {"reason": "x" * 256, "short": "y", "number": 7}
+    assert found["weights"][0] > 20_000
+    assert found["weights"][1] == 0

@@ -7,15 +7,24 @@ import time
 from types import SimpleNamespace
 
 import pytest
-from exporting_records import RESOURCE, SCOPE, make_batch, make_span, plain, plain_mapping, spans, steady
 from hypothesis import given
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.resources import Resource as SdkResource
 
-from verl_otel.exporting import wire
-from verl_otel.exporting.fold import State
-from verl_otel.exporting.readable import UserExporter, make_readable
+from tests.builders.exporting_records import (
+    RESOURCE,
+    SCOPE,
+    make_batch,
+    make_span,
+    plain,
+    plain_mapping,
+    spans,
+    steady,
+)
+from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.otlp import encode_metrics
+from verl_otel.exporting.sdk_bridge import UserExporter, make_readable
 from verl_otel.model import NONE_DROPPED, Batch, Scope
 
 SDK_RESOURCE = SdkResource(dict(RESOURCE.attributes))
@@ -48,7 +57,9 @@ def test_the_sdks_exporter_sends_the_same(span):
     found = theirs.resource_spans[0].scope_spans[0].spans[0]
     if not found.status.ByteSize():
         found.ClearField("status")
-    assert str(ExportTraceServiceRequest.FromString(wire.encode_traces(RESOURCE, SCOPE, [span]))) == str(theirs)
+    assert str(ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(RESOURCE, SCOPE, [span]))) == str(
+        theirs
+    )
 
 
 @pytest.fixture
@@ -57,9 +68,9 @@ def user():
     made, gates = [], []
 
     def serve(*processors, **keywords):
-        providers = SimpleNamespace(brought=processors, resource=SDK_RESOURCE, flush=lambda seconds: None)
+        providers = SimpleNamespace(user_processors=processors, resource=SDK_RESOURCE, flush=lambda seconds: None)
         exporter = UserExporter(providers, **keywords)
-        exporter.open(RESOURCE, SCOPE, State())
+        exporter.open(RESOURCE, SCOPE, MetricState())
         made.append(exporter)
         gates.extend(each.gate for each in processors)
         return exporter
@@ -79,7 +90,7 @@ def test_only_ours_that_are_kept_are_handed_on(user):
     """The user's own spans are not handed to him twice, and the root of a trajectory that is not kept stays here."""
     taker = Taker()
     exporter = user(taker)
-    exporter.put(Batch(0, (make_span(1), make_span(2, scope=Scope("his")), make_span(3, flags=0))))
+    exporter.consume(Batch(0, (make_span(1), make_span(2, scope=Scope("his")), make_span(3, flags=0))))
     exporter.flush(soon())
     assert taker.names == ["span 1"]
 
@@ -88,7 +99,7 @@ def test_a_processor_that_fails_costs_itself_only(user, swallow):
     """What a user's processor raises is swallowed, and the next one has every span."""
     taker = Taker()
     exporter = user(Taker(broken=True), taker)
-    exporter.put(make_batch(1, 2))
+    exporter.consume(make_batch(1, 2))
     exporter.flush(soon())
     assert taker.names == ["span 1", "span 2"]
 
@@ -97,7 +108,7 @@ def test_a_span_that_cannot_be_made_costs_itself_only(user):
     """A status that OpenTelemetry does not have loses this span, which is counted; the rest of the batch arrives."""
     taker = Taker()
     exporter = user(taker)
-    exporter.put(Batch(0, (make_span(1), make_span(2, status=7), make_span(3))))
+    exporter.consume(Batch(0, (make_span(1), make_span(2, status=7), make_span(3))))
     exporter.flush(soon())
     assert taker.names == ["span 1", "span 3"]
     assert exporter.dropped("spans") == {"cannot be encoded": 1}
@@ -108,10 +119,10 @@ def test_a_slow_processor_is_waited_for_by_nobody(user, wait_for):
     taker = Taker()
     taker.gate.clear()
     exporter = user(taker, capacity=3)
-    exporter.put(make_batch(1))
+    exporter.consume(make_batch(1))
     wait_for(lambda: taker.begun)
     for number in range(2, 9):
-        exporter.put(make_batch(number))
+        exporter.consume(make_batch(number))
     assert exporter.dropped("spans") == {"queue full": 4}
     exporter.flush(time.monotonic() + 0.05)  # returns although it has not been done
     taker.gate.set()
@@ -124,7 +135,7 @@ def test_what_waits_at_the_end_is_counted(user):
     taker = Taker()
     taker.gate.clear()
     exporter = user(taker)
-    exporter.put(make_batch(1, 2, 3))
+    exporter.consume(make_batch(1, 2, 3))
     exporter.close(time.monotonic() + 0.2)
     assert sum(exporter.dropped("spans").values()) >= 2
     before = time.monotonic()

@@ -7,9 +7,10 @@ import threading
 import time
 
 import pytest
-from exporting_sinks import send, transport
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
+
+from tests.fakes.exporting_sinks import send, transport
 
 BODY = b"\x0a\x00" * 500
 
@@ -72,10 +73,8 @@ def test_a_partial_success_is_counted(sink):
         "traces": (200, {}, spans.SerializeToString()),
         "metrics": (200, {}, points.SerializeToString()),
     }
-    assert [send(sink.url, signal)[:1] + send(sink.url, signal)[4:] for signal in sink.answers] == [
-        (True, 3),
-        (True, 5),
-    ]
+    answers = [send(sink.url, signal) for signal in sink.answers]
+    assert [(answer.ok, answer.rejected) for answer in answers] == [(True, 3), (True, 5)]
 
 
 @pytest.mark.parametrize("signal", ["traces", "metrics"])

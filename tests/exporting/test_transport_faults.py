@@ -9,7 +9,8 @@ import time
 from email.utils import formatdate
 
 import pytest
-from exporting_sinks import send, transport
+
+from tests.fakes.exporting_sinks import send, transport
 
 SECRET = "s3cr3t-t0k3n"
 BODY = b"a request"

@@ -10,8 +10,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from exporting_sinks import GrpcSink, HttpSink, transport
 
+from tests.fakes.exporting_sinks import GrpcSink, HttpSink, transport
 from verl_otel.errors import ConfigError
 
 BODY = b"\x0a\x00" * 500

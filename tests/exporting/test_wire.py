@@ -5,7 +5,21 @@
 import math
 
 import pytest
-from exporting_records import (
+from hypothesis import given
+from hypothesis import strategies as st
+from opentelemetry.attributes import BoundedAttributes
+from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.metrics import export as sdk
+from opentelemetry.sdk.resources import Resource as SdkResource
+from opentelemetry.sdk.trace import Event, ReadableSpan
+from opentelemetry.sdk.util import BoundedList
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
+
+from tests.builders.exporting_records import (
     NOW,
     RESOURCE,
     SCOPE,
@@ -22,21 +36,8 @@ from exporting_records import (
     steady,
     texts,
 )
-from hypothesis import given
-from hypothesis import strategies as st
-from opentelemetry.attributes import BoundedAttributes
-from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
-from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
-from opentelemetry.sdk.metrics import export as sdk
-from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import Event, ReadableSpan
-from opentelemetry.sdk.util import BoundedList
-from opentelemetry.sdk.util.instrumentation import InstrumentationScope
-from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
-
-from verl_otel.exporting import protobuf, wire
+from verl_otel.exporting.otlp import encode_metrics as wire
+from verl_otel.exporting.otlp import protobuf
 from verl_otel.model import REMOTE, EventRecord, Exemplar, HistogramValue, LinkRecord, Scope, SharedAttributes
 
 try:

@@ -14,14 +14,13 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import verl_otel
 from verl_otel.integrations import aiohttp as integration
-from verl_otel.integrations import calls
+from verl_otel.integrations import server_spans
 from verl_otel.integrations.aiohttp import client, routers
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
-instrumentation = pytest.importorskip(
-    "opentelemetry.instrumentation.aiohttp_client", reason="pip install 'verl-otel[aiohttp]': not installed here"
-)
+from opentelemetry.instrumentation import aiohttp_client as instrumentation
+
 WORKER = """
 class RewardLoopWorker:
     def __init__(self):
@@ -125,7 +124,7 @@ async def test_what_may_be_secret_is_left_out(worker, recorded, sent):
 @pytest.mark.parametrize("content", [False, True])
 async def test_a_call_that_fails(worker, recorded, sent, monkeypatch, content):
     """A failure reaches the caller unchanged and marks the span; its message is kept if content is."""
-    monkeypatch.setattr(Store, "capture_content", content)
+    monkeypatch.setattr(RECORDER, "capture_content", content)
     async with serve() as (url, _):
         pass
     with verl_otel.reward("math"), pytest.raises(aiohttp.ClientConnectorError, match="Cannot connect"):
@@ -219,7 +218,7 @@ def test_without_the_package_nothing_happens(loaded, recorded, monkeypatch):
 def test_the_remote_managers_worker_is_known_by_name(recorded, sent, name, on):
     """The remote manager's actor cannot be patched: it is known by the first call that Ray's carrier sees."""
     integration.install()
-    assert calls.find_opener("compute_score")(name) is None
+    assert server_spans.find_opener("compute_score")(name) is None
     assert instrumentation.AioHttpClientInstrumentor().is_instrumented_by_opentelemetry is on
 
 
@@ -287,7 +286,7 @@ async def test_verls_own_worker_and_router(recorded, sent):
 FIRST_CALL = """
 import asyncio, aiohttp
 import verl_otel, verl_otel.plugin
-from verl_otel.integrations import calls
+from verl_otel.integrations import server_spans
 
 async def main():
     from aiohttp import web
@@ -298,7 +297,7 @@ async def main():
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    calls.find_opener("compute_score")("RewardLoopWorker")
+    server_spans.find_opener("compute_score")("RewardLoopWorker")
     with verl_otel.reward("math"):
         async with aiohttp.ClientSession() as session:
             await session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/")

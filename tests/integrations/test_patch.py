@@ -10,10 +10,10 @@ import pytest
 
 import verl_otel
 from verl_otel.integrations import patch
-from verl_otel.recording.site import Site
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 
-SITE = Site("span", "hooked")
+SITE = CallSite("span", "hooked")
 HOST = """
 class Base:
     def inherited(self, x):

@@ -11,10 +11,10 @@ import asyncio, sys
 import cloudpickle
 import verl_otel
 from verl_otel.integrations import patch
-from verl_otel.recording.site import Site
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 
-SITE = Site("span", "hooked")
+SITE = CallSite("span", "hooked")
 
 {definition}
 
@@ -54,10 +54,10 @@ import asyncio, pickle
 import verl_otel
 {before}
 verl_otel.init(exporters="none")
-from verl_otel.recording import recorder
+from verl_otel.recording import collection
 owner, made, bound = pickle.load(open("sent", "rb"))
 results = [owner(1).method(2), made.method(3), bound(4), made.again(), asyncio.run(made.later(1)), owner.static(7)]
-spans = [dict(span.attributes) for span in recorder.drain().spans]
+spans = [dict(span.attributes) for span in collection.collect().spans]
 print(results, len(spans), [span["result"] for span in spans if "result" in span])
 """
 

@@ -16,7 +16,7 @@ import verl_otel
 from verl_otel.integrations import patch
 from verl_otel.integrations import sglang as integration
 
-FAKES = Path(__file__).parent / "engines"
+FAKES = Path(__file__).resolve().parents[1] / "fakes" / "engines"
 HEADERS = {"traceparent": "00-000000000000000000000000000000aa-00000000000000bb-01"}
 
 

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from verl_otel.integrations import symbols
+from verl_otel.integrations import source_inspection
 
 SOURCE = """
 import os, os.path as p
@@ -119,38 +119,38 @@ def root(tmp_path):
 @pytest.mark.parametrize("symbol", FOUND)
 def test_what_is_there_is_found(root, symbol):
     """Functions, classes, methods and imported names are found, also under if and try."""
-    assert symbols.has_symbol(root, "pack.module", symbol)
+    assert source_inspection.has_symbol(root, "pack.module", symbol)
 
 
 @pytest.mark.parametrize("symbol", [each for each in MISSING if each != "Thing."])
 def test_what_is_not_there_is_not_found(root, symbol):
     """Names within functions, values, other spellings and what an import renames are not found."""
-    assert not symbols.has_symbol(root, "pack.module", symbol)
+    assert not source_inspection.has_symbol(root, "pack.module", symbol)
 
 
 def test_packages_and_modules(root):
     """A package's own source is read; a module that is not there has nothing."""
-    assert symbols.has_symbol(root, "pack", "function")
-    assert symbols.has_symbol(root, "pack.sub", "InPackage.method")
-    assert not symbols.has_symbol(root, "pack.nothing", "function")
-    assert not symbols.has_symbol(root, "nothing", "function")
+    assert source_inspection.has_symbol(root, "pack", "function")
+    assert source_inspection.has_symbol(root, "pack.sub", "InPackage.method")
+    assert not source_inspection.has_symbol(root, "pack.nothing", "function")
+    assert not source_inspection.has_symbol(root, "nothing", "function")
 
 
 def test_nothing_is_imported(root, monkeypatch):
     """Looking imports neither the package nor what it imports."""
     monkeypatch.syspath_prepend(root)
     before = set(sys.modules)
-    assert symbols.find_root("pack") == root
-    assert symbols.has_symbol(root, "pack.module", "function")
+    assert source_inspection.find_root("pack") == root
+    assert source_inspection.has_symbol(root, "pack.module", "function")
     assert set(sys.modules) == before
 
 
 @pytest.mark.parametrize("spec", [None, importlib.util.spec_from_loader("ghost", None)])
 def test_a_package_that_is_not_there_has_no_root(monkeypatch, spec):
     """What is not installed, or has no file, has no root."""
-    assert symbols.find_root("no_such_package_anywhere") is None
+    assert source_inspection.find_root("no_such_package_anywhere") is None
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: spec)
-    assert symbols.find_root("ghost") is None
+    assert source_inspection.find_root("ghost") is None
 
 
 def test_a_module_without_spec_has_no_root(monkeypatch):
@@ -158,13 +158,13 @@ def test_a_module_without_spec_has_no_root(monkeypatch):
     made = type(sys)("handmade")
     made.__spec__ = None
     monkeypatch.setitem(sys.modules, "handmade", made)
-    assert symbols.find_root("handmade") is None
+    assert source_inspection.find_root("handmade") is None
 
 
 @pytest.mark.parametrize("module", ["pack.broken", "pack.bytes"])
 def test_a_source_that_cannot_be_read_has_nothing(root, module):
     """A module that cannot be parsed has no symbols, and that is all."""
-    assert not symbols.has_symbol(root, module, "f")
+    assert not source_inspection.has_symbol(root, module, "f")
 
 
 @pytest.mark.parametrize(
@@ -189,7 +189,7 @@ def test_a_source_that_cannot_be_read_has_nothing(root, module):
 def test_what_a_hook_would_find_is_found(root, source, symbol):
     """What can be patched when the module is imported is not reported as missing before."""
     (root / "pack" / "other.py").write_text(source)
-    assert symbols.has_symbol(root, "pack.other", symbol)
+    assert source_inspection.has_symbol(root, "pack.other", symbol)
 
 
 @pytest.mark.parametrize(
@@ -208,4 +208,4 @@ def test_what_a_hook_would_find_is_found(root, source, symbol):
 def test_what_a_hook_would_not_find_is_missing(root, source, symbol):
     """Imports and bases that can be read and have no such method are no excuse for it."""
     (root / "pack" / "other.py").write_text(source)
-    assert not symbols.has_symbol(root, "pack.other", symbol)
+    assert not source_inspection.has_symbol(root, "pack.other", symbol)

@@ -22,7 +22,7 @@ import verl_otel
 from verl_otel.integrations import patch
 from verl_otel.integrations import vllm as integration
 
-FAKES = Path(__file__).parent / "engines"
+FAKES = Path(__file__).resolve().parents[1] / "fakes" / "engines"
 ENDPOINT = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 HEADERS = {"traceparent": "00-000000000000000000000000000000aa-00000000000000bb-01"}
 
@@ -62,7 +62,7 @@ async def ask(engine, request_id, params=None, **more):
         return [output async for output in stream]
 
     stream = engine.generate(prompt={"prompt_token_ids": [1]}, sampling_params=params, request_id=request_id, **more)
-    outputs = await asyncio.wait_for(read(), 5)  # an engine that died answers nothing
+    outputs = await asyncio.wait_for(read(), 60)  # an engine that died answers nothing
     await asyncio.sleep(0)
     return outputs
 

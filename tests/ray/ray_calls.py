@@ -106,13 +106,13 @@ def main():
     if when != "never":
         import verl_otel
         from verl_otel.integrations import patch
-        from verl_otel.integrations.ray import carrier
+        from verl_otel.integrations.ray import context_propagation
 
         with verl_otel.step(1) as span:
             result["trace"] = f"{span.resolve().trace_id:032x}"
             result["second"] = call_everything(old, new)
             result["new"] = call_everything(OldActor.remote(), AsyncActor.remote())
-        result["carrier"] = carrier.Carrier.state
+        result["carrier"] = context_propagation.Propagation.state
         result["status"] = patch.status
     print("RESULT " + json.dumps(result), flush=True)
 

@@ -38,7 +38,7 @@ def main():
     kind = sys.argv[1]
     os.environ.setdefault("VERL_OTEL_ENABLED", "1")
     from verl_otel import plugin, session
-    from verl_otel.integrations.ray import start
+    from verl_otel.integrations.ray import init_hook
 
     plugin.load()
     if kind == "job":
@@ -52,7 +52,7 @@ def main():
     found = ray.get(look.remote())
     if kind == "environment":
         found["drivers"] = session.current().config.run_id
-        found["forwarded_headers"] = any(name.endswith("HEADERS") for name in start.settings_to_forward())
+        found["forwarded_headers"] = any(name.endswith("HEADERS") for name in init_hook.settings_to_forward())
     elif kind != "job":
         found = {name: found[name] for name in ("users", "ours", "value")}
     print("RESULT " + json.dumps(found), flush=True)

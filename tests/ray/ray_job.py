@@ -42,7 +42,7 @@ def head(folder):
     finally:
         process.send_signal(signal.SIGTERM)
         try:
-            process.wait(20)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
 
@@ -61,7 +61,7 @@ def submit(dashboard):
     }  # fmt: skip
     entrypoint = f"{sys.executable} {HERE / 'ray_hook.py'} job"
     job = retry(lambda: client.submit_job(entrypoint=entrypoint, runtime_env=runtime_env))
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 240
     while client.get_job_status(job).value not in ("SUCCEEDED", "FAILED", "STOPPED") and time.monotonic() < deadline:
         time.sleep(0.5)
     return {"status": client.get_job_status(job).value, "logs": client.get_job_logs(job)}
@@ -83,7 +83,7 @@ def run_check(environ):
     return done
 
 
-def retry(function, seconds=90):
+def retry(function, seconds=240):
     deadline = time.monotonic() + seconds
     while True:
         try:

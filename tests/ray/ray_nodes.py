@@ -36,7 +36,7 @@ def cluster(obstacles):
     answer({"address": made.address})
     for command in map(str.strip, sys.stdin):
         if command == "keys":
-            answer([key.decode() for key in client.internal_kv_keys(b"", b"verl_otel", timeout=10)])
+            answer([key.decode() for key in client.internal_kv_keys(b"", b"verl_otel", timeout=60)])
         elif command == "lose":
             made.remove_node(node, allow_graceful=False)
             answer("lost")
@@ -54,11 +54,11 @@ class AgentLoopWorker:
             pass
         verl_otel.counter("worked").add(1)
         session.flush()
-        from verl_otel.session import targets
+        from verl_otel.session import prometheus_targets
 
         return {
             "pid": os.getpid(),
-            "targets": [entry["targets"][0] for entry in targets.read_own(session.current().config)],
+            "targets": [entry["targets"][0] for entry in prometheus_targets.read_own(session.current().config)],
         }
 
     def add_engine(self):

@@ -42,7 +42,7 @@ class Trainer:
 def wait_for_open_work(pid):
     """Wait until both trajectories of a process and the phase of the trainer stand in the files of what is open."""
     run = Path(os.environ["VERL_OTEL_RUN_DIR"], os.environ["VERL_OTEL_RUN_ID"])
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     while time.monotonic() < deadline:
         texts = {path.name: path.read_text("utf-8") for path in run.glob("open-*.jsonl")}
         mine = "".join(text for name, text in texts.items() if name.endswith(f"-{pid}.jsonl"))
@@ -67,7 +67,7 @@ def main():
     os.kill(pids[1], signal.SIGKILL)
     killed = time.time()
     events = Path(os.environ["VERL_OTEL_RUN_DIR"], os.environ["VERL_OTEL_RUN_ID"], "events.jsonl")
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + 240
     found = []
     while not found and time.monotonic() < deadline:
         time.sleep(0.2)

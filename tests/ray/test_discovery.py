@@ -4,7 +4,6 @@
 
 import contextlib
 import json
-import os
 import shutil
 import signal
 import subprocess
@@ -16,6 +15,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+
+from tests.builders.environments import inherit
 
 pytest.importorskip("ray", reason="Ray is not installed in this environment")
 pytestmark = pytest.mark.ray
@@ -74,7 +75,7 @@ def nodes(tmp_path_factory):
     """Two raylets in a temporary folder of their own, so that nobody else on this machine finds the cluster."""
     folder = tmp_path_factory.mktemp("nodes")
     hidden = tempfile.mkdtemp(prefix="vo-", dir="/tmp")  # short: Ray's sockets lie in it
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "PYTEST_"))}
+    environ = inherit("RAY_", "PYTEST_")
     environ |= {
         "RAY_TMPDIR": hidden,
         "RAY_USAGE_STATS_ENABLED": "0",
@@ -93,7 +94,7 @@ def nodes(tmp_path_factory):
     def call(*arguments):
         command = [Path(sys.executable).with_name("verl-otel"), *map(str, arguments)]
         done = subprocess.run(
-            command, env=environ, cwd=folder, capture_output=True, text=True, timeout=120, check=False
+            command, env=environ, cwd=folder, capture_output=True, text=True, timeout=600, check=False
         )
         return SimpleNamespace(code=done.returncode, out=done.stdout, err=done.stderr)
 
@@ -109,7 +110,7 @@ def nodes(tmp_path_factory):
         if training.is_running():
             training.end()
     cluster.end()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while Path(hidden).exists() and time.monotonic() < deadline:  # Ray's last processes write until they have ended
         shutil.rmtree(hidden, ignore_errors=True)
         time.sleep(0.05)
@@ -154,11 +155,11 @@ def test_prometheus_is_served_the_same(nodes, training):
     try:
         url = process.stdout.readline().split()[4]
         opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(url, timeout=30) as answer:
+        with opener.open(url, timeout=60) as answer:
             found = json.load(answer)
         assert {"run-1/agent_loop-0", "run-1/agent_loop-1"} <= {entry["labels"]["instance"] for entry in found}
         process.terminate()
-        assert process.wait(20) == 0
+        assert process.wait(60) == 0
     finally:
         process.kill()
         process.communicate()

@@ -2,16 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Real Ray: an actor that is killed with work open is named, with what Ray knows of its end, while its caller waits for ever."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
 pytest.importorskip("ray", reason="Ray is not installed in this environment")
 pytestmark = pytest.mark.ray
 
-sys.path.insert(0, str(Path(__file__).parent))
-from test_ray import run
+from tests.ray.test_ray import run
 
 
 def test_a_killed_agent_loop_is_named_while_the_trainer_waits(tmp_path):

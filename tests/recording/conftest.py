@@ -17,28 +17,28 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
-from verl_otel.recording import context, registry, wrap
-from verl_otel.recording.sampling import Policy
-from verl_otel.recording.site import Site
+from verl_otel.recording import context, series_registry
+from verl_otel.recording import wrapping as wrap
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import BareSpan
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 
 
 @pytest.fixture(autouse=True)
 def clean_context(monkeypatch):
     """Start with an empty context and default settings, and put both back, whatever a test leaves behind."""
     for holder, name in (
-        (Policy, "ratio"),
-        (Policy, "whole_per_step"),
-        (Policy, "share_above"),
-        (Store, "capacity"),
-        (Store, "capture_content"),
+        (RECORDER.sampling, "ratio"),
+        (RECORDER.sampling, "whole_per_step"),
+        (RECORDER.sampling, "share_above"),
+        (RECORDER, "capacity"),
+        (RECORDER, "capture_content"),
     ):
         monkeypatch.setattr(holder, name, getattr(holder, name))
     token = opentelemetry.context.attach(opentelemetry.context.Context())
     yield
     opentelemetry.context.detach(token)
-    Store.begun.clear()
+    RECORDER.begun.clear()
 
 
 class _Hidden:
@@ -49,19 +49,19 @@ class _Hidden:
 
 
 @pytest.fixture(params=["private", "public"])
-def kernel_path(request, monkeypatch):
+def context_path(request, monkeypatch):
     """Reach the current context by OpenTelemetry's private variable, and by its public functions."""
     if request.param == "public":
         monkeypatch.setattr(opentelemetry.context, "_RUNTIME_CONTEXT", _Hidden(opentelemetry.context._RUNTIME_CONTEXT))
     context.load()
-    assert context.kernel().private is (request.param == "private")
+    assert context.context_access().private is (request.param == "private")
     yield request.param
     monkeypatch.undo()
     context.load()
 
 
 @pytest.fixture
-def both_paths(kernel_path, recorded):
+def both_paths(context_path, recorded):
     """Record in memory, once for each way to reach the current context."""
     return recorded
 
@@ -70,25 +70,25 @@ def both_paths(kernel_path, recorded):
 def wrapping(request, monkeypatch):
     """Decorate by generated code, and without it, as callables are that have no parameters to read."""
     if request.param == "plain":
-        monkeypatch.setattr(wrap, "can_generate", lambda _: False)
+        monkeypatch.setattr(wrap, "is_readable", lambda _: False)
     return request.param
 
 
 @pytest.fixture
 def no_series(monkeypatch):
     """Start as a process that has no series yet, and forget those of the test: they live as long as a process."""
-    monkeypatch.setattr(registry._Registry, "series", {})
-    monkeypatch.setattr(registry._Registry, "sizes", {})
+    monkeypatch.setattr(series_registry._Registry, "series", {})
+    monkeypatch.setattr(series_registry._Registry, "sizes", {})
     _forget_usual_series()
     yield
     _forget_usual_series()
 
 
 def _forget_usual_series():
-    """Have every site look for its series again: it would record to one that nobody drains."""
+    """Have every site look for its series again: it would record to one that is never drained."""
     for thing in gc.get_objects():
-        if type(thing) is Site:
-            thing.usual = None
+        if type(thing) is CallSite:
+            thing.default_series = None
 
 
 @pytest.fixture

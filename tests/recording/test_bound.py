@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording import registry
-from verl_otel.recording.bound import Buffer
+from verl_otel.recording import series_registry
+from verl_otel.recording.bound_counters import Buffer
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.testing import capture
 
@@ -85,7 +85,7 @@ def test_totals_of_many_threads_are_exact(recorded, fresh, fast_switching):
         thread.start()
     while any(thread.is_alive() for thread in threads):
         recorded.refresh()
-    assert recorded.value(fresh) + registry.dropped() == 8 * 20_000
+    assert recorded.value(fresh) + series_registry.dropped() == 8 * 20_000
 
 
 @pytest.mark.parametrize("number", [CHUNK, CHUNK + 1, 50 * CHUNK])
@@ -105,7 +105,7 @@ def test_while_somebody_folds_for_ever_it_is_bounded(recorded, fresh):
         for _ in range(CEILING + 7):
             count.add(1)
     assert len(count) == CEILING
-    assert registry.dropped() == 7
+    assert series_registry.dropped() == 7
     assert recorded.value(fresh) == CEILING
 
 
@@ -116,7 +116,7 @@ def test_its_family_loses_nothing_beside_it(recorded, fresh):
     for _ in range(3 * CEILING):
         count.add(1)
         family.add(1, kind="a")
-    assert registry.dropped() == 0
+    assert series_registry.dropped() == 0
     assert recorded.value(fresh, kind="a") == 6 * CEILING
 
 

@@ -10,19 +10,19 @@ import pytest
 from opentelemetry import baggage, trace
 
 import verl_otel
-from verl_otel.recording.context import bind_context, kernel, span_key
+from verl_otel.recording.context import bind_context, context_access, span_key
 from verl_otel.recording.span import current
 
 
-def test_the_kernel_is_one_per_process():
-    """The kernel is made once, and pickling gives the kernel of the process where it arrives."""
-    assert kernel() is kernel()
-    assert pickle.loads(pickle.dumps(kernel())) is kernel()
+def test_the_context_access_is_one_per_process():
+    """The access is made once, and pickling gives that of the process where it arrives."""
+    assert context_access() is context_access()
+    assert pickle.loads(pickle.dumps(context_access())) is context_access()
 
 
 def test_the_private_variable_is_found():
     """With the installed OpenTelemetry the private context variable is found: spans are entered at its price."""
-    assert kernel().private
+    assert context_access().private
 
 
 def test_the_span_key_is_that_of_opentelemetry():
@@ -85,8 +85,8 @@ def test_an_exit_in_a_copied_context_restores_it(recorded):
     assert leave_in_another_context(block) is trace.INVALID_SPAN
 
 
-@pytest.mark.parametrize("kernel_path", ["public"], indirect=True)
-def test_an_exit_in_a_copied_context_restores_it_by_the_public_path(kernel_path, recorded, caplog):
+@pytest.mark.parametrize("context_path", ["public"], indirect=True)
+def test_an_exit_in_a_copied_context_restores_it_by_the_public_path(context_path, recorded, caplog):
     """By the public path, too, a block left in a copied context is not current there, and nothing is logged."""
     block = verl_otel.tool("python")
     block.__enter__()

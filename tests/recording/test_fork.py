@@ -9,16 +9,16 @@ BEGIN = """
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is what is tested
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, identity, ids, recorder, span, wrap
-    from verl_otel.recording.store import Store
+    from verl_otel.recording import context, span_context, id_generator, collection, span, wrapping
+    from verl_otel.recording.state import RECORDER
 
     def switch_on():
-        context.kernel()
-        Store.on = True
-        wrap.switch(on=True)
+        context.context_access()
+        RECORDER.on = True
+        wrapping.switch(on=True)
 
     def drained():
-        batch = recorder.drain(wait=10)
+        batch = collection.collect(wait=10)
         values = {p.instrument.name: p.value.samples if isinstance(p.value, HistogramValue) else p.value
                   for p in batch.points}
         spans = [[s.name, s.trace_id, s.span_id, s.parent_id] for s in batch.spans]
@@ -52,8 +52,8 @@ def forking(run_python):
 def test_children_have_ids_of_their_own(forking):
     """Forked children and their parent never make the same ids."""
     made = forking("""
-    ids.make_trace_id()
-    make = lambda: [str(ids.make_trace_id()), str(ids.make_span_id())]
+    id_generator.make_trace_id()
+    make = lambda: [str(id_generator.make_trace_id()), str(id_generator.make_span_id())]
     print(json.dumps([*in_child(make), *in_child(make), *make()]))
     """)
     assert len(set(made)) == 6
@@ -147,8 +147,8 @@ def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
 @pytest.mark.parametrize(
     ("lock", "call", "expected"),
     [
-        ("identity._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
-        ("wrap._lock", 'verl_otel.tool("in child")(lambda: 7)()', 7),
+        ("span_context._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
+        ("wrapping._lock", 'verl_otel.tool("in child")(lambda: 7)()', 7),
     ],
     ids=["ids", "decorators"],
 )
@@ -177,5 +177,5 @@ def test_a_fork_while_another_thread_holds_a_lock_does_not_stop_the_child(forkin
     thread.join()
     print(json.dumps(child))
     """
-    prepare = "switch_on()" if lock == "identity._ids_lock" else ""
+    prepare = "switch_on()" if lock == "span_context._ids_lock" else ""
     assert forking(script.replace("PREPARE", prepare).replace("LOCK", lock).replace("CALL", call)) == expected

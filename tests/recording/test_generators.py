@@ -15,7 +15,7 @@ from opentelemetry import baggage, trace
 
 import verl_otel
 from verl_otel.recording.span import current
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
 pytestmark = pytest.mark.usefixtures("wrapping")
@@ -81,7 +81,7 @@ def test_a_decorated_generator_does_what_the_plain_one_does(actions, operations)
                 assert trace.get_current_span() is trace.INVALID_SPAN
             results.append(operate(generator, "close"))
             outcomes.append((results, log))
-        assert not Store.opened
+        assert not RECORDER.opened
         begun = "left" in outcomes[1][1] or any(state != "GEN_CREATED" for _, state in outcomes[1][0][:-1])
         assert len(captured.spans) <= int(begun)
     assert outcomes[0] == outcomes[1]
@@ -118,10 +118,10 @@ def test_the_span_lasts_as_long_as_the_generator(recorded, is_outside):
             yield number
 
     generator = produce()
-    assert not Store.opened
+    assert not RECORDER.opened
     for _ in generator:
         assert is_outside()
-        assert len(Store.opened) == 1
+        assert len(RECORDER.opened) == 1
     assert seen == ["g"] * 3
     assert len(recorded.spans) == 1
 
@@ -281,7 +281,7 @@ def test_off_a_generator_is_only_passed_through(verb):
         generator.send("sent")
     assert stop.value.value == "end"
     assert log == ["sent", "left"]
-    assert not Store.opened
+    assert not RECORDER.opened
 
 
 def test_a_generator_may_survive_a_thrown_generator_exit(recorded):
@@ -327,7 +327,7 @@ def test_wrong_arguments_leave_nothing_open(recorded):
 
     with pytest.raises(TypeError, match="needed"):
         list(produce())
-    assert not Store.opened
+    assert not RECORDER.opened
 
 
 @pytest.mark.parametrize(

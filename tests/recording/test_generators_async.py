@@ -12,7 +12,7 @@ from opentelemetry import trace
 
 import verl_otel
 from verl_otel.recording.span import current
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
 pytestmark = pytest.mark.usefixtures("wrapping")
@@ -85,7 +85,7 @@ def test_a_decorated_async_generator_does_what_the_plain_one_does(actions, opera
     with capture() as captured:
         plain = asyncio.run(main(lambda function: function))
         decorated = asyncio.run(main(verl_otel.span("g")))
-        assert not Store.opened
+        assert not RECORDER.opened
         assert len(captured.spans) <= 1
     assert plain == decorated
 
@@ -187,7 +187,7 @@ async def test_a_half_consumed_generator_is_closed_by_the_loop(recorded):
     del generator
     gc.collect()
     for _ in range(1000):
-        if closed and not Store.opened:
+        if closed and not RECORDER.opened:
             break
         await asyncio.sleep(0)
     assert closed == [True]
@@ -226,7 +226,7 @@ async def test_off_an_async_generator_is_only_passed_through():
         with pytest.raises(StopAsyncIteration):
             await generator.asend("sent")
         assert log == ["sent", "left"]
-    assert not Store.opened
+    assert not RECORDER.opened
 
 
 async def test_a_timed_async_generator_is_measured_once(recorded):
@@ -313,4 +313,4 @@ async def test_wrong_arguments_leave_nothing_open(recorded):
 
     with pytest.raises(TypeError, match="needed"):
         await produce().__anext__()
-    assert not Store.opened
+    assert not RECORDER.opened

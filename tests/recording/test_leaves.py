@@ -9,13 +9,13 @@ import pickle
 import pytest
 
 import verl_otel
-from verl_otel import _guard
-from verl_otel.recording import instruments, leaves, recorder
+from verl_otel._internal import error_boundary
+from verl_otel.recording import collection, instruments, sampled_timers
 from verl_otel.recording.instruments import timer_series
-from verl_otel.recording.leaves import MAX_FAILED, NEVER, SLOWEST, Leaf, find_leaf
-from verl_otel.recording.sampling import Policy
+from verl_otel.recording.sampled_timers import MAX_FAILED, NEVER, SLOWEST, SampledTimer, find_sampled_timer
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.recording.span import current
+from verl_otel.recording.state import RECORDER
 
 _number = itertools.count()
 
@@ -30,7 +30,7 @@ def name():
 def leaf(recorded, name):
     """Return a leaf that has drawn its call, so that only the slowest are kept."""
     verl_otel.timed(name, span=True)
-    made = find_leaf(timer_series(name))
+    made = find_sampled_timer(timer_series(name))
     made.record(0.0)
     made._drawn.clear()
     return made
@@ -82,7 +82,7 @@ def test_a_drain_begins_anew(recorded, name):
         for _ in range(20):
             with timer:
                 pass
-        kept = [span for span in recorder.drain().spans if span.name == name]
+        kept = [span for span in collection.collect().spans if span.name == name]
         assert 1 <= len(kept) <= 1 + SLOWEST
 
 
@@ -181,7 +181,7 @@ def test_a_leaf_is_never_current(recorded, name):
 
 def test_leaves_of_a_trace_that_is_not_kept_are_not_kept(recorded, name):
     """A leaf below a trajectory that the sampler dropped is measured and no span."""
-    Policy.ratio = 0.0
+    RECORDER.sampling.ratio = 0.0
     with verl_otel.trajectory("u", 0), verl_otel.timed(name, span=True):
         pass
     assert recorded.value(name) == 1
@@ -222,25 +222,25 @@ def test_one_name_is_one_leaf_here_and_where_it_arrives(leaf, name):
     """Timers of one name share one leaf, and a pickled one is that of the process that it arrives in."""
     assert verl_otel.timed(name, span=True)._measured is leaf
     arrived = pickle.loads(pickle.dumps(leaf))
-    assert isinstance(arrived, Leaf)
+    assert isinstance(arrived, SampledTimer)
     assert arrived is leaf
 
 
 def test_what_is_forgotten_is_taken_by_nobody(leaf):
     """After a fork the kept calls are the parent's to report."""
     leaf.record(9.0)
-    leaves.clear()
+    sampled_timers._clear()
     assert leaf.take() == []
 
 
 def test_timers_with_spans_are_bounded(recorded, name, monkeypatch, caplog):
     """Beyond a number of names a timer is measured and keeps no spans, which is said once; those before go on."""
-    monkeypatch.setattr(instruments, "MAX_TIMERS", len(instruments.LEAVES) + 1)
-    _guard.reset()
+    monkeypatch.setattr(instruments, "MAX_TIMERS", len(instruments.SAMPLED_TIMERS) + 1)
+    error_boundary.reset()
     for number in (0, 1, 2, 1, 0):
         with verl_otel.timed(f"{name}.{number}", span=True):
             pass
     assert [recorded.value(f"{name}.{number}") for number in range(3)] == [2, 2, 1]
     assert {span.name for span in recorded.spans} == {f"{name}.0"}
-    assert len(instruments.LEAVES) == instruments.MAX_TIMERS
+    assert len(instruments.SAMPLED_TIMERS) == instruments.MAX_TIMERS
     assert len(caplog.records) == 1

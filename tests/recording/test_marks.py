@@ -8,27 +8,27 @@ import random
 import pytest
 
 import verl_otel
-from verl_otel.recording import marks
-from verl_otel.recording.marks import Marks
-from verl_otel.recording.site import Site
+from verl_otel.recording import retention
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     """Begin with nothing seen."""
-    Marks.clear()
+    RECORDER.trajectories.clear()
     yield
-    Marks.clear()
+    RECORDER.trajectories.clear()
 
 
 def reason(seconds, step=1, **values):
     """Return why a trajectory with these attributes is marked; names with ``__`` for dots."""
-    span = Span(Site("trajectory"), {attr.STEP_NUMBER: step})
+    span = Span(CallSite("trajectory"), {attr.STEP_NUMBER: step})
     for name, value in values.items():
         span.set_attribute(name.replace("__", "."), value)
-    marks.mark(span, seconds)
+    RECORDER.trajectories.mark(span, seconds)
     assert bool(span.attributes.get(attr.SAMPLING_KEEP)) == (attr.SAMPLING_REASON in span.attributes)
     return span.attributes.get(attr.SAMPLING_REASON)
 
@@ -52,7 +52,7 @@ def test_the_slowest_of_a_step_is_always_marked_and_few_others():
 
 def ended(step, start, seconds):
     """Return a trajectory that ran for so many seconds."""
-    span = Span(Site("trajectory"), {attr.STEP_NUMBER: step})
+    span = Span(CallSite("trajectory"), {attr.STEP_NUMBER: step})
     span.start, span.stop = start, start + seconds
     return span
 
@@ -68,17 +68,17 @@ def test_trajectories_that_begin_together_have_few_marks(monkeypatch, drains):
     for number in range(drains):
         batch = spans[number * 1536 // drains : (number + 1) * 1536 // drains]
         now = batch[-1].stop + 0.01
-        monkeypatch.setattr(marks, "clock", lambda now=now: now)
+        monkeypatch.setattr(retention, "clock", lambda now=now: now)
         opened = sorted((ended(1, span.start, 0) for span in spans if span.stop > now), key=lambda span: span.start)
         for span in opened:
             span.stop = 0.0
         late = [span for span in spans if batch[-1].stop < span.stop <= now]
-        marks.look_ahead(batch, sorted([*opened, *late], key=lambda span: span.start))
+        RECORDER.trajectories.look_ahead(batch, sorted([*opened, *late], key=lambda span: span.start))
         for span in batch:
-            marks.mark(span, span.stop - span.start)
+            RECORDER.trajectories.mark(span, span.stop - span.start)
         marked += [span for span in batch if attr.SAMPLING_REASON in span.attributes]
     assert slowest in marked
-    assert len(marked) <= 2 * marks.PER_STEP
+    assert len(marked) <= 2 * retention.PER_STEP
 
 
 def test_steps_are_judged_apart(recorded):
@@ -113,7 +113,7 @@ def test_what_a_histogram_shows_is_marked(recorded):
     (point,) = [each for each in recorded.points if each.instrument.name == "verl.rollout.trajectory.duration"]
     assert point.exemplars
     assert {marked[each.span_id] for each in point.exemplars} <= {"exemplar", "slowest"}
-    assert list(marked.values()).count("exemplar") <= marks.SHOWN_PER_STEP
+    assert list(marked.values()).count("exemplar") <= retention.SHOWN_PER_STEP
     slowest = max(recorded.spans, key=lambda span: span.end_ns - span.start_ns)
     assert max(point.exemplars, key=lambda each: each.value).span_id == slowest.span_id
 
@@ -121,10 +121,12 @@ def test_what_a_histogram_shows_is_marked(recorded):
 def test_marks_for_exemplars_are_bounded():
     """A step whose buckets need new exemplars again and again does not have each of its trajectories kept; what is marked is shown."""
     spans = [ended(1, 0, 1) for _ in range(100)]
-    assert [marks.show(span, needed=True) for span in spans] == [True] * marks.SHOWN_PER_STEP + [False] * 84
-    assert marks.show(spans[0], needed=False)
-    assert not marks.show(ended(2, 0, 1), needed=False)
-    assert marks.show(ended(2, 0, 1), needed=True)
+    assert [RECORDER.trajectories.allows_exemplar(span, needed=True) for span in spans] == [
+        True
+    ] * retention.SHOWN_PER_STEP + [False] * 84
+    assert RECORDER.trajectories.allows_exemplar(spans[0], needed=False)
+    assert not RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=False)
+    assert RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=True)
 
 
 def test_validation_and_training_are_two_things():
@@ -163,7 +165,7 @@ def test_a_score_out_of_line_is_marked_a_few_times_a_step():
     assert reason(100) == "slowest"
     source = random.Random(3)
     assert not any(reason(1, verl__reward__score=source.uniform(0, 1)) for _ in range(200))
-    assert [reason(1, verl__reward__score=50.0 * 4**each) for each in range(6)].count("reward") == marks.PER_STEP
+    assert [reason(1, verl__reward__score=50.0 * 4**each) for each in range(6)].count("reward") == retention.PER_STEP
     assert reason(1, step=2) == "slowest"
     assert reason(1, step=2, verl__reward__score=-1e7) == "reward"
 
@@ -182,7 +184,7 @@ def test_a_cut_response_is_marked_a_few_times_a_step():
     """Early in training most responses are cut: some of them are enough."""
     assert reason(100) == "slowest"
     cut = [reason(1, gen_ai__response__finish_reasons=("length",)) for _ in range(50)]
-    assert cut.count("truncated") == marks.PER_STEP
+    assert cut.count("truncated") == retention.PER_STEP
     assert reason(1, gen_ai__response__finish_reasons=("stop",)) is None
 
 
@@ -190,5 +192,5 @@ def test_memory_is_bounded():
     """Steps and data sources without end are forgotten."""
     for step in range(1000):
         reason(1, step=step, verl__data__source=str(step), verl__reward__score=1.0)
-    assert len(Marks.steps) <= marks.MAX_STEPS + 1
-    assert len(Marks.scores) <= marks.MAX_STEPS + 1
+    assert len(RECORDER.trajectories.steps) <= retention.MAX_STEPS + 1
+    assert len(RECORDER.trajectories.scores) <= retention.MAX_STEPS + 1

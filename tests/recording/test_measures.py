@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.model import Instrument
-from verl_otel.recording import identity
-from verl_otel.recording.measures import bin_of
+from verl_otel.recording import span_context
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.series import Histogram
-from verl_otel.recording.site import Site
 from verl_otel.recording.span import Span
+from verl_otel.recording.span_metrics import bin_of
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets
 
@@ -39,7 +39,7 @@ def test_bins_have_readable_names(score, name):
 
 def test_a_step_counts_itself_and_says_when_it_ended(recorded, monkeypatch):
     """A completed step adds one to the steps, and the time of its end is a gauge."""
-    monkeypatch.setattr(identity, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr(span_context, "wall_offset_ns", lambda: 0)
     for number in (1, 2):
         with verl_otel.step(number) as step:
             pass
@@ -49,11 +49,11 @@ def test_a_step_counts_itself_and_says_when_it_ended(recorded, monkeypatch):
 
 def test_a_checkpoint_says_when_it_was_saved(recorded, monkeypatch):
     """A checkpoint that was saved leaves the time of its end; one that failed does not."""
-    monkeypatch.setattr(identity, "wall_offset_ns", lambda: 0)
-    with pytest.raises(OSError), Span(Site("checkpoint", hook=True)):
+    monkeypatch.setattr(span_context, "wall_offset_ns", lambda: 0)
+    with pytest.raises(OSError), Span(CallSite("checkpoint", hook=True)):
         raise OSError
     assert "verl.checkpoint.last.timestamp" not in names(recorded)
-    with Span(Site("checkpoint", hook=True)) as saved:
+    with Span(CallSite("checkpoint", hook=True)) as saved:
         pass
     assert recorded.value("verl.checkpoint.last.timestamp") == pytest.approx(saved.stop)
     assert recorded.value("verl.checkpoint.duration", error_type="OSError") == 1
@@ -70,8 +70,8 @@ def test_only_the_phase_gen_is_sample_generation(recorded):
 
 def test_a_nested_worker_method_counts_no_time_twice(recorded):
     """A worker method inside another one of the same worker is a span and no call of its own."""
-    outer = Site("worker", "verl.worker W.outer", attributes={attr.WORKER_METHOD: "outer"}, hook=True)
-    inner = Site("worker", "verl.worker W.inner", attributes={attr.WORKER_METHOD: "inner"}, hook=True)
+    outer = CallSite("worker", "verl.worker W.outer", attributes={attr.WORKER_METHOD: "outer"}, hook=True)
+    inner = CallSite("worker", "verl.worker W.inner", attributes={attr.WORKER_METHOD: "inner"}, hook=True)
     with Span(outer), Span(inner) as nested:
         nested.set_attribute(attr.WORKER_NESTED, value=True)
     assert len(recorded.spans) == 2
@@ -114,7 +114,7 @@ def test_each_score_is_one_sample(recorded, scores):
 def test_a_site_may_have_a_histogram_of_its_own(recorded):
     """A site that brings its own histogram is measured there and not in that of its verb, and has its exemplar there."""
     mine = Histogram(Instrument("mine", "histogram", "s", ""), (), (1.0,))
-    with Span(Site("tool", "execute_tool x", series=mine)):
+    with Span(CallSite("tool", "execute_tool x", series=mine)):
         pass
     (span,) = recorded.spans
     mine.fold()

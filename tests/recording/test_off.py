@@ -77,7 +77,7 @@ def test_init_switches_decorated_functions_on_and_shutdown_off(run_python):
     """Functions decorated before `init` record after it, and not after `shutdown`, and again after another `init`."""
     said = run_python("""
     import verl_otel
-    from verl_otel.recording import recorder, store
+    from verl_otel.recording import collection, state
 
     @verl_otel.tool("t")
     def tool(): return 1
@@ -86,7 +86,7 @@ def test_init_switches_decorated_functions_on_and_shutdown_off(run_python):
     def timed(): return 1
 
     def totals():
-        points = {p.instrument.name: p.value.samples for p in recorder.drain().points if p.instrument.kind == "histogram"}
+        points = {p.instrument.name: p.value.samples for p in collection.collect().points if p.instrument.kind == "histogram"}
         return points.get("verl.tool.call.duration", 0), points.get("timed.on.and.off", 0)
 
     tool(), timed()

@@ -7,12 +7,12 @@ from opentelemetry import trace
 from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 
 import verl_otel
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, Instrument, LinkRecord, Point
-from verl_otel.recording import recorder
+from verl_otel.recording import collection
 from verl_otel.recording import span as span_module
-from verl_otel.recording.recorder import OPEN_AFTER, drain
-from verl_otel.recording.site import Site
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.collection import OPEN_AFTER, collect
 from verl_otel.recording.span import BareSpan, Span
 
 
@@ -27,8 +27,8 @@ def later(monkeypatch):
     """Move the drain's clock on by some seconds."""
 
     def move(seconds):
-        now = recorder.clock()
-        monkeypatch.setattr(recorder, "clock", lambda: now + seconds)
+        now = collection.clock()
+        monkeypatch.setattr(collection, "clock", lambda: now + seconds)
 
     return move
 
@@ -36,36 +36,36 @@ def later(monkeypatch):
 @pytest.fixture
 def observed(monkeypatch):
     """Register observables that are forgotten after the test."""
-    monkeypatch.setattr(recorder, "_observables", {})
-    return recorder.observe
+    monkeypatch.setattr(collection, "_observables", {})
+    return collection.observe
 
 
 def test_a_span_is_drained_once(recorded):
     """A drain takes what ended since the last one, and leaves nothing for the next."""
     with verl_otel.tool("first"):
         pass
-    assert [span.name for span in drain().spans] == ["execute_tool first"]
+    assert [span.name for span in collect().spans] == ["execute_tool first"]
     with verl_otel.tool("second"):
         pass
-    assert [span.name for span in drain().spans] == ["execute_tool second"]
-    assert drain().spans == ()
+    assert [span.name for span in collect().spans] == ["execute_tool second"]
+    assert collect().spans == ()
 
 
 def test_a_series_is_handed_out_when_it_changed(recorded):
     """A drain hands out the series that changed, each with its total since it began."""
     done = verl_otel.counter("done")
     done.add(2)
-    assert [point.value for point in drain().points] == [2]
-    assert drain().points == ()
+    assert [point.value for point in collect().points] == [2]
+    assert collect().points == ()
     done.add(3)
-    assert [point.value for point in drain().points] == [5]
+    assert [point.value for point in collect().points] == [5]
 
 
 def test_spans_come_in_the_order_in_which_they_ended(recorded):
     """Inner spans come before outer ones."""
     with verl_otel.span("a"), verl_otel.span("b"), verl_otel.span("c"):
         pass
-    assert [span.name for span in drain().spans] == ["c", "b", "a"]
+    assert [span.name for span in collect().spans] == ["c", "b", "a"]
 
 
 def test_links_are_recorded_up_to_128(recorded):
@@ -93,13 +93,13 @@ def test_events_are_recorded(recorded):
 def test_an_open_span_appears_when_it_is_a_second_old(recorded, later):
     """An open span is shown once it is older than a second: with its age, verb, attributes and no end."""
     with verl_otel.step(7):
-        assert drain().open_spans == ()
+        assert collect().open_spans == ()
         later(OPEN_AFTER + 5)
-        (found,) = drain().open_spans
+        (found,) = collect().open_spans
         assert found.age == pytest.approx(6, abs=0.9)
         assert (found.span.name, found.span.end_ns, found.verb) == ("verl.step", 0, "step")
         assert found.span.attributes == {"verl.step.number": 7}
-    batch = drain()
+    batch = collect()
     assert batch.open_spans == ()
     assert batch.spans[0].span_id == found.span.span_id
 
@@ -110,16 +110,16 @@ def test_the_children_of_an_open_span_lead_to_it(recorded, later):
         with verl_otel.phase("gen"):
             pass
         later(10)
-        batch = drain()
+        batch = collect()
     assert batch.spans[0].parent_id == batch.open_spans[0].span.span_id
     assert batch.open_spans[0].last_child == "verl.phase.gen"
 
 
 def test_what_joined_another_span_is_not_open_twice(recorded, later):
     """A decorated function inside a hook is one open span, under its final name."""
-    with Span(Site("tool", "execute_tool hook", hook=True)), verl_otel.tool("mine"):
+    with Span(CallSite("tool", "execute_tool hook", hook=True)), verl_otel.tool("mine"):
         later(10)
-        assert [each.span.name for each in drain().open_spans] == ["execute_tool mine"]
+        assert [each.span.name for each in collect().open_spans] == ["execute_tool mine"]
 
 
 def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, swallow, monkeypatch):
@@ -135,46 +135,46 @@ def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, sw
         later(10)
         with monkeypatch.context() as broken:
             broken.setattr(BareSpan, "resolve", fail)
-            assert [each.span.name for each in drain().open_spans] == ["outer"]
-    assert _guard.counts() == {"open span": 1}
+            assert [each.span.name for each in collect().open_spans] == ["outer"]
+    assert error_boundary.counts() == {"open span": 1}
 
 
 def test_points_that_were_made_as_a_whole_are_handed_on_once(recorded):
     """Points that somebody made himself come out of the next drain, unchanged, and of no other."""
     point = Point(Instrument("verl.x", "gauge", "", ""), (), 1, 2, float("inf"))
-    recorder.add_points([point])
-    assert drain().points == (point,)
-    assert drain().points == ()
+    collection.add_points([point])
+    assert collect().points == (point,)
+    assert collect().points == ()
 
 
 def test_points_beyond_the_bound_are_dropped(recorded, monkeypatch):
     """While nothing drains, points beyond the bound are not kept."""
-    monkeypatch.setattr(recorder, "MAX_PENDING", 10)
+    monkeypatch.setattr(collection, "MAX_PENDING", 10)
     for number in range(100):
-        recorder.add_points([Point(Instrument("verl.x", "gauge", "", ""), (), 1, 2, number)])
-    assert [point.value for point in drain().points] == list(range(10))
+        collection.add_points([Point(Instrument("verl.x", "gauge", "", ""), (), 1, 2, number)])
+    assert [point.value for point in collect().points] == list(range(10))
 
 
 def test_observables_are_asked_on_demand(recorded, observed):
-    """An observable is asked only when the drain is told to, and its last registration counts."""
+    """An observable is not called by a drain, and its last registration counts."""
     asked = []
     observed("verl.rollout.active", lambda: asked.append("old") or [])
     observed("verl.rollout.active", lambda: asked.append("new") or [((), 3)])
-    assert drain().points == ()
+    assert collect().points == ()
     assert asked == []
-    (point,) = drain(observe=True).points
+    (point,) = collection.collect_observed(collect()).points
     assert (point.instrument.name, point.instrument.kind, point.value) == ("verl.rollout.active", "updown", 3)
     assert asked == ["new"]
 
 
-def test_what_is_asked_for_can_be_named(recorded, observed):
+def test_what_is_requested_can_be_named(recorded, observed):
     """The metrics that are asked for at collection are known by name, single ones and those of a group."""
     observed("verl.rollout.active", list)
-    recorder.observe_all("group", ["verl.gpu.time"], list)
+    collection.observe_all("group", ["verl.gpu.time"], list)
     try:
-        assert recorder.observed() >= {"verl.rollout.active", "verl.gpu.time"}
+        assert collection.observed() >= {"verl.rollout.active", "verl.gpu.time"}
     finally:
-        recorder._groups.pop("group")
+        collection._groups.pop("group")
 
 
 def test_an_observable_that_fails_spoils_nothing(swallow, recorded, observed):
@@ -183,10 +183,12 @@ def test_an_observable_that_fails_spoils_nothing(swallow, recorded, observed):
     observed("verl.rollout.oldest.age", lambda: [((), 1.5)])
     with verl_otel.tool("python"):
         pass
-    batch = drain(observe=True)
-    assert [point.value for point in batch.points if point.instrument.kind == "gauge"] == [1.5]
+    batch = collect()
+    assert [point.value for point in collection.collect_observed(batch).points if point.instrument.kind == "gauge"] == [
+        1.5
+    ]
     assert len(batch.spans) == 1
-    assert _guard.counts() == {"observe verl.rollout.active": 1}
+    assert error_boundary.counts() == {"observe verl.rollout.active": 1}
 
 
 def test_one_bad_span_does_not_take_the_others_with_it(swallow, recorded):

@@ -11,28 +11,30 @@ from opentelemetry import trace
 
 import verl_otel
 from verl_otel.model import SharedAttributes, SpanRecord
-from verl_otel.recording import identity, progress, records
-from verl_otel.recording.recorder import drain
-from verl_otel.recording.sampling import Policy
+from verl_otel.recording import span_context, span_records
+from verl_otel.recording.collection import collect
+from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
 
 @pytest.fixture
 def no_exemplars():
     """Ask for no exemplars."""
-    Policy.exemplars = False
+    RECORDER.sampling.exemplars = False
     yield
-    Policy.exemplars = True
+    RECORDER.sampling.exemplars = True
 
 
-@pytest.mark.parametrize("number", [1, records.AT_ONCE - 1, records.AT_ONCE, records.AT_ONCE + 1, 5 * records.AT_ONCE])
+@pytest.mark.parametrize(
+    "number", [1, span_records.AT_ONCE - 1, span_records.AT_ONCE, span_records.AT_ONCE + 1, 5 * span_records.AT_ONCE]
+)
 def test_every_span_of_a_batch_has_its_own_id(recorded, number):
     """However many spans end below one, each is recorded once, below it, in its trace, under an id of its own."""
     with verl_otel.step(1) as step:
         for _ in range(number):
             with verl_otel.span("work"):
                 pass
-        batch = drain().spans
+        batch = collect().spans
     ids = step.resolve()
     assert len({span.span_id for span in batch}) == len(batch) == number
     assert {(span.trace_id, span.parent_id, span.trace_state) for span in batch} == {
@@ -45,7 +47,7 @@ def test_ids_that_are_asked_for_later_are_those_that_were_sent(recorded):
     """Who keeps a span and asks for its ids after it was drained gets those under which it was recorded; so does a late child."""
     with verl_otel.step(1), verl_otel.span("kept") as kept:
         pass
-    before = {span.name: span for span in drain().spans}["kept"]
+    before = {span.name: span for span in collect().spans}["kept"]
     context = kept.get_span_context()
     assert (context.trace_id, context.span_id, context.trace_flags) == (before.trace_id, before.span_id, 1)
     assert kept.resolve().parent_id == before.parent_id
@@ -57,10 +59,10 @@ def test_a_child_that_outlives_its_parent_leads_to_it(recorded):
     outer = verl_otel.span("outer").__enter__()
     inner = verl_otel.span("inner").__enter__()
     outer.end()
-    (parent,) = drain().spans
+    (parent,) = collect().spans
     inner.close()
     outer.close()
-    (child,) = drain().spans
+    (child,) = collect().spans
     assert (child.name, child.parent_id, child.trace_id) == ("inner", parent.span_id, parent.trace_id)
 
 
@@ -70,7 +72,7 @@ def test_ids_are_the_same_for_all_who_ask_while_a_drain_works(fast_switching):
         for _ in range(20):
             made, seen = [], {}
             with verl_otel.step(1):
-                for _ in range(3 * records.AT_ONCE):
+                for _ in range(3 * span_records.AT_ONCE):
                     with verl_otel.span("work") as span:
                         made.append(span)
 
@@ -97,7 +99,7 @@ def test_spans_of_one_place_share_their_attributes(recorded):
             inner.set_attribute("said", True)
 
     call(), call(), call(said=True)
-    first, second, third = drain().spans
+    first, second, third = collect().spans
     assert type(first.attributes) is SharedAttributes
     assert first.attributes is second.attributes
     assert third.attributes == {**first.attributes, "said": True}
@@ -134,7 +136,7 @@ def test_the_usual_labels_do_not_stick(recorded):
 
 def test_what_failed_or_says_something_is_not_left_out(recorded, monkeypatch):
     """Without leaves there are still the spans with an error, an event or a link, and those in which another one was opened."""
-    monkeypatch.setattr(Policy, "leaves", False)
+    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
     with verl_otel.step(1):
         with verl_otel.span("elsewhere") as elsewhere:
             context = elsewhere.get_span_context()
@@ -150,28 +152,28 @@ def test_what_failed_or_says_something_is_not_left_out(recorded, monkeypatch):
             span.set_attribute("key", "value")
     names = {span.name for span in recorded.spans}
     assert names == {"verl.step", "elsewhere", "status", "event", "link", "around"}
-    assert Policy.left_out == 2
+    assert RECORDER.sampling.left_out == 2
 
 
 def test_what_is_left_out_is_noted(recorded, monkeypatch):
     """Without leaves the span around them has moved all the same, and each of them is a peer: short work is no stall."""
-    monkeypatch.setattr(Policy, "leaves", False)
-    progress.switch(on=True)
+    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
+    RECORDER.durations.switch(on=True)
     try:
         with verl_otel.step(1), verl_otel.phase("gen") as around:
             for _ in range(10):
                 with verl_otel.span("work"):
                     pass
             assert not recorded.spans
-            assert progress.take_moved() == {around.resolve().span_id}
-            assert progress.read_peers()["work"].ended == 10
+            assert RECORDER.durations.take_active() == {around.resolve().span_id}
+            assert RECORDER.durations.by_name()["work"].ended == 10
     finally:
-        progress.switch(on=False)
+        RECORDER.durations.switch(on=False)
 
 
 def test_a_parent_that_ended_before_its_child_is_not_left_out(recorded, monkeypatch):
     """A span that is drained before the one that was opened in it is there when that one comes."""
-    monkeypatch.setattr(Policy, "leaves", False)
+    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
     with verl_otel.step(1), verl_otel.span("outer") as outer, verl_otel.tool("python"):
         outer.end()
         recorded.refresh()
@@ -186,8 +188,8 @@ def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):
     class Handler(logging.Handler):
         def emit(self, record):
             def ask():
-                free.append(identity._ids_lock.acquire(timeout=5))
-                identity._ids_lock.release()
+                free.append(span_context._ids_lock.acquire(timeout=5))
+                span_context._ids_lock.release()
 
             asking = threading.Thread(target=ask)
             asking.start()
@@ -198,11 +200,11 @@ def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):
 
     with verl_otel.step(1):
         pass
-    monkeypatch.setattr(Policy, "decide", decide)
+    monkeypatch.setattr(RECORDER.sampling, "decide", decide)
     handler = Handler()
     logging.getLogger("verl_otel").addHandler(handler)
     try:
-        assert not drain().spans
+        assert not collect().spans
     finally:
         logging.getLogger("verl_otel").removeHandler(handler)
     assert free

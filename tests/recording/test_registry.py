@@ -5,11 +5,11 @@ import itertools
 import pytest
 
 import verl_otel
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument
-from verl_otel.recording import registry
-from verl_otel.recording.registry import MAX_SERIES
+from verl_otel.recording import series_registry
 from verl_otel.recording.series import Counter, Gauge, Histogram
+from verl_otel.recording.series_registry import MAX_SERIES
 
 _number = itertools.count()
 
@@ -21,7 +21,7 @@ def fresh():
 
 
 def find(kind, name, labels=()):
-    return registry.find(kind, Instrument(name, "counter", "", ""), labels, (1.0,))
+    return series_registry.find(kind, Instrument(name, "counter", "", ""), labels, (1.0,))
 
 
 @pytest.mark.parametrize("kind", [Counter, Gauge, Histogram])
@@ -70,9 +70,9 @@ def test_too_many_label_names_are_bounded(no_series, recorded, fresh):
 
 def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, caplog):
     """Beyond a number of names nothing new is recorded, which is said once; what was there goes on, and so does the catalogue."""
-    monkeypatch.setattr(registry._Registry, "kinds", {})
-    monkeypatch.setattr(registry, "MAX_METRICS", 3)
-    _guard.reset()
+    monkeypatch.setattr(series_registry._Registry, "kinds", {})
+    monkeypatch.setattr(series_registry, "MAX_METRICS", 3)
+    error_boundary.reset()
     for number in (0, 1, 2, 3, 4, 2):
         verl_otel.counter(f"{fresh}.{number}").add(1)
     with verl_otel.timed(f"{fresh}.timer"), verl_otel.tool("python"):
@@ -81,7 +81,7 @@ def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, cap
     points = {point.instrument.name: point.value for point in recorded.points}
     assert points.pop("verl.tool.call.duration").samples == 1
     assert points == {f"{fresh}.0": 1, f"{fresh}.1": 1, f"{fresh}.2": 2}
-    assert len(registry._Registry.sizes) == len(registry._Registry.kinds) == 4
+    assert len(series_registry._Registry.sizes) == len(series_registry._Registry.kinds) == 4
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "verl-otel: more than 3 metrics of your own"
     ]
@@ -90,16 +90,15 @@ def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, cap
 def test_errors_have_series_of_their_own(recorded, fresh):
     """The durations of failed calls are in the series of their error, with the labels that the series has anyhow."""
     series = find(Histogram, fresh, (("key", "value"),))
-    registry.record_success(series, 0.5)
-    registry.record_failure(series, 0.5, KeyError())
+    series_registry.record_success(series, 0.5)
+    series_registry.record_failure(series, 0.5, KeyError())
     points = {point.labels for point in recorded.points if point.instrument.name == fresh}
     assert points == {(("key", "value"),), (("key", "value"), ("error.type", "KeyError"))}
 
 
-def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch):
+def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch, swallow):
     """Where the fold of one series raises, the drain hands out the spans and all other series, and counts the failure."""
-    monkeypatch.setenv("VERL_OTEL_SWALLOW", "1")
-    _guard.reset()
+    error_boundary.reset()
     broken = find(Histogram, fresh)
     broken.record(1.0)
     fold = Histogram.fold
@@ -108,16 +107,16 @@ def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch)
         verl_otel.counter(f"{fresh}.other").add(2)
     assert len(recorded.spans) == 1
     assert recorded.value(f"{fresh}.other") == 2
-    assert _guard.counts()["fold"] > 0
+    assert error_boundary.counts()["fold"] > 0
     assert not broken.lock.locked()
-    _guard.reset()
+    error_boundary.reset()
 
 
 def test_a_metric_exists_once_it_has_a_series(fresh):
     """A metric exists in a process as soon as something there has recorded to it."""
-    assert not registry.exists(fresh)
+    assert not series_registry.exists(fresh)
     find(Counter, fresh)
-    assert registry.exists(fresh)
+    assert series_registry.exists(fresh)
 
 
 def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
@@ -128,7 +127,7 @@ def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
         return 1
 
     work()
-    registry.clear()
+    series_registry.clear()
     work()
     assert recorded.value(fresh) == 1
 
@@ -136,15 +135,17 @@ def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
 @pytest.mark.parametrize(
     ("get", "name"),
     [
-        (registry.histogram, "verl.step.duration"),
-        (registry.counter, "verl.training.steps"),
-        (registry.gauge, "verl.training.step"),
+        (series_registry.histogram, "verl.step.duration"),
+        (series_registry.counter, "verl.training.steps"),
+        (series_registry.gauge, "verl.training.step"),
     ],
 )
 def test_metrics_of_the_catalogue_are_as_it_says(recorded, get, name):
     """A metric of the catalogue has the kind, unit and description of its row."""
     series = get(name)
     assert series is get(name)
-    assert series.instrument.kind == {registry.histogram: "histogram", registry.counter: "counter"}.get(get, "gauge")
+    assert series.instrument.kind == {series_registry.histogram: "histogram", series_registry.counter: "counter"}.get(
+        get, "gauge"
+    )
     with pytest.raises(KeyError):
         get("verl.not.in.the.catalogue")

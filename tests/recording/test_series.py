@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.model import Exemplar, HistogramValue, Instrument
-from verl_otel.recording import registry, series
+from verl_otel.recording import series, series_registry
 from verl_otel.recording.series import CEILING, CHUNK, Counter, Gauge, Histogram
 
 BOUNDS = (0.1, 1.0, 10.0)
@@ -76,7 +76,7 @@ def test_a_value_on_a_bound_belongs_to_the_bucket_below():
 def test_an_enormous_integer_does_not_stop_the_drain(recorded):
     """An integer too large for a float costs no other measurement and no span."""
     with verl_otel.step(1):
-        registry.histogram("verl.rollout.turns").record(10**400)
+        series_registry.histogram("verl.rollout.turns").record(10**400)
     with contextlib.suppress(OverflowError):
         recorded.refresh()
     assert recorded.value("verl.training.steps") == 1
@@ -129,19 +129,19 @@ def fill(measured, number):
 @pytest.mark.parametrize("number", [CEILING - 1, CEILING, CEILING + 1, CEILING + 5000])
 def test_a_buffer_never_exceeds_its_ceiling(recorded, number):
     """While a fold is running a buffer grows to its ceiling; what comes then is dropped, and exactly that is counted."""
-    measured = registry.counter("verl.training.steps")
+    measured = series_registry.counter("verl.training.steps")
     fill(measured, number)
     assert len(measured.buffer) == min(number, CEILING)
-    assert registry.dropped() == max(0, number - CEILING)
+    assert series_registry.dropped() == max(0, number - CEILING)
     assert recorded.value("verl.training.steps") == sum(range(min(number, CEILING)))
 
 
 def test_after_the_ceiling_recording_goes_on(recorded):
     """A series that had to drop takes measurements again as soon as it is folded."""
-    measured = registry.histogram("verl.step.duration")
+    measured = series_registry.histogram("verl.step.duration")
     fill(measured, CEILING + 10)
     measured.record(1.0)
-    assert registry.dropped() == 10
+    assert series_registry.dropped() == 10
     assert recorded.value("verl.step.duration") == CEILING + 1
 
 
@@ -202,7 +202,8 @@ def test_a_point_says_when_its_series_began():
 
 
 @pytest.mark.parametrize(
-    ("find", "name"), [(registry.histogram, "verl.step.duration"), (registry.counter, "verl.training.steps")]
+    ("find", "name"),
+    [(series_registry.histogram, "verl.step.duration"), (series_registry.counter, "verl.training.steps")],
 )
 def test_a_pickled_series_is_that_of_the_process_it_arrives_in(find, name):
     """Unpickled, a series is the one of the same name and labels, not a copy of it."""

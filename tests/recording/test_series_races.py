@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import verl_otel
 from verl_otel.model import HistogramValue, Instrument
-from verl_otel.recording import recorder, registry, store, wrap
+from verl_otel.recording import collection, series_registry, state, wrapping
 from verl_otel.recording.series import CEILING, Counter
-from verl_otel.recording.store import DrainLock, Store
+from verl_otel.recording.state import RECORDER
 
 WRITERS, EACH, DRAINERS = 8, 100_000, 4
 
@@ -24,7 +24,7 @@ class Drainers:
 
     def _run(self):
         while not self._stop.is_set():
-            batch = recorder.drain(wait=0)
+            batch = collection.collect(wait=0)
             if batch is not None:
                 self.batches.append(batch)
 
@@ -37,7 +37,7 @@ class Drainers:
         self._stop.set()
         for thread in self._threads:
             thread.join()
-        self.batches.append(recorder.drain())
+        self.batches.append(collection.collect())
 
     def last_value(self, name):
         """Return the largest value of a metric that any drain has shown: the total, since it is cumulative."""
@@ -47,8 +47,8 @@ class Drainers:
 
 def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, fast_switching):
     """800,000 records of 8 threads are all counted or counted as dropped while 4 threads drain all the time."""
-    count = registry.counter("verl.training.steps")
-    timed = registry.histogram("verl.step.duration")
+    count = series_registry.counter("verl.training.steps")
+    timed = series_registry.histogram("verl.step.duration")
 
     def write(_):
         for _ in range(EACH // 2):
@@ -73,7 +73,7 @@ def test_decorated_functions_are_exact_in_many_threads(recorded, fast_switching)
 
     with Drainers(2) as drainers, ThreadPoolExecutor(WRITERS) as pool:
         assert sum(pool.map(call, range(WRITERS))) == WRITERS * 5000
-    assert drainers.last_value("work") + registry.dropped() == WRITERS * 5000
+    assert drainers.last_value("work") + series_registry.dropped() == WRITERS * 5000
 
 
 def test_every_span_is_drained_once(recorded, fast_switching):
@@ -102,15 +102,15 @@ def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, fast_switc
     with ThreadPoolExecutor(4) as pool:
         ending = [pool.submit(work, number) for number in range(4)]
         while not all(each.done() for each in ending):
-            taken.extend(store.take_ended())
-    taken.extend(store.take_ended())
+            taken.extend(state.take_ended())
+    taken.extend(state.take_ended())
     assert len(set(taken)) == len(taken)
-    assert len(taken) + sum(Store.dropped.values()) == 4 * 10_000
+    assert len(taken) + sum(RECORDER.dropped.values()) == 4 * 10_000
 
 
 def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
     """With a fold that takes for ever, 8 threads fill a buffer up to its ceiling and count all else as dropped."""
-    count = registry.counter("verl.training.steps")
+    count = series_registry.counter("verl.training.steps")
 
     def write(_):
         for _ in range(5000):
@@ -120,7 +120,7 @@ def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
         list(pool.map(write, range(WRITERS)))
         held = len(count.buffer)
     assert CEILING <= held < CEILING + WRITERS
-    assert held + registry.dropped() == WRITERS * 5000
+    assert held + series_registry.dropped() == WRITERS * 5000
     assert recorded.value("verl.training.steps") == held
 
 
@@ -143,9 +143,9 @@ def test_rivals_for_a_new_series_get_the_same_one(recorded, fast_switching):
 def test_only_one_drains_at_a_time(recorded):
     """A drain that only tries gives up while another one is at work, and loses nothing."""
     verl_otel.counter("done").add(1)
-    with DrainLock.held:
-        assert recorder.drain(wait=0) is None
-        assert recorder.drain(wait=0.01) is None
+    with RECORDER.drain_lock:
+        assert collection.collect(wait=0) is None
+        assert collection.collect(wait=0.01) is None
     assert recorded.value("done") == 1
 
 
@@ -154,8 +154,8 @@ def test_a_drain_that_only_tries_takes_spans_while_a_caller_folds(recorded):
     verl_otel.counter("done").add(1)
     with verl_otel.span("s"):
         pass
-    with registry.find(Counter, Instrument("done", "counter", "", ""), ()).lock:
-        batch = recorder.drain(wait=0)
+    with series_registry.find(Counter, Instrument("done", "counter", "", ""), ()).lock:
+        batch = collection.collect(wait=0)
     assert [span.name for span in batch.spans] == ["s"]
     assert batch.points == ()
     assert recorded.value("done") == 1
@@ -174,7 +174,7 @@ def test_functions_may_be_decorated_while_recording_is_switched(fast_switching):
         decorating = pool.submit(decorate)
         try:
             for _ in range(1000):
-                wrap.switch(on=False)
+                wrapping.switch(on=False)
         finally:
             stop.set()
             decorating.result()

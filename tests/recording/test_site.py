@@ -7,16 +7,18 @@ import asyncio
 import pytest
 
 import verl_otel
-from verl_otel.recording.phases import phase_site
-from verl_otel.recording.site import Site
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.phase_names import phase_site
 from verl_otel.recording.span import Span
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_UNSET
 
 HOOKS = {
-    "trajectory": lambda: Site("trajectory", hook=True, attributes={"verl.agent": "hook", "from": "hook", "both": 1}),
-    "llm": lambda: Site("llm", "chat hook", hook=True, attributes={"from": "hook", "both": 1}),
-    "tool": lambda: Site("tool", "execute_tool hook", hook=True, attributes={"from": "hook", "both": 1}),
-    "reward": lambda: Site("reward", hook=True, attributes={"from": "hook", "both": 1}),
+    "trajectory": lambda: CallSite(
+        "trajectory", hook=True, attributes={"verl.agent": "hook", "from": "hook", "both": 1}
+    ),
+    "llm": lambda: CallSite("llm", "chat hook", hook=True, attributes={"from": "hook", "both": 1}),
+    "tool": lambda: CallSite("tool", "execute_tool hook", hook=True, attributes={"from": "hook", "both": 1}),
+    "reward": lambda: CallSite("reward", hook=True, attributes={"from": "hook", "both": 1}),
 }
 USERS = {
     "trajectory": lambda: verl_otel.trajectory("uid", agent="mine"),
@@ -134,7 +136,7 @@ def test_a_span_between_keeps_them_apart(recorded):
 
 def test_other_verbs_never_become_one(recorded):
     """A phase of the user inside the hook's phase is a span of its own, as is a turn."""
-    hooked, turn = Span(phase_site("gen", hook=True)), Span(Site("turn", hook=True))
+    hooked, turn = Span(phase_site("gen", hook=True)), Span(CallSite("turn", hook=True))
     with verl_otel.step(1), hooked, verl_otel.phase("adv"), turn, verl_otel.turn(1):
         pass
     assert len(recorded.spans) == 5
@@ -197,7 +199,7 @@ def test_an_error_that_the_users_function_handles_is_no_error(recorded):
 
 def test_the_extractor_of_a_hook_adds_and_does_not_replace(recorded):
     """What a hook extracts is added where the user has said nothing."""
-    hook = Site("tool", "execute_tool hook", hook=True, extract=lambda *_: {"both": "hook", "new": "hook"})
+    hook = CallSite("tool", "execute_tool hook", hook=True, extract=lambda *_: {"both": "hook", "new": "hook"})
     with verl_otel.tool("mine") as span:
         span.set_attribute("both", "user")
         inner = Span(hook)
@@ -213,8 +215,8 @@ def test_a_site_takes_its_name_from_the_function():
     class Owner:
         def method(self): ...
 
-    assert Site("worker").for_function(Owner.method).name == "verl.worker Owner.method"
-    assert Site("tool").for_function(Owner.method).name == "execute_tool method"
-    assert Site("span").for_function(Owner.method).name == Owner.method.__qualname__
-    assert Site("span", "given").for_function(Owner.method).name == "given"
-    assert Site("turn").for_function(Owner.method).name == "verl.turn"
+    assert CallSite("worker").for_function(Owner.method).name == "verl.worker Owner.method"
+    assert CallSite("tool").for_function(Owner.method).name == "execute_tool method"
+    assert CallSite("span").for_function(Owner.method).name == Owner.method.__qualname__
+    assert CallSite("span", "given").for_function(Owner.method).name == "given"
+    assert CallSite("turn").for_function(Owner.method).name == "verl.turn"

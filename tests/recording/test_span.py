@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording import identity, recorder, span
+from verl_otel.recording import collection, span, span_context
 from verl_otel.recording.span import BareSpan, current
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 
 
 def by_id(spans):
@@ -47,7 +47,7 @@ def test_spans_have_the_time_of_the_wall_clock(recorded, monkeypatch):
     """A span's times are Unix times: what the wall clock said when its trace began, and monotonic time after that."""
     ticks = iter([100.0, 101.0, 103.5])
     monkeypatch.setattr(span, "clock", lambda: next(ticks))
-    monkeypatch.setattr(identity, "wall_offset_ns", lambda: 1_000_000_000_000)
+    monkeypatch.setattr(span_context, "wall_offset_ns", lambda: 1_000_000_000_000)
     with verl_otel.step(1) as made, verl_otel.phase("gen"):
         monkeypatch.setattr(span, "clock", lambda: 102.0)
     assert (made.start_ns, made.end_ns, made.error) == (1_100_000_000_000, 1_102_000_000_000, "")
@@ -138,8 +138,8 @@ def test_a_block_that_is_off_is_not_current(is_outside):
         assert is_outside()
         assert current() is None
         assert not step.is_recording()
-    assert not Store.opened
-    batch = recorder.drain()
+    assert not RECORDER.opened
+    batch = collection.collect()
     assert (batch.spans, batch.points, batch.open_spans) == ((), (), ())
 
 
@@ -182,7 +182,7 @@ def test_a_discarded_span_leaves_nothing(recorded, is_outside):
     assert is_outside()
     assert recorded.spans == []
     assert recorded.points == []
-    assert not Store.opened
+    assert not RECORDER.opened
 
 
 def test_a_phase_outside_of_everything_is_measured_and_no_span(recorded, is_outside):
@@ -200,8 +200,8 @@ def test_the_parent_knows_the_child_that_began_last(recorded, monkeypatch):
             pass
         with verl_otel.phase("adv"):
             pass
-        monkeypatch.setattr(recorder, "clock", lambda: step.start + 60)
-        (open_span,) = recorder.drain().open_spans
+        monkeypatch.setattr(collection, "clock", lambda: step.start + 60)
+        (open_span,) = collection.collect().open_spans
     assert open_span.last_child == "verl.phase.adv"
 
 
@@ -232,7 +232,7 @@ def test_10_000_ended_spans_are_freed_by_the_drain(recorded, alive_spans):
         for _ in range(10_000):
             with verl_otel.span("leaf"):
                 pass
-    recorder.drain()
+    collection.collect()
     assert alive_spans() - before <= 1
 
 
@@ -246,7 +246,7 @@ def test_a_chain_of_callbacks_does_not_hold_all_its_spans(recorded, alive_spans)
         @verl_otel.span("tick")
         def tick(left):
             if left % 100 == 0:
-                recorder.drain()
+                collection.collect()
             if left:
                 loop.call_soon(tick, left - 1)
             else:

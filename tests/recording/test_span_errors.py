@@ -11,7 +11,7 @@ import pytest
 
 import verl_otel
 from verl_otel.recording.span import current
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_UNSET
 
 
@@ -142,7 +142,7 @@ def test_every_exception_passes_unchanged(recorded, is_outside, form, error):
 @pytest.mark.parametrize("form", FORMS)
 def test_messages_are_kept_when_content_is(recorded, form):
     """With content capture on, the message is in the span's status and in its event, and not longer than 1,024."""
-    Store.capture_content = True
+    RECORDER.capture_content = True
     error = ValueError(MESSAGE + "x" * 5000)
     with pytest.raises(ValueError):
         form(VERBS["tool"], error)
@@ -219,7 +219,7 @@ def test_a_subclass_of_cancelled_is_a_cancellation(recorded):
 
 def test_an_exception_without_text_still_ends_its_span(swallow, recorded):
     """With content capture on, an exception whose text cannot be made passes unchanged, and its span is recorded."""
-    Store.capture_content = True
+    RECORDER.capture_content = True
 
     class UnprintableError(Exception):
         def __str__(self):
@@ -227,22 +227,22 @@ def test_an_exception_without_text_still_ends_its_span(swallow, recorded):
 
     with pytest.raises(UnprintableError), verl_otel.tool("python"):
         explode(UnprintableError())
-    assert not Store.opened
+    assert not RECORDER.opened
     assert recorded.span("execute_tool python").status == STATUS_ERROR
 
 
 def test_a_failure_of_ours_does_not_replace_the_users_exception(swallow, recorded, monkeypatch):
     """When our own measuring fails while an exception passes, the user still gets his own exception."""
-    monkeypatch.setattr("verl_otel.recording.measures.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
+    monkeypatch.setattr("verl_otel.recording.span_metrics.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
     with pytest.raises(ValueError, match="mine"):
         as_function(VERBS["tool"], ValueError("mine"))
 
 
 def test_a_failure_of_ours_does_not_leave_the_span_open(swallow, recorded, monkeypatch):
     """When our own measuring fails, the span still ends and is recorded."""
-    monkeypatch.setattr("verl_otel.recording.measures.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
+    monkeypatch.setattr("verl_otel.recording.span_metrics.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
     assert verl_otel.tool("python")(lambda: 1)() == 1
-    assert not Store.opened
+    assert not RECORDER.opened
     assert len(recorded.spans) == 1
 
 

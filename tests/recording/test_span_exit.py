@@ -11,7 +11,7 @@ import pytest
 from opentelemetry import baggage, trace
 
 import verl_otel
-from verl_otel.recording import recorder
+from verl_otel.recording import collection
 
 
 def enter(name):
@@ -94,7 +94,7 @@ def overlap(times):
         leave()
         leave = leave_next
         if number % 100 == 0:
-            recorder.drain()
+            collection.collect()
     return leave
 
 
@@ -212,4 +212,4 @@ def test_leaving_never_costs_recursion(recorded):
     while frame is not None:
         frames, frame = frames + 1, frame.f_back
     at_the_bottom(sys.getrecursionlimit() - frames - 30)
-    recorder.drain()
+    collection.collect()

@@ -10,7 +10,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import verl_otel
 from verl_otel.model import REMOTE, SAMPLED
 from verl_otel.recording.context import span_key
-from verl_otel.recording.sampling import Policy
+from verl_otel.recording.state import RECORDER
 
 TRACE, PARENT = 0x0AF7651916CD43DD8448EB211C80319C, 0xB7AD6B7169203331
 
@@ -105,7 +105,7 @@ def test_inject_writes_our_headers(both_paths):
 
 def test_inject_says_that_an_unsampled_trajectory_is_not_kept(recorded):
     """Headers of a trajectory that is not kept say so."""
-    Policy.ratio = 0.0
+    RECORDER.sampling.ratio = 0.0
     carrier = {}
     with verl_otel.trajectory("uid"), verl_otel.llm("qwen"):
         propagate.inject(carrier)

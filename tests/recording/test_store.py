@@ -8,8 +8,8 @@ import time
 import pytest
 
 import verl_otel
-from verl_otel.recording import recorder, store
-from verl_otel.recording.store import Store
+from verl_otel.recording import collection, state
+from verl_otel.recording.state import RECORDER
 
 
 def spans(number):
@@ -19,13 +19,13 @@ def spans(number):
 
 
 def dropped():
-    return sum(Store.dropped.values())
+    return sum(RECORDER.dropped.values())
 
 
 @pytest.mark.parametrize("number", [9, 10, 11, 250])
 def test_spans_beyond_the_capacity_are_dropped_and_counted(recorded, number):
     """The first spans up to the capacity are kept; each one beyond it is dropped, counted, and still measured."""
-    Store.capacity = 10
+    RECORDER.capacity = 10
     spans(number)
     assert dropped() == max(0, number - 10)
     assert [span.attributes["index"] for span in recorded.spans] == list(range(min(number, 10)))
@@ -33,16 +33,16 @@ def test_spans_beyond_the_capacity_are_dropped_and_counted(recorded, number):
 
 def test_after_a_drain_there_is_room_again(recorded):
     """A drain makes room for as many spans as before."""
-    Store.capacity = 10
+    RECORDER.capacity = 10
     for _ in range(3):
         spans(10)
-        assert len(recorder.drain().spans) == 10
+        assert len(collection.collect().spans) == 10
     assert dropped() == 0
 
 
 def test_spans_that_are_open_take_no_room_from_those_that_end(recorded):
     """With as many spans open as may end, and more, none is forgotten, and as many others as ever are kept."""
-    Store.capacity = 20
+    RECORDER.capacity = 20
     blocks = [verl_otel.tool("open") for _ in range(60)]
     for block in blocks:
         block.__enter__()
@@ -60,7 +60,7 @@ def test_spans_that_are_open_take_no_room_from_those_that_end(recorded):
 def test_a_step_of_many_trajectories_comes_out_whole(recorded, drains):
     """Of a step with thousands of trajectories that run at the same time, a turn and a call open in each, no root is missing."""
     number = 5600
-    Store.capacity = 16 * 1024 * 1024 // (2 * store.SPAN_BYTES)
+    RECORDER.capacity = 16 * 1024 * 1024 // (2 * state.SPAN_BYTES)
     step = verl_otel.step(1)
     step.__enter__()
     blocks = []
@@ -86,7 +86,7 @@ def test_a_step_of_many_trajectories_comes_out_whole(recorded, drains):
 
 def test_a_root_finds_room_where_others_do_not(recorded):
     """While the list is full of ended spans a root is kept, up to half as many more; each one beyond is dropped and counted."""
-    Store.capacity = 10
+    RECORDER.capacity = 10
     spans(12)
     for index in range(7):
         with verl_otel.trajectory(f"uid-{index}", 0):
@@ -98,20 +98,20 @@ def test_a_root_finds_room_where_others_do_not(recorded):
 
 def test_what_never_ends_is_forgotten_after_hours(recorded, monkeypatch):
     """Of too many open spans the oldest that are hours old are dropped, counted and measured if they end; a root never is."""
-    Store.capacity = 5
+    RECORDER.capacity = 5
     step = verl_otel.step(1)
     step.__enter__()
     blocks = [verl_otel.tool("forgotten") for _ in range(25)]
     for block in blocks:
         block.__enter__()
     before = dropped()
-    recorder.drain()
+    collection.collect()
     assert dropped() == before
-    monkeypatch.setattr(store, "FORGOTTEN_AFTER", -1.0)
-    held = len(Store.opened)
-    recorder.drain()
-    assert len(Store.opened) == store.OPEN * Store.capacity < held
-    assert Store.opened[0] is step
+    monkeypatch.setattr(state, "STALE_SECONDS", -1.0)
+    held = len(RECORDER.opened)
+    collection.collect()
+    assert len(RECORDER.opened) == state.OPEN_FACTOR * RECORDER.capacity < held
+    assert RECORDER.opened[0] is step
     for block in reversed(blocks):
         block.__exit__(None, None, None)
     step.__exit__(None, None, None)
@@ -121,7 +121,7 @@ def test_what_never_ends_is_forgotten_after_hours(recorded, monkeypatch):
 
 def test_metrics_of_dropped_spans_are_kept(recorded):
     """A span that is dropped for want of room is in the metrics."""
-    Store.capacity = 1
+    RECORDER.capacity = 1
     for _ in range(5):
         with verl_otel.tool("python"):
             pass
@@ -131,7 +131,7 @@ def test_metrics_of_dropped_spans_are_kept(recorded):
 
 def test_drops_of_several_threads_are_all_counted(recorded):
     """Each thread counts its own drops, and their sum is exact."""
-    Store.capacity = 5
+    RECORDER.capacity = 5
     threads = [threading.Thread(target=spans, args=(100,)) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -145,16 +145,16 @@ def test_drops_of_several_threads_are_all_counted(recorded):
 def test_the_offset_turns_monotonic_time_into_the_time_of_day():
     """Monotonic time plus the offset is the time of day."""
     now = time.time_ns()
-    assert abs(int(time.perf_counter() * 1e9) + store.wall_offset_ns() - now) < 1_000_000_000
+    assert abs(int(time.perf_counter() * 1e9) + state.wall_offset_ns() - now) < 1_000_000_000
 
 
 def test_clearing_forgets_everything(recorded):
     """After clearing there are no spans, neither ended nor open, and no drops."""
-    Store.capacity = 1
+    RECORDER.capacity = 1
     spans(3)
     block = verl_otel.span("open")
     block.__enter__()
-    store.clear()
-    assert (Store.begun, Store.opened, Store.dropped) == ([], [], {})
+    state.clear()
+    assert (RECORDER.begun, RECORDER.opened, RECORDER.dropped) == ([], [], {})
     block.discard()
     block.__exit__(None, None, None)

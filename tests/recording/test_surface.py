@@ -11,7 +11,7 @@ from opentelemetry.trace import Status, StatusCode
 
 import verl_otel
 from verl_otel.recording.span import Span
-from verl_otel.recording.store import Store
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_OK
 
 
@@ -73,7 +73,7 @@ def test_a_span_can_be_renamed(recorded):
 @pytest.mark.parametrize("capture_content", [False, True])
 def test_a_status_can_be_set(recorded, monkeypatch, arguments, status, message, capture_content):
     """A status is set as OpenTelemetry's `Status` or `StatusCode`; its description is content, and bounded."""
-    monkeypatch.setattr(Store, "capture_content", capture_content)
+    monkeypatch.setattr(RECORDER, "capture_content", capture_content)
     with verl_otel.span("s") as span:
         span.set_status(*arguments)
     found = recorded.span("s")

@@ -13,7 +13,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.recording.values import MAX_ITEMS, MAX_TEXT, clean, error_name, first, to_number, to_text
+from verl_otel.recording.attribute_values import (
+    MAX_ITEMS,
+    MAX_NAME,
+    MAX_SEQUENCE,
+    MAX_TEXT,
+    coerce_attribute,
+    error_name,
+    first,
+    to_name,
+    to_number,
+    to_text,
+)
 
 
 class Color(str, enum.Enum):
@@ -47,13 +58,13 @@ class Color(str, enum.Enum):
         (list(range(1000)), tuple(range(MAX_ITEMS))),
         (PurePosixPath("/a/b"), "/a/b"),
         (None, "None"),
-        (b"bytes", "b'bytes'"),
+        (b"bytes", "<bytes len=5>"),
         ({"a": 1}, "{'a': 1}"),
     ],
 )
 def test_values_become_what_opentelemetry_may_hold(value, expected):
     """Plain values stay, numbers of numpy become numbers, sequences tuples of one kind, everything else bounded text."""
-    made = clean(value)
+    made = coerce_attribute(value)
     assert made == expected
     assert type(made) is type(expected)
 
@@ -66,11 +77,11 @@ ANYTHING = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.tuples(inner) 
 @settings(deadline=None, max_examples=80, database=None)
 def test_whatever_comes_out_is_valid(value):
     """The result is a text, a bool, a number, or a tuple of one kind of these; cleaning it again changes nothing."""
-    made = clean(value)
+    made = coerce_attribute(value)
     items = made if isinstance(made, tuple) else (made,)
     assert len({type(item) for item in items}) <= 1
     assert all(type(item) in (str, bool, int, float) for item in items)
-    assert clean(made) == made or made != made or any(item != item for item in items)
+    assert coerce_attribute(made) == made or made != made or any(item != item for item in items)
 
 
 class Hostile:
@@ -107,7 +118,7 @@ def endless():
 
 def test_a_value_that_refuses_everything_is_named_by_its_class():
     """A value without text is recorded as the name of its class."""
-    assert clean(Hostile()) == to_text(Hostile()) == "<Hostile>"
+    assert coerce_attribute(Hostile()) == to_text(Hostile()) == "<Hostile>"
 
 
 @pytest.mark.parametrize(
@@ -120,12 +131,12 @@ def test_a_value_that_refuses_everything_is_named_by_its_class():
 )
 def test_cleaning_never_raises(make):
     """Whatever a user sets as an attribute, no exception comes back."""
-    assert isinstance(clean(make()), (str, tuple))
+    assert isinstance(coerce_attribute(make()), (str, tuple))
 
 
 def test_a_nested_sequence_is_bounded():
     """A list of lists of long texts becomes at most as many characters as a list of long texts."""
-    made = clean([["x" * MAX_TEXT] * MAX_ITEMS] * 3)
+    made = coerce_attribute([["x" * MAX_TEXT] * MAX_ITEMS] * 3)
     assert all(len(item) <= MAX_TEXT for item in made)
 
 
@@ -137,7 +148,8 @@ def test_a_nested_sequence_is_bounded():
         (http.HTTPStatus.OK, 200),
         (np.float64(0.5), 0.5),
         (np.array(3), 3),
-        (SimpleNamespace(item=lambda: 4), 4),
+        (Decimal("0.5"), 0.5),
+        (SimpleNamespace(item=lambda: 4), None),
         (SimpleNamespace(is_cpu=False, item=lambda: 1 / 0), None),
         (SimpleNamespace(item=lambda: "text"), None),
         (2**63 - 1, 2**63 - 1),
@@ -160,12 +172,15 @@ def test_numbers_are_recognised(value, expected):
 def test_not_a_number_is_a_number():
     """NaN passes: a loss that is NaN must be seen."""
     assert math.isnan(to_number(math.nan))
-    assert math.isnan(clean(np.float32("nan")))
+    assert math.isnan(coerce_attribute(np.float32("nan")))
 
 
 def test_text_is_bounded():
     """Text of any value is cut."""
-    assert len(to_text(["x" * 10_000])) == MAX_TEXT
+    assert len(to_text("x" * 10_000)) == MAX_TEXT
+    assert len(to_text(["x" * 10_000] * 1000)) == MAX_TEXT
+    assert sum(map(len, coerce_attribute(["x" * 10_000] * 100))) == MAX_SEQUENCE
+    assert len(to_name("x" * 10_000)) == MAX_NAME
 
 
 @pytest.mark.parametrize(

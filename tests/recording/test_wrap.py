@@ -11,10 +11,10 @@ import types
 import pytest
 
 import verl_otel
-from verl_otel.recording import wrap
-from verl_otel.recording.site import Site
+from verl_otel.recording import wrapping
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
-from verl_otel.recording.wrap import marked
+from verl_otel.recording.wrapping import marked
 from verl_otel.testing import capture
 
 pytestmark = pytest.mark.usefixtures("wrapping")
@@ -160,7 +160,7 @@ def test_an_async_callable_is_measured_until_it_is_awaited(recorded):
 
     async def work(number):
         await asyncio.sleep(0)
-        assert len(wrap.Store.opened) == 1
+        assert len(wrapping.RECORDER.opened) == 1
         return number
 
     decorated = verl_otel.tool("t")(functools.partial(work, 5))
@@ -175,7 +175,7 @@ def test_the_span_of_an_async_callable_object_lasts_until_it_is_done(recorded):
     class Tool:
         async def __call__(self):
             await asyncio.sleep(0)
-            return len(wrap.Store.opened)
+            return len(wrapping.RECORDER.opened)
 
     assert asyncio.run(verl_otel.tool("t")(Tool())()) == 1
 
@@ -279,7 +279,7 @@ def test_decorated_functions_are_freed(recorded):
 
     def count():
         gc.collect()
-        return sum(type(thing) is Site for thing in gc.get_objects())
+        return sum(type(thing) is CallSite for thing in gc.get_objects())
 
     before = count()
     for number in range(300):
@@ -309,7 +309,7 @@ def test_a_decorator_takes_over_a_function_that_a_hook_wrapped(recorded, asynchr
         return 1
 
     function = coroutine if asynchronous else (lambda: 1)
-    hooked = wrap.wrap(function, Site("worker", "verl.worker hook", hook=True))
+    hooked = wrapping.wrap(function, CallSite("worker", "verl.worker hook", hook=True))
     decorated = verl_otel.update("actor")(hooked)
     assert (asyncio.run(decorated()) if asynchronous else decorated()) == 1
     (span,) = recorded.spans
@@ -330,7 +330,7 @@ def test_a_decorator_takes_over_a_generator_that_a_hook_wrapped(recorded, asynch
     async def consume(generator):
         return [item async for item in generator]
 
-    hooked = wrap.wrap(async_produce if asynchronous else produce, Site("turn", hook=True))
+    hooked = wrapping.wrap(async_produce if asynchronous else produce, CallSite("turn", hook=True))
     generator = verl_otel.span("mine")(hooked)()
     assert (asyncio.run(consume(generator)) if asynchronous else list(generator)) == [1]
     assert [span.name for span in recorded.spans] == ["mine"]
@@ -338,8 +338,8 @@ def test_a_decorator_takes_over_a_generator_that_a_hook_wrapped(recorded, asynch
 
 def test_a_hooked_function_that_nobody_decorates_is_the_hooks(recorded):
     """A function that only a hook has wrapped has the hook's span."""
-    hooked = wrap.wrap(lambda: 1, Site("turn", hook=True))
+    hooked = wrapping.wrap(lambda: 1, CallSite("turn", hook=True))
     assert hooked() == 1
     assert [span.name for span in recorded.spans] == ["verl.turn"]
-    assert isinstance(marked(hooked), Site)
+    assert isinstance(marked(hooked), CallSite)
     assert Span(marked(hooked)).name == "verl.turn"

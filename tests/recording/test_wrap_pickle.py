@@ -8,16 +8,16 @@ import pickle
 import pytest
 
 import verl_otel
-from verl_otel.recording import registry, series
-from verl_otel.recording.site import Site
+from verl_otel.recording import series, series_registry
+from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 
 SENDER = """
     import sys
     import cloudpickle
     import verl_otel
-    from verl_otel.recording import context, wrap
-    from verl_otel.recording.store import Store
+    from verl_otel.recording import context, wrapping
+    from verl_otel.recording.state import RECORDER
 
     LIMIT = 3
     DONE = verl_otel.counter("done")
@@ -55,17 +55,17 @@ SENDER = """
             return {"loss": 0.5}
 
     if sys.argv[2] == "on":
-        context.kernel()
-        Store.on = True
-        wrap.switch(on=True)
+        context.context_access()
+        RECORDER.on = True
+        wrapping.switch(on=True)
     with open(sys.argv[1], "wb") as file:
         cloudpickle.dump([tool, ask, produce, timed, Worker, DONE], file)
 """
 RECEIVER = """
     import asyncio, inspect, json, pickle, sys
     import verl_otel
-    from verl_otel.recording import recorder, wrap
-    from verl_otel.recording.store import Store
+    from verl_otel.recording import collection, wrapping
+    from verl_otel.recording.state import RECORDER
     from verl_otel.testing import capture
 
     def use():
@@ -166,20 +166,20 @@ def test_functions_by_name_record_where_they_arrive(run_python, tmp_path):
 
 
 def parts(site):
-    return {name: getattr(site, name) for name in Site.__slots__}
+    return {name: getattr(site, name) for name in CallSite.__slots__}
 
 
 @pytest.mark.parametrize("hook", [False, True])
 def test_a_site_arrives_as_it_was(hook):
     """A pickled site is the same in everything, and so is a copy with more attributes."""
-    sent = Site(
+    sent = CallSite(
         "tool",
         "execute_tool x",
         attributes={"key": "value"},
         extract=json.loads,
         hook=hook,
-        adopts=not hook,
-        series=registry.histogram("verl.step.duration"),
+        merges_with_parent=not hook,
+        series=series_registry.histogram("verl.step.duration"),
         defaults=frozenset({"key"}),
     )
     assert parts(pickle.loads(pickle.dumps(sent))) == parts(sent)
@@ -190,7 +190,7 @@ def test_a_site_arrives_as_it_was(hook):
 def test_the_users_word_wins_over_what_nobody_said_in_another_process(recorded):
     """A decorated LLM call that was sent as a pickled span leaves the hook's provider, as it does where it was made."""
     sent = pickle.loads(pickle.dumps(verl_otel.llm("qwen")))
-    with Span(Site("llm", hook=True, attributes={"gen_ai.provider.name": "vllm"})), sent:
+    with Span(CallSite("llm", hook=True, attributes={"gen_ai.provider.name": "vllm"})), sent:
         pass
     assert recorded.spans[0].attributes["gen_ai.provider.name"] == "vllm"
 
@@ -200,17 +200,17 @@ def test_an_instrument_asks_for_its_name_where_it_arrives(recorded, monkeypatch)
     done = verl_otel.counter("sent.done", unit="x", description="what")
     done.add(1)
     sent = pickle.dumps(done)
-    monkeypatch.setattr(registry._Registry, "kinds", {"sent.done": series.Histogram})
-    monkeypatch.setattr(registry._Registry, "series", {})
+    monkeypatch.setattr(series_registry._Registry, "kinds", {"sent.done": series.Histogram})
+    monkeypatch.setattr(series_registry._Registry, "series", {})
     arrived = pickle.loads(sent)
     assert arrived._instrument == done._instrument
     arrived.add(1)
-    assert not registry._Registry.series
+    assert not series_registry._Registry.series
 
 
 def test_a_site_that_was_taken_over_arrives_so(recorded):
     """The hook's site of a function that a user has decorated stays silent in other processes, too."""
-    sent = Site("worker", "verl.worker x", hook=True)
+    sent = CallSite("worker", "verl.worker x", hook=True)
     sent.superseded = True
     assert pickle.loads(pickle.dumps(sent)).superseded
 

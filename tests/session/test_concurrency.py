@@ -46,15 +46,15 @@ def run_all(threads):
 
 def scrape(port):
     """The samples of /metrics by name and labels."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
         text = answer.read().decode()
-    found = {}
+    values = {}
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
             key = (sample.name, tuple(sorted(sample.labels.items())))
-            assert key not in found, f"{key} twice in one scrape"
-            found[key] = sample.value
-    return found
+            assert key not in values, f"{key} twice in one scrape"
+            values[key] = sample.value
+    return values
 
 
 def test_totals_are_exact_with_scrapers_and_flushers_under_writers(start):
@@ -119,7 +119,7 @@ def test_two_flushes_at_once_write_no_line_twice(start, monkeypatch):
 def test_a_span_that_comes_while_others_are_taken_is_kept(start):
     """A span of the user that a thread puts down just when a drain takes those before is in the files after the next."""
     files = start(drain_interval=60)
-    waiting = session.current().foreign_spans  # what a thread holds that is between looking it up and adding to it
+    waiting = session.current().user_spans  # what a thread holds that is between looking it up and adding to it
     record = SpanRecord(1, 2, 0, "late", 1, 3, 4, {}, (), (), 0, "", 1, "")
     waiting.append(record._replace(name="early"))
     session.flush()

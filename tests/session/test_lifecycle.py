@@ -11,10 +11,11 @@ import urllib.request
 import pytest
 
 import verl_otel
-from verl_otel import _guard, session
-from verl_otel.recording import recorder
-from verl_otel.recording.store import Store
-from verl_otel.session import sources
+from verl_otel import session
+from verl_otel._internal import error_boundary
+from verl_otel.recording import collection
+from verl_otel.recording.state import RECORDER
+from verl_otel.system import collectors
 
 
 def record(number=1):
@@ -57,8 +58,8 @@ def test_init_after_shutdown_records_again_into_the_new_place(start, tmp_path):
     second = start(run_dir=tmp_path / "again")
     record(3)
     verl_otel.shutdown()
-    assert [each.attributes.get("verl.step.number") for each in first.spans() if each.name == "verl.step"] == [1]
-    assert [each.attributes.get("verl.step.number") for each in second.spans() if each.name == "verl.step"] == [3]
+    assert [span.attributes.get("verl.step.number") for span in first.spans() if span.name == "verl.step"] == [1]
+    assert [span.attributes.get("verl.step.number") for span in second.spans() if span.name == "verl.step"] == [3]
 
 
 def test_a_span_that_ends_after_shutdown_harms_nobody(start):
@@ -77,7 +78,7 @@ def test_a_session_begins_without_the_spans_of_the_one_before(start):
     files = start(run_id="r2")
     record(2)
     verl_otel.shutdown()
-    assert [each.attributes["verl.step.number"] for each in files.spans() if each.name == "verl.step"] == [2]
+    assert [span.attributes["verl.step.number"] for span in files.spans() if span.name == "verl.step"] == [2]
 
 
 def test_a_session_begins_its_totals_at_zero(start):
@@ -98,7 +99,7 @@ def test_init_can_be_told_to_do_nothing(start, monkeypatch, why):
         monkeypatch.setenv("OTEL_SDK_DISABLED", "true")
     files = start(enabled=why != "keyword")
     record()
-    assert not Store.on
+    assert not RECORDER.on
     assert session.current() is None
     verl_otel.shutdown()
     assert not files.folder.exists()
@@ -107,14 +108,14 @@ def test_init_can_be_told_to_do_nothing(start, monkeypatch, why):
 def test_a_switch_of_none_is_as_if_it_were_not_given(start):
     """``init(enabled=None)`` is ``init()``."""
     start(enabled=None)
-    assert Store.on
+    assert RECORDER.on
 
 
 def test_a_wrong_setting_stops_init_before_anything_is_on(start):
     """ConfigError from init leaves recording off and no session behind."""
     with pytest.raises(verl_otel.ConfigError, match="exporters='kafka'"):
         start(exporters="kafka")
-    assert not Store.on
+    assert not RECORDER.on
     assert session.current() is None
 
 
@@ -158,9 +159,9 @@ def test_flush_makes_everything_readable_now(start):
 def test_a_flush_waits_no_longer_than_asked(start, monkeypatch):
     """What a flush has waited for another thread that hands over, it does not wait again for one that folds."""
     start(drain_interval=60)
-    waits, drain = [], recorder.drain
-    monkeypatch.setattr(recorder, "drain", lambda **keywords: waits.append(keywords["wait"]) or drain(**keywords))
-    lock = session.current()._pump_lock
+    waits, drain = [], collection.collect
+    monkeypatch.setattr(collection, "collect", lambda **keywords: waits.append(keywords["wait"]) or drain(**keywords))
+    lock = session.current()._collect_lock
     lock.acquire()
     threading.Timer(0.5, lock.release).start()
     session.flush(30)
@@ -177,10 +178,10 @@ def test_a_failing_drain_reaches_nobody(start, swallow, monkeypatch):
         raise RuntimeError("as told")
 
     with monkeypatch.context() as broken:
-        broken.setattr(recorder, "drain", fail)
+        broken.setattr(collection, "collect", fail)
         session.flush()
         verl_otel.shutdown()
-    assert _guard.counts()["drain"] >= 2
+    assert error_boundary.counts()["drain"] >= 2
     assert files.names() == ["verl.phase.gen", "verl.step"]
 
 
@@ -204,9 +205,9 @@ def test_a_process_that_ends_by_itself_loses_nothing(run, files, tmp_path, endin
     result = run(f"{code}step()\n{ending}\n")
     assert result.code == (3 if "SystemExit" in ending else 1 if "/ 0" in ending else 0)
     expected = 2 if "Timer" in ending else 1
-    found = files(tmp_path / "runs" / "r1")
-    assert found.names() == ["verl.step"] * expected
-    assert found.last("verl.training.steps") == expected
+    run_files = files(tmp_path / "runs" / "r1")
+    assert run_files.names() == ["verl.step"] * expected
+    assert run_files.last("verl.training.steps") == expected
 
 
 def test_the_end_of_a_process_waits_no_longer_than_asked(run):
@@ -269,9 +270,9 @@ for index in range(20):
         pass
 """
     assert run(code, OTEL_TRACES_SAMPLER="always_off").code == 0
-    found = files(tmp_path / "runs" / "r1")
-    assert found.names() == ["verl.trajectory"] * 20, "of a trajectory that is not sampled the files keep the root"
-    assert found.last("verl.rollout.turn.duration") == 20
+    run_files = files(tmp_path / "runs" / "r1")
+    assert run_files.names() == ["verl.trajectory"] * 20, "of a trajectory that is not sampled the files keep the root"
+    assert run_files.last("verl.rollout.turn.duration") == 20
     assert os.environ.get("OTEL_TRACES_SAMPLER") is None
 
 
@@ -279,14 +280,14 @@ def fail(*_, **__):
     raise RuntimeError("as told")
 
 
-@pytest.mark.parametrize("part", ["estimate_recording", "Governor.judge"])
+@pytest.mark.parametrize("part", ["lifecycle.estimate_recording", "components.OverheadLimiter.update"])
 def test_a_failure_does_not_end_the_drain_thread(start, swallow, monkeypatch, wait_for, part):
     """Whatever fails beside the drain itself, what is recorded is drained from then on, too."""
     with monkeypatch.context() as broken:
-        broken.setattr(f"verl_otel.session.lifecycle.{part}", fail)
+        broken.setattr(f"verl_otel.session.{part}", fail)
         files = start()
         record(1)
-        wait_for(lambda: _guard.counts() and files.names())
+        wait_for(lambda: error_boundary.counts() and files.names())
         record(2)
         wait_for(lambda: len(files.names()) == 4)
     verl_otel.shutdown()
@@ -323,11 +324,11 @@ class Hardware:
 
 @pytest.fixture
 def hardware(monkeypatch):
-    monkeypatch.setattr(sources._Readers, "known", {})
-    made = Hardware()
-    sources.add(made)
-    yield made
-    made.gate.set()
+    monkeypatch.setattr(collectors._Registry, "collectors", {})
+    collector = Hardware()
+    collectors.add(collector)
+    yield collector
+    collector.gate.set()
 
 
 def test_what_was_recorded_does_not_wait_for_hardware(start, hardware, wait_for):
@@ -338,7 +339,7 @@ def test_what_was_recorded_does_not_wait_for_hardware(start, hardware, wait_for)
     (exporter,) = session.current().exporters
     _, points = session.current().state.read()
     assert "verl.training.steps" in {point.instrument.name for point in points}
-    exporter.tick()
+    exporter.poll()
     hardware.gate.set()
     wait_for(lambda: "hw.power" in {point.instrument.name for point in session.current().state.read()[1]})
 

@@ -2,15 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's ordinary OpenTelemetry shares our exporters where no provider was set, and is left alone where one was."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "end_to_end"))
-
-from otlp_sink import Sink
+from tests.fakes.otlp_sink import Sink
 
 OWN = """
 import concurrent.futures.thread  # its fork hooks must come before those of a TracerProvider
@@ -67,8 +62,8 @@ for _ in range(50):
 def test_own_counters_end_up_in_our_files(own):
     """The user's instruments are in the files after a flush."""
     work = 'meter.create_counter("my.things").add(7, {"kind": "x"})\nsession.flush()'
-    found = own(work)
-    assert found.last("my.things", kind="x") == 7
+    run_files = own(work)
+    assert run_files.last("my.things", kind="x") == 7
 
 
 def test_own_counters_are_complete_at_the_end(own):
@@ -112,8 +107,8 @@ if not os.fork():
     os._exit(0)
 os.wait()
 """
-    (point,) = (found := own(work)).points("my.things")
-    (step,) = found.spans()
+    (point,) = (run_files := own(work)).points("my.things")
+    (step,) = run_files.spans()
     assert point.value == 7
     assert point.resource["service.instance.id"] == step.resource["service.instance.id"]
 
@@ -182,9 +177,9 @@ verl_otel.init()
 def test_own_spans_do_not_grow_without_bound(own):
     """Spans of the user that wait for a drain are bounded; what is too much is dropped and counted."""
     work = "for number in range(10_500):\n    tracer.start_span(str(number)).end()\nsession.flush()\nsession.flush()"
-    found = own(work, "drain_interval=60")
-    assert found.names() == [str(number) for number in range(10_000)]
-    assert found.last("verl.otel.spans.dropped") == 500
+    run_files = own(work, "drain_interval=60")
+    assert run_files.names() == [str(number) for number in range(10_000)]
+    assert run_files.last("verl.otel.spans.dropped") == 500
 
 
 def test_an_exporter_that_the_user_brings_gets_our_spans(own, tmp_path):
@@ -285,7 +280,7 @@ verl_otel.shutdown()
         asked = {"OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE": "delta"}
         result = run(code, OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint, **asked)
     assert result.code == 0, result.err
-    found = [
+    totals = [
         (metric.sum.aggregation_temporality, metric.sum.data_points[0].as_int)
         for request in sink.metrics
         for group in request.resource_metrics
@@ -293,5 +288,29 @@ verl_otel.shutdown()
         for metric in scope.metrics
         if metric.name == "my.things"
     ]
-    assert found[0] == (2, 7)
-    assert result.err.count("their totals are sent (said once)") == 1
+    assert totals[0] == (2, 7)
+    assert result.err.count("their totals are sent (logged once)") == 1
+
+
+FAILING = """
+try:
+    with tracer.start_as_current_span("outer", attributes={"gen_ai.input.messages": "S3CRET", "url.full": "http://u:S3CRET@h/?S3CRET"}):
+        raise ValueError("S3CRET")
+except ValueError:
+    pass
+"""
+
+
+def test_content_of_own_spans_is_kept_only_when_asked_for(own):
+    """Messages and stacks of exceptions, prompts and queries of the user's own spans obey VERL_OTEL_CAPTURE_CONTENT."""
+    text = "".join(path.read_text() for path in own(FAILING).paths("traces"))
+    assert "S3CRET" not in text
+    assert '"outer"' in text
+    assert "exception.type" in text
+    assert "ValueError" in text
+
+
+def test_content_of_own_spans_is_kept_when_asked_for(own):
+    """With VERL_OTEL_CAPTURE_CONTENT=1 a user's span is stored as it is."""
+    text = "".join(path.read_text() for path in own(FAILING, VERL_OTEL_CAPTURE_CONTENT="1").paths("traces"))
+    assert text.count("S3CRET") >= 5

@@ -5,6 +5,7 @@
 Usage: training_loop.py   (settings by environment, as for a training)
 """
 
+import errno
 import json
 import os
 import time
@@ -22,13 +23,20 @@ def work(seconds):
 
 
 def fill_the_disk():
-    """Have every file of telemetry opened as ``/dev/full``."""
-    real = os.open
+    """Have every write to a file of telemetry fail as on a full disk."""
+    real_open, real_write, handles = os.open, os.write, set()
 
-    def fake(path, flags, *rest, **options):
-        return real("/dev/full" if str(path).endswith(".jsonl") else path, flags, *rest, **options)
+    def fake_open(path, flags, *rest, **options):
+        handle = real_open(path, flags, *rest, **options)
+        (handles.add if str(path).endswith(".jsonl") else handles.discard)(handle)
+        return handle
 
-    os.open = fake
+    def fake_write(handle, data):
+        if handle in handles:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return real_write(handle, data)
+
+    os.open, os.write = fake_open, fake_write
 
 
 def main():

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Make a tiny Qwen2 (115 k parameters), its tokenizer and a toy data set. Nothing is downloaded.
 
-Usage: python cpu_assets.py FOLDER
+Usage: python -m tests.verl_cpu.cpu_assets FOLDER
 """
 
 import json

@@ -279,6 +279,18 @@ def log_rewards(module):
     module.RewardLoopWorker.compute_score = compute_score
 
 
+def order_nodes(first):
+    """Have verl spread its agent loop workers from the nodes that lack verl-otel on (``lacking``), or from the others on (``having``)."""
+    import ray
+
+    original = ray.nodes
+
+    def nodes():
+        return sorted(original(), key=lambda node: ("lacks_verl_otel" in node["Resources"]) != (first == "lacking"))
+
+    ray.nodes = nodes
+
+
 HOOKS = {
     "verl.workers.engine.fsdp.transformer_impl": register_engines,
     "verl.workers.engine_workers": hold_rank,
@@ -295,3 +307,5 @@ LOGS = {
     "verl.experimental.reward_loop.reward_loop": log_rewards,
 }
 sys.meta_path.insert(0, PostImport({**HOOKS, **(LOGS if os.environ.get(cpu_log.FOLDER) else {})}))
+if os.environ.get("CPU_BED_NODES"):
+    order_nodes(os.environ["CPU_BED_NODES"])

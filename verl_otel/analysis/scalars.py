@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Values over the run, in compact columns: 16 bytes a value, so that a long run's scalars fit into memory."""
+"""Scalars over the run in compact columns: 16 bytes per value, so that those of a long run fit into memory."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from array import array
 from collections.abc import Iterable
 from typing import Final
 
-from verl_otel.analysis.facts import Series
-from verl_otel.analysis.otlp import PointRecord
+from verl_otel.analysis.io.otlp_json import PointRecord
+from verl_otel.analysis.model import Series
 
 MAX_SERIES: Final = 5_000
 MAX_POINTS: Final = 10_000
-"""Of one series. Of more every second one is left out, as often as needed; the first and the last one stay."""
+"""Points of one series. Of more, every second one is dropped, repeatedly; the first and the last one stay."""
 _TRAINER: Final = "trainer"
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
@@ -22,7 +22,7 @@ Column = tuple["array[int]", "array[float]"]
 
 
 class Columns:
-    """Series that grow."""
+    """Columns of timestamps and values by series."""
 
     def __init__(self) -> None:
         self._columns: dict[Key, Column] = {}
@@ -30,7 +30,7 @@ class Columns:
         """Values of series beyond `MAX_SERIES`."""
 
     def add(self, points: Iterable[PointRecord], instance: str) -> None:
-        """Take values of one process. Those of others than the trainer get its name as a label: every rank has some."""
+        """Add values of one process. Series of processes other than the trainer get its name as a label: every rank has some."""
         extra = () if instance.startswith(_TRAINER) else (("instance", instance),)
         for point in points:
             column = self._column((point.name, (*point.labels, *extra)))
@@ -41,7 +41,7 @@ class Columns:
             column[1].append(point.value)
 
     def merge(self, other: Columns) -> None:
-        """Take the values of another one."""
+        """Add the values of another instance."""
         self.left_out += other.left_out
         for key, (times, values) in other._columns.items():
             column = self._column(key)
@@ -60,14 +60,14 @@ class Columns:
         return column
 
     def series(self) -> tuple[Series, ...]:
-        """Return all series by name, each in the order of time. Those of the same times share them."""
+        """Return all series by name, each in the order of time. Series with equal timestamps share one tuple of them."""
         shared: dict[tuple[int, ...], tuple[int, ...]] = {}
-        found = []
-        for (name, labels), column in sorted(self._columns.items(), key=lambda each: each[0]):
+        series = []
+        for (name, labels), column in sorted(self._columns.items(), key=lambda item: item[0]):
             times, values = _thin(*_sort(*column))
-            kept = tuple(times)
-            found.append(Series(name, labels, shared.setdefault(kept, kept), tuple(values)))
-        return tuple(found)
+            shown_times = tuple(times)
+            series.append(Series(name, labels, shared.setdefault(shown_times, shown_times), tuple(values)))
+        return tuple(series)
 
 
 def _sort(times: array[int], values: array[float]) -> Column:

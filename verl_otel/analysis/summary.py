@@ -13,30 +13,33 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel.analysis import clocks, digest, events, gaps, reader, slices, workers
-from verl_otel.analysis.clocks import Clock
-from verl_otel.analysis.digest import Context, Digest
-from verl_otel.analysis.facts import Event, Explanation, Series
-from verl_otel.analysis.fold import Fold
-from verl_otel.analysis.packing import unpack
-from verl_otel.analysis.reader import Extent, Process, Writers
-from verl_otel.analysis.slices import Slice
+from verl_otel.analysis import slice_summary
+from verl_otel.analysis.aggregator import Aggregator
+from verl_otel.analysis.io import completeness, events, process_pool, run_files, slices
+from verl_otel.analysis.io.packing import unpack
+from verl_otel.analysis.io.run_files import Extent, Writers
+from verl_otel.analysis.io.slices import Slice
+from verl_otel.analysis.model import Event, Explanation, Process, Series
+from verl_otel.analysis.slice_summary import Context, SliceSummary
+from verl_otel.analysis.traces import clocks
+from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import RUN_STATE
 
 PARALLEL_BYTES: Final = 64 << 20
-"""Runs below this are read by one process: it takes a second, and others would first have to be started."""
+"""Size below which one process reads a run: it takes a second, less than starting others."""
 RUNNING_SECONDS: Final = 15.0
-"""Files that were written so recently belong to a run that is still going."""
+"""A run whose files were written less than this long ago is still running."""
 NO_END: Final = "no end seen"
-"""State of a run of which nobody says that it ended, and that is too old to be going on."""
+"""State of a run whose end was not recorded and that is too old to be running."""
 _STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed"}
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
-"""How much of a long run on several hosts is looked at to find how far their clocks are apart: 16 times 8 MiB."""
+"""Samples from which the clock offsets of a long run on several hosts are estimated: 16 times 8 MiB."""
 
 Progress = Callable[[int, int], None]
-"""Is told how many bytes were read, and of how many."""
+"""Called with the number of bytes read and the total."""
 
 
 def explain(
@@ -49,51 +52,57 @@ def explain(
     """Explain a run.
 
     Args:
-        folders: The run's folder, or one folder for each node.
-        steps: Numbers of steps of which all detail is to be kept; of a short run it is kept of all.
-        progress: Is called after each part that was read.
-        processes: How many processes help; None: as many as there are cores, if the run is long.
+        folders: The folder of the run, or one folder per node.
+        steps: Numbers of steps whose detail is kept; a short run keeps the detail of all steps.
+        progress: Called after each part that was read.
+        processes: Number of worker processes; None: the number of cores if the run is large, else 0.
 
     Raises:
-        FileNotFoundError: A folder does not exist or holds no file of ours.
+        FileNotFoundError: A folder does not exist or contains no file of a run.
     """
-    places = reader.check_folders(folders)
-    manifest = reader.read_manifest(places)
-    paths = reader.find_files(places, "traces")
+    places = run_files.check_folders(folders)
+    manifest = run_files.read_manifest(places)
+    paths = run_files.find_files(places, "traces")
     writers, problems = Writers(), list[str]()
-    _meet(paths, writers)
-    opened = reader.read_open(places, writers, problems)
+    _register_processes(paths, writers)
+    opened = run_files.read_open(places, writers, problems)
     pieces = slices.cut(paths)
-    known = _set_clocks(pieces, writers)
-    hosts = {digest.name_instance(values): str(values.get(attr.HOST_NAME)) for values in writers.resources}
-    open_traces = frozenset(each.span.trace_id for each in opened)
-    context = Context(str(manifest.get("verl.engine", "")), known, open_traces, hosts)
-    fold = Fold(writers, manifest, context, opened, steps)
-    fold.problems += problems
-    metrics = slices.split(reader.find_files(places, "metrics"))
-    sizes = [sum(each.end - each.begin for each in extents) for extents in metrics] + [each.size for each in pieces]
+    host_clocks = _set_clocks(pieces, writers)
+    hosts = {slice_summary.name_instance(values): str(values.get(attr.HOST_NAME)) for values in writers.resources}
+    open_traces = frozenset(open_span.span.trace_id for open_span in opened)
+    context = Context(str(manifest.get("verl.engine", "")), host_clocks, open_traces, hosts)
+    aggregator = Aggregator(writers, manifest, context, opened, steps)
+    aggregator.problems += problems
+    metrics = slices.split(run_files.find_files(places, "metrics"))
+    sizes = [sum(extent.end - extent.begin for extent in extents) for extents in metrics] + [
+        extent.size for extent in pieces
+    ]
     if processes is None:
-        processes = workers.count() if sum(sizes) > PARALLEL_BYTES else 0
-    marks = [0] * len(metrics) + [piece.end_ns for piece in pieces]
+        processes = process_pool.count() if sum(sizes) > PARALLEL_BYTES else 0
+    watermarks = [0] * len(metrics) + [piece.end_ns for piece in pieces]
     with _without_collection():
-        digests = workers.each(partial(_digest, context), [*metrics, *pieces], processes)
-        read = 0
-        for found, size, mark in zip(digests, sizes, marks, strict=True):
-            fold.add(found, mark)
-            read += size
+        summaries = process_pool.map_ordered(partial(_summarise, context), [*metrics, *pieces], processes)
+        bytes_read = 0
+        for summary, size, watermark_ns in zip(summaries, sizes, watermarks, strict=True):
+            aggregator.add(summary, watermark_ns)
+            bytes_read += size
             if progress is not None:
-                progress(read, sum(sizes))
-        fold.finish()
-        return _describe(places, manifest, fold, known)
+                progress(bytes_read, sum(sizes))
+        aggregator.finish()
+        return _describe(places, manifest, aggregator, host_clocks)
 
 
-def _digest(context: Context, task: Slice | Sequence[Extent]) -> Digest:
-    return digest.digest_spans(task, context) if isinstance(task, Slice) else digest.digest_metrics(task)
+def _summarise(context: Context, task: Slice | Sequence[Extent]) -> SliceSummary:
+    return (
+        slice_summary.summarise_spans(task, context)
+        if isinstance(task, Slice)
+        else slice_summary.summarise_metrics(task)
+    )
 
 
 @contextmanager
 def _without_collection() -> Iterator[None]:
-    """Hold the garbage collector: nothing here makes circles, and looking for them takes a third of the time."""
+    """Suspend the garbage collector: nothing here creates cycles, and searching for them takes a third of the time."""
     was_on = gc.isenabled()
     gc.disable()
     try:
@@ -101,25 +110,25 @@ def _without_collection() -> Iterator[None]:
     finally:
         if was_on:
             gc.freeze()
-            gc.unfreeze()  # all that was made is old now, unseen: the next look for circles is not at a million objects
+            gc.unfreeze()  # moves all new objects to the oldest generation, so that the next collection does not scan a million of them
             gc.enable()
 
 
-def _meet(paths: Iterable[Path], writers: Writers) -> None:
-    """Meet the processes of a run: each file begins with what its process knew of itself then, and ends with the rest."""
+def _register_processes(paths: Iterable[Path], writers: Writers) -> None:
+    """Register the processes of a run from the first and the last line of each file: resources are complete in the last one."""
     for path in paths:
         edges = slices.find_ends(path)
-        for process, spans in reader.read_spans(edges, writers, []):
-            writers.saw(process, max((span.end_ns for span in spans), default=0))
+        for process, spans in run_files.read_spans(edges, writers, []):
+            writers.note_alive(process, max((span.end_ns for span in spans), default=0))
 
 
 # -- clocks --
 
 
 def _set_clocks(pieces: Sequence[Slice], writers: Writers) -> dict[str, Clock]:
-    """Return the clock of each host; nothing where there is only one."""
+    """Return the clock of each host; empty where there is only one host."""
     hosts = {str(resource.get(attr.HOST_NAME, "")): resource for resource in writers.resources}
-    if len(hosts) < 2:  # noqa: PLR2004 - nobody to differ from
+    if len(hosts) < 2:  # noqa: PLR2004 - there is no offset to estimate
         return {}
     trainers = [resource for resource in writers.resources if resource.get(attr.ROLE) == "trainer"]
     reference = str((trainers or writers.resources)[0].get(attr.HOST_NAME, ""))
@@ -134,12 +143,12 @@ def _sample(pieces: Sequence[Slice]) -> Iterator[tuple[Extent, ...]]:
     for number in range(_SAMPLES):
         extents = pieces[number * len(pieces) // _SAMPLES].extents
         room = max(1 << 16, _SAMPLE_BYTES // max(1, len(extents)))
-        yield tuple(each._replace(end=min(each.end, each.begin + room)) for each in extents)
+        yield tuple(extent._replace(end=min(extent.end, extent.begin + room)) for extent in extents)
 
 
 def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
     writers = Writers()
-    for process, spans in reader.read_spans(extents, writers, []):
+    for process, spans in run_files.read_spans(extents, writers, []):
         host = str(writers.resources[process].get(attr.HOST_NAME, ""))
         yield from ((span, host) for span in spans)
 
@@ -148,22 +157,22 @@ def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
 
 
 def _describe(
-    folders: Sequence[Path], manifest: Mapping[str, Any], fold: Fold, known: Mapping[str, Clock]
+    folders: Sequence[Path], manifest: Mapping[str, Any], aggregator: Aggregator, host_clocks: Mapping[str, Clock]
 ) -> Explanation:
-    processes = _processes(fold)
-    series = fold.columns.series()
-    if fold.columns.left_out:
-        fold.problems.append(f"{fold.columns.left_out} values of more series than are kept were left out")
-    fold.problems += [
+    processes = _processes(aggregator)
+    series = aggregator.columns.series()
+    if aggregator.columns.left_out:
+        aggregator.problems.append(f"{aggregator.columns.left_out} values of more series than are kept were left out")
+    aggregator.problems += [
         f"clocks: nothing tells how far that of {host} is from the trainer's"
-        for host, clock in known.items()
+        for host, clock in host_clocks.items()
         if not math.isfinite(clock.uncertainty)
     ]
     run_id = manifest.get("run_id") or (processes[0].resource.text(attr.RUN_ID) if processes else folders[0].name)
-    steps, unused = fold.settled_steps()
-    told = events.read(folders, fold.problems)
-    start_ns, end_ns = _bounds(fold, series, told)
-    found = gaps.find(fold.tally, processes, fold.opened, manifest)
+    steps, unused = aggregator.settled_steps()
+    run_events = events.read(folders, aggregator.problems)
+    start_ns, end_ns = _bounds(aggregator, series, run_events)
+    gaps = completeness.find(aggregator.tally, processes, aggregator.opened, manifest)
     return Explanation(
         run_id=str(run_id),
         folders=tuple(map(str, folders)),
@@ -171,40 +180,44 @@ def _describe(
         state=_state(series, manifest, processes),
         start_ns=start_ns,
         end_ns=end_ns,
-        counts=fold.counts(),
+        counts=aggregator.counts(),
         steps=steps,
-        validations=tuple(fold.validations),
-        slowest=tuple(map(unpack, fold.slowest.all())),
-        devices=fold.devices(),
-        events=told,
+        validations=tuple(aggregator.validations),
+        slowest=tuple(map(unpack, aggregator.slowest.all())),
+        devices=aggregator.devices(),
+        events=run_events,
         series=series,
-        gaps=found,
-        problems=tuple(fold.problems),
-        offsets=tuple((host, clock.largest, clock.uncertainty) for host, clock in sorted(known.items())),
+        completeness=gaps,
+        problems=tuple(aggregator.problems),
+        offsets=tuple((host, clock.largest, clock.uncertainty) for host, clock in sorted(host_clocks.items())),
         unused=unused,
     )
 
 
-def _bounds(fold: Fold, series: Iterable[Series], told: Iterable[Event]) -> tuple[int, int]:
-    """Return when a run began and ended; one that has no span yet began with its first sign of life. Zeros: there is none."""
-    if fold.start_ns:
-        return fold.start_ns, fold.end_ns
-    times = [each.time_ns for each in told if each.time_ns]
-    times += [time_ns for each in series if each.times_ns for time_ns in (each.times_ns[0], each.times_ns[-1])]
+def _bounds(aggregator: Aggregator, series: Iterable[Series], run_events: Iterable[Event]) -> tuple[int, int]:
+    """Return the start and end of a run; without spans, those of its events and scalars. Zeros: it has none of them."""
+    if aggregator.start_ns:
+        return aggregator.start_ns, aggregator.end_ns
+    times = [event.time_ns for event in run_events if event.time_ns]
+    times += [time_ns for scalar in series if scalar.times_ns for time_ns in (scalar.times_ns[0], scalar.times_ns[-1])]
     return min(times, default=0), max(times, default=0)
 
 
-def _processes(fold: Fold) -> tuple[Process, ...]:
-    with_open = {each.process for each in fold.opened}
+def _processes(aggregator: Aggregator) -> tuple[Process, ...]:
+    with_open = {open_span.process for open_span in aggregator.opened}
     return tuple(
-        Process(Resource(values), fold.set_clock(index, newest), index not in with_open)
-        for index, (values, newest) in enumerate(zip(fold.writers.resources, fold.writers.newest, strict=True))
+        Process(Resource(values), aggregator.set_clock(index, newest), index not in with_open)
+        for index, (values, newest) in enumerate(
+            zip(aggregator.writers.resources, aggregator.writers.newest, strict=True)
+        )
     )
 
 
 def _state(series: Iterable[Series], manifest: Mapping[str, Any], processes: Iterable[Process]) -> str:
-    """Return how the run ended, as far as it is known: what its trainer said last, what its starter wrote, how old all is."""
-    last = max(((each.times_ns[-1], each.values[-1]) for each in series if each.name == "verl.run.state"), default=None)
+    """Return the state of the run: from its last state metric, its manifest, or the age of its files."""
+    last = max(
+        ((scalar.times_ns[-1], scalar.values[-1]) for scalar in series if scalar.name == RUN_STATE), default=None
+    )
     state = _STATES.get(last[1], NO_END) if last is not None else NO_END
     if state != NO_END:
         return state

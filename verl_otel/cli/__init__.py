@@ -10,21 +10,22 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
+from verl_otel._internal.printable import show_lines
 from verl_otel._version import __version__
 from verl_otel.errors import VerlOtelError
 
-COMMANDS: Final = (
-    "run",
-    "check",
-    "report",
-    "explain",
-    "compare",
-    "discover",
-    "collect",
-    "stack",
-    "collector",
-    "boards",
-)
+COMMANDS: Final = {  # each with the module that implements it
+    "run": "verl_otel.cli.run",
+    "check": "verl_otel.cli.check.command",
+    "report": "verl_otel.cli.report.command",
+    "explain": "verl_otel.cli.explain.command",
+    "compare": "verl_otel.cli.compare.command",
+    "discover": "verl_otel.cli.discover.command",
+    "collect": "verl_otel.cli.collect",
+    "stack": "verl_otel.cli.stack.command",
+    "collector": "verl_otel.cli.collector",
+    "boards": "verl_otel.cli.boards",
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -38,8 +39,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for name in COMMANDS:
-        module = import_module(f"verl_otel.cli.{name}")
+    for name, path in COMMANDS.items():
+        module = import_module(path)
         summary, _, rest = (module.__doc__ or "").partition("\n\n")
         command = commands.add_parser(
             name,
@@ -53,12 +54,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parsed = parser.parse_args(arguments)
     try:
         code = int(parsed.entry(parsed))
-        sys.stdout.flush()  # a reader that has gone is found out here and not when the interpreter ends
+        sys.stdout.flush()  # a closed pipe is detected here instead of at interpreter exit
     except (VerlOtelError, FileNotFoundError) as error:
-        print(f"verl-otel: {error}", file=sys.stderr)
+        print(f"verl-otel: {show_lines(error, longest=5_000)}", file=sys.stderr)
         return 2
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # takes what is still in the buffer
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is still in the buffer
         return 0
     except KeyboardInterrupt:
         return 130

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the Grafana boards, and how Grafana finds them, into a folder.
+"""Write the Grafana boards, their provisioning, and the rules for Prometheus into a folder.
 
-Classic JSON: Grafana 10 to 13 import it by hand or find it by provisioning. Rules and alerts for Prometheus are beside it. Exit code 0: they
-are there. 2: a file would be replaced, or the folder cannot be written; nothing was.
+The boards are classic JSON, which Grafana 10 to 13 import manually or by provisioning.
+
+Exit code: 0 written, 2 a file would be replaced, or the folder cannot be written; then nothing was.
 
 Examples:
   verl-otel boards export grafana
@@ -15,22 +16,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from verl_otel.cli import shipped
+from verl_otel.cli import package_data
 
 if TYPE_CHECKING:
     import argparse
 
 FOLDER: Final = "dashboards"
 KINDS: Final = ("generated", "provisioning", "rules")
-"""Folders that users need; in a checkout the others hold the code that makes them."""
+"""Folders that users need; in a checkout the others hold the code that generates them."""
 
-add_arguments = shipped.add_export
+add_arguments = package_data.add_export
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy the files. Returns 0."""
-    source = shipped.find_folder(FOLDER)
-    names = [name for name in shipped.list_files(source) if name.parts[0] in KINDS]
-    written = shipped.run_export(arguments, source, names)
+    source = package_data.find_folder(FOLDER)
+    names = [name for name in package_data.list_files(source) if name.parts[0] in KINDS]
+    written = package_data.run_export(arguments, source, names)
     print(f"{written}: {sum(name.parts[0] == 'generated' for name in names)} boards in {arguments.folder}")
     return 0

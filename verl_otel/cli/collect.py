@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Fetch the files of a run from all nodes of its Ray cluster into one folder.
+"""Copy the files of a run from all nodes of its Ray cluster into one folder.
 
-RUN is the id of a run, in the run directory of this shell (VERL_OTEL_RUN_DIR, --run-dir) or, while it is going on, wherever its processes
-say; or the path of its folder, the same on every node. Files of a disk that nodes share are fetched once, those of this node are
-copied. A run that is going on is fetched as far as it is. Exit code 0: every node answered. 1: one did not, or no node has
-files of this run; what the others have was fetched.
+RUN is the id of a run, which is searched for in the run directory of this shell (VERL_OTEL_RUN_DIR, --run-dir) and, while the run is active, where its
+processes write; or the path of its folder, if it is the same on every node. Files on a shared disk are copied once. An active run can be copied, too.
+
+Exit code: 0 every node answered, 1 one did not, or no node has files of this run; the files of the others were copied.
 
 Examples:
   verl-otel collect 20261121-093000-a3f2
@@ -24,11 +24,13 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from verl_otel import config
+from verl_otel._internal import private_files, untrusted_files
+from verl_otel._internal.printable import show
+from verl_otel._internal.setting_parsers import parse_name
 from verl_otel.errors import VerlOtelError
-from verl_otel.integrations.ray import collection, discovery
-from verl_otel.integrations.ray.collection import File, Node, NodeError
-from verl_otel.parsers import parse_name
-from verl_otel.session.manifest import NAME as MANIFEST
+from verl_otel.integrations.ray import discovery, run_files
+from verl_otel.integrations.ray.run_files import File, Node, NodeError
+from verl_otel.session.run_manifest import NAME as MANIFEST
 
 _SHOW_EVERY: Final = 0.5
 
@@ -44,24 +46,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fetch what every node has. Returns 1 when a node failed or none has files."""
+    """Fetch the files of every node. Returns 1 when a node failed or none has files."""
     default = _find_default(arguments.run_name, arguments.run_dir)
+    private_files.use_group(config.load().files_group)
     out = (arguments.out or Path(f"collected-{default.name}")).absolute()
     failed = 0
     cluster = discovery.find_cluster(arguments.address)
-    told = collection.find_folders(cluster, default.name)
-    with collection.join(cluster) as ray:
-        nodes = collection.list_nodes(ray)
+    folders_by_node = run_files.find_folders(cluster, default.name)
+    with run_files.join(cluster) as ray:
+        nodes = run_files.list_nodes(ray)
         gathering = Gathering(out, default.name)
         for node in nodes:
-            folders = list(dict.fromkeys([*told.get(node.id, []), str(default)]))
-            if node.is_local and out.resolve() in [Path(each).resolve() for each in folders]:
+            folders = list(dict.fromkeys([*folders_by_node.get(node.id, []), str(default)]))
+            if node.is_local and out.resolve() in [Path(folder).resolve() for folder in folders]:
                 raise VerlOtelError(f"{out} is the run's own folder: give another one with --out")
             try:
                 gathering.fetch(ray, node, folders)
             except NodeError as error:
                 failed += 1
-                print(f"{node.name}: FAILED: {error}")
+                print(f"{show(node.name)}: FAILED: {show(error)}")
     gathering.finish()
     if not gathering.files:
         print(f"no node has files of {default.name} (looked in {default}; --run-dir says where else)")
@@ -72,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _find_default(run_name: str, run_dir: Path | None) -> Path:
-    """Return the folder of the run, where a node has said no other."""
+    """Return the default folder of the run, for nodes that reported no other."""
     if "/" in run_name:
         return Path(run_name).absolute()
     try:
@@ -82,11 +85,11 @@ def _find_default(run_name: str, run_dir: Path | None) -> Path:
 
 
 class Gathering:
-    """The folder that files of many nodes come to.
+    """The folder that files of all nodes are written to.
 
     Args:
-        out: The folder; it is made with the first file.
-        run_id: What the run's record says if no node has one.
+        out: The folder; created with the first file.
+        run_id: Id for the run's manifest if no node has one.
     """
 
     def __init__(self, out: Path, run_id: str) -> None:
@@ -100,15 +103,15 @@ class Gathering:
         self._shown_at = float("-inf")
 
     def fetch(self, ray: Any, node: Node, folders: list[str]) -> None:
-        """Fetch from one node what is not yet here, and say so in a line.
+        """Fetch from one node the files that are not here yet, and print a summary line.
 
         Raises:
             NodeError: The node, or the disk here, failed; files that were complete stay.
         """
         begin, bytes_before, files_before = time.monotonic(), self.bytes, self.files
-        listed = collection.list_files(ray, node, folders)
-        wanted = [each for folder in folders for each in self._choose(folder, listed)]
-        total = sum(each.size for each in wanted)
+        listed = run_files.list_files(ray, node, folders)
+        wanted = [file for folder in folders for file in self._choose(folder, listed)]
+        total = sum(file.size for file in wanted)
         try:
             self._receive(ray, node, wanted, total)
         finally:
@@ -116,15 +119,15 @@ class Gathering:
         shared = len(listed) - len(wanted)
         parts = [f"{self.files - files_before} files", show_bytes(self.bytes - bytes_before)] if wanted else []
         parts += [f"{shared} files{' more' if wanted else ''} are on a disk that was read before"] if shared else []
-        print(f"{node.name}: {', '.join(parts) or 'no files'}, {time.monotonic() - begin:.1f} s")
+        print(f"{show(node.name)}: {', '.join(parts) or 'no files'}, {time.monotonic() - begin:.1f} s")
 
     def _choose(self, folder: str, listed: list[File]) -> list[File]:
-        """Return the files of a folder that are not yet here: on a shared disk those that no other node has shown."""
-        files = [each for each in listed if each.folder == folder]
-        marks = {(each.path, each.inode, each.head) for each in files}
+        """Return the files of a folder that are not here yet: on a shared disk those that no other node has listed."""
+        files = [file for file in listed if file.folder == folder]
+        marks = {(file.path, file.inode, file.head) for file in files}
         if marks & self._seen:
             shown = {path for path, _, _ in self._seen}
-            files = [each for each in files if each.path not in shown]
+            files = [file for file in files if file.path not in shown]
         self._seen |= marks
         return files
 
@@ -133,12 +136,12 @@ class Gathering:
         part: Path | None = None
         done = 0
         try:
-            for file, data in collection.read_files(ray, node, wanted):
+            for file, data in run_files.read_files(ray, node, wanted):
                 if file is not current:
                     self._complete(current, part, node)
-                    current, part = file, None  # complete: nothing to take away if the next one fails
+                    current, part = file, None  # complete: it stays if the next one fails
                     part = self._begin(file)
-                with part.open("ab") as handle:  # type: ignore[union-attr]  # made right above
+                with os.fdopen(private_files.open_private(part), "ab") as handle:  # type: ignore[arg-type]  # made right above
                     handle.write(data)
                 self.bytes += len(data)
                 done += len(data)
@@ -156,7 +159,7 @@ class Gathering:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise NodeError(f"it sent a path outside of the run: {file.path!r}")
         part = self._out / f"{path}.part"
-        part.parent.mkdir(parents=True, exist_ok=True)
+        private_files.make_folder(part.parent)
         part.unlink(missing_ok=True)
         return part
 
@@ -174,26 +177,26 @@ class Gathering:
             *(str(path.with_name(f"{path.stem}@{node.name}{mark}{path.suffix}")) for mark in ("", "-2")),
         ]
         name = next(
-            (each for each in names if each not in self._taken), names[-1]
-        )  # a process of the same name elsewhere
+            (candidate for candidate in names if candidate not in self._taken), names[-1]
+        )  # a process with the same name on another node
         self._taken.add(name)
         part.replace(self._out / name)
 
     def finish(self) -> None:
-        """Write the run's record: every node may know another part of it."""
+        """Write the run's manifest, merged from those of all nodes."""
         if not self._records:
             return
         merged: dict[str, Any] = {}
-        for record in reversed(self._records):  # what this node says wins
+        for record in reversed(self._records):  # this node's values take precedence
             merged |= record
-        attempts = [each for record in self._records if isinstance(each := record.get("attempts"), list)]
+        attempts = [listed for record in self._records if isinstance(listed := record.get("attempts"), list)]
         merged |= {"run_id": self._run_id, "attempts": max(attempts, key=len, default=[])}
-        (self._out / MANIFEST).write_text(json.dumps(merged, indent=1) + "\n", "utf-8")
+        private_files.write_atomically(self._out / MANIFEST, json.dumps(merged, indent=1) + "\n")
 
     def _show(self, node: Node, done: int, total: int) -> None:
         if sys.stderr.isatty() and time.monotonic() - self._shown_at >= _SHOW_EVERY:
             self._shown_at = time.monotonic()
-            text = f"{node.name}: {show_bytes(done)} of {show_bytes(total)}"
+            text = f"{show(node.name)}: {show_bytes(done)} of {show_bytes(total)}"
             print(f"\r{text[: os.get_terminal_size(2).columns - 1]}\033[K", end="", file=sys.stderr, flush=True)
 
     def _clear_line(self) -> None:
@@ -204,14 +207,14 @@ class Gathering:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        found = json.loads(path.read_text("utf-8"))
+        record = untrusted_files.read_json(path)
     except ValueError:
         return {}
-    return found if isinstance(found, dict) else {}
+    return record if isinstance(record, dict) else {}
 
 
 def show_bytes(count: float) -> str:
-    """Return a size as people write it.
+    """Return a size with a unit.
 
     Example:
         "34.1 MiB" of 35756441

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Numbers that options of more than one command take, refused in plain words."""
+"""Types of numeric options that several commands share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import argparse
 
 
 def count(text: str) -> int:
-    """Return a number of things: 0 or more.
+    """Return an integer of at least 0.
 
     Raises:
         argparse.ArgumentTypeError: It is none; the message says what to give.
@@ -17,7 +17,7 @@ def count(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """Return a number of things of which one is needed: 1 or more.
+    """Return an integer of at least 1.
 
     Raises:
         argparse.ArgumentTypeError: It is none; the message says what to give.
@@ -28,5 +28,5 @@ def positive(text: str) -> int:
 def _read(text: str, least: int) -> int:
     value = int(text) if text.isdecimal() else -1
     if value < least:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of that: give {least} or more")
+        raise argparse.ArgumentTypeError(f"{text!r} is not valid: give an integer of {least} or more")
     return value

@@ -2,13 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run a training command with telemetry on.
 
-The command is run as it is, with VERL_OTEL_ENABLED=1 and, for verl before 0.9, VERL_USE_EXTERNAL_MODULES=verl_otel.plugin.
+The command is run unchanged, with VERL_OTEL_ENABLED=1 and, for verl before 0.9, VERL_USE_EXTERNAL_MODULES=verl_otel.plugin.
 
 Examples:
   verl-otel run -- python -m verl.trainer.main_ppo data.train_files=...
   verl-otel run --exporters file,prometheus --run-dir ./runs -- bash train.sh
 
-Arguments metrics.enable_prometheus and metrics.prometheus_port of the command, as older guides have them, become settings.
+The arguments metrics.enable_prometheus and metrics.prometheus_port of the command, which older guides contain, are replaced by settings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from verl_otel import config
-from verl_otel.integrations.symbols import read_version
+from verl_otel.integrations.source_inspection import read_version
 
 ENABLE: Final = "metrics.enable_prometheus"
 PORT: Final = "metrics.prometheus_port"
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--exporters", metavar="LIST", help="otlp, prometheus, file, console or none, separated by commas"
     )
     parser.add_argument("--run-dir", metavar="DIR", help="folder that holds one folder per run")
-    parser.add_argument("--run-id", metavar="ID", help="identity of the run; give the same one when you resume it")
+    parser.add_argument("--run-id", metavar="ID", help="id of the run; use the same one to resume it")
     parser.add_argument("command_line", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="the training command")
 
 
@@ -46,7 +46,7 @@ def run(arguments: argparse.Namespace) -> int:
     command, old = _take_old_keys(command)
     environ = {**os.environ, **_variables(arguments)}
     environ.update(_translate(old, environ))
-    config.load(environ)  # a wrong setting is said now, not hidden in a worker's log
+    config.load(environ)  # a wrong setting is reported now, not hidden in a worker's log
     path = shutil.which(command[0], path=environ.get("PATH"))
     if path is None:
         print(f"verl-otel run: {command[0]}: command not found", file=sys.stderr)
@@ -59,26 +59,26 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _take_old_keys(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command without the keys of older guides, which verl refuses, and what they say."""
-    kept, found = [], {}
+    """Return the command without the keys of older guides, which verl rejects, and the values of these."""
+    kept, old_keys = [], {}
     for argument in command:
         key, separator, value = argument.lstrip("+").partition("=")
         if separator and key in (ENABLE, PORT):
-            found[key] = value
+            old_keys[key] = value
         else:
             kept.append(argument)
-    return kept, found
+    return kept, old_keys
 
 
 def _translate(old: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
-    """Return the settings that the keys of older guides mean; the exporters that were asked for stay."""
-    made = {}
+    """Return the settings that correspond to the keys of older guides; requested exporters stay."""
+    settings = {}
     if old.get(ENABLE, "").strip().lower() in ("true", "1", "yes", "on"):
         exporters = [name for name in environ.get("VERL_OTEL_EXPORTERS", "").split(",") if name.strip()]
-        made["VERL_OTEL_EXPORTERS"] = ",".join([*exporters, "prometheus"])
+        settings["VERL_OTEL_EXPORTERS"] = ",".join([*exporters, "prometheus"])
     if PORT in old:
-        made["VERL_OTEL_PROMETHEUS_PORT"] = old[PORT]
-    return made
+        settings["VERL_OTEL_PROMETHEUS_PORT"] = old[PORT]
+    return settings
 
 
 def _variables(arguments: argparse.Namespace) -> dict[str, str]:
@@ -87,13 +87,13 @@ def _variables(arguments: argparse.Namespace) -> dict[str, str]:
         "VERL_OTEL_RUN_DIR": arguments.run_dir,
         "VERL_OTEL_RUN_ID": arguments.run_id,
     }
-    found = {name: value for name, value in given.items() if value}
-    found["VERL_OTEL_ENABLED"] = "1"
+    variables = {name: value for name, value in given.items() if value}
+    variables["VERL_OTEL_ENABLED"] = "1"
     if _needs_external_module():
         modules = [name for name in os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",") if name]
         if "verl_otel.plugin" not in modules:
-            found["VERL_USE_EXTERNAL_MODULES"] = ",".join([*modules, "verl_otel.plugin"])
-    return found
+            variables["VERL_USE_EXTERNAL_MODULES"] = ",".join([*modules, "verl_otel.plugin"])
+    return variables
 
 
 def _needs_external_module() -> bool:

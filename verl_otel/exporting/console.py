@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Console: one line for each ended trace root, for a look at what happens without any file or service."""
+"""Console exporter: one line for each ended root span, without any file or service."""
 
 from __future__ import annotations
 
@@ -8,15 +8,17 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
-from verl_otel.exporting.exporter import Exporter
+from verl_otel._internal.printable import show
+from verl_otel.exporting.base import Exporter
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import STATUS_ERROR
 
 if TYPE_CHECKING:
-    from verl_otel.exporting.fold import State
+    from verl_otel.exporting.metric_state import MetricState
     from verl_otel.model import Batch, Resource, Scope, SpanRecord
 
 MAX_WAITING: Final = 1000
+MAX_LINE: Final = 2000
 _SHOWN = (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX, attr.REWARD_SCORE, attr.DATA_SOURCE, attr.ERROR_TYPE)
 
 
@@ -30,18 +32,18 @@ class ConsoleExporter(Exporter):
         self._stream = stream
         self._waiting: deque[SpanRecord] = deque(maxlen=MAX_WAITING)
 
-    def open(self, resource: Resource, scope: Scope, state: State) -> None:  # noqa: ARG002 - a line needs the role only
-        """Remember who speaks."""
+    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
+        """Read the role of this process."""
         self._role = resource.text(attr.ROLE, "process")
 
-    def put(self, batch: Batch) -> None:
-        """Keep the roots for the next `tick`."""
+    def consume(self, batch: Batch) -> None:
+        """Queue the root spans for the next `poll`."""
         roots = [span for span in batch.spans if not span.parent_id]
         self.drop("spans", len(self._waiting) + len(roots) - MAX_WAITING, "console queue full")
         self._waiting.extend(roots)
 
-    def tick(self) -> None:
-        """Print what waits."""
+    def poll(self) -> None:
+        """Print the queued spans."""
         stream = self._stream or sys.stderr
         while self._waiting:
             line = _describe(self._role, self._waiting.popleft())
@@ -50,9 +52,9 @@ class ConsoleExporter(Exporter):
             except (OSError, ValueError) as error:  # a closed pipe or stream
                 self.drop("spans", 1, f"cannot print: {type(error).__name__}")
 
-    def flush(self, deadline: float) -> None:  # noqa: ARG002 - printing is not waited for
-        """Print what waits."""
-        self.tick()
+    def flush(self, deadline: float) -> None:  # noqa: ARG002 - printing has no deadline
+        """Print the queued spans."""
+        self.poll()
 
 
 def _describe(role: str, span: SpanRecord) -> str:
@@ -60,4 +62,4 @@ def _describe(role: str, span: SpanRecord) -> str:
     details = " ".join(f"{key.rpartition('.')[2]}={span.attributes[key]}" for key in _SHOWN if key in span.attributes)
     failed = " FAILED" if span.status == STATUS_ERROR else ""
     line = f"verl-otel [{role}] {span.name} {seconds:.3f} s{failed} {details}".rstrip()
-    return "".join(char if char.isprintable() else repr(char)[1:-1] for char in line)
+    return show(line, MAX_LINE)

@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Prometheus ``/metrics``: our points with exemplars, and the user's ordinary instruments, in one registry of our own."""
+"""Prometheus exporter: serves ``/metrics`` with the points of verl-otel, exemplars and the user's OpenTelemetry instruments."""
 
 from __future__ import annotations
 
+import errno
 import inspect
 import json
 from bisect import bisect_left
@@ -12,20 +13,24 @@ from dataclasses import replace
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
-from prometheus_client import CollectorRegistry, start_http_server
+from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar as PrometheusExemplar
 from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
-from verl_otel import _guard
-from verl_otel.exporting.exporter import Exporter
-from verl_otel.exporting.names import label_name, metric_name
-from verl_otel.model import HistogramValue, Instrument, Point, Resource, to_float
+from verl_otel._internal import error_boundary
+from verl_otel._internal.deadline import remaining
+from verl_otel.exporting import fork_locks, http_server
+from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.http_messages import Reply, Request
+from verl_otel.model import HistogramValue, Instrument, Point, Resource, cut, to_float
+from verl_otel.prometheus_names import label_name, metric_name
+from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
 
 if TYPE_CHECKING:
-    from verl_otel.exporting.fold import State
+    from verl_otel.exporting.metric_state import MetricState
     from verl_otel.model import Scope
 
 _SUFFIXES: Final = {
@@ -33,20 +38,22 @@ _SUFFIXES: Final = {
     "counter": ("", "_total", "_created"),
     "histogram": ("", "_bucket", "_count", "_sum", "_created"),
 }
-"""What OpenMetrics reserves for a family beside its name."""
+"""Suffixes that OpenMetrics reserves for a family."""
+MAX_TARGET_LABELS: Final = 30
+"""Resource attributes in ``target_info``, those of verl-otel first. Prometheus rejects a scrape beyond ``label_limit``, 40 as shipped."""
 _TYPES: Final = {"histogram": "histogram", "counter": "counter", "updown": "gauge", "gauge": "gauge"}
 
 
 class PointCollector(Collector):
-    """Shows the folded state to ``prometheus_client``.
+    """Exposes the metric state to ``prometheus_client``.
 
     Args:
         state: The latest points.
         resource: Becomes ``target_info``.
-        refresh: Called before each scrape, so that it shows this moment.
+        refresh: Called before each scrape, which then shows the current values.
     """
 
-    def __init__(self, state: State, resource: Resource, refresh: Callable[[], None]) -> None:
+    def __init__(self, state: MetricState, resource: Resource, refresh: Callable[[], None]) -> None:
         self._state = state
         self._resource = resource
         self._refresh = refresh
@@ -60,7 +67,7 @@ class PointCollector(Collector):
         try:
             self._refresh()
         except Exception as error:
-            _guard.report("scrape", error)
+            error_boundary.record_internal_error("scrape", error)
         yield self._target_info()
         _, points = self._state.read()
         families: dict[tuple[str, str], Metric | None] = {}
@@ -77,26 +84,31 @@ class PointCollector(Collector):
 
     def _target_info(self) -> Metric:
         family = Metric("target", "Resource attributes of this process", "info")
-        labels = {label_name(key): _plain(_to_label(value)) for key, value in self._resource.attributes.items()}
+        labels = {
+            cut(label_name(key), MAX_LABEL_NAME_BYTES): cut(_plain(_to_label(value)), MAX_LABEL_BYTES)
+            for key, value in list(self._resource.attributes.items())[:MAX_TARGET_LABELS]
+        }
         family.add_sample("target_info", labels, 1)
         return family
 
 
 def _family(instrument: Instrument, taken: set[str]) -> Metric | None:
-    """Return the family of an instrument, or None when a name of it belongs to another: the first one stays."""
+    """Return the family of an instrument, or None if one of its names is taken by another family: the first one stays."""
     kind = _TYPES[instrument.kind]
     name = metric_name(instrument)
     name = name.removesuffix("_total") if kind == "counter" else name
     names = {name + suffix for suffix in _SUFFIXES[kind]}
     if names & taken:
-        _guard.say(f"name {name}", "verl-otel: /metrics leaves %r out: its name %s is taken", instrument.name, name)
+        error_boundary.warn_once(
+            f"name {name}", "verl-otel: /metrics leaves %r out: its name %s is taken", instrument.name, name
+        )
         return None
     taken |= names
     return Metric(name, _plain(instrument.description), kind)
 
 
 def _to_label(value: object) -> str:
-    """Return an attribute as a Collector writes it into a label: several values as JSON, as is true and false.
+    """Return an attribute as the Collector writes it into a label: sequences and booleans as JSON.
 
     Example:
         _to_label(("0", "1")) == '["0","1"]'
@@ -107,7 +119,7 @@ def _to_label(value: object) -> str:
 
 
 def _plain(text: str) -> str:
-    """Return text that UTF-8 can hold: lone surrogates become question marks."""
+    """Return text that UTF-8 can encode: lone surrogates become question marks."""
     return text.encode("utf-8", "replace").decode()
 
 
@@ -117,16 +129,16 @@ def _samples(name: str, point: Point) -> Iterator[Sample]:
     if not isinstance(value, HistogramValue):
         yield Sample(name, labels, to_float(value))
         return
-    exemplars = {bisect_left(value.bounds, each.value): each for each in point.exemplars}
+    exemplars = {bisect_left(value.bounds, exemplar.value): exemplar for exemplar in point.exemplars}
     total = 0
     for index, count in enumerate(value.counts):
         total += count
         bound = str(floatToGoString(value.bounds[index])) if index < len(value.bounds) else "+Inf"  # type: ignore[no-untyped-call]  # prometheus_client's own
-        found = exemplars.get(index)
+        recorded = exemplars.get(index)
         exemplar = None
-        if found is not None:
-            ids = {"trace_id": f"{found.trace_id:032x}", "span_id": f"{found.span_id:016x}"}
-            exemplar = PrometheusExemplar(ids, found.value, found.time_ns / 1e9)
+        if recorded is not None:
+            ids = {"trace_id": f"{recorded.trace_id:032x}", "span_id": f"{recorded.span_id:016x}"}
+            exemplar = PrometheusExemplar(ids, recorded.value, recorded.time_ns / 1e9)
         yield Sample(f"{name}_bucket", {**labels, "le": bound}, float(total), None, exemplar)
     yield Sample(f"{name}_count", labels, float(value.samples))
     yield Sample(f"{name}_sum", labels, value.total)
@@ -137,9 +149,9 @@ class PrometheusExporter(Exporter):
 
     Args:
         host: Address to bind to.
-        port: Port; 0 takes a free one.
+        port: Port; 0 takes a free one, as does a port that another process has.
         refresh: Called before each scrape.
-        announce: Told the bound port once it serves.
+        announce: Called with the bound port once it serves.
     """
 
     name = "prometheus"
@@ -152,46 +164,81 @@ class PrometheusExporter(Exporter):
         self._refresh = refresh
         self._announce = announce
         self.registry = CollectorRegistry(auto_describe=False)
-        self._server: Any = None
+        self._server: http_server.Server | None = None
 
-    def open(self, resource: Resource, scope: Scope, state: State) -> None:  # noqa: ARG002 - names carry the scope
-        """Bind and serve. Raises `OSError` when the port is taken."""
+    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
+        """Bind and serve. Raises `OSError` when the address cannot be bound."""
         self.registry.register(PointCollector(state, resource, self._refresh))
-        host, port = self._address
-        self._server, _ = start_http_server(port, addr=host, registry=self.registry)
+        self._server = _bind(self._address, _make_answer(self.registry))
+        self._server.start()
         if self._announce is not None:
             try:
                 self._announce(self.port)
             except BaseException:
-                self._stop()
+                self.close(0.0)
                 raise
 
     @property
     def port(self) -> int:
         """The bound port; 0 before `open`."""
-        return int(self._server.server_port) if self._server is not None else 0
+        return self._server.port if self._server is not None else 0
 
-    def close(self, deadline: float) -> None:  # noqa: ARG002 - closing a listening socket does not wait
-        """Stop serving."""
+    def close(self, deadline: float) -> None:
+        """Stop serving. Waits for a response under way until ``deadline`` (`time.monotonic`), a second at most."""
+        server, self._server = self._server, None
+        if server is not None:
+            server.close(min(remaining(deadline), http_server.CLOSE_SECONDS))
+
+    def after_fork(self) -> None:
+        """Close the inherited sockets, which the parent goes on serving, and replace the locks: a scrape of the parent may hold one."""
+        fork_locks.renew(self.registry)
         if self._server is not None:
-            self._stop()
+            self._server.close_sockets()
 
-    def _stop(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-        self._server = None
 
-    def abandon(self) -> None:
-        """Close the inherited socket: the parent goes on serving it."""
-        if self._server is not None:
-            self._server.socket.close()
+def _bind(address: tuple[str, int], answer: Callable[[Request], Reply]) -> http_server.Server:
+    """Return a server on this port, or on a free one if another process uses it: every process of a run is scraped."""
+    host, port = address
+    try:
+        return http_server.Server(address, answer)
+    except OSError as error:
+        if not port or error.errno != errno.EADDRINUSE:
+            raise
+    server = http_server.Server((host, 0), answer)
+    error_boundary.warn_once(
+        "prometheus port",
+        "verl-otel: VERL_OTEL_PROMETHEUS_PORT=%d is in use on this machine, probably by another process of the run: "
+        "this process serves /metrics on %s, which the targets file lists",
+        port,
+        http_server.show_address(host, server.port),
+    )
+    return server
+
+
+def _make_answer(registry: CollectorRegistry) -> Callable[[Request], Reply]:
+    """Return the handler of scrapes, with the formats and compression of ``prometheus_client``."""
+    app: Any = make_wsgi_app(registry)
+
+    def answer(request: Request) -> Reply:
+        started: list[Any] = []
+        environ = {
+            "REQUEST_METHOD": request.method,
+            "PATH_INFO": request.path,
+            "QUERY_STRING": request.query,
+            "HTTP_ACCEPT": request.headers.get("accept", ""),
+            "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
+        }
+        body = b"".join(app(environ, lambda *values: started.extend(values)))
+        return Reply(int(started[0].partition(" ")[0]), tuple(started[1]), body)
+
+    return answer
 
 
 def make_reader(registry: CollectorRegistry) -> Any:
-    """Return a reader that shows a user's ordinary OpenTelemetry instruments in ``registry``.
+    """Return a reader that exposes the user's OpenTelemetry instruments in ``registry``.
 
-    `opentelemetry-exporter-prometheus` does the work. Kept from it are exponential histograms, which make a whole scrape
-    fail, and added is the suffix ``_ratio`` that the Collector gives to gauges of unit ``1``.
+    Based on `opentelemetry-exporter-prometheus`. Exponential histograms are removed, since they make a whole scrape fail, and gauges of
+    unit ``1`` get the suffix ``_ratio``, as in the Collector.
     """
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
@@ -200,7 +247,7 @@ def make_reader(registry: CollectorRegistry) -> Any:
             registry.unregister(self._collector)
 
         def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-            super()._receive_metrics(_presentable(metrics_data), timeout_millis, **kwargs)
+            super()._receive_metrics(_without_exponential_histograms(metrics_data), timeout_millis, **kwargs)
 
     parameters = inspect.signature(PrometheusMetricReader.__init__).parameters
     options: dict[str, Any] = {"disable_target_info": True}
@@ -219,25 +266,39 @@ def make_reader(registry: CollectorRegistry) -> Any:
 
 
 def _serialise(collector: Any) -> None:
-    """Have one scrape at a time collect: of two, one would show every series twice and the other none."""
+    """Let one scrape at a time collect: of two at once, one would have every series twice and the other none."""
     lock, collect = Lock(), collector.collect
 
     def collect_alone() -> list[Metric]:
         with lock:
-            return list(collect())
+            return [_bound_labels(family) for family in collect()]
 
     collector.collect = collect_alone
 
 
+def _bound_labels(family: Metric) -> Metric:
+    """Return a family with labels within Prometheus's limits: a label that is too long makes the whole scrape fail."""
+    for index, sample in enumerate(family.samples):
+        if (
+            any(len(value) > MAX_LABEL_BYTES // 4 for value in sample.labels.values())
+            or len(sample.labels) > MAX_LABELS
+        ):
+            labels = {
+                key: cut(_plain(value), MAX_LABEL_BYTES) for key, value in list(sample.labels.items())[-MAX_LABELS:]
+            }
+            family.samples[index] = sample._replace(labels=labels)  # the last label is the bound of a bucket
+    return family
+
+
 def _user_name(metric: Any) -> str:
-    """Return the name by our rules, which are the Collector's; the reader adds ``_total`` itself."""
+    """Return the Prometheus name by the Collector's rules; the reader adds ``_total`` itself."""
     monotonic = getattr(metric.data, "is_monotonic", None)
     kind = "counter" if monotonic else "updown" if monotonic is not None else type(metric.data).__name__.lower()
     name = metric_name(Instrument(metric.name, kind, metric.unit or "", ""))
     return name.removesuffix("_total") if kind == "counter" else name
 
 
-def _presentable(data: Any) -> Any:
+def _without_exponential_histograms(data: Any) -> Any:
     from opentelemetry.sdk.metrics.export import ExponentialHistogram
 
     if data is None:
@@ -249,7 +310,7 @@ def _presentable(data: Any) -> Any:
             metrics = []
             for metric in scope.metrics:
                 if isinstance(metric.data, ExponentialHistogram):
-                    _guard.say(
+                    error_boundary.warn_once(
                         f"exponential {metric.name}",
                         "verl-otel: %s is an exponential histogram; /metrics leaves it out",
                         metric.name,

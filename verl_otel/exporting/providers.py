@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The user's ordinary OpenTelemetry: a global provider where there is none, sharing our exporters.
+"""Global OpenTelemetry providers for the user's own instruments, which share the exporters of verl-otel.
 
-A provider that is there already stays: then the user's spans and metrics go where he sends them, and ours where we do.
+A provider that is set already stays: then the user's spans and metrics go to the exporters of that provider only.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import concurrent.futures.thread  # noqa: F401 - its fork hooks must be first: a TracerProvider uses a pool in every child
 from collections.abc import Callable
 from dataclasses import replace
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import metrics, trace
@@ -21,7 +22,9 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from verl_otel.model import NONE_DROPPED, REMOTE, EventRecord, LinkRecord, Scope, SpanRecord
+from verl_otel.exporting import fork_locks
+from verl_otel.model import NONE_DROPPED, REMOTE, EventRecord, LinkRecord, Scope, SpanRecord, WeighedAttributes, cut
+from verl_otel.semconv.metrics import MAX_LABEL_BYTES
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
@@ -29,55 +32,62 @@ if TYPE_CHECKING:
     from verl_otel.model import Attributes, Resource
 
 
+LONG_TEXT: Final = 256
+"""Characters from which a text in the user's own spans counts as a large attribute."""
 _VENDOR: Final = "verl"
 _SCRAPE: Final = "scrape"
-"""Our entry in the trace state of a scrape; those of traces are in `verl_otel.semconv.spans`."""
+"""Entry of verl-otel in the trace state of a scrape; those of traces are in `verl_otel.semconv.spans`."""
 
 
 class Providers:
-    """What was installed, so that it can be flushed. Every part is None where the user's own stands."""
+    """The installed providers. A part is None if the user has set one."""
 
     def __init__(self) -> None:
         self.tracer: TracerProvider | None = None
         self.meter: MeterProvider | None = None
         self.reader: PullReader | None = None
         self.resource: SdkResource | None = None
-        """Who sends now; a provider keeps the one that it was made with."""
+        """Resource of the current session; a provider keeps the one that it was created with."""
         self.readers: tuple[Any, ...] = ()
         """The further readers that see the user's instruments."""
 
     @property
-    def brought(self) -> tuple[Any, ...]:
-        """The span processors that the user has added to our provider."""
-        return tuple(each for each in _processors(self.tracer) if type(each) is not _Forward)
+    def user_processors(self) -> tuple[Any, ...]:
+        """The span processors that the user has added to the installed provider."""
+        return tuple(processor for processor in _processors(self.tracer) if type(processor) is not _Forward)
 
     def flush(self, timeout: float) -> None:
-        """Flush what the user has added to our provider, for at most ``timeout`` seconds, if his processors keep to it."""
+        """Flush the user's processors for at most ``timeout`` seconds, if they observe the limit."""
         if self.tracer is not None:
             self.tracer.force_flush(int(1000 * timeout))
 
     @property
-    def pulled(self) -> tuple[PullReader, ...]:
-        """The readers that collect when asked."""
-        mine = (self.reader,) if self.reader is not None else ()
-        return (*mine, *(each for each in self.readers if isinstance(each, DifferenceReader)))
+    def pull_readers(self) -> tuple[PullReader, ...]:
+        """The readers that collect on request."""
+        own = (self.reader,) if self.reader is not None else ()
+        return (*own, *(reader for reader in self.readers if isinstance(reader, DeltaReader)))
 
 
-_ours = Providers()
-"""What was installed first in this process: a global provider can be set once."""
+_installed = Providers()
+"""The providers that were installed first in this process: a global provider can be set once."""
 
 
 def foreign_provider() -> str:
-    """Return the class of the tracer provider that somebody else has set, or an empty text."""
+    """Return the class of a tracer provider that is not from verl-otel, or an empty text."""
     provider = trace.get_tracer_provider()
     if isinstance(provider, trace.ProxyTracerProvider):
         return ""
     kind = type(provider)
     return (
         ""
-        if any(type(each) is _Forward for each in _processors(provider))
+        if any(type(processor) is _Forward for processor in _processors(provider))
         else f"{kind.__module__}.{kind.__qualname__}"
     )
+
+
+def after_fork() -> None:
+    """Replace the locks of the user's instruments in a forked child: a thread of the parent may have held them."""
+    fork_locks.renew(_installed.meter, _installed.reader, _installed.readers)
 
 
 def install(
@@ -90,50 +100,50 @@ def install(
     """Install global providers where none is set.
 
     Args:
-        resource: Who sends.
-        id_generator: Makes the ids of the user's spans, out of reach of his seeds.
-        on_span: Takes each ended span of the user.
-        on_metrics: Takes his metrics, encoded, whenever `PullReader.collect` is called.
-        readers: More metric readers.
+        resource: The resource of this process.
+        id_generator: Makes the ids of the user's spans, independent of random seeds.
+        on_span: Receives each ended span of the user.
+        on_metrics: Receives the user's metrics, encoded, whenever `PullReader.collect` is called.
+        readers: Further metric readers.
     """
-    made = Providers()
-    sdk_resource = made.resource = SdkResource(dict(resource.attributes))
+    providers = Providers()
+    sdk_resource = providers.resource = SdkResource(dict(resource.attributes))
     for reader in readers:
-        if isinstance(reader, DifferenceReader):
+        if isinstance(reader, DeltaReader):
             reader.serve(reader.take, sdk_resource)
-    if _ours.reader is not None and metrics.get_meter_provider() is _ours.meter:
-        # A second start in this process, or a forked child: the user's instruments go on, to the new callbacks.
-        _ours.reader.serve(on_metrics, sdk_resource)
-        made.reader, made.meter = _ours.reader, _ours.meter
-        made.readers = _exchange_readers(_ours, readers)
+    if _installed.reader is not None and metrics.get_meter_provider() is _installed.meter:
+        # A second session in this process, or a forked child: the user's instruments report to the new callbacks.
+        _installed.reader.serve(on_metrics, sdk_resource)
+        providers.reader, providers.meter = _installed.reader, _installed.meter
+        providers.readers = _exchange_readers(_installed, readers)
     tracer = trace.get_tracer_provider()
-    if tracer is _ours.tracer:
-        made.tracer = _ours.tracer
+    if tracer is _installed.tracer:
+        providers.tracer = _installed.tracer
     elif isinstance(tracer, trace.ProxyTracerProvider):
-        made.tracer = _ours.tracer = TracerProvider(
+        providers.tracer = _installed.tracer = TracerProvider(
             resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False
         )
-        made.tracer.sampler = NoScrapes(made.tracer.sampler)
-        made.tracer.add_span_processor(_Forward(on_span))
-        trace.set_tracer_provider(made.tracer)
+        providers.tracer.sampler = NoScrapes(providers.tracer.sampler)
+        providers.tracer.add_span_processor(_Forward(on_span))
+        trace.set_tracer_provider(providers.tracer)
     if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":  # the API does not export the class
-        made.reader = PullReader()
-        made.reader.serve(on_metrics, sdk_resource)
-        made.meter = MeterProvider(
-            resource=sdk_resource, metric_readers=[made.reader, *readers], shutdown_on_exit=False
+        providers.reader = PullReader()
+        providers.reader.serve(on_metrics, sdk_resource)
+        providers.meter = MeterProvider(
+            resource=sdk_resource, metric_readers=[providers.reader, *readers], shutdown_on_exit=False
         )
-        metrics.set_meter_provider(made.meter)
-        made.readers = readers
-        _ours.reader, _ours.meter, _ours.readers = made.reader, made.meter, readers
-    return made
+        metrics.set_meter_provider(providers.meter)
+        providers.readers = readers
+        _installed.reader, _installed.meter, _installed.readers = providers.reader, providers.meter, readers
+    return providers
 
 
 class NoScrapes(Sampler):
     """Drops a web server's span of a Prometheus scrape, with all below it: an instrumented engine makes one every few seconds.
 
     Everything else is decided by the sampler that was there (``OTEL_TRACES_SAMPLER``). It need not look at a span's parent, so a
-    scrape's trace state says what it is: whatever carries it is part of a scrape. A sampler around the user's, such as
-    ``ParentBased``, would drop more than he wants.
+    scrape's trace state marks its children. A sampler around the user's, such as ``ParentBased``, would drop
+    more than the user wants.
     """
 
     def __init__(self, inner: Sampler) -> None:
@@ -157,28 +167,31 @@ class NoScrapes(Sampler):
         return self._inner.should_sample(parent_context, trace_id, name, kind, attributes, *rest, **more)
 
     def get_description(self) -> str:
-        """Return the name of this sampler and of the one that it asks."""
+        """Return the name of this sampler and of the inner one."""
         return f"NoScrapes({self._inner.get_description()})"
 
 
-def _exchange_readers(ours: Providers, readers: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Have the provider that is there serve the readers of a new session; return those it took (none in older versions)."""
-    add, remove = getattr(ours.meter, "add_metric_reader", None), getattr(ours.meter, "remove_metric_reader", None)
+def _exchange_readers(installed: Providers, readers: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Replace the readers of the installed provider; return the registered ones (none with older versions of the SDK)."""
+    add, remove = (
+        getattr(installed.meter, "add_metric_reader", None),
+        getattr(installed.meter, "remove_metric_reader", None),
+    )
     if add is None or remove is None:
         return ()
-    for reader in ours.readers:
+    for reader in installed.readers:
         remove(reader)
     for reader in readers:
         add(reader)
-    ours.readers = readers
+    installed.readers = readers
     return readers
 
 
 class PullReader(MetricReader):
-    """Collects the user's instruments when asked, on our thread: no thread of its own."""
+    """Collects the user's instruments on request, without a thread of its own."""
 
     def serve(self, on_metrics: Callable[[bytes], None], resource: SdkResource) -> None:
-        """Give what is collected to ``on_metrics``, as of ``resource``: a forked child is not what its parent is."""
+        """Pass collected metrics to ``on_metrics`` with ``resource``, which differs in a forked child."""
         self._on_metrics = on_metrics
         self._resource = resource
 
@@ -187,19 +200,48 @@ class PullReader(MetricReader):
             return
         from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 
-        groups = [replace(each, resource=self._resource) for each in metrics_data.resource_metrics]
+        groups = [replace(_bound_labels(group), resource=self._resource) for group in metrics_data.resource_metrics]
         self._on_metrics(encode_metrics(replace(metrics_data, resource_metrics=groups)).SerializeToString())
 
     def shutdown(self, timeout_millis: float = 30_000, **kwargs: Any) -> None:
         """Do nothing: there is no thread to stop."""
 
 
-class DifferenceReader(PullReader):
-    """Collects differences of the user's instruments, for an exporter that is asked for them.
+def _bound_labels(group: Any) -> Any:
+    """Return metrics with labels within Prometheus's limits: it rejects the whole scrape of a Collector for one long label."""
+    if not any(
+        _is_long(point)
+        for scope in group.scope_metrics
+        for metric in scope.metrics
+        for point in metric.data.data_points
+    ):
+        return group
+    scopes = [replace(scope, metrics=list(map(_bound_metric, scope.metrics))) for scope in group.scope_metrics]
+    return replace(group, scope_metrics=scopes)
+
+
+def _bound_metric(metric: Any) -> Any:
+    points = [replace(point, attributes=_cut_all(point.attributes)) for point in metric.data.data_points]
+    return replace(metric, data=replace(metric.data, data_points=points))
+
+
+def _is_long(point: Any) -> bool:
+    attributes = point.attributes or {}
+    return any(type(value) is str and len(value) > MAX_LABEL_BYTES // 4 for value in attributes.values())
+
+
+def _cut_all(attributes: Any) -> dict[str, Any]:
+    return {
+        key: cut(value, MAX_LABEL_BYTES) if type(value) is str else value for key, value in (attributes or {}).items()
+    }
+
+
+class DeltaReader(PullReader):
+    """Collects deltas of the user's instruments, for an exporter with delta temporality.
 
     Args:
         preference: ``delta`` or ``lowmemory``.
-        on_metrics: Takes what is collected, encoded.
+        on_metrics: Receives the collected metrics, encoded.
     """
 
     def __init__(self, preference: str, on_metrics: Callable[[bytes], None]) -> None:
@@ -229,7 +271,7 @@ class _Forward(SpanProcessor):
         self._on_span(_record(span))
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:  # noqa: ARG002 - nothing waits here
-        """Say that nothing is left; without a word, old versions do not flush the processors behind this one."""
+        """Return True: nothing waits. Old versions of the SDK flush no further processors without it."""
         return True
 
 
@@ -266,7 +308,7 @@ def _record(span: ReadableSpan) -> SpanRecord:
         span.kind.value + 1,
         span.start_time or 0,
         span.end_time or 0,
-        _attributes(span.attributes),
+        _weighed(span.attributes, [*links, *events]),
         links,
         events,
         span.status.status_code.value,
@@ -282,6 +324,17 @@ def _count_dropped(attributes: Any) -> int:
     return int(getattr(attributes, "dropped", 0))
 
 
+def _weighed(given: Any, parts: list[Any]) -> Attributes:
+    """Return the attributes of a span, with the bytes of long texts in them and in its links and events, if any."""
+    own = _attributes(given)
+    weight = 0
+    for attributes in (own, *[part.attributes for part in parts]):
+        for value in attributes.values():
+            items = value if type(value) is tuple else (value,)
+            weight += sum([getsizeof(item) for item in items if type(item) is str and len(item) > LONG_TEXT])
+    return WeighedAttributes(own, weight) if weight else own
+
+
 def _attributes(given: Any) -> Attributes:
-    """Return the SDK's attributes, which it has already checked, as plain data."""
+    """Return attributes of the SDK, which has validated them, as a dictionary."""
     return dict(given or {})

@@ -1,6 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Hooks into verl, Ray and the engines. Each is found at import time, can be undone, and costs detail when it is missing."""
+"""Hooks into verl, Ray and the engines.
+
+A hook is installed when its module is imported, and can be undone. If its symbol is missing, only its data is missing.
+"""
 
 
 def install() -> None:
@@ -18,10 +21,10 @@ def install() -> None:
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import aiohttp, calls, gpu, patch, rl_insight
+    from verl_otel.integrations import aiohttp, gpu, patch, rl_insight, server_spans
 
     rl_insight.uninstall()
     aiohttp.uninstall()
     gpu.uninstall()
     patch.undo_all()
-    calls.clear()
+    server_spans.clear()

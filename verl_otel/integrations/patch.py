@@ -18,13 +18,11 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from verl_otel import _guard
-from verl_otel.recording.span import Span
-from verl_otel.recording.store import Store
-from verl_otel.recording.wrap import marked
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import RECORDER, Span, find_callsite
 
 PATCHED: Final = "__verl_otel_patch__"
-"""Attribute of a replacement, so that nothing is patched twice."""
+"""Attribute of a replacement, which prevents patching twice."""
 
 
 class Hook(NamedTuple):
@@ -32,36 +30,36 @@ class Hook(NamedTuple):
 
     module: str
     symbol: str
-    """What must be there: a function, or ``Class.method``."""
+    """The name to patch: a function, or ``Class.method``."""
     install: Callable[[ModuleType], None]
     gives: str
-    """What a user loses when it is missing."""
+    """What is not recorded when the symbol is missing."""
     since: str = ""
-    """First release that has it, as ``verl 0.9``; an earlier one is not said to lack it."""
+    """First release that has it, as ``verl 0.9``; in an earlier release it is not reported as missing."""
     until: str = ""
-    """First release that has it no more, as ``verl 0.8``; it and later ones are not said to lack it."""
+    """First release without it, as ``verl 0.8``; from this release on it is not reported as missing."""
 
     def is_expected(self) -> bool:
-        """Return whether the installed release should have this place."""
-        from verl_otel.integrations.symbols import is_release
+        """Return whether the installed release should have the symbol."""
+        from verl_otel.integrations.source_inspection import is_release
 
         return is_release(since=self.since, until=self.until)
 
 
 class Undo(NamedTuple):
-    """How one replacement is taken back."""
+    """How to undo one replacement."""
 
     owner: Any
     name: str
     original: Any
-    """What the owner itself had under this name; `_INHERITED` if it had nothing of its own."""
+    """The owner's own attribute before; `_INHERITED` if it had none of its own."""
 
 
 _INHERITED: Final = object()
 _undo: list[Undo] = []
 _waiting: dict[str, list[Hook]] = {}
 status: dict[str, str] = {}
-"""What became of each hook in this process: ``installed``, ``missing`` or ``failed: …``, by ``module:symbol``."""
+"""State of each hook in this process: ``installed``, ``missing`` or ``failed: …``, by ``module:symbol``."""
 
 
 def register(hooks: Iterable[Hook]) -> None:
@@ -94,18 +92,18 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     """Replace ``owner.name`` by ``make(original)``, once.
 
     Raises:
-        AttributeError: There is no such name; the hook then counts as missing.
+        AttributeError: There is no such name; the hook is then reported as missing.
     """
     original = inspect.getattr_static(owner, name)
     function = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
     if getattr(function, PATCHED, False):
         return
-    made = make(function)
-    setattr(made, PATCHED, True)
+    replacement = make(function)
+    setattr(replacement, PATCHED, True)
     if isinstance(owner, ModuleType):
-        # Found by this name, it is pickled as a name, and a process that lacks us takes the host's own function.
-        made.__module__, made.__qualname__ = owner.__name__, name
-    _put(owner, name, type(original)(made) if function is not original else made)
+        # With this name it is pickled by reference, and a process without verl-otel gets the host's own function.
+        replacement.__module__, replacement.__qualname__ = owner.__name__, name
+    _put(owner, name, type(original)(replacement) if function is not original else replacement)
 
 
 def assign(owner: Any, name: str, value: Any) -> None:
@@ -124,6 +122,53 @@ def _put(owner: Any, name: str, value: Any) -> None:
     _undo.append(Undo(owner, name, original))
 
 
+Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
+"""``before(args, kwargs)`` runs before a call; ``args`` holds ``self`` of a method, too."""
+After = Callable[[tuple[Any, ...], dict[str, Any], Any], object]
+"""``after(args, kwargs, result)`` runs after a call that succeeded."""
+
+
+def add_callbacks(location: str, *, before: Before | None = None, after: After | None = None) -> Callable[[Any], Any]:
+    """Return what wraps a function, sync or async, with callbacks around each call; for `replace`.
+
+    Args:
+        location: Name under which errors of the callbacks are reported. They never reach the host.
+        before: Called before the function.
+        after: Called after the function, unless it raised.
+
+    Example:
+        replace(module.Tracking, "log", add_callbacks("scalars", before=_record))
+    """
+
+    def run(callback: Callable[..., object] | None, *arguments: Any) -> None:
+        if callback is not None:
+            with error_boundary.suppress_errors(location):
+                callback(*arguments)
+
+    def wrap(original: Any) -> Any:
+        if inspect.iscoroutinefunction(original):
+
+            @functools.wraps(original)
+            async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+                run(before, args, kwargs)
+                result = await original(*args, **kwargs)
+                run(after, args, kwargs, result)
+                return result
+
+            return async_wrapper
+
+        @functools.wraps(original)
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
+            run(before, args, kwargs)
+            result = original(*args, **kwargs)
+            run(after, args, kwargs, result)
+            return result
+
+        return wrapper
+
+    return wrap
+
+
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], "Span | None"]
 """``begin(self, args, kwargs)`` returns the span of one call, not yet entered, or None for a call of no interest."""
 Finish = Callable[[Span, tuple[Any, ...], dict[str, Any], Any], None]
@@ -131,81 +176,81 @@ Finish = Callable[[Span, tuple[Any, ...], dict[str, Any], Any], None]
 
 
 def wrap_method(owner: Any, name: str, begin: Begin, finish: Finish | None = None) -> None:
-    """Open a span around a method, sync or async. A method that the user decorated is left alone: he knows better."""
+    """Open a span around a method, sync or async. A method that the user has decorated stays unchanged."""
     replace(owner, name, lambda original: make_wrapper(original, begin, finish))
 
 
 def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> Any:
     """Return ``original`` with a span around it."""
-    if marked(original) is not None:
+    if find_callsite(original) is not None:
         return original
-    place = f"{original.__module__}:{original.__qualname__}"
+    location = f"{original.__module__}:{original.__qualname__}"
 
     if inspect.iscoroutinefunction(original):
 
         @functools.wraps(original)
         async def async_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            span = enter(place, begin, self, args, kwargs)
+            span = open_span(location, begin, self, args, kwargs)
             try:
                 result = await original(self, *args, **kwargs)
+                read_result(location, finish, span, args, kwargs, result)
+                close_span(span)
+                return result
             except BaseException as error:
-                leave(span, error)
+                close_span(span, error)
                 raise
-            read(place, finish, span, args, kwargs, result)
-            leave(span)
-            return result
 
         return async_wrapper
 
     @functools.wraps(original)
     def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        span = enter(place, begin, self, args, kwargs)
+        span = open_span(location, begin, self, args, kwargs)
         try:
             result = original(self, *args, **kwargs)
+            read_result(location, finish, span, args, kwargs, result)
+            close_span(span)
+            return result
         except BaseException as error:
-            leave(span, error)
+            close_span(span, error)
             raise
-        read(place, finish, span, args, kwargs, result)
-        leave(span)
-        return result
 
     return wrapper
 
 
-def enter(place: str, begin: Begin, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
-    """Begin the span of one call; None when off, of no interest, or when our own code fails."""
-    if not Store.on:
+def open_span(location: str, begin: Begin, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
+    """Begin the span of one call; None when recording is off, `begin` returns None or our own code fails."""
+    if not RECORDER.on:
         return None
     try:
         span = begin(owner, args, kwargs)
         if span is not None:
             span.__enter__()
     except Exception as error:
-        _guard.report(place, error)
+        error_boundary.record_internal_error(location, error)
         return None
     return span
 
 
-def read(
-    place: str, finish: Finish | None, span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
+def read_result(
+    location: str, finish: Finish | None, span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
 ) -> None:
-    """Let a hook look at the result of a call."""
+    """Call `finish` with the result of a call."""
     if span is None or finish is None:
         return
     try:
-        finish(span.host or span, args, kwargs, result)
+        finish(span.merged_parent or span, args, kwargs, result)
     except Exception as error:
-        _guard.report(place, error)
+        error_boundary.record_internal_error(location, error)
 
 
-def leave(span: Span | None, error: BaseException | None = None) -> None:
+def close_span(span: Span | None, error: BaseException | None = None) -> None:
     """End the span of one call."""
     if span is not None:
         span.close(error)
 
 
 def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:
-    """Return an argument that may have been given by position or by name; None if it was not."""
+    """Return an argument that was passed by position or by name; None if it was not passed."""
     return kwargs.get(name, args[index] if len(args) > index else None)
 
 
@@ -218,14 +263,15 @@ def _install(hook: Hook, module: ModuleType) -> None:
         if not hook.is_expected():
             return
         status[key] = "missing"
-        _guard.say(key, "verl-otel: %s has no %s; without it: %s", hook.module, hook.symbol, hook.gives)
+        error_boundary.warn_once(key, "verl-otel: %s has no %s; without it: %s", hook.module, hook.symbol, hook.gives)
     except Exception as error:
+        error_boundary.may_propagate(error)
         status[key] = f"failed: {type(error).__name__}: {error}"
-        _guard.say(key, "verl-otel: hook %s failed: %r; without it: %s", key, error, hook.gives)
+        error_boundary.warn_once(key, "verl-otel: hook %s failed: %s; without it: %s", key, repr(error), hook.gives)
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds a waiting module by the other finders and has its hooks run right after its body."""
+    """Finds a module that hooks wait for by the other finders, and runs the hooks after the module's body."""
 
     def __init__(self) -> None:
         self._busy: set[str] = set()
@@ -239,14 +285,14 @@ class _Finder(importlib.abc.MetaPathFinder):
         finally:
             self._busy.discard(fullname)
         if spec is not None and hasattr(spec.loader, "exec_module"):
-            spec.loader = _Loader(spec.loader, fullname)  # type: ignore[assignment]  # it is all that the other one is
+            spec.loader = _Loader(spec.loader, fullname)  # type: ignore[assignment]  # it forwards to the original loader
         return spec
 
 
 class _Loader:
-    """Stands in for a module's loader until the module runs, and has its hooks run then.
+    """Replaces a module's loader until the module is executed, and runs its hooks then.
 
-    The other loader is left as it is: it may be a proxy of somebody else, who hands on what is set on it.
+    The original loader is not modified: it may be a proxy that forwards attributes that are set on it.
     """
 
     def __init__(self, loader: Any, fullname: str) -> None:

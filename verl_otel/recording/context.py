@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Where we are: OpenTelemetry's current context, read and set at the price of a context variable.
+"""Fast access to OpenTelemetry's current context.
 
-The OpenTelemetry API is imported by `kernel()` and not before, so that a process with the switch off never loads it.
-OpenTelemetry keeps its context in a private `ContextVar`; using it directly saves about 150 ns a span over
-``attach``/``detach``. It is looked for once; where it is missing the public functions do the same work.
+`context_access` imports the OpenTelemetry API at its first call, so that a process with recording off never loads it. OpenTelemetry keeps
+its context in a private `ContextVar`; using it directly saves about 150 ns a span over ``attach`` and ``detach``. Where that variable is
+missing, the public functions are used.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 
-class Kernel:
-    """The handful of functions that a span needs to enter and leave the current context.
+class ContextAccess:
+    """The functions that a span needs to enter and leave the current context.
 
-    There is one, `KERNEL`, made before OpenTelemetry is imported and filled by `kernel`. Wrappers hold it and not the functions:
+    There is one instance, `CONTEXT`, created before OpenTelemetry is imported and filled by `load`. Wrappers hold it and not its functions:
     context variables cannot be pickled, and Ray pickles by value what a user defines in ``__main__``.
     """
 
@@ -28,64 +28,64 @@ class Kernel:
     set: Callable[[Any], Any]
     """Make a context current and return a token."""
     reset: Callable[[Any], None]
-    """Go back to the context before the token. May raise `ValueError` in another task or thread."""
+    """Restore the context before a token. Raises `ValueError` in another task or thread than the one that set it."""
     key: str
     """The key under which a context holds its span."""
     span_of: Callable[[Any], Any]
     """Return the span of a context (OpenTelemetry's ``get_current_span``)."""
     invalid: Any
-    """OpenTelemetry's span that stands for none."""
+    """OpenTelemetry's invalid span, which stands for no span."""
     private: bool
-    """Whether the private context variable was found."""
+    """Whether the private context variable is used."""
 
     def __init__(self) -> None:
         self.private = False
 
     def __reduce__(self) -> str:
-        return "KERNEL"  # that of the process it arrives in
+        return "CONTEXT"  # unpickled as that of the process it arrives in
 
 
-KERNEL: Final = Kernel()
+CONTEXT: Final = ContextAccess()
 
 
-def kernel() -> Kernel:
-    """Return this process's kernel; import the OpenTelemetry API at the first call."""
-    if not hasattr(KERNEL, "key"):
+def context_access() -> ContextAccess:
+    """Return `CONTEXT`; the first call imports the OpenTelemetry API and fills it."""
+    if not hasattr(CONTEXT, "key"):
         load()
-    return KERNEL
+    return CONTEXT
 
 
 def load() -> None:
-    """Fill the kernel, by OpenTelemetry's private context variable if it is found, else by public functions."""
+    """Fill `CONTEXT` from OpenTelemetry's private context variable if there is one, else from the public functions."""
     from opentelemetry import context, trace
 
-    made = KERNEL
+    access = CONTEXT
     variable = getattr(getattr(context, "_RUNTIME_CONTEXT", None), "_current_context", None)
-    made.private = isinstance(variable, ContextVar)
+    access.private = isinstance(variable, ContextVar)
     if isinstance(variable, ContextVar):
-        made.get, made.set, made.reset = variable.get, variable.set, variable.reset
+        access.get, access.set, access.reset = variable.get, variable.set, variable.reset
     else:
-        # Not `context.detach`: it logs a failure and keeps it to itself.
+        # Not `context.detach`: it logs a failure and does not raise it.
         runtime = getattr(context, "_RUNTIME_CONTEXT", None)
-        made.get, made.set = context.get_current, context.attach
-        made.reset = runtime.detach if runtime is not None else context.detach
-    made.span_of = trace.get_current_span
-    made.invalid = trace.INVALID_SPAN
-    from verl_otel.recording.surface import Surface
+        access.get, access.set = context.get_current, context.attach
+        access.reset = runtime.detach if runtime is not None else context.detach
+    access.span_of = trace.get_current_span
+    access.invalid = trace.INVALID_SPAN
+    from verl_otel.recording.otel_span import OTelSpan
 
-    trace.Span.register(Surface)
-    made.key = span_key()
+    trace.Span.register(OTelSpan)
+    access.key = span_key()
 
 
 def span_key() -> str:
-    """Return the key under which OpenTelemetry's contexts hold the span, found without private names."""
+    """Return the key under which an OpenTelemetry context holds its span, found by public functions only."""
     from opentelemetry import context, trace
 
     return next(iter(trace.set_span_in_context(trace.INVALID_SPAN, context.Context())))
 
 
 def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``function`` such that it runs in the context of this moment, in whatever thread it is called.
+    """Return ``function`` bound to the context of this call, for use in another thread.
 
     Example:
         executor.submit(bind_context(work), item)
@@ -95,6 +95,6 @@ def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
     captured = contextvars.copy_context()
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        return captured.copy().run(function, *args, **kwargs)  # one context cannot be entered twice at a time
+        return captured.copy().run(function, *args, **kwargs)  # a context cannot be entered by two threads at once
 
     return run

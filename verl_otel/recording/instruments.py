@@ -1,21 +1,24 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Instruments that a user names: counters, gauges, histograms and timers, bound to their labels once."""
+"""Instruments of the user: counters, gauges, histograms and timers."""
 
 from __future__ import annotations
 
 import math
 import re
 import time
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
 
-from verl_otel import _guard
-from verl_otel.model import Instrument, Labels
-from verl_otel.recording import registry, series
-from verl_otel.recording.bound import Buffer, bind
-from verl_otel.recording.leaves import Leaf, find_leaf
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_number, to_text
+from verl_otel._internal import error_boundary
+from verl_otel.model import Instrument
+from verl_otel.recording import series, series_registry
+from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number
+from verl_otel.recording.bound_counters import Buffer, bind
+from verl_otel.recording.decorated_objects import decorate
+from verl_otel.recording.labels import make_labels
+from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metrics import METRICS
 
@@ -24,83 +27,93 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 
-Histograms = Union[series.Histogram, Leaf]
-"""Where a timer's durations go."""
+Histograms = Union[series.Histogram, SampledTimer]
+"""Target of the durations of a timer."""
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
 MAX_TIMERS: Final = 500
+MAX_BOUNDS: Final = 256
+"""Bounds of a histogram. Each is a line of every scrape for each series."""
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
 
 
-def valid_name(name: str) -> str:
-    """Return a metric name that OpenTelemetry accepts and that is not one of ours; say so once when it had to change."""
+def valid_name(given: str) -> str:
+    """Return a valid metric name outside the catalogue. Logs once if the name was changed. Never raises."""
+    name = to_name(given)
     valid = name if _NAME.fullmatch(name) else "x" + re.sub(r"[^A-Za-z0-9_.\-/]", "_", name)[:253]
     if valid in METRICS:
         valid = f"user.{valid}"
     if valid != name:
-        _guard.say(f"name {name}", "verl-otel: the metric name %r cannot be used; recorded as %r", name, valid)
+        error_boundary.warn_once(
+            f"name {name}", "verl-otel: the metric name %r cannot be used; recorded as %r", name, valid
+        )
     return valid
 
 
 def valid_bounds(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
-    """Return histogram bounds, rising and finite; the default family of durations if there are none."""
+    """Return histogram bounds, rising, finite and no more than `MAX_BOUNDS`; the default family if there are none. Never raises."""
     if bounds is None:
         return buckets.TINY
-    return tuple(sorted({float(bound) for bound in bounds if math.isfinite(bound)})) or buckets.TINY
+    try:
+        numbers = [to_number(bound) for bound in islice(iter(bounds), MAX_BOUNDS)]
+    except Exception as error:  # not a sequence, or one that raises
+        error_boundary.may_propagate(error)
+        return buckets.TINY
+    finite = {float(number) for number in numbers if number is not None and math.isfinite(number)}
+    return tuple(sorted(finite)) or buckets.TINY
 
 
 def _claim(instrument: Instrument, kind: type[series.Series]) -> bool:
-    """Return whether a name belongs to a kind of instrument, which is settled for good; say once that it does not."""
-    taken = registry.claim(instrument.name, kind)
-    if taken is kind:
+    """Return whether a name belongs to a kind of instrument, which never changes. Logs once if it does not."""
+    owner = series_registry.claim(instrument.name, kind)
+    if owner is kind:
         return True
-    if taken is None:
+    if owner is None:
         message = "verl-otel: more than %d metrics of your own; %r and later ones are not recorded"
-        _guard.say("metrics", message, registry.MAX_METRICS, instrument.name)
+        error_boundary.warn_once("metrics", message, series_registry.MAX_METRICS, instrument.name)
         return False
-    _guard.say(
+    error_boundary.warn_once(
         f"kind {instrument.name}",
         "verl-otel: %r is a %s already; the %s is not recorded",
         instrument.name,
-        taken.__name__.lower(),
+        owner.__name__.lower(),
         instrument.kind,
     )
     return False
 
 
-class _Labelled:
+class _LabelledInstrument:
     """A family of series of one name, found by their labels."""
 
     kind: type[series.Series]
     word: str
 
     def __init__(self, name: str, unit: str, description: str, bounds: tuple[float, ...] = ()) -> None:
-        self._instrument = Instrument(valid_name(name), self.word, unit, description)
+        self._instrument = Instrument(valid_name(name), self.word, to_name(unit), to_name(description))
         self._bounds = bounds
-        self._is_mine: bool | None = None
-        """Whether the name is one of this kind; the first instrument that records decides."""
+        self._owns_name: bool | None = None
+        """Whether the name belongs to this kind; None until the first record."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Made anew where it arrives: there the name may belong to another kind.
+        # Created again after unpickling: there the name may belong to another kind.
         return type(self), (self._instrument.name, self._instrument.unit, self._instrument.description, self._bounds)
 
     def _find(self, labels: dict[str, Any]) -> series.Series | None:
-        if self._is_mine is None:
-            self._is_mine = _claim(self._instrument, self.kind)
-        if not self._is_mine:
+        if self._owns_name is None:
+            self._owns_name = _claim(self._instrument, self.kind)
+        if not self._owns_name:
             return None
-        key: Labels = tuple((name, to_text(value)) for name, value in sorted(labels.items()))
-        return registry.find(self.kind, self._instrument, key, self._bounds)
+        return series_registry.find(self.kind, self._instrument, make_labels(labels), self._bounds)
 
     def _record(self, value: object, labels: dict[str, Any]) -> None:
-        number = to_number(value) if Store.on else None
-        found = self._find(labels) if number is not None else None
-        if found is not None and number is not None:
-            found.record(number)
+        number = to_number(value) if RECORDER.on else None
+        labelled_series = self._find(labels) if number is not None else None
+        if labelled_series is not None and number is not None:
+            labelled_series.record(number)
 
 
-class Counter(_Labelled):
+class Counter(_LabelledInstrument):
     """A sum that only grows. Made by `verl_otel.counter`."""
 
     kind, word = series.Counter, "counter"
@@ -110,12 +123,12 @@ class Counter(_Labelled):
         self._record(value, labels)
 
     def bind(self, **labels: str | int | bool) -> Buffer:
-        """Return one series of it, whose ``add`` costs a small part, for code that adds very often. Plain numbers only."""
-        found = self._find(labels)
-        return bind(found) if isinstance(found, series.Counter) else Buffer()
+        """Return one series, whose ``add`` costs a fraction, for code that adds very often. Plain numbers only."""
+        labelled_series = self._find(labels)
+        return bind(labelled_series) if isinstance(labelled_series, series.Counter) else Buffer()
 
 
-class Histogram(_Labelled):
+class Histogram(_LabelledInstrument):
     """A distribution. Made by `verl_otel.histogram`."""
 
     kind, word = series.Histogram, "histogram"
@@ -125,7 +138,7 @@ class Histogram(_Labelled):
         self._record(value, labels)
 
 
-class Gauge(_Labelled):
+class Gauge(_LabelledInstrument):
     """A last value. Made by `verl_otel.gauge`."""
 
     kind, word = series.Gauge, "gauge"
@@ -151,7 +164,7 @@ class Timer:
     _measured: Histograms
     _start: float
     _around: list[float] | None
-    """The starts of the blocks around this one that it times, too."""
+    """Starts of the enclosing blocks that this timer measures, too."""
 
     def __enter__(self) -> Timer:
         if self._start:
@@ -166,41 +179,43 @@ class Timer:
         self._start = self._around.pop() if self._around else 0.0
         measured = self._measured
         if error is not None:
-            registry.record_failure(measured, seconds, error)
-        elif Store.on:
-            if type(measured) is series.Histogram and len(measured.buffer) < series.CHUNK:
-                measured.buffer.append(seconds)  # what `record` does, without the price of a call
-            else:
-                measured.record(seconds)
+            series_registry.record_failure(measured, seconds, error)
+        elif RECORDER.on:
+            measured.record(seconds)
 
     def __call__(self, function: F) -> F:
-        """Decorate a function."""
-        from verl_otel.recording.wrap import wrap_timed
+        """Decorate a function.
 
-        return wrap_timed(function, self._measured)
+        Raises:
+            TypeError: It is a class, or anything else that would not be what it was.
+        """
+        from verl_otel.recording.wrapping import wrap_timed
+
+        return decorate(function, lambda inner, _: wrap_timed(inner, self._measured))  # type: ignore[no-any-return]  # of its type
 
 
 TIMERS: Final[dict[str, series.Histogram]] = {}
-LEAVES: Final[dict[str, Leaf]] = {}
-"""Where the durations of a timer go, by its name: a block asks for it each time."""
+SAMPLED_TIMERS: Final[dict[str, SampledTimer]] = {}
+"""Targets of timers by name: a block looks its timer up each time."""
 
 
 def find_timed(name: str, description: str, *, span: bool) -> Histograms:
-    """Return where the durations of a timer go; the first few hundred names are found again in `TIMERS` and `LEAVES`.
+    """Return the target of a timer. `TIMERS` and `SAMPLED_TIMERS` cache the first few hundred names.
 
-    Of the leaves there are no more than those: later ones are measured and keep no spans.
+    Further sampled timers are measured and keep no spans.
     """
     histogram = timer_series(name, description)
+    name = histogram.instrument.name if len(name) > MAX_NAME else name
     if not span:
         if len(TIMERS) < MAX_TIMERS:
             TIMERS[name] = histogram
         return histogram
-    if len(LEAVES) >= MAX_TIMERS:
-        _guard.say(
+    if len(SAMPLED_TIMERS) >= MAX_TIMERS:
+        error_boundary.warn_once(
             "leaves", "verl-otel: more than %d timers with spans; %r and later ones are measured only", MAX_TIMERS, name
         )
         return histogram
-    return LEAVES.setdefault(name, find_leaf(histogram))
+    return SAMPLED_TIMERS.setdefault(name, find_sampled_timer(histogram))
 
 
 def make_timer(measured: Histograms) -> Timer:
@@ -214,9 +229,9 @@ def make_timer(measured: Histograms) -> Timer:
 
 def timer_series(name: str, description: str = "") -> series.Histogram:
     """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
-    instrument = Instrument(valid_name(name), "histogram", "s", description)
+    instrument = Instrument(valid_name(name), "histogram", "s", to_name(description))
     if not _claim(instrument, series.Histogram):
-        return series.Histogram(instrument, (), buckets.TINY)  # of nobody's: it is never drained
-    found = registry.find(series.Histogram, instrument, (), buckets.TINY)
-    assert isinstance(found, series.Histogram)  # noqa: S101 - made so above
-    return found
+        return series.Histogram(instrument, (), buckets.TINY)  # not registered: it is never drained
+    histogram = series_registry.find(series.Histogram, instrument, (), buckets.TINY)
+    assert isinstance(histogram, series.Histogram)  # noqa: S101 - made so above
+    return histogram

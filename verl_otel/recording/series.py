@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Series: where measurements wait until somebody folds them.
+"""Series: buffers of measurements and their aggregated state.
 
-A caller appends to a list and goes on. Folding takes whole chunks: sorting 1,000 floats and cutting them at the bounds
-costs 40 ns a value, less than aggregating each one (measured; see docs/decisions/0003-append-buffers.md). Folders are
-serialised by the series' lock, which is only ever *tried* by callers: a signal handler, a garbage collector callback or a ``__del__``
-may record while its own thread folds.
+A caller only appends to a list. Folding aggregates whole chunks: sorting 1,000 floats and cutting them at the bounds costs 40 ns a value,
+less than aggregating each one (see docs/explanation/decisions/0003-append-measurements-and-aggregate-later.md). The lock of the series
+serialises folding; callers only *try* it: a signal handler, a garbage collector callback or a ``__del__`` may record while its own thread
+folds.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from bisect import bisect_left, bisect_right
 from threading import get_ident
 from typing import Final
 
-from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, in_64_bits, to_float
-from verl_otel.recording import bound
-from verl_otel.recording.store import take
-from verl_otel.recording.values import to_number
+from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, fit_64_bits
+from verl_otel.recording import bound_counters
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.state import take
 
-CHUNK: Final = bound.CHUNK
-"""Values in a buffer at which the caller folds them itself, if nobody folds just then."""
+CHUNK: Final = bound_counters.CHUNK
+"""Length of a buffer from which the caller folds it, if no other thread does."""
 CEILING: Final = 8 * CHUNK
-"""Values in a buffer beyond which a measurement is dropped and counted."""
+"""Length of a buffer from which measurements are dropped and counted."""
 _NUMBERS: Final = frozenset({int, float})
 EXEMPLAR_SECONDS: Final = 30.0
-"""How long an exemplar holds its bucket against smaller values: the slowest of the last half minute is shown."""
+"""Seconds for which an exemplar is not replaced by a smaller value of its bucket."""
 
 
 class Series:
-    """What the three kinds share: who they are, and a buffer bounded by the caller."""
+    """Common part of the three kinds: instrument, labels and a bounded buffer."""
 
     __slots__ = ("buffer", "changed", "dropped", "instrument", "labels", "lock", "start_ns", "time_ns")
 
@@ -41,21 +41,21 @@ class Series:
         self.labels = labels
         self.buffer: list[float] = []
         self.lock = threading.Lock()
-        """Held while the buffer is folded. Callers only try it; a thread of ours may wait for it. New in a forked child: its holder
-        does not exist there."""
+        """Held while the buffer is folded. Callers only try it; threads of the session may wait for it. New in a forked child, where the
+        thread that held it does not exist."""
         self.reset()
 
     def reset(self) -> None:
-        """Forget every measurement; wrappers go on holding the series."""
+        """Discard all measurements; wrappers keep the series."""
         self.buffer.clear()
         self.dropped: dict[int, int] = {}
         self.start_ns = time.time_ns()
         self.time_ns = self.start_ns
         self.changed = False
-        """Whether it changed since it was last handed out."""
+        """Whether it changed since the last drain."""
 
     def record(self, value: float) -> None:
-        """Take one measurement. Never blocks, never raises."""
+        """Record one measurement. Never blocks, never raises."""
         buffer = self.buffer
         if len(buffer) < CHUNK:
             buffer.append(value)
@@ -63,14 +63,14 @@ class Series:
             self.spill(value)
 
     def spill(self, value: float) -> None:
-        """Take one measurement although the buffer is full: fold it, or let it grow, or drop the value."""
+        """Record one measurement in a full buffer: fold the buffer, let it grow, or drop the value."""
         buffer = self.buffer
         lock = self.lock
-        if lock.acquire(blocking=False):
-            try:
+        if not lock.locked():
+            # `with` and not `acquire`: a signal handler that raised after `acquire` returned would leave the lock held, and the drain would
+            # never get it. Another thread may take the lock after the check: then this waits for one fold.
+            with lock:
                 self.fold()
-            finally:
-                lock.release()
             buffer.append(value)
         elif len(buffer) < CEILING:
             buffer.append(value)
@@ -80,21 +80,21 @@ class Series:
             self.dropped[thread] = self.dropped.get(thread, 0) + 1
 
     def fold(self) -> None:
-        """Add the buffer to the state. Call under its lock."""
+        """Aggregate the buffer. Call under the lock."""
         raise NotImplementedError
 
     def point(self, time_ns: int) -> Point:
-        """Return the state as of ``time_ns``. Call under its lock, after `fold`."""
+        """Return the aggregated state as of ``time_ns``. Call under the lock, after `fold`."""
         raise NotImplementedError
 
     def __reduce__(self) -> tuple[object, ...]:
-        from verl_otel.recording.registry import find  # the registry of the process it arrives in
+        from verl_otel.recording.series_registry import find  # the registry of the process it arrives in
 
         return find, (type(self), self.instrument, self.labels, getattr(self, "bounds", ()))
 
 
 class Histogram(Series):
-    """A distribution over fixed bounds, with the slowest recent trace of each bucket."""
+    """A distribution over fixed bounds, with the slowest recent exemplar of each bucket."""
 
     __slots__ = ("bounds", "count", "counts", "exemplars", "maximum", "minimum", "total")
 
@@ -103,7 +103,7 @@ class Histogram(Series):
         super().__init__(instrument, labels)
 
     def reset(self) -> None:
-        """Forget every measurement."""
+        """Discard all measurements."""
         super().reset()
         self.counts = [0] * (len(self.bounds) + 1)
         self.count = 0
@@ -142,16 +142,16 @@ class Histogram(Series):
         self.changed = True
 
     def offer(self, exemplar: Exemplar) -> None:
-        """Keep the trace of one measurement if it is the slowest of its bucket lately. Call under the drain lock."""
+        """Keep an exemplar if it is the slowest recent one of its bucket. Call under the drain lock."""
         if self.wants(exemplar.value, exemplar.time_ns):
             self.exemplars[bisect_left(self.bounds, exemplar.value)] = exemplar
 
     def wants(self, value: float, time_ns: int) -> bool:
-        """Return whether a measurement is the slowest of its bucket lately: most are not, and an exemplar need not be made."""
+        """Return whether `offer` would keep an exemplar of this value. It is rare, so callers check before they create one."""
         return self.lacks(value, time_ns) or value >= self.exemplars[bisect_left(self.bounds, value)].value
 
     def lacks(self, value: float, time_ns: int) -> bool:
-        """Return whether the bucket of a measurement shows no trace, or none of lately."""
+        """Return whether the bucket of a value has no recent exemplar."""
         held = self.exemplars.get(bisect_left(self.bounds, value))
         return held is None or time_ns - held.time_ns > EXEMPLAR_SECONDS * 1e9
 
@@ -168,15 +168,15 @@ class Counter(Series):
 
     __slots__ = ("total",)
 
-    buffer: bound.Buffer
+    buffer: bound_counters.Buffer
 
     def __init__(self, instrument: Instrument, labels: Labels) -> None:
         super().__init__(instrument, labels)
-        self.buffer = bound.Buffer()  # nobody else has it yet
+        self.buffer = bound_counters.Buffer()  # no other thread has it yet
         self.buffer.series = self
 
     def reset(self) -> None:
-        """Forget every measurement."""
+        """Discard all measurements."""
         super().reset()
         self.total: float = 0
 
@@ -189,7 +189,7 @@ class Counter(Series):
             added = _add_up(values)
         except OverflowError:  # an integer among floats that no float can hold
             added = _add_up([number for number in map(to_number, values) if number is not None])
-        self.total = _fit(_fit(self.total) + _fit(added))
+        self.total = fit_64_bits(fit_64_bits(self.total) + fit_64_bits(added))
         self.changed = True
 
     def point(self, time_ns: int) -> Point:
@@ -198,7 +198,7 @@ class Counter(Series):
 
 
 def _add_up(values: list[float]) -> float:
-    """Return the sum of what are numbers and not negative. Values of bound counters are what they were given."""
+    """Return the sum of the numbers that are not negative. Values of bound counters are not checked when they are added."""
     if not set(map(type, values)) <= _NUMBERS:
         values = [number for number in map(to_number, values) if number is not None]
     total = sum(values)
@@ -207,18 +207,13 @@ def _add_up(values: list[float]) -> float:
     return total
 
 
-def _fit(number: float) -> float:
-    """Return a number that may be exported: an integer beyond 64 bits becomes a float, infinite beyond all floats."""
-    return number if not isinstance(number, int) or in_64_bits(number) else to_float(number)
-
-
 class Gauge(Series):
     """The last value, with the time at which it was set."""
 
     __slots__ = ("value",)
 
     def reset(self) -> None:
-        """Forget the value."""
+        """Discard the value."""
         super().reset()
         self.value: float | None = None
 

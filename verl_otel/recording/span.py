@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The span: one object that is OpenTelemetry's span, OpenTelemetry's context and our record at once.
+"""The span: one object that is OpenTelemetry's span, OpenTelemetry's context and the record of the drain.
 
-As a context it answers ``get`` and ``copy`` the way OpenTelemetry's own does, so entering a span costs one object and one context
-variable. What its verb measures is read off it by the drain: leaving it costs a clock and giving the context back.
+As a context it implements ``get`` and ``copy`` as OpenTelemetry's own does, so that entering a span costs one object and one context
+variable. The drain derives its metrics: leaving a span costs a clock reading and restoring the context.
 """
 
 from __future__ import annotations
@@ -11,14 +11,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, AttributeValue, LinkRecord
-from verl_otel.recording.context import KERNEL
-from verl_otel.recording.identity import Identity, local_span, without_leaked
-from verl_otel.recording.measures import measure
-from verl_otel.recording.store import Store, count_dropped, find_room
-from verl_otel.recording.surface import LEAKED, MAX_MESSAGE
-from verl_otel.recording.values import error_name, is_cancellation, to_text
+from verl_otel.recording.abandoned_spans import end_interrupted, is_abandoned
+from verl_otel.recording.attribute_values import error_name, is_cancellation, to_message
+from verl_otel.recording.context import CONTEXT
+from verl_otel.recording.decorated_objects import decorate
+from verl_otel.recording.otel_span import LEAKED, MAX_MESSAGE
+from verl_otel.recording.span_context import SpanIdentity, local_span, without_leaked
+from verl_otel.recording.span_metrics import measure
+from verl_otel.recording.state import RECORDER, count_dropped, find_room
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
@@ -26,9 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from types import TracebackType
 
-    from verl_otel.recording.site import Site
+    from verl_otel.recording.callsite import CallSite
 
-__all__ = ["BareSpan", "Span", "begin", "clock", "current", "local_span", "make_span"]
+__all__ = ["BareSpan", "Span", "begin", "clock", "current", "fail", "local_span", "make_span"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -36,86 +38,106 @@ clock = time.perf_counter
 _SUBMITTED: Final = {attr.LINK_TYPE: "submitted_by"}
 
 
-class BareSpan(Identity):
-    """One piece of work, as context manager, decorator and OpenTelemetry span. Without a constructor.
+class BareSpan(SpanIdentity):
+    """A span as context manager, decorator and OpenTelemetry span. Has no constructor.
 
-    CPython 3.11 makes an object 100 ns faster if its class has no ``__init__``: `begin` and `make_span` fill its slots.
+    CPython 3.11 creates an object 100 ns faster if its class has no ``__init__``: `begin` and `make_span` fill the slots.
     """
 
     __slots__ = ("last",)
 
-    last: Site | None
-    """Where the span that was opened last directly inside this one records."""
+    last: CallSite | None
+    """Call site of the child that was opened last."""
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    # -- life cycle --------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Span:
-        """Begin, and become the current span. Returns the span to write to: itself, or the one it became one with."""
-        if self.start or not Store.on:
-            return self._stay_out()
-        site, get, make_current = self.site, KERNEL.get, KERNEL.set
-        outer = get()
-        parent: Any = None
-        if type(outer) is BareSpan and outer.token is not LEAKED:
-            parent = outer
-        elif outer:
-            outer = without_leaked(outer)
-            parent = local_span(outer)
-        if parent is not None:
-            if site.adopts and self._join(parent):
-                return parent  # type: ignore[no-any-return]  # a span, as was looked at above
-            parent.last = site
-        elif site.needs_parent:
-            self.detail.lost = True  # measured only: a phase outside a step is a metric and no span
+    def __enter__(self) -> Span:  # noqa: C901 - a further function would cost a call for every block
+        """Begin and become the current span. Returns the span to write to: itself, or the parent that it merged with."""
+        if self.start or not RECORDER.on:
+            return self._detach_noop()
+        try:
+            site, get, make_current = self.site, CONTEXT.get, CONTEXT.set
+            outer = get()
+            if type(outer) is BareSpan and (outer.site is site or site.spec.root) and is_abandoned(outer):
+                outer.abandon()
+                outer = get()
+            parent: Any = None
+            if type(outer) is BareSpan and outer.token is not LEAKED:
+                parent = outer
+            elif outer:
+                outer = without_leaked(outer)
+                parent = local_span(outer)
+            if parent is not None:
+                if site.merges_with_parent and self._merge_into(parent):
+                    return parent  # type: ignore[no-any-return]  # a span, as `local_span` says
+                parent.last = site
+            elif site.needs_parent:
+                self.detail.unrecorded = True  # measured only: a phase outside a step is no span
+                self.start = clock()
+                return self  # type: ignore[return-value]  # see `begin`
+            self.outer = outer
+            if site.spec.root:
+                self._link_submitter()
+            self.token = make_current(self)
+            if len(RECORDER.begun) < RECORDER.room:
+                RECORDER.begun.append(self)  # type: ignore[arg-type]  # see `begin`
+            else:
+                self.store_or_drop()
             self.start = clock()
             return self  # type: ignore[return-value]  # see `begin`
-        self.outer = outer
-        if site.spec.root:
-            self._link_submitter()
-        self.token = make_current(self)
-        if len(Store.begun) < Store.room:
-            Store.begun.append(self)  # type: ignore[arg-type]  # see `begin`
-        else:
-            self.lose()
-        self.start = clock()
-        return self  # type: ignore[return-value]  # see `begin`
+        except BaseException:
+            self.cancel_entry()
+            raise
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End; an exception marks the span and passes on unchanged."""
-        if error is not None or self._detail is not None or self.stop or not self.start:
-            self._close_fully(error)
-            return
-        self.stop = clock()  # from now on a drain may take it
-        get = KERNEL.get  # a name of its own: CPython 3.11 calls what lies in a slot 20 ns slower than a variable
-        if get() is self:
-            reset, token = KERNEL.reset, self.token
-            self.token = None
-            try:
-                reset(token)
-            except ValueError:
-                self.leave_elsewhere()
-        else:
-            self._leave()
+        """End. An exception is recorded and propagates unchanged."""
+        try:
+            if error is not None or self._detail is not None or self.stop or not self.start:
+                self._close_fully(error)
+                return
+            self.stop = clock()  # a drain may take it from now on
+            get = CONTEXT.get  # a local: CPython 3.11 calls a function in a slot 20 ns slower
+            if get() is self:
+                reset, token = CONTEXT.reset, self.token
+                self.token = None
+                try:
+                    reset(token)
+                except ValueError:
+                    self.restore_outer()
+            else:
+                self._restore_context()
+        except BaseException:
+            self.abort()
+            raise
 
     def __call__(self, function: F) -> F:
-        """Decorate a function: each call is one span. See `verl_otel.recording.wrap.wrap`."""
-        from verl_otel.recording.wrap import wrap
+        """Decorate a function: each call is one span. See `verl_otel.recording.wrapping.wrap`.
 
-        return wrap(function, self.site.with_attributes(self._attributes).for_function(function))
+        Raises:
+            TypeError: ``function`` is a class, or a wrapper would change its type.
+        """
+        from verl_otel.recording.wrapping import wrap
+
+        site = self.site.with_attributes(self._attributes)
+        return decorate(function, lambda inner, named: wrap(inner, site.for_function(named)))  # type: ignore[no-any-return]  # of its type
 
     def close(self, error: BaseException | None = None) -> None:
         """End with or without an error. Never raises."""
         self.__exit__(None, error, None)
 
     def _close_fully(self, error: BaseException | None) -> None:
-        """End with all that may come with it."""
+        """End, handling errors, merged spans and details."""
+        if error is not None:
+            end_interrupted(self, error, BareSpan.__exit__.__code__)
         detail = self._detail
-        if detail is not None and detail.host is not None:
+        if detail is not None and detail.merged_parent is not None:
             if error is not None and not self.site.hook:
-                with _guard.swallowed("measure"):
-                    detail.host.fail(error)  # the hook around it may swallow the exception: say it where it shows
+                with error_boundary.suppress_errors("measure"):
+                    detail.merged_parent.fail(
+                        error
+                    )  # the hook around it may swallow the exception: record it on the exported span
             return
         if not self.start:
             return
@@ -124,95 +146,130 @@ class BareSpan(Identity):
                 self._finish(error)
         finally:
             if self.token is not None:
-                self._leave()
+                self._restore_context()
 
     def _finish(self, error: BaseException | None) -> None:
         stop = clock()
         try:
-            if error is not None and not self._was_told(error):
+            if error is not None and not self._has_recorded(error):
                 self.fail(error)
         except Exception as failure:
-            _guard.report("measure", failure)
+            error_boundary.record_internal_error("measure", failure)
         finally:
-            self.stop = stop  # when everything is said: from now on a drain may take it
-        if self._detail is not None and self._detail.lost:
+            self.stop = stop  # last: a drain may take it from now on
+        if self._detail is not None and self._detail.unrecorded:
             measure(self, self.stop - self.start)  # type: ignore[arg-type]  # see `begin`
 
     def discard(self) -> None:
-        """Make it as if the span had never been opened; call before it ends."""
-        self.detail.lost = True
+        """Exclude the span from recording, as if it had never been opened. Call before it ends."""
+        self.detail.unrecorded = True
         self.stop = clock()
 
-    def _stay_out(self) -> Span:
-        """Do not begin: recording is off, or it has begun before."""
-        if Store.on and self.stop:
+    def cancel_entry(self) -> None:
+        """Undo an entry that was interrupted, wherever that was."""
+        if CONTEXT.get() is self:
+            CONTEXT.set(self.outer)
+        self.token = LEAKED
+        self.start = self.start or clock()
+        self.discard()
+
+    def abort(self) -> None:
+        """End and restore the context after an exit that was interrupted, wherever that was."""
+        if not self.start:
+            return
+        if CONTEXT.get() is self:
+            CONTEXT.set(self.outer)
+            self.token = LEAKED
+        if not self.stop:
+            self.stop = clock()
+
+    def abandon(self) -> None:
+        """Drop an open span that nothing will end; see `verl_otel.recording.abandoned_spans`."""
+        if CONTEXT.get() is self:
+            CONTEXT.set(self.outer)
+        self.token = LEAKED
+        self.drop()
+        self.stop = clock()
+
+    def finish_interrupted(self, error: BaseException) -> None:
+        """End a span whose ``__exit__`` was interrupted before its first instruction."""
+        self._finish(error)
+        self.abort()
+
+    def _detach_noop(self) -> Span:
+        """Return the span without beginning it: recording is off, or the span was entered before."""
+        if RECORDER.on and self.stop:
             message = "verl-otel: %r was entered twice; call the verb again for each block"
-            _guard.say(f"again {self.name}", message, self.name)
+            error_boundary.warn_once(f"again {self.name}", message, self.name)
         return self  # type: ignore[return-value]  # see `begin`
 
-    def lose(self) -> None:
-        """Begin although there is no room: somebody looks for some, or the span is measured when it ends, dropped and counted."""
+    def store_or_drop(self) -> None:
+        """Store a span that begins although there seems to be no room. If there is none, it is dropped, counted and only measured."""
         if find_room(root=self.site.spec.root):
-            Store.begun.append(self)  # type: ignore[arg-type]  # see `begin`
+            RECORDER.begun.append(self)  # type: ignore[arg-type]  # see `begin`
         else:
-            self.forget()
+            self.drop()
 
-    def forget(self) -> None:
-        """Remember it no more: measured when it ends, dropped and counted."""
-        self.detail.lost = True
+    def drop(self) -> None:
+        """Drop and count the span; it is measured when it ends."""
+        self.detail.unrecorded = True
         count_dropped()
 
-    def _was_told(self, error: BaseException) -> bool:
-        """Return whether the span that became one with us has said this already."""
+    def _has_recorded(self, error: BaseException) -> bool:
+        """Return whether a merged child has recorded this error already."""
         detail = self._detail
-        return detail is not None and detail.adopter is not None and self.error == error_name(error)
+        return detail is not None and detail.merged_child is not None and self.error == error_name(error)
 
-    def _leave(self) -> None:
-        """Give the context back, if it is still ours to give (an async generator may be closed by another task)."""
+    def _restore_context(self) -> None:
+        """Restore the context, unless this span is not current (another task may close an async generator)."""
+        inner = CONTEXT.get()
+        while type(inner) is BareSpan and inner is not self and is_abandoned(inner):
+            inner.abandon()
+            inner = CONTEXT.get()
         token, self.token = self.token, None
-        if token is LEAKED or KERNEL.get() is not self:
-            Store.misplaced += token is not LEAKED
+        if token is LEAKED or CONTEXT.get() is not self:
+            RECORDER.misplaced += token is not LEAKED
             self.token = LEAKED
             return
         try:
-            KERNEL.reset(token)
+            CONTEXT.reset(token)
         except ValueError:
-            self.leave_elsewhere()
+            self.restore_outer()
 
-    def leave_elsewhere(self) -> None:
-        """Give the context back in a task or thread whose context was copied from the one that we were entered in."""
-        KERNEL.set(self.outer)
+    def restore_outer(self) -> None:
+        """Restore the context in a task or thread whose context is a copy of the one in which the span was entered."""
+        CONTEXT.set(self.outer)
         self.token = LEAKED
 
-    def _join(self, parent: Span) -> bool:
-        """Become one with ``parent`` if a hook and a decorator opened the two for the same piece of work."""
-        mine, other = self.site, parent.site
-        same = mine.spec is other.spec and (
-            mine.name == other.name if mine.spec.verb == "phase" else mine.hook is not other.hook
+    def _merge_into(self, parent: Span) -> bool:
+        """Merge with ``parent`` if a hook and a decorator opened the two for the same work; return whether they are merged."""
+        site, parent_site = self.site, parent.site
+        same = site.spec is parent_site.spec and (
+            site.name == parent_site.name if site.spec.verb == "phase" else site.hook is not parent_site.hook
         )
-        if not same or parent.stop or parent.detail.adopter is not None:
+        if not same or parent.stop or parent.detail.merged_child is not None:
             return False
-        parent.detail.adopter = self  # type: ignore[assignment]  # see `begin`
-        self.detail.host = parent
-        said = {key: value for key, value in mine.attributes.items() if key not in mine.defaults}
-        said.update(self._attributes or {})
-        if mine.hook:
-            said = {key: value for key, value in said.items() if key not in parent.attributes}
-        elif mine.spec.verb == "tool" or attr.GEN_AI_MODEL in said:
+        parent.detail.merged_child = self  # type: ignore[assignment]  # see `begin`
+        self.detail.merged_parent = parent
+        attributes = {key: value for key, value in site.attributes.items() if key not in site.defaults}
+        attributes.update(self._attributes or {})
+        if site.hook:
+            attributes = {key: value for key, value in attributes.items() if key not in parent.attributes}
+        elif site.spec.verb == "tool" or attr.GEN_AI_MODEL in attributes:
             parent.detail.name = self.name
-        parent.set_attributes(said)
+        parent.set_attributes(attributes)
         return True
 
     def _link_submitter(self) -> None:
         if self.site.spec.verb == "trajectory":
-            context = KERNEL.span_of(self.outer).get_span_context()
+            context = CONTEXT.span_of(self.outer).get_span_context()
             if context.is_valid:
                 state = context.trace_state.to_header() if context.trace_state else ""
                 flags = REMOTE if context.is_remote else 0
                 self.link_record(LinkRecord(context.trace_id, context.span_id, _SUBMITTED, state, flags))
 
     def fail(self, error: BaseException) -> None:
-        """Say that the work failed, or that it was cancelled."""
+        """Record that the work failed or was cancelled."""
         name = error_name(error)
         if is_cancellation(error):
             self.set_attribute(attr.OUTCOME, "cancelled")
@@ -222,16 +279,16 @@ class BareSpan(Identity):
         detail.status = semconv.STATUS_ERROR
         self.set_attribute(attr.ERROR_TYPE, name)
         self.record_exception(error)
-        if Store.capture_content:
-            detail.message = to_text(error)[:MAX_MESSAGE]
+        if RECORDER.capture_content:
+            self._keep_message(to_message(error)[:MAX_MESSAGE])
 
-    # -- what is known of it ---------------------------------------------------------------------------------------------
+    # -- properties --------------------------------------------------------------------------------------------
 
     @property
-    def host(self) -> Span | None:
-        """The span that this one became one with, if any."""
+    def merged_parent(self) -> Span | None:
+        """The parent that this span merged with, if any."""
         detail = self._detail
-        return detail.host if detail is not None else None
+        return detail.merged_parent if detail is not None else None
 
     @property
     def error(self) -> str:
@@ -247,20 +304,20 @@ class BareSpan(Identity):
 
     @property
     def attributes(self) -> Mapping[str, AttributeValue]:
-        """Everything set so far, the call's own values over those of the decorator."""
+        """All attributes; those of the call take precedence over those of the call site."""
         own = self._attributes
         return {**self.site.attributes, **own} if own else self.site.attributes
 
-    def end(self, end_time: int | None = None) -> None:  # noqa: ARG002 - ours always ends now
+    def end(self, end_time: int | None = None) -> None:  # noqa: ARG002 - OpenTelemetry's signature; the end is always now
         """End the span; it stays current until its ``with`` or function is left."""
         if self.start and not self.stop:
             self._finish(None)
 
 
 class Span(BareSpan):
-    """One piece of work, made by the verbs (`verl_otel.phase` and its kin).
+    """A span as the verbs return it (`verl_otel.phase` and the others).
 
-    What its call returns is a `BareSpan`; this class is what type hints say.
+    Its instances are of class `BareSpan`; this class is for type hints.
 
     Example:
         with verl_otel.tool("python") as span:
@@ -269,16 +326,19 @@ class Span(BareSpan):
 
     __slots__ = ()
 
-    def __new__(cls, site: Site, attributes: dict[str, AttributeValue] | None = None) -> Span:
+    def __new__(cls, site: CallSite, attributes: dict[str, AttributeValue] | None = None) -> Span:
         """Return a span that has not begun."""
-        return make_span(site, attributes)
+        span = make_span(site)
+        if attributes:
+            span.set_attributes(attributes)
+        return span
 
-    def __init__(self, site: Site, attributes: dict[str, AttributeValue] | None = None) -> None:
+    def __init__(self, site: CallSite, attributes: dict[str, AttributeValue] | None = None) -> None:
         raise NotImplementedError  # for type checkers
 
 
-def make_span(site: Site, attributes: dict[str, AttributeValue] | None = None) -> Span:
-    """Return a span that has not begun: `Span`, a little faster."""
+def make_span(site: CallSite, attributes: dict[str, AttributeValue] | None = None) -> Span:
+    """Return a span that has not begun. A little faster than `Span`."""
     span: Any = BareSpan()
     span.site = site
     span._attributes = attributes
@@ -287,44 +347,41 @@ def make_span(site: Site, attributes: dict[str, AttributeValue] | None = None) -
     return span  # type: ignore[no-any-return]  # as in `begin`
 
 
-def begin(site: Site) -> Span:
-    """Begin the span of one call of a decorated function.
+def begin(span: Any, site: CallSite) -> None:
+    """Begin the span of one call of a decorated function, whatever the current context.
 
-    The short way of `make_span` and ``__enter__`` for what nearly every call is: the span around it is ours and open, or there
-    is none. Everything else goes the long way.
+    The caller has created the span and holds it: `fail` can undo what has happened if this is interrupted.
+
+    Args:
+        span: A `BareSpan` with empty slots.
+        site: Its call site.
     """
-    get, make_current = KERNEL.get, KERNEL.set
-    outer = get()
-    known = type(outer) is BareSpan
-    if site.spec.root or site.superseded or (outer.token is LEAKED if known else outer or site.needs_parent):
-        return _begin_fully(site)
-    if known:
-        if site.adopts and outer.site.spec is site.spec:
-            return _begin_fully(site)
-        outer.last = site
-    span: Any = BareSpan()  # typed as the class with a constructor, which is all that they differ in
     span.site = site
-    span.outer = outer
-    # Everything has a value before it is current: a signal handler may look at it then.
-    span._attributes = span._detail = span.ids = span.last = span.token = None
+    span._attributes = span._detail = span.ids = span.outer = span.last = None
     span.start = span.stop = 0.0
-    span.token = make_current(span)
-    begun = Store.begun
-    if len(begun) < Store.room:
-        begun.append(span)
-    else:
-        span.lose()
-    span.start = clock()
-    return span  # type: ignore[no-any-return]  # typed as the class with a constructor: that is all that they differ in
-
-
-def _begin_fully(site: Site) -> Span:
-    span = make_span(site)
+    span.token = None
     if not site.superseded:
         span.__enter__()
-    return span
+
+
+def fail(span: Any, error: BaseException) -> None:
+    """End the span of a decorated call that raised, or whose wrapper was interrupted. May be called again.
+
+    Args:
+        span: The span; None or a span with empty slots if the wrapper was interrupted before it began.
+        error: The exception.
+    """
+    if not hasattr(span, "token"):  # the slot that is filled last: the span has not begun
+        return
+    if not span.start and span.merged_parent is None:
+        span.cancel_entry()
+        return
+    try:
+        span.close(error)
+    finally:
+        span.abort()
 
 
 def current() -> Span | None:
-    """Return the current span if it is one of ours."""
-    return local_span(without_leaked(KERNEL.get())) if Store.on else None
+    """Return the current span if it is a verl-otel span."""
+    return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None

@@ -10,7 +10,6 @@ from typing import Final
 
 # -- what identifies a piece of work (spans only: these never become labels) --
 STEP_NUMBER: Final = "verl.step.number"
-EPOCH: Final = "verl.epoch"
 SAMPLE_UID: Final = "verl.sample.uid"
 ROLLOUT_INDEX: Final = "verl.rollout.index"
 TURN_INDEX: Final = "verl.turn.index"
@@ -26,6 +25,10 @@ SLOWEST_SECONDS: Final = "verl.slowest.duration"
 SAMPLES: Final = "verl.samples"
 PROMPTS: Final = "verl.prompts"
 METRIC: Final = "verl.metric"
+MODEL: Final = "verl.model"
+ENGINE: Final = "verl.engine"
+NODES: Final = "verl.nodes"
+GPUS: Final = "verl.gpus"
 LIMIT: Final = "verl.limit.name"
 LINK_TYPE: Final = "verl.link.type"
 WEIGHT_SYNC_BACKEND: Final = "verl.weight_sync.backend"
@@ -111,6 +114,7 @@ STALL_AGE: Final = "verl.stall.age"
 
 # -- own health --
 REASON: Final = "reason"
+EXPORTER: Final = "exporter"
 
 # -- conventions of others --
 ERROR_TYPE: Final = "error.type"
@@ -135,6 +139,8 @@ RUN_ATTEMPT: Final = "verl.run.attempt"
 PROJECT: Final = "verl.project"
 EXPERIMENT: Final = "verl.experiment"
 ROLE: Final = "verl.role"
+INDEX: Final = "verl.index"
+"""Number of a process among those of its role; it becomes a part of ``service.instance.id``."""
 VERL_VERSION: Final = "verl.version"
 HOST_NAME: Final = "host.name"
 PROCESS_ID: Final = "process.pid"

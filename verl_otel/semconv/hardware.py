@@ -9,11 +9,12 @@ hosts begin at 0 when a process begins to read them, not when the driver was loa
 from typing import Final
 
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.specs import MetricSpec
 
 ROWS: Final = (
     MetricSpec(
-        "verl.gpu.time",
+        metric_names.GPU_TIME,
         "counter",
         "s",
         (attr.GPU_STATE, attr.GPU_CAUSE),
@@ -21,7 +22,7 @@ ROWS: Final = (
         "GPU seconds of the run by what they were used or lost for, as the trainer can know it while it runs.",
     ),
     MetricSpec(
-        "verl.gpu.memory.peak",
+        metric_names.GPU_MEMORY_PEAK,
         "gauge",
         "By",
         (attr.UPDATE_ROLE, attr.MEMORY_TYPE),
@@ -29,7 +30,7 @@ ROWS: Final = (
         "Most memory of a GPU that the framework held since its process began, as verl logs it.",
     ),
     MetricSpec(
-        "verl.host.memory.used",
+        metric_names.HOST_MEMORY_USED,
         "gauge",
         "By",
         (attr.UPDATE_ROLE,),
@@ -37,7 +38,7 @@ ROWS: Final = (
         "Memory in use on the host of these workers, as verl logs it.",
     ),
     MetricSpec(
-        "hw.gpu.utilization",
+        metric_names.HW_GPU_UTILIZATION,
         "gauge",
         "1",
         (attr.HW_ID, attr.HW_TYPE, attr.HW_TASK),
@@ -45,7 +46,7 @@ ROWS: Final = (
         "Share of the last sample period of the driver in which something ran on the GPU.",
     ),
     MetricSpec(
-        "hw.gpu.memory.usage",
+        metric_names.HW_GPU_MEMORY_USAGE,
         "updown",
         "By",
         (attr.HW_ID, attr.HW_TYPE, attr.HW_PARENT),
@@ -53,7 +54,7 @@ ROWS: Final = (
         "Memory of the GPU, or of a MIG device, that is in use.",
     ),
     MetricSpec(
-        "hw.gpu.memory.limit",
+        metric_names.HW_GPU_MEMORY_LIMIT,
         "updown",
         "By",
         (attr.HW_ID, attr.HW_TYPE, attr.HW_PARENT),
@@ -61,7 +62,16 @@ ROWS: Final = (
         "Memory of the GPU, or of a MIG device.",
     ),
     MetricSpec(
-        "hw.power",
+        # Not `hw.gpu.memory.utilization`, which is the share of the memory that is in use.
+        metric_names.GPU_MEMORY_IO_UTILIZATION,
+        "gauge",
+        "1",
+        (attr.HW_ID,),
+        (1, 8, 64),
+        "Share of the last sample period of the driver in which the GPU's memory was read or written.",
+    ),
+    MetricSpec(
+        metric_names.HW_POWER,
         "gauge",
         "W",
         (attr.HW_ID, attr.HW_TYPE),
@@ -69,7 +79,7 @@ ROWS: Final = (
         "Power that the GPU draws.",
     ),
     MetricSpec(
-        "hw.energy",
+        metric_names.HW_ENERGY,
         "counter",
         "J",
         (attr.HW_ID, attr.HW_TYPE),
@@ -77,7 +87,7 @@ ROWS: Final = (
         "Energy that the GPU has used since it is read.",
     ),
     MetricSpec(
-        "hw.temperature",
+        metric_names.HW_TEMPERATURE,
         "gauge",
         "Cel",
         (attr.HW_ID, attr.HW_TYPE, attr.HW_SENSOR),
@@ -85,7 +95,7 @@ ROWS: Final = (
         "Temperature of the GPU's chip (`gpu`) and memory (`memory`).",
     ),
     MetricSpec(
-        "hw.errors",
+        metric_names.HW_ERRORS,
         "counter",
         "{error}",
         (attr.HW_ID, attr.HW_TYPE, attr.ERROR_TYPE),
@@ -93,7 +103,7 @@ ROWS: Final = (
         "Errors that a GPU or an InfiniBand port has counted since it is read, by kind; `0` is said too.",
     ),
     MetricSpec(
-        "verl.gpu.clock",
+        metric_names.GPU_CLOCK,
         "gauge",
         "Hz",
         (attr.HW_ID,),
@@ -101,7 +111,7 @@ ROWS: Final = (
         "Clock of the GPU's multiprocessors.",
     ),
     MetricSpec(
-        "verl.gpu.throttled",
+        metric_names.GPU_THROTTLED,
         "counter",
         "s",
         (attr.HW_ID, attr.REASON),
@@ -109,7 +119,7 @@ ROWS: Final = (
         "Time in which the GPU ran slower than it could, by reason: power, thermal, others where they occurred.",
     ),
     MetricSpec(
-        "verl.gpu.throttling",
+        metric_names.GPU_THROTTLING,
         "gauge",
         "",
         (attr.HW_ID, attr.REASON),
@@ -117,7 +127,7 @@ ROWS: Final = (
         "1 while the GPU is slowed down, by reason; no series while it is not.",
     ),
     MetricSpec(
-        "verl.gpu.link.io",
+        metric_names.GPU_LINK_IO,
         "counter",
         "By",
         (attr.HW_ID, attr.HW_DIRECTION),
@@ -125,7 +135,7 @@ ROWS: Final = (
         "Bytes over all NVLinks of the GPU, without protocol.",
     ),
     MetricSpec(
-        "verl.gpu.unreadable",
+        metric_names.GPU_UNREADABLE,
         "counter",
         "{collection}",
         (attr.HW_ID, attr.REASON),
@@ -133,7 +143,7 @@ ROWS: Final = (
         "Collections in which the GPU could not be read, by reason; its other series are absent meanwhile.",
     ),
     MetricSpec(
-        "verl.gpu.owner",
+        metric_names.GPU_OWNER,
         "gauge",
         "",
         (attr.HW_ID, attr.HW_NAME, attr.HW_MODEL),
@@ -141,7 +151,7 @@ ROWS: Final = (
         "Always 1: this process computes on this GPU, for joins.",
     ),
     MetricSpec(
-        "verl.gpu.memory.used",
+        metric_names.GPU_MEMORY_USED,
         "updown",
         "By",
         (attr.DEVICE,),
@@ -149,7 +159,7 @@ ROWS: Final = (
         "Memory of a GPU that tensors of this process occupy (the framework's allocator).",
     ),
     MetricSpec(
-        "verl.gpu.memory.reserved",
+        metric_names.GPU_MEMORY_RESERVED,
         "updown",
         "By",
         (attr.DEVICE,),
@@ -157,7 +167,7 @@ ROWS: Final = (
         "Memory of a GPU that the framework's allocator of this process holds.",
     ),
     MetricSpec(
-        "process.cpu.time",
+        metric_names.PROCESS_CPU_TIME,
         "counter",
         "s",
         (attr.CPU_MODE,),
@@ -165,7 +175,7 @@ ROWS: Final = (
         "CPU time of this process, in user and system mode.",
     ),
     MetricSpec(
-        "process.memory.usage",
+        metric_names.PROCESS_MEMORY_USAGE,
         "updown",
         "By",
         (),
@@ -173,7 +183,7 @@ ROWS: Final = (
         "Memory of the host that this process occupies (resident).",
     ),
     MetricSpec(
-        "system.cpu.time",
+        metric_names.SYSTEM_CPU_TIME,
         "counter",
         "s",
         (attr.CPU_MODE,),
@@ -181,7 +191,7 @@ ROWS: Final = (
         "CPU time of the host since it is read, over all its CPUs.",
     ),
     MetricSpec(
-        "system.memory.usage",
+        metric_names.SYSTEM_MEMORY_USAGE,
         "updown",
         "By",
         (attr.MEMORY_STATE,),
@@ -189,7 +199,7 @@ ROWS: Final = (
         "Memory of the host: `used` (what nobody can take back, shared memory too), `cached`, `free`; together all of it.",
     ),
     MetricSpec(
-        "system.network.io",
+        metric_names.SYSTEM_NETWORK_IO,
         "counter",
         "By",
         (attr.INTERFACE, attr.NETWORK_DIRECTION),
@@ -197,7 +207,7 @@ ROWS: Final = (
         "Bytes over the host's network interfaces since they are read.",
     ),
     MetricSpec(
-        "system.disk.io",
+        metric_names.SYSTEM_DISK_IO,
         "counter",
         "By",
         (attr.DISK, attr.DISK_DIRECTION),
@@ -205,7 +215,7 @@ ROWS: Final = (
         "Bytes from and to the host's disks since they are read.",
     ),
     MetricSpec(
-        "hw.network.io",
+        metric_names.HW_NETWORK_IO,
         "counter",
         "By",
         (attr.HW_ID, attr.HW_TYPE, attr.HW_DIRECTION),
@@ -213,7 +223,7 @@ ROWS: Final = (
         "Bytes over the InfiniBand or RoCE ports of the host since they are read.",
     ),
     MetricSpec(
-        "verl.host.memory.limit",
+        metric_names.HOST_MEMORY_LIMIT,
         "gauge",
         "By",
         (),
@@ -221,7 +231,7 @@ ROWS: Final = (
         "Memory that the processes of this node may take: the container's bound, or all of the host's where that is less.",
     ),
     MetricSpec(
-        "verl.host.memory.available",
+        metric_names.HOST_MEMORY_AVAILABLE,
         "gauge",
         "By",
         (),

@@ -5,11 +5,12 @@
 from typing import Final
 
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.specs import MetricSpec
 
 ROWS: Final = (
     MetricSpec(
-        "verl.stalls",
+        metric_names.STALLS,
         "counter",
         "{stall}",
         (attr.REASON,),
@@ -17,10 +18,15 @@ ROWS: Final = (
         "Stalls and crashes that were reported, by reason: overdue, frozen, stopped, never arrived, died.",
     ),
     MetricSpec(
-        "verl.otel.errors", "counter", "{error}", (attr.REASON,), (1, 1, 1), "Failures of verl-otel itself, by place."
+        metric_names.OTEL_ERRORS,
+        "counter",
+        "{error}",
+        (attr.REASON,),
+        (1, 1, 1),
+        "Failures of verl-otel itself, by place.",
     ),
     MetricSpec(
-        "verl.otel.spans.dropped",
+        metric_names.OTEL_SPANS_DROPPED,
         "counter",
         "{span}",
         (attr.REASON,),
@@ -28,7 +34,7 @@ ROWS: Final = (
         "Spans that were recorded and could not be kept or sent.",
     ),
     MetricSpec(
-        "verl.otel.points.dropped",
+        metric_names.OTEL_POINTS_DROPPED,
         "counter",
         "{point}",
         (attr.REASON,),
@@ -36,15 +42,15 @@ ROWS: Final = (
         "Measurements that were recorded and could not be kept or sent.",
     ),
     MetricSpec(
-        "verl.otel.export.duration",
+        metric_names.OTEL_EXPORT_DURATION,
         "counter",
         "s",
-        ("exporter",),
+        (attr.EXPORTER,),
         (19, 29, 113),
         "Time spent sending, on the export threads.",
     ),
     MetricSpec(
-        "verl.otel.overhead",
+        metric_names.OTEL_OVERHEAD,
         "counter",
         "s",
         (attr.REASON,),
@@ -52,7 +58,7 @@ ROWS: Final = (
         "CPU time of draining and exporting, and of recording by its number of events.",
     ),
     MetricSpec(
-        "verl.otel.budget.used",
+        metric_names.OTEL_BUDGET_USED,
         "gauge",
         "1",
         (),

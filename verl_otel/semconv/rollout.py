@@ -5,30 +5,32 @@
 from typing import Final
 
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import buckets
+from verl_otel.semconv import buckets, metric_names
 from verl_otel.semconv.specs import MetricSpec, histogram_row
 
 ROWS: Final = (
     histogram_row(
-        "verl.rollout.trajectory.duration",
+        metric_names.ROLLOUT_TRAJECTORY_DURATION,
         "s",
         (attr.AGENT, attr.VALIDATE, attr.ERROR_TYPE),
         (272, 272, 272),
         "One trajectory, from its first to its last action.",
         buckets.LONG,
     ),
-    histogram_row("verl.rollout.turn.duration", "s", (), (120, 120, 120), "One turn of a trajectory.", buckets.SHORT),
     histogram_row(
-        "verl.tool.call.duration",
+        metric_names.ROLLOUT_TURN_DURATION, "s", (), (120, 120, 120), "One turn of a trajectory.", buckets.SHORT
+    ),
+    histogram_row(
+        metric_names.TOOL_CALL_DURATION,
         "s",
         (attr.GEN_AI_TOOL, attr.ERROR_TYPE),
         (240, 240, 240),
         "One call of a tool.",
         buckets.SHORT,
     ),
-    MetricSpec("verl.rollout.active", "updown", "{trajectory}", (), (8, 8, 8), "Trajectories that are open now."),
+    MetricSpec(metric_names.ROLLOUT_ACTIVE, "updown", "{trajectory}", (), (8, 8, 8), "Trajectories that are open now."),
     MetricSpec(
-        "verl.rollout.oldest.age",
+        metric_names.ROLLOUT_OLDEST_AGE,
         "gauge",
         "s",
         (),
@@ -36,7 +38,7 @@ ROWS: Final = (
         "Age of the trajectory that has been open longest; 0 when none is.",
     ),
     MetricSpec(
-        "verl.rollout.tokens",
+        metric_names.ROLLOUT_TOKENS,
         "counter",
         "{token}",
         (attr.TOKEN_TYPE,),
@@ -44,16 +46,16 @@ ROWS: Final = (
         "Tokens of finished trajectories.",
     ),
     histogram_row(
-        "verl.rollout.sequence.length",
+        metric_names.ROLLOUT_SEQUENCE_LENGTH,
         "{token}",
         (attr.TOKEN_TYPE,),
         (208, 208, 208),
         "Tokens of one trajectory.",
         buckets.TOKENS,
     ),
-    histogram_row("verl.rollout.turns", "{turn}", (), (104, 104, 104), "Turns of one trajectory.", buckets.TURNS),
+    histogram_row(metric_names.ROLLOUT_TURNS, "{turn}", (), (104, 104, 104), "Turns of one trajectory.", buckets.TURNS),
     histogram_row(
-        "verl.rollout.staleness",
+        metric_names.ROLLOUT_STALENESS,
         "{version}",
         (),
         (10, 10, 10),
@@ -61,7 +63,7 @@ ROWS: Final = (
         buckets.STALENESS,
     ),
     MetricSpec(
-        "verl.rollout.preemptions",
+        metric_names.ROLLOUT_PREEMPTIONS,
         "counter",
         "{preemption}",
         (),
@@ -69,7 +71,7 @@ ROWS: Final = (
         "Requests that the engine put back into its queue.",
     ),
     MetricSpec(
-        "verl.rollout.trajectory.preemptions",
+        metric_names.ROLLOUT_TRAJECTORY_PREEMPTIONS,
         "gauge",
         "{preemption}",
         (attr.AGGREGATE,),
@@ -77,7 +79,7 @@ ROWS: Final = (
         "Preemptions of one trajectory of the last step, where verl knows them.",
     ),
     MetricSpec(
-        "verl.rollout.tail.duration",
+        metric_names.ROLLOUT_TAIL_DURATION,
         "gauge",
         "s",
         (attr.AGGREGATE,),
@@ -85,7 +87,7 @@ ROWS: Final = (
         "Duration of the trajectories that the last step trained on: p50, p95 and max.",
     ),
     MetricSpec(
-        "verl.rollout.slowest.duration",
+        metric_names.ROLLOUT_SLOWEST_DURATION,
         "gauge",
         "s",
         (attr.PART,),
@@ -93,7 +95,7 @@ ROWS: Final = (
         "What the slowest trajectory of the last step spent in LLM calls, tools and reward.",
     ),
     MetricSpec(
-        "verl.rollout.slowest.preemptions",
+        metric_names.ROLLOUT_SLOWEST_PREEMPTIONS,
         "gauge",
         "{preemption}",
         (),
@@ -101,7 +103,7 @@ ROWS: Final = (
         "Preemptions of the slowest trajectory of the last step.",
     ),
     MetricSpec(
-        "verl.rollout.slowest.tokens",
+        metric_names.ROLLOUT_SLOWEST_TOKENS,
         "gauge",
         "{token}",
         (attr.TOKEN_TYPE,),
@@ -109,7 +111,7 @@ ROWS: Final = (
         "Tokens of the slowest trajectory of the last step.",
     ),
     MetricSpec(
-        "verl.rollout.tail.share",
+        metric_names.ROLLOUT_TAIL_SHARE,
         "gauge",
         "1",
         (),
@@ -117,7 +119,7 @@ ROWS: Final = (
         "Share of the last step in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for these.",
     ),
     histogram_row(
-        "gen_ai.client.operation.duration",
+        metric_names.GEN_AI_CLIENT_OPERATION_DURATION,
         "s",
         (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.ERROR_TYPE),
         (120, 120, 120),
@@ -125,7 +127,7 @@ ROWS: Final = (
         buckets.SHORT,
     ),
     histogram_row(
-        "gen_ai.client.token.usage",
+        metric_names.GEN_AI_CLIENT_TOKEN_USAGE,
         "{token}",
         (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.GEN_AI_TOKEN_TYPE),
         (208, 208, 208),
@@ -133,7 +135,7 @@ ROWS: Final = (
         buckets.TOKENS,
     ),
     histogram_row(
-        "verl.reward.duration",
+        metric_names.REWARD_DURATION,
         "s",
         (attr.DATA_SOURCE, attr.ERROR_TYPE),
         (120, 120, 120),
@@ -141,7 +143,7 @@ ROWS: Final = (
         buckets.SHORT,
     ),
     MetricSpec(
-        "verl.reward.samples",
+        metric_names.REWARD_SAMPLES,
         "counter",
         "{sample}",
         (attr.DATA_SOURCE, attr.REWARD_BIN),
@@ -150,7 +152,7 @@ ROWS: Final = (
     ),
     *(
         MetricSpec(
-            f"verl.reward.score.{name}",
+            name,
             "gauge",
             "",
             (attr.DATA_SOURCE,),
@@ -158,13 +160,13 @@ ROWS: Final = (
             f"Scores that the last step trained on: {text}.",
         )
         for name, text in (
-            ("mean", "mean"),
-            ("stddev", "standard deviation"),
-            ("min", "smallest"),
-            ("max", "largest"),
-            ("p10", "10th percentile"),
-            ("p50", "median"),
-            ("p90", "90th percentile"),
+            (metric_names.REWARD_SCORE_MEAN, "mean"),
+            (metric_names.REWARD_SCORE_STDDEV, "standard deviation"),
+            (metric_names.REWARD_SCORE_MIN, "smallest"),
+            (metric_names.REWARD_SCORE_MAX, "largest"),
+            (metric_names.REWARD_SCORE_P10, "10th percentile"),
+            (metric_names.REWARD_SCORE_P50, "median"),
+            (metric_names.REWARD_SCORE_P90, "90th percentile"),
         )
     ),
 )

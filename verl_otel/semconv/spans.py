@@ -5,6 +5,7 @@
 from typing import Final, NamedTuple
 
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 
 INTERNAL: Final = 1
 """OTLP span kinds (`opentelemetry.proto.trace.v1.Span.SpanKind`); the API's enum is one less."""
@@ -39,43 +40,57 @@ class SpanSpec(NamedTuple):
     """Attributes that become labels of that histogram (`error.type` is added by the recorder)."""
     root: bool = False
     """Starts a trace of its own, whatever is current."""
-    adopts: bool = False
+    merges_with_parent: bool = False
     """Opened by a hook and by a decorator directly inside one another, it is one span."""
     state: str = ""
     """The trace state of the trace that it roots."""
 
 
 _ROWS: Final = (
-    SpanSpec("step", "verl.step", duration="verl.step.duration", root=True, state=TRACESTATE_STEP),
-    SpanSpec("validation", "verl.validation", duration="verl.validation.duration", root=True, state=TRACESTATE_STEP),
+    SpanSpec("step", "verl.step", duration=metric_names.STEP_DURATION, root=True, state=TRACESTATE_STEP),
+    SpanSpec(
+        "validation", "verl.validation", duration=metric_names.VALIDATION_DURATION, root=True, state=TRACESTATE_STEP
+    ),
     SpanSpec("warmup", "verl.warmup", root=True, state=TRACESTATE_STEP),
-    SpanSpec("phase", "verl.phase.", duration="verl.phase.duration", labels=(attr.PHASE,), state=TRACESTATE_STEP),
+    SpanSpec("phase", "verl.phase.", duration=metric_names.PHASE_DURATION, labels=(attr.PHASE,), state=TRACESTATE_STEP),
     SpanSpec("consume", "verl.consume", state=TRACESTATE_STEP),
     SpanSpec("call", "verl.call ", CLIENT, state=TRACESTATE_STEP),
     SpanSpec("worker", "verl.worker ", SERVER, state=TRACESTATE_STEP),
-    SpanSpec("weight_sync", "verl.weight_sync", duration="verl.weight_sync.duration", state=TRACESTATE_STEP),
-    SpanSpec("checkpoint", "verl.checkpoint", duration="verl.checkpoint.duration", state=TRACESTATE_STEP),
+    SpanSpec("weight_sync", "verl.weight_sync", duration=metric_names.WEIGHT_SYNC_DURATION, state=TRACESTATE_STEP),
+    SpanSpec("checkpoint", "verl.checkpoint", duration=metric_names.CHECKPOINT_DURATION, state=TRACESTATE_STEP),
     SpanSpec(
         "trajectory",
         "verl.trajectory",
-        duration="verl.rollout.trajectory.duration",
+        duration=metric_names.ROLLOUT_TRAJECTORY_DURATION,
         labels=(attr.AGENT, attr.VALIDATE),
         root=True,
-        adopts=True,
+        merges_with_parent=True,
         state=TRACESTATE_TRAJECTORY,
     ),
-    SpanSpec("turn", "verl.turn", duration="verl.rollout.turn.duration"),
+    SpanSpec("turn", "verl.turn", duration=metric_names.ROLLOUT_TURN_DURATION),
     SpanSpec(
         "llm",
         "",
         CLIENT,
-        duration="gen_ai.client.operation.duration",
+        duration=metric_names.GEN_AI_CLIENT_OPERATION_DURATION,
         labels=(attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL),
-        adopts=True,
+        merges_with_parent=True,
     ),
     SpanSpec("generate", "verl.generate", SERVER),
-    SpanSpec("tool", "execute_tool ", duration="verl.tool.call.duration", labels=(attr.GEN_AI_TOOL,), adopts=True),
-    SpanSpec("reward", "verl.reward", duration="verl.reward.duration", labels=(attr.DATA_SOURCE,), adopts=True),
+    SpanSpec(
+        "tool",
+        "execute_tool ",
+        duration=metric_names.TOOL_CALL_DURATION,
+        labels=(attr.GEN_AI_TOOL,),
+        merges_with_parent=True,
+    ),
+    SpanSpec(
+        "reward",
+        "verl.reward",
+        duration=metric_names.REWARD_DURATION,
+        labels=(attr.DATA_SOURCE,),
+        merges_with_parent=True,
+    ),
     SpanSpec("stall", "verl.stall", root=True, state=TRACESTATE_STEP),
     SpanSpec("crash", "verl.crash", root=True, state=TRACESTATE_STEP),
     SpanSpec("span", ""),

@@ -5,12 +5,12 @@
 from typing import Final
 
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import buckets
+from verl_otel.semconv import buckets, metric_names
 from verl_otel.semconv.specs import MetricSpec, histogram_row
 
 ROWS: Final = (
     MetricSpec(
-        "verl.run.info",
+        metric_names.RUN_INFO,
         "gauge",
         "",
         (
@@ -18,23 +18,30 @@ ROWS: Final = (
             attr.EXPERIMENT,
             attr.ALGORITHM,
             attr.TRAINER_MODE,
-            "verl.model",
-            "verl.engine",
+            attr.MODEL,
+            attr.ENGINE,
             attr.VERL_VERSION,
-            "verl.nodes",
-            "verl.gpus",
+            attr.NODES,
+            attr.GPUS,
         ),
         (1, 1, 1),
         "Always 1: what this run is, for joins.",
     ),
-    MetricSpec("verl.run.state", "gauge", "", (), (1, 1, 1), "1 running, 2 finished, 3 failed."),
-    MetricSpec("verl.training.steps", "counter", "{step}", (), (1, 1, 1), "Training steps completed."),
-    MetricSpec("verl.training.step", "gauge", "", (), (1, 1, 1), "Number of the step whose scalars were logged last."),
+    MetricSpec(metric_names.RUN_STATE, "gauge", "", (), (1, 1, 1), "1 running, 2 finished, 3 failed."),
+    MetricSpec(metric_names.TRAINING_STEPS, "counter", "{step}", (), (1, 1, 1), "Training steps completed."),
     MetricSpec(
-        "verl.training.last_step.timestamp", "gauge", "s", (), (1, 1, 1), "Unix time at which the last step ended."
+        metric_names.TRAINING_STEP, "gauge", "", (), (1, 1, 1), "Number of the step whose scalars were logged last."
     ),
     MetricSpec(
-        "verl.training.steps_since_best",
+        metric_names.TRAINING_LAST_STEP_TIMESTAMP,
+        "gauge",
+        "s",
+        (),
+        (1, 1, 1),
+        "Unix time at which the last step ended.",
+    ),
+    MetricSpec(
+        metric_names.TRAINING_STEPS_SINCE_BEST,
         "gauge",
         "{step}",
         (attr.METRIC,),
@@ -42,7 +49,7 @@ ROWS: Final = (
         "Steps since the mean of the last five values of reward, score or val (validation) was highest.",
     ),
     MetricSpec(
-        "verl.training.trend",
+        metric_names.TRAINING_TREND,
         "gauge",
         "",
         (attr.METRIC,),
@@ -50,10 +57,15 @@ ROWS: Final = (
         "Kendall's tau of the last 20 values of reward, score or val: 1 rises throughout, -1 falls. From the 8th value.",
     ),
     MetricSpec(
-        "verl.training.resumes", "counter", "{resume}", (), (1, 1, 1), "Trainings that began behind their first step."
+        metric_names.TRAINING_RESUMES,
+        "counter",
+        "{resume}",
+        (),
+        (1, 1, 1),
+        "Trainings that began behind their first step.",
     ),
     MetricSpec(
-        "verl.worker.restarts",
+        metric_names.WORKER_RESTARTS,
         "counter",
         "{restart}",
         (attr.REASON,),
@@ -61,17 +73,21 @@ ROWS: Final = (
         "Processes that Ray started again in the place of one that had died.",
     ),
     MetricSpec(
-        "verl.limit",
+        metric_names.LIMIT,
         "gauge",
         "",
         (attr.LIMIT,),
         (4, 4, 4),
         "Configured bounds: response_tokens, prompt_tokens, staleness (model versions), save_frequency (steps).",
     ),
-    histogram_row("verl.step.duration", "s", (attr.ERROR_TYPE,), (17, 17, 17), "One training step.", buckets.LONG),
-    histogram_row("verl.validation.duration", "s", (attr.ERROR_TYPE,), (17, 17, 17), "One validation.", buckets.LONG),
     histogram_row(
-        "verl.weight_sync.duration",
+        metric_names.STEP_DURATION, "s", (attr.ERROR_TYPE,), (17, 17, 17), "One training step.", buckets.LONG
+    ),
+    histogram_row(
+        metric_names.VALIDATION_DURATION, "s", (attr.ERROR_TYPE,), (17, 17, 17), "One validation.", buckets.LONG
+    ),
+    histogram_row(
+        metric_names.WEIGHT_SYNC_DURATION,
         "s",
         (attr.ERROR_TYPE,),
         (17, 17, 17),
@@ -79,10 +95,10 @@ ROWS: Final = (
         buckets.LONG,
     ),
     histogram_row(
-        "verl.checkpoint.duration", "s", (attr.ERROR_TYPE,), (17, 17, 17), "Saving one checkpoint.", buckets.LONG
+        metric_names.CHECKPOINT_DURATION, "s", (attr.ERROR_TYPE,), (17, 17, 17), "Saving one checkpoint.", buckets.LONG
     ),
     MetricSpec(
-        "verl.checkpoint.last.timestamp",
+        metric_names.CHECKPOINT_LAST_TIMESTAMP,
         "gauge",
         "s",
         (),
@@ -90,16 +106,18 @@ ROWS: Final = (
         "Unix time at which the last checkpoint was saved.",
     ),
     histogram_row(
-        "verl.phase.duration",
+        metric_names.PHASE_DURATION,
         "s",
         (attr.PHASE, attr.ERROR_TYPE),
         (187, 187, 187),
         "One phase of a step, as the trainer sees it.",
         buckets.LONG,
     ),
-    MetricSpec("verl.phase.active", "updown", "{phase}", (attr.PHASE,), (11, 11, 11), "Phases that are open now."),
     MetricSpec(
-        "verl.worker.calls",
+        metric_names.PHASE_ACTIVE, "updown", "{phase}", (attr.PHASE,), (11, 11, 11), "Phases that are open now."
+    ),
+    MetricSpec(
+        metric_names.WORKER_CALLS,
         "counter",
         "{call}",
         (attr.WORKER_METHOD,),
@@ -107,7 +125,7 @@ ROWS: Final = (
         "Worker methods called, outermost ones.",
     ),
     MetricSpec(
-        "verl.worker.call.time",
+        metric_names.WORKER_CALL_TIME,
         "counter",
         "s",
         (attr.WORKER_METHOD,),
@@ -115,7 +133,7 @@ ROWS: Final = (
         "Host time in worker methods, outermost ones.",
     ),
     histogram_row(
-        "verl.sample.generation",
+        metric_names.SAMPLE_GENERATION,
         "s",
         (),
         (17, 17, 17),
@@ -123,7 +141,7 @@ ROWS: Final = (
         buckets.LONG,
     ),
     MetricSpec(
-        "verl.weight_sync.payload",
+        metric_names.WEIGHT_SYNC_PAYLOAD,
         "gauge",
         "By",
         (),
@@ -131,10 +149,10 @@ ROWS: Final = (
         "Bytes of the last weight sync that sent changes only.",
     ),
     MetricSpec(
-        "verl.average_reward", "gauge", "", (), (1, 1, 1), "Mean reward of the last step (`critic/rewards/mean`)."
+        metric_names.AVERAGE_REWARD, "gauge", "", (), (1, 1, 1), "Mean reward of the last step (`critic/rewards/mean`)."
     ),
     MetricSpec(
-        "verl.validation.score",
+        metric_names.VALIDATION_SCORE,
         "gauge",
         "",
         (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE),

@@ -10,18 +10,19 @@ import sys
 from collections.abc import Mapping
 from typing import Final
 
-from verl_otel import _guard
 from verl_otel import config as settings
+from verl_otel import early_imports, resource
+from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue
-from verl_otel.session import resource, signals
+from verl_otel.resource import add_describer
+from verl_otel.session import signals
 from verl_otel.session.lifecycle import Current, Session
-from verl_otel.session.resource import add_describer
 
 __all__ = ["add_describer", "current", "describe", "flush", "init", "record_run", "shutdown", "start_lazily", "wake"]
 
 _registered = False
-_LAST: Final = -1000
-"""Priority of a finalizer that multiprocessing calls after all others."""
+_LAST_PRIORITY: Final = -1000
+"""Priority of a finalizer that multiprocessing calls last."""
 
 
 def current() -> Session | None:
@@ -48,7 +49,7 @@ def init(**keywords: object) -> None:
         keywords["enabled"] = "1"
     config = settings.load(None, **keywords)
     if config.enabled and not settings.is_disabled():
-        _begin(config, lazy=False)
+        _start(config, lazy=False)
 
 
 def start_lazily() -> None:
@@ -58,26 +59,28 @@ def start_lazily() -> None:
         ConfigError: A setting cannot be used.
     """
     if settings.is_enabled():
-        _begin(settings.load(), lazy=True)
+        _start(settings.load(), lazy=True)
 
 
-def _begin(config: settings.Config, *, lazy: bool) -> None:
+def _start(config: settings.Config, *, lazy: bool, forked: bool = False) -> None:
     global _registered
     if Current.session is not None:
         return
     session = Current.session = Session(config)
-    session.start(lazy=lazy)
-    if not _registered:
+    if not _registered:  # before it starts: another thread may fork meanwhile
         _registered = True
         atexit.register(shutdown)
+        # Not by `process_state`: a session restarts after the handlers of the libraries that it has imported, whose locks it uses.
         os.register_at_fork(after_in_child=_restart_in_child)
-        _end_with_multiprocessing()
-    with _guard.swallowed("signals"):
+        _register_multiprocessing_finalizer()
+    with early_imports.hold_off_forks():
+        session.start(lazy=lazy, forked=forked)
+    with error_boundary.suppress_errors("signals"):
         signals.install(_on_term)
 
 
 def shutdown() -> None:
-    """Send what there is, within ``VERL_OTEL_EXIT_TIMEOUT`` seconds, and stop. Runs by itself when the interpreter exits."""
+    """Send what is queued, within ``VERL_OTEL_EXIT_TIMEOUT`` seconds, and stop. Called automatically when the interpreter exits."""
     session, Current.session = Current.session, None
     if session is not None:
         session.stop()
@@ -92,23 +95,23 @@ def flush(timeout: float = 5.0) -> None:
 
 
 def wake() -> None:
-    """Have the drain thread send what was recorded so far, without waiting for it."""
+    """Start a drain on the drain thread, without waiting for it."""
     session = Current.session
     if session is not None:
         session.wake()
 
 
 def describe(attributes: Mapping[str, AttributeValue]) -> None:
-    """Say something about this process. What was said first stays; files that were begun say it from now on."""
+    """Add resource attributes of this process. An attribute that is set stays; files that are open use the new ones from now on."""
     resource.describe(attributes)
     session = Current.session
     if session is not None:
-        with _guard.swallowed("resource"):
+        with error_boundary.suppress_errors("resource"):
             session.describe()
 
 
 def record_run(facts: dict[str, str]) -> None:
-    """Add to the record in the run's folder what this run is."""
+    """Add facts about the run to ``run.json`` in its folder."""
     session = Current.session
     if session is not None:
         session.record_run(facts)
@@ -121,22 +124,22 @@ def _on_term() -> None:
 
 
 def _restart_in_child() -> None:
-    """Begin anew in a forked child: the threads are gone, and what was recorded belongs to the parent."""
+    """Start a new session in a forked child: the threads do not exist there, and recorded data belongs to the parent."""
     session = Current.session
     if session is None:
         return
     session.abandon()
-    _guard.reset()
+    error_boundary.reset()
     resource.mark_forked()
     Current.session = None
-    _begin(session.config, lazy=True)
+    _start(session.config, lazy=True, forked=True)
     multiprocessing = sys.modules.get("multiprocessing.util")
-    if multiprocessing is not None:  # its children forget the finalizers of their parent, right after this
-        multiprocessing.register_after_fork(Current, _end_with_multiprocessing)
+    if multiprocessing is not None:  # its children discard the finalizers of the parent right after this
+        multiprocessing.register_after_fork(Current, _register_multiprocessing_finalizer)
 
 
-def _end_with_multiprocessing(_: object = None) -> None:
-    """Have multiprocessing call `shutdown`, where it is in use: children of it that were forked end without `atexit`."""
+def _register_multiprocessing_finalizer(_: object = None) -> None:
+    """Register `shutdown` with multiprocessing, if it is imported: its forked children exit without `atexit`."""
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:
-        multiprocessing.Finalize(None, shutdown, exitpriority=_LAST)
+        multiprocessing.Finalize(None, shutdown, exitpriority=_LAST_PRIORITY)

@@ -1,71 +1,74 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The exporters of a session: made of the words of ``VERL_OTEL_EXPORTERS``, with what reads the user's instruments for them.
+"""Creates the exporters that ``VERL_OTEL_EXPORTERS`` names, with their readers of the user's own instruments.
 
-Their modules are loaded only when they are asked for.
+The module of an exporter is imported only if it is used.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from verl_otel import _guard
-from verl_otel.recording import recorder
-from verl_otel.recording.store import Store
+from verl_otel._internal import error_boundary
+from verl_otel.recording import collection
+from verl_otel.recording.state import RECORDER
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from verl_otel.config import Config
-    from verl_otel.exporting.exporter import Exporter
+    from verl_otel.exporting.base import Exporter
 
 
 def open_all(
     config: Config,
-    begin: Callable[[Exporter], None],
+    open_exporter: Callable[[Exporter], None],
     refresh: Callable[[], None],
     announce: Callable[[int], None],
 ) -> list[tuple[Exporter, Any]]:
-    """Make and open every exporter that is asked for; one that cannot be opened is left out and said.
+    """Create and open every configured exporter; one that cannot be opened is left out and logged.
 
     Args:
-        config: Which, and their settings.
-        begin: Opens one.
-        refresh: Brings the measurements up to the moment, for a scrape.
-        announce: Takes the port that is scraped.
+        config: The settings.
+        open_exporter: Opens one exporter.
+        refresh: Brings the metric state up to date, for a scrape.
+        announce: Receives the port that is scraped.
 
     Returns:
-        Each with the reader that it has of the user's own instruments, or None.
+        Each exporter with its reader of the user's own instruments, or None.
     """
-    made = []
+    opened = []
     for name in config.exporters:
         try:
             exporter = _make(name, config, refresh, announce)
-            begin(exporter)
+            open_exporter(exporter)
         except Exception as error:
-            _guard.say(f"open {name}", "verl-otel: exporter %s cannot start and is left out: %s", name, error)
+            error_boundary.may_propagate(error)
+            error_boundary.warn_once(
+                f"open {name}", "verl-otel: exporter %s cannot start and is left out: %s", name, error
+            )
             continue
-        made.append((exporter, _make_reader(exporter)))
-    return made
+        opened.append((exporter, _make_user_reader(exporter)))
+    return opened
 
 
-def close_unused(made: list[tuple[Exporter, Any]], used: Collection[Any]) -> None:
-    """Close the readers that no provider has: the user's instruments go elsewhere, asked at a scrape they would only warn."""
-    for exporter, reader in made:
+def close_unused(opened: list[tuple[Exporter, Any]], used: Collection[Any]) -> None:
+    """Close the readers that no provider uses: the user has providers of their own, and at a scrape the readers would only warn."""
+    for exporter, reader in opened:
         if reader is not None and reader not in used:
             reader.shutdown()
-            exporter.lose_reader()
+            exporter.detach_reader()
 
 
 def _make(name: str, config: Config, refresh: Callable[[], None], announce: Callable[[int], None]) -> Exporter:
     if name == "file":
         from verl_otel.exporting.files import FileExporter
 
-        return FileExporter(config.run_path, config.file_mib << 20, config.file_count, Store.capacity)
+        return FileExporter(config.run_path, config.file_mib << 20, config.file_count, RECORDER.capacity)
     if name == "otlp":
-        from verl_otel.exporting.otlp import OtlpExporter
+        from verl_otel.exporting.otlp.exporter import OtlpExporter
 
-        return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file, recorder.observed())
+        return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file, collection.observed())
     if name == "prometheus":
         from verl_otel.exporting.prometheus import PrometheusExporter
 
@@ -75,17 +78,17 @@ def _make(name: str, config: Config, refresh: Callable[[], None], announce: Call
     return ConsoleExporter()
 
 
-def _make_reader(exporter: Any) -> Any:
-    """Return the reader of the user's instruments that an exporter has for itself, or None."""
+def _make_user_reader(exporter: Any) -> Any:
+    """Return a reader of the user's instruments for one exporter alone, or None if it needs none."""
     try:
         if exporter.name == "prometheus":
             from verl_otel.exporting.prometheus import make_reader
 
             return make_reader(exporter.registry)
         if exporter.name == "otlp" and exporter.temporality != "cumulative":
-            from verl_otel.exporting.providers import DifferenceReader
+            from verl_otel.exporting.providers import DeltaReader
 
-            return DifferenceReader(exporter.temporality, exporter.put_differences)
+            return DeltaReader(exporter.temporality, exporter.consume_deltas)
     except Exception as error:
-        _guard.report(f"{exporter.name} reader", error)
+        error_boundary.record_internal_error(f"{exporter.name} reader", error)
     return None

@@ -1,38 +1,44 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The session: starts recording, drains it, hands it to exporters, and ends in time. The only importer of both sides."""
+"""The session of a process: switches recording on, drains it at an interval, passes the batches to components, and ends within a deadline."""
 
 from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Final
 
-from verl_otel import _guard
 from verl_otel import config as settings
-from verl_otel._version import __version__
+from verl_otel import early_imports, resource, watchdog
+from verl_otel._internal import error_boundary, private_files, process_state
+from verl_otel._internal.deadline import remaining
+from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
-from verl_otel.exporting.exporter import Exporter, remaining
-from verl_otel.exporting.fold import State
-from verl_otel.model import Batch, Resource, Scope, SpanRecord
-from verl_otel.recording import context, ids, recorder, registry, store, wrap
-from verl_otel.recording.records import Ended
-from verl_otel.recording.sampling import Policy
-from verl_otel.recording.store import Store
-from verl_otel.semconv import SCHEMA_URL
-from verl_otel.session import black_box, exporters, host, manifest, observables, resource, sources, targets
-from verl_otel.session.bell import Bell
-from verl_otel.session.collection import Collection
-from verl_otel.session.governor import Governor, estimate_recording
+from verl_otel.exporting import content_filter
+from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.metric_state import MetricState
+from verl_otel.model import Batch, Resource, SpanRecord
+from verl_otel.recording import collection, context, series_registry, state, wrapping
+from verl_otel.recording.state import RECORDER
+from verl_otel.session import prometheus_targets, run_manifest, self_metrics
+from verl_otel.session.components import (
+    Component,
+    ConfiguredExporters,
+    Context,
+    NodeAndProcessCollectors,
+    Overhead,
+    UserTelemetry,
+    Watchdog,
+)
+from verl_otel.session.overhead_limiter import estimate_recording
 
-if TYPE_CHECKING:
-    from verl_otel.exporting.readable import UserExporter
-
-SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
-MAX_FOREIGN_SPANS: Final = 10_000
-"""The user's own spans that may wait for a drain."""
-OPEN_SECONDS: Final = 1.0
-"""For how long a caller of `Session.open_now` waits for somebody who drains; what opens then is there anyway."""
+MAX_USER_SPANS: Final = 10_000
+"""Spans of the user's own OpenTelemetry that are queued for the next drain."""
+OPEN_WAIT_SECONDS: Final = 1.0
+"""Seconds that `Session.open_now` waits for another thread that drains. A session that opens meanwhile is open in any case."""
+DRAIN_MARGIN_SECONDS: Final = 0.2
+"""Seconds that a drain takes after its interval, writing included."""
 
 
 class Current:
@@ -42,304 +48,286 @@ class Current:
 
 
 class Session:
-    """One process's telemetry, from `start` to `stop`.
+    """The telemetry of one process, from `start` to `stop`.
 
-    Everything is started lazily: files, ports and ``file_sd`` entries appear with the first record, because half of the
-    processes of a verl run never record anything.
+    Files, ports and ``file_sd`` entries are created at the first record: half of the processes of a verl run never record anything.
     """
 
     def __init__(self, config: Config) -> None:
-        # The id is made now, so that everybody who is asked for the run says the same: a child that is forked before the
-        # first record, too.
+        # The run id is generated now, so that a child that is forked before the first record has the same.
         self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
-        self.state = State()
-        self.exporters: list[Exporter] = []
-        self.black_box: list[Exporter] = []
-        self.brought: list[UserExporter] = []
+        self.state = MetricState()
         self.opened = False
         self.resource = Resource({})
-        self.providers: Any = None
-        self.foreign_spans: list[SpanRecord] = []
-        self.foreign_metrics = Collection()
-        self._pump_lock = threading.Lock()
-        self._wake = Bell()
-        self._flushed = Bell()
+        self.user_spans: list[SpanRecord] = []
+        self._collect_lock = threading.Lock()
+        self._wake = SignalSafeEvent()
+        self._flushed = SignalSafeEvent()
         self._flush_wanted = False
         self._began_run = False
         self._stopping = False
-        self._observed_at = float("-inf")
-        self._cpu_seconds = 0.0
-        self.governor = Governor(config.cpu_budget)
+        self._last_observed = float("-inf")
         self._thread: threading.Thread | None = None
+        self._configured = ConfiguredExporters()
+        self._user = UserTelemetry(self._configured, on_user_span)
+        self._overhead = Overhead(config.cpu_budget, self._measure_overhead)
+        self._components: tuple[Component, ...] = (
+            NodeAndProcessCollectors(),
+            Watchdog(),
+            self._configured,
+            self._user,
+            self._overhead,
+        )
 
-    # -- life ---------------------------------------------------------------------------------------------------------
+    @property
+    def exporters(self) -> list[Exporter]:
+        """The exporters that ``VERL_OTEL_EXPORTERS`` names, once they are open."""
+        return self._configured.exporters
 
-    def start(self, *, lazy: bool) -> None:
-        """Switch recording on and start the drain thread."""
-        context.kernel()
-        recorder.forget()
-        Policy.ratio = self.config.sampler_ratio
-        Policy.whole_per_step = self.config.trajectories_per_step if "file" in self.config.exporters else 0
-        Policy.share_above = self.config.trajectory_share
-        Policy.exemplars = self.config.exemplar_filter != "always_off"
-        Store.capacity = self.config.memory_mib * 1024 * 1024 // (2 * store.SPAN_BYTES)
-        Store.capture_content = self.config.capture_content
-        observables.register(lambda: [*self.exporters, *self.brought], self._overhead, lambda: self.governor.used)
-        host.install()
-        sources.start(self.config)
-        Store.on = True
-        wrap.switch(on=True)
+    # -- life cycle ---------------------------------------------------------------------------------------------------
+
+    def start(self, *, lazy: bool, forked: bool = False) -> None:
+        """Switch recording on and start the drain thread.
+
+        Args:
+            lazy: Whether the exporters open at the first record instead of now.
+            forked: Whether this is a forked child. Nothing is imported there: the parent has imported it, and the fork may have
+                interrupted an import.
+        """
+        if not forked:
+            early_imports.load(self.config)
+        context.context_access()
+        process_state.clear_records()
+        _configure_recording(self.config)
+        self_metrics.register(
+            lambda: [*self.exporters, *self._user.exporters],
+            self._measure_overhead,
+            lambda: self._overhead.limiter.used,
+        )
+        for component in self._components:
+            component.start(self.config)
+        RECORDER.on = True
+        wrapping.switch(on=True)
         if not lazy:
             self._open()
         self._thread = threading.Thread(target=self._run, name="verl-otel-drain", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Switch recording off, send what there is within ``exit_timeout``, and close the exporters."""
+        """Switch recording off, send what is queued within ``exit_timeout``, and stop the components."""
         deadline = time.monotonic() + self.config.exit_timeout
-        Store.on = False
-        wrap.switch(on=False)
+        RECORDER.on = False
+        wrapping.switch(on=False)
         self._stopping = True
-        self._wake.ring()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(remaining(deadline))
-        self._pump(observe=self.opened, deadline=deadline)
-        self._await_foreign(deadline)
-        recorder.stop_observing()
-        sources.stop()
-        self._open_brought()
-        for each in self.brought:
-            each.begin_flush(deadline)  # it works while ours are closed
-        for exporter in self._parts():
-            with _guard.swallowed(f"close {exporter.name}"):
-                exporter.close(deadline)
-        targets.remove_target(self.config)
+        self._collect(observe=self.opened, deadline=deadline)
+        self._export_user_metrics(deadline)
+        collection.stop_observing()
+        self._for_each(lambda component: component.begin_flush(deadline))
+        self._for_each(lambda component: component.stop(deadline))
+        prometheus_targets.remove_target(self.config)
 
     def open_now(self) -> None:
-        """Open the exporters although nothing was recorded yet; they open with the first record otherwise."""
-        if not self._pump_lock.acquire(timeout=OPEN_SECONDS):
+        """Open the components although nothing was recorded yet; they open at the first record otherwise."""
+        if not self._collect_lock.acquire(timeout=OPEN_WAIT_SECONDS):
             return
         try:
             if not self.opened:
                 self._open()
         finally:
-            self._pump_lock.release()
+            self._collect_lock.release()
 
     def flush(self, timeout: float) -> None:
-        """Hand everything recorded so far to the exporters and have them send it, for at most ``timeout`` seconds."""
+        """Drain, and have the components send, for at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
-        self._pump(observe=True, deadline=deadline)
-        self._await_foreign(deadline)
-        for each in self.brought:
-            each.begin_flush(deadline)
-        for exporter in (*self.exporters, *self.brought):
-            with _guard.swallowed(f"flush {exporter.name}"):
-                exporter.flush(deadline)
+        self._collect(observe=True, deadline=deadline)
+        self._export_user_metrics(deadline)
+        self._for_each(lambda component: component.begin_flush(deadline))
+        self._for_each(lambda component: component.flush(deadline))
 
     def wake(self) -> None:
-        """Have the drain thread work now. Costs a millisecond at most; safe in a signal handler."""
-        self._wake.ring()
+        """Start a drain on the drain thread now, without waiting for it. Takes a millisecond at most; safe in a signal handler."""
+        self._wake.set()
 
     def flush_from_signal(self) -> None:
-        """Have the drain thread send everything and wait for it; takes no lock that the interrupted code may hold."""
-        self._flushed.wait(0)  # takes what rang for a handler that has stopped waiting
+        """Flush on the drain thread and wait for it. Takes no lock that the interrupted code may hold."""
+        self._flushed.wait(0)  # discards an event that a former handler did not wait for
         self._flush_wanted = True
-        self._wake.ring()
+        self._wake.set()
         if self._thread is not None and self._thread.is_alive():
             self._flushed.wait(self.config.exit_timeout)
 
-    def _overhead(self) -> dict[str, float]:
-        return {
-            "recording": estimate_recording(Ended.count, registry.count_values()),
-            "drain": self._cpu_seconds + self.foreign_metrics.cpu_seconds,
-            **{each.name: each.cpu_seconds for each in self._parts() if each.cpu_seconds},
-        }
+    def abandon(self) -> None:
+        """Release everything without sending: this is a forked child, and the parent sends."""
+        self._for_each(lambda component: component.after_fork())
+
+    # -- the run ------------------------------------------------------------------------------------------------------
+
+    @property
+    def last_drain_seconds(self) -> float:
+        """Seconds that the end of a run may wait for the last drain of its workers, at most ``exit_timeout``."""
+        return min(self.config.drain_interval + DRAIN_MARGIN_SECONDS, self.config.exit_timeout)
 
     def begin_run(self) -> None:
-        """Note the start of the run, in the process that starts it, and which attempt it is if it is a resume."""
+        """Record the start of the run, in the process that starts it, and which attempt it is if the run is resumed."""
         if self._began_run:
             return
         self._began_run = True
-        black_box.begin_run(self.config)
+        watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
-            attempt = manifest.begin_attempt(self.config.run_path)
+            attempt = run_manifest.begin_attempt(self.config.run_path)
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
 
     def record_run(self, facts: dict[str, str]) -> None:
         """Add facts to ``run.json``, if this run writes files."""
         if "file" in self.config.exporters:
-            manifest.update(self.config.run_path, facts)
+            run_manifest.update(self.config.run_path, facts)
 
     def describe(self) -> None:
-        """Tell the exporters what was said of this process since they were opened. What they know stays."""
+        """Add the attributes that were described since the exporters were opened. Attributes that they have stay as they are."""
         if self.opened:
-            said = resource.build(self.config).attributes
-            self.resource = Resource({**said, **self.resource.attributes})
-            for exporter in self._parts():
-                exporter.put_resource(self.resource)
+            attributes = resource.build(self.config).attributes
+            self.resource = Resource({**attributes, **self.resource.attributes})
+            for component in self._components:
+                component.update_resource(self.resource)
 
     def end_run(self) -> None:
-        """Say that the run is over and take its ``file_sd`` file away, in the process that started it."""
+        """Record the end of the run and remove its ``file_sd`` file, in the process that started it."""
         if self._began_run:
-            targets.remove_run(self.config)
+            prometheus_targets.remove_run(self.config)
             if "file" in self.config.exporters:
-                manifest.end_attempt(self.config.run_path)
-            with _guard.swallowed("black box"):
-                black_box.end_run(self.config)
+                run_manifest.end_attempt(self.config.run_path)
+            with error_boundary.suppress_errors("black box"):
+                watchdog.end_run(self.config)
 
-    def abandon(self) -> None:
-        """Let go of everything without sending: this is a forked child, the parent will send."""
-        sources.stop()
-        for exporter in self._parts():
-            exporter.abandon()
+    def announce(self, port: int) -> None:
+        """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, unless the session is stopping."""
+        if not self._stopping:
+            prometheus_targets.add_target(
+                self.config, self.resource, prometheus_targets.make_address(self.config, port)
+            )
 
     # -- draining -----------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
         while not self._stopping:
             self._wake.wait(self.config.drain_interval)
-            self._turn()
+            self._run_once()
 
-    @_guard.guarded("drain thread")
-    def _turn(self) -> None:
-        """Do what is due. Whatever goes wrong here, there is a next turn: nobody else drains."""
-        opened = self.opened
-        due = time.monotonic() - self._observed_at >= self.config.metric_interval
-        self._pump(observe=due, ask_sources=due)
-        for exporter in self._parts():
-            with _guard.swallowed(f"tick {exporter.name}"):
-                exporter.tick()
+    @error_boundary.never_raises("drain thread")
+    def _run_once(self) -> None:
+        """Drain, poll the components, and flush if a signal handler waits for it. After a failure the next call drains again."""
+        due = time.monotonic() - self._last_observed >= self.config.metric_interval
+        self._collect(observe=due, ask_sources=due)
+        self._for_each(lambda component: component.poll())
         if self._flush_wanted:
             self._flush_wanted = False
             try:
                 self.flush(self.config.exit_timeout)
             finally:
-                self._flushed.ring()
-        self._cpu_seconds = time.thread_time()
-        judge = self.governor.judge if opened is self.opened else self.governor.begin  # opening imports, once
-        judge(time.monotonic(), sum(self._overhead().values()))
+                self._flushed.set()
 
     def refresh(self) -> None:
-        """Bring the folded state up to this moment: a scrape asks for it."""
-        self._pump(observe=True, ask_sources=True, deadline=time.monotonic() + 1.0)
+        """Bring the metric state up to date, for a scrape."""
+        self._collect(observe=True, ask_sources=True, deadline=time.monotonic() + 1.0)
 
-    @_guard.guarded("drain")
-    def _pump(self, *, observe: bool, ask_sources: bool = False, deadline: float | None = None) -> None:
-        """Drain once and hand the batch to every exporter, then what is asked: what was recorded does not wait for that.
+    @error_boundary.never_raises("drain")
+    def _collect(self, *, observe: bool, ask_sources: bool = False, deadline: float | None = None) -> None:
+        """Drain once and dispatch the batch, then the batch of the observed instruments: recorded data does not wait for those.
 
-        One at a time: a later batch must not be overtaken.
+        One thread at a time: a later batch must not overtake an earlier one.
 
         Args:
             observe: Whether instruments that are read at a collection are due.
-            ask_sources: Also those of hardware, which may take their time: not for somebody who has a deadline.
-            deadline: Until when to wait for another one who drains.
+            ask_sources: Whether the hardware collectors are read as well. They may take long: not for a caller with a deadline.
+            deadline: Until when to wait for another thread that drains; None: without end.
         """
-        if not self._pump_lock.acquire(timeout=_wait(deadline)):
+        if not self._collect_lock.acquire(timeout=_wait(deadline)):
             return
         try:
             was_opened = self.opened
-            batch = recorder.drain(wait=_wait(deadline))
+            batch = collection.collect(wait=_wait(deadline))
             if batch is None:
                 return
-            foreign = store.take(self.foreign_spans)
-            if foreign:
-                batch = batch._replace(spans=(*batch.spans, *foreign))
+            user_spans = state.take(self.user_spans)
+            if user_spans:
+                batch = batch._replace(spans=(*batch.spans, *user_spans))
             if not self.opened and (batch.spans or batch.points or batch.open_spans):
                 self._open()
             if self.opened:
-                self._hand_over(batch)
+                self._dispatch(batch)
             if self.opened and observe:
                 if was_opened:
-                    self._hand_over(recorder.ask(batch, groups=ask_sources))
-                self._observed_at = time.monotonic()
-                self.foreign_metrics.begin(self.providers.pulled if self.providers is not None else ())
-            self._put_foreign()
+                    self._dispatch(collection.collect_observed(batch, groups=ask_sources))
+                self._last_observed = time.monotonic()
+                self._user.begin_collection()
+            self._user.export_metrics()
         finally:
-            self._pump_lock.release()
+            self._collect_lock.release()
 
-    def _hand_over(self, batch: Batch) -> None:
+    def _dispatch(self, batch: Batch) -> None:
         self.state.update(batch.points, batch.asked)
-        self._open_brought()
-        for exporter in self._parts():
-            with _guard.swallowed(f"put {exporter.name}"):
-                exporter.put(batch)
+        self._for_each(lambda component: component.on_batch(batch))
 
-    def _await_foreign(self, deadline: float) -> None:
-        """Hand over what the user's instruments say now, if they say it in half of the time that is left."""
-        self.foreign_metrics.wait(time.monotonic() + remaining(deadline) / 2)
-        if self._pump_lock.acquire(timeout=remaining(deadline)):
+    def _export_user_metrics(self, deadline: float) -> None:
+        """Export what the user's instruments report now, waiting for them for at most half of the time that is left."""
+        self._user.metrics.wait(time.monotonic() + remaining(deadline) / 2)
+        if self._collect_lock.acquire(timeout=remaining(deadline)):
             try:
-                self._put_foreign()
+                self._user.export_metrics()
             finally:
-                self._pump_lock.release()
-
-    def _put_foreign(self) -> None:
-        for message in self.foreign_metrics.take():
-            for exporter in self.exporters:
-                with _guard.swallowed(f"put {exporter.name}"):
-                    exporter.put_metrics(message)
+                self._collect_lock.release()
 
     def _open(self) -> None:
-        """Resolve who we are and open the exporters; one that cannot be opened is left out and said."""
+        """Build the resource of this process and open the components."""
         self.opened = True
         self.resource = resource.build(self.config)
-        made = exporters.open_all(
-            self.config, lambda each: each.open(self.resource, SCOPE, self.state), self.refresh, self.announce
-        )
-        self.exporters.extend(exporter for exporter, _ in made)
-        self._open_black_box()
-        with _guard.swallowed("providers"):
-            from verl_otel.exporting import providers
+        opening = Context(self.config, self.resource, self.state, self.refresh, self.announce)
+        self._for_each(lambda component: component.open(opening))
 
-            self.providers = providers.install(
-                self.resource,
-                ids,
-                on_foreign_span,
-                self.foreign_metrics.put,
-                tuple(reader for _, reader in made if reader),
-            )
-        exporters.close_unused(made, self.providers.readers if self.providers is not None else ())
+    def _for_each(self, call: Callable[[Component], None]) -> None:
+        """Call something with every component; an exception is counted and does not keep the next one from its call."""
+        for component in self._components:
+            with error_boundary.suppress_errors(component.name):
+                call(component)
 
-    def _open_brought(self) -> None:
-        """Have the exporters that the user brings served, from the first one on that he has added to our provider."""
-        if not self.brought and self.providers is not None and self.providers.brought:
-            from verl_otel.exporting.readable import UserExporter
+    def _measure_overhead(self) -> dict[str, float]:
+        """Return the CPU seconds that telemetry has taken in this process, by kind of work."""
+        totals = {"recording": estimate_recording(RECORDER.ended_count, series_registry.count_values())}
+        for component in self._components:
+            for kind, seconds in component.read_cpu_seconds().items():
+                totals[kind] = totals.get(kind, 0.0) + seconds
+        return totals
 
-            exporter = UserExporter(self.providers)
-            exporter.open(self.resource, SCOPE, self.state)
-            self.brought.append(exporter)
 
-    def _parts(self) -> list[Exporter]:
-        """Return all who take batches. The black box is first: its sign of life must not wait for what exporters do."""
-        return [*self.black_box, *self.exporters, *self.brought]
-
-    def _open_black_box(self) -> None:
-        """Have stalls seen."""
-        for part in black_box.make(self.config):
-            try:
-                part.open(self.resource, SCOPE, self.state)
-            except Exception as error:
-                _guard.say("open black box", "verl-otel: stalls and crashes will not be seen: %s", error)
-                return
-            self.black_box.append(part)
-
-    def announce(self, port: int) -> None:
-        """Add the bound port of ``/metrics`` to the run's ``file_sd`` file, unless the process ends just now."""
-        if not self._stopping:
-            targets.add_target(self.config, self.resource, targets.make_address(self.config, port))
+def _configure_recording(config: Config) -> None:
+    """Apply the settings of sampling, memory and file access."""
+    RECORDER.sampling.ratio = config.sampler_ratio
+    RECORDER.sampling.whole_per_step = config.trajectories_per_step if "file" in config.exporters else 0
+    RECORDER.sampling.share_above = config.trajectory_share
+    RECORDER.sampling.exemplars = config.exemplar_filter != "always_off"
+    RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
+    RECORDER.capture_content = config.capture_content
+    problem = private_files.use_group(config.files_group)
+    if problem:
+        error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)
 
 
 def _wait(deadline: float | None) -> float:
-    """Return for how long a lock may be waited for; -1, as locks have it, if there is no deadline."""
+    """Return the time-out of a lock, in seconds; -1, which is no time-out, without a deadline."""
     return -1 if deadline is None else remaining(deadline)
 
 
-def on_foreign_span(record: SpanRecord) -> None:
-    """Take one ended span of the user's own OpenTelemetry, in whatever process of a fork we are."""
+def on_user_span(record: SpanRecord) -> None:
+    """Queue one ended span of the user's own OpenTelemetry, for the session of this process, which may be a forked child."""
     session = Current.session
     if session is None:
         return
-    if len(session.foreign_spans) < MAX_FOREIGN_SPANS:
-        session.foreign_spans.append(record)
+    weight = record.weight
+    if len(session.user_spans) < MAX_USER_SPANS and (not weight or RECORDER.bytes + weight <= RECORDER.byte_limit):
+        RECORDER.bytes += weight
+        session.user_spans.append(record if RECORDER.capture_content else content_filter.remove_content(record))
     else:
-        store.count_dropped()
+        state.count_dropped()

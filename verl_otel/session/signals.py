@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""SIGTERM: send what there is, then do what would have been done without us."""
+"""The SIGTERM handler: flushes, then does what the process would have done without it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _installed = False
 def install(on_term: Callable[[], None]) -> None:
     """Chain a handler for SIGTERM, in the main thread only (Python allows it nowhere else).
 
-    The handler calls ``on_term``, which must take no lock that the interrupted code may hold, and then the handler that was
-    there before. Where that was the default, the process ends by the signal, as it would have.
+    The handler calls ``on_term``, which must take no lock that the interrupted code may hold, and then the previous handler. If that
+    was the default, the process is terminated by the signal.
     """
     global _previous, _installed
     if _installed or threading.current_thread() is not threading.main_thread():
@@ -37,12 +37,12 @@ def install(on_term: Callable[[], None]) -> None:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
 
-    handle.verl_otel = True  # type: ignore[attr-defined]  # so that `uninstall` knows it
+    handle.verl_otel = True  # type: ignore[attr-defined]  # recognized by `uninstall`
     signal.signal(signal.SIGTERM, handle)
 
 
 def uninstall() -> None:
-    """Put the previous handler back, unless somebody has set another one since."""
+    """Restore the previous handler, unless another one was set since."""
     global _installed
     if _installed and threading.current_thread() is threading.main_thread():
         if getattr(signal.getsignal(signal.SIGTERM), "verl_otel", False):

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sample explanations, and a real headless Chromium that opens their pages from disk."""
 
-import importlib.util
 import os
 import subprocess
 from pathlib import Path
@@ -10,32 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.cli.page import explanations
 from verl_otel.cli import page
 
 TESTS = Path(__file__).resolve().parents[2]
-
-
-def _load(path):
-    spec = importlib.util.spec_from_file_location(f"verl_otel_test_{path.stem}", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-_EXPLANATIONS = _load(Path(__file__).with_name("explanations.py"))
-
-
-@pytest.fixture(scope="session")
-def explanations():
-    """The module that makes explanations."""
-    return _EXPLANATIONS
 
 
 @pytest.fixture(scope="session")
 def big():
     """A run of 10,000 steps of 1,000 trajectories, as an explanation keeps it: some hundred steps with detail, sums of all."""
     held = range(40, 10_000, 97)
-    return _EXPLANATIONS.make(
+    return explanations.make(
         10_000, members=1_000, scalars=150, slow=held, whole=lambda number: number % 25 == 0 or number in held
     )
 

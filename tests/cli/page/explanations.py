@@ -5,7 +5,7 @@
 import random
 from types import SimpleNamespace
 
-from verl_otel.analysis.facts import (
+from verl_otel.analysis.model import (
     Activity,
     Cost,
     Counts,
@@ -159,7 +159,6 @@ def make_step(
         seconds * gpus,
         members * 1800,
         {"truncated": members * 40, "zero_variance": members * 90, "aborted": 0},
-        seconds * gpus * 420.0,
     )
     lengths = sorted(each.seconds for each in (slowest, *rest))
     quantiles = (lengths[0], lengths[len(lengths) // 2], lengths[-1] * 0.95, lengths[-1] * 0.99, lengths[-1])
@@ -287,7 +286,7 @@ def troubled(run):
     return run._replace(
         state="failed",
         events=events,
-        gaps=gaps,
+        completeness=gaps,
         problems=("traces-a.jsonl: the last line is cut off",),
         offsets=(("node-2", 0.31, 0.004),),
     )

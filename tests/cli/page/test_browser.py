@@ -8,11 +8,14 @@ import threading
 
 import pytest
 
-from verl_otel.cli import first_lines, page, words
+from tests.cli.page import explanations
+from verl_otel._internal import printable
+from verl_otel.cli import page
+from verl_otel.cli.report import headlines
 
 pytestmark = pytest.mark.browser
 
-SECTIONS = ["What held the run", "Steps", "Slowest trajectories", "GPU time", "Verdicts and stragglers"]
+SECTIONS = ["What delayed the run", "Steps", "Slowest trajectories", "GPU time", "Verdicts and stragglers"]
 INKED = """plot => {
     const canvas = plot.querySelector("canvas");
     const data = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data;
@@ -47,15 +50,15 @@ def listener():
     server.server_close()
 
 
-def test_the_verdict_and_every_section_are_shown(show, explanations):
+def test_the_verdict_and_every_section_are_shown(show):
     """Whoever opens the page reads what held the run, as a sentence, and sees the step that it was."""
     run = explanations.make(12)
     opened = show(run).page
     assert opened.title() == f"{run.run_id} · verl-otel"
     (verdict,) = run.steps[6].verdicts
-    first, *_ = first_lines.tell(run)
+    first, *_ = headlines.find_headlines(run)
     assert first.text in opened.inner_text("#findings")
-    assert first_lines.verdict_line(verdict) in opened.inner_text("#step")
+    assert headlines.verdict_line(verdict) in opened.inner_text("#step")
     assert opened.inner_text("#step h2").startswith("Step 7: ")
     headings = opened.locator("h2").all_inner_texts()
     assert [each for each in headings if each in SECTIONS] == SECTIONS
@@ -63,7 +66,7 @@ def test_the_verdict_and_every_section_are_shown(show, explanations):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 400])
-def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, explanations, wait_for, width, scheme):
+def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_for, width, scheme):
     """Each canvas has several colours; no part of the page has to be reached by scrolling sideways."""
     opened = show(explanations.troubled(explanations.make(60)), width=width, scheme=scheme).page
     assert opened.evaluate("document.documentElement.scrollWidth") <= width
@@ -73,7 +76,7 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, explana
         assert wait_for(lambda chart=chart: chart.evaluate(INKED) > 3)
 
 
-def test_the_page_cannot_ask_anybody_for_anything(browser, explanations, tmp_path, listener):
+def test_the_page_cannot_ask_anybody_for_anything(browser, tmp_path, listener):
     """Even code that somebody brought into the page reaches no server: the policy forbids it. Nor does a script that is put in run."""
     address, asked = listener
     path = tmp_path / "page.html"
@@ -111,7 +114,7 @@ HOSTILE = [
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_names_are_shown_as_text(show, explanations, name):
+def test_hostile_names_are_shown_as_text(show, name):
     """Names of runs, tools, phases, processes, scalars and in crash records are text, whatever they contain."""
     run = explanations.troubled(explanations.make(4, gpus=2, slow=(2,), label=name))
     steps = []
@@ -134,7 +137,7 @@ def test_hostile_names_are_shown_as_text(show, explanations, name):
             state=name,
         )
     )
-    shown = re.sub(r"\s+", " ", words.show(name)).strip()
+    shown = re.sub(r"\s+", " ", printable.show(name)).strip()
     flat = "t => t.textContent.replace(/\\s+/g, ' ')"
     for place in (
         "h1 bdi",
@@ -153,7 +156,7 @@ def test_hostile_names_are_shown_as_text(show, explanations, name):
     assert seen.page.locator("script").count() == 2
 
 
-def test_a_long_run_opens_as_a_short_one_does(show, explanations, big):
+def test_a_long_run_opens_as_a_short_one_does(show, big):
     """10,000 steps of 1,000 trajectories: below 5 MB, hardly more elements than a run of 12 steps, each step can be reached.
 
     It has to be open within 2 s on a quiet machine; what is asked here leaves room for a busy one, and is measured as the best of three.
@@ -175,7 +178,7 @@ def test_a_long_run_opens_as_a_short_one_does(show, explanations, big):
     seen.page.locator("#step-title", has_text="Step 10000: ").wait_for()
 
 
-def test_a_run_without_a_step_has_a_page(show, explanations):
+def test_a_run_without_a_step_has_a_page(show):
     """Nothing is drawn, and it is said."""
     empty = explanations.make(1, gpus=1, scalars=0)._replace(
         steps=(), slowest=(), devices=(), series=(), state="", validations=()
@@ -192,7 +195,7 @@ def test_a_run_without_a_step_has_a_page(show, explanations):
         assert said in opened.inner_text(place)
 
 
-def test_troubles_are_shown(show, explanations):
+def test_troubles_are_shown(show):
     """Stall, crash, dead process, holes in the files and clocks have their places, with everything that was written down."""
     opened = show(explanations.troubled(explanations.make(8))).page
     assert "failed" in opened.inner_text("h1")
@@ -205,7 +208,7 @@ def test_troubles_are_shown(show, explanations):
     assert "only 3 of 4 ranks" in opened.inner_text("#missing")
 
 
-def test_it_is_white_on_paper(show, explanations):
+def test_it_is_white_on_paper(show):
     """Printed from a dark screen the page is dark on white, without controls, and its charts with it."""
     opened = show(explanations.make(8), scheme="dark").page
     look = "getComputedStyle(document.documentElement).getPropertyValue('--paper').trim()"

@@ -10,11 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.analysis.facts import CAUSES, DeviceTime, Series
+from tests.cli.page import explanations
+from verl_otel.analysis.model import CAUSES, Cost, DeviceTime, Series
+from verl_otel.cli.explain import render_json, render_text
 from verl_otel.cli.page import data, detail, lists
 
 
-def test_the_columns_of_a_step_sum_up_to_it(explanations):
+def test_the_columns_of_a_step_sum_up_to_it():
     """Phases with the time in none, and the groups of the critical path, are the step's seconds; the ledger is the GPUs' time."""
     run = explanations.make(30, gpus=4)
     found = data.build(run)["steps"]
@@ -24,7 +26,7 @@ def test_the_columns_of_a_step_sum_up_to_it(explanations):
             assert math.isclose(sum(each[index] for each in columns) / found["unit"], whole, abs_tol=1e-4), key
 
 
-def test_more_keys_than_fit_share_the_last_column(explanations):
+def test_more_keys_than_fit_share_the_last_column():
     """A hundred phases have twelve columns and one for the rest; the sum stays."""
     run = explanations.make(3, gpus=1, members=2, scalars=0)
     step = run.steps[0]
@@ -46,7 +48,20 @@ def test_the_ledger_sums_all_gpus_and_lists_the_least_productive(windows):
         assert abs(found["total"][place] - sum(each.get(cause, 0) for each in windows) / 1000) <= 1
 
 
-def test_the_path_of_a_step_has_no_gap_in_the_page(explanations):
+def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
+    """Tokens that were trained on without a gradient are wasted, but they were generated only once."""
+    run = explanations.make(3)
+    costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
+    steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
+    run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
+    page, explained = data.build(run)["cost"], render_json.to_json(run, run.steps)["run"]["cost"]
+    assert page["generated"] == explained["generated_tokens"] == 5000
+    assert dict(page["wasted"]) == explained["wasted_tokens"]
+    assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6
+    assert "800 of 5,000 tokens (16%) trained on without a gradient" in render_text.render(run)
+
+
+def test_the_path_of_a_step_has_no_gap_in_the_page():
     """Rounded to microseconds, each part still begins where the one before ends, and they sum up to the step."""
     run = explanations.make(4)
     for index, step in enumerate(run.steps):
@@ -83,7 +98,7 @@ def test_nothing_in_the_data_ends_its_script_element(thing):
     assert json.loads(text) == thing
 
 
-def test_numbers_that_json_does_not_know_are_none(explanations):
+def test_numbers_that_json_does_not_know_are_none():
     """NaN and infinity of scalars, scores and events do not break the page."""
     run = explanations.make(4, gpus=1, scalars=0)
     odd = Series("verl.odd", (), tuple(step.end_ns for step in run.steps), (float("nan"), 1.0, float("inf"), 2.0))
@@ -97,7 +112,7 @@ def test_numbers_that_json_does_not_know_are_none(explanations):
     assert json.loads(data.encode(found)) == found
 
 
-def test_lines_over_steps_share_their_axis(explanations):
+def test_lines_over_steps_share_their_axis():
     """A scalar that is logged with each step is drawn over the numbers of steps, any other over seconds."""
     run = explanations.make(10, gpus=1, scalars=8)
     other = Series("verl.other", (("a", "b"),), (run.start_ns + 10**9, run.start_ns + 3 * 10**9), (1.0, 2.0))
@@ -106,7 +121,7 @@ def test_lines_over_steps_share_their_axis(explanations):
     assert found["lines"][-1][:2] == ["verl.other", "a=b"]
 
 
-def test_events_are_bounded(explanations):
+def test_events_are_bounded():
     """A crash record of any size becomes a small one."""
     run = explanations.make(2, gpus=1, scalars=0)
     event = explanations.troubled(run).events[0]

@@ -9,12 +9,16 @@ import re
 
 import pytest
 
-from verl_otel.cli import first_lines, page, words
+from tests.builders import stories
+from tests.cli.page import explanations
+from verl_otel._internal import printable
+from verl_otel.cli import page
 from verl_otel.cli.page import document
+from verl_otel.cli.report import headlines
 from verl_otel.errors import VerlOtelError
 
 
-def test_the_policy_allows_these_scripts_and_no_request(explanations):
+def test_the_policy_allows_these_scripts_and_no_request():
     """The hashes in the policy are those of the one script and the one style; everything else is forbidden."""
     text = page.render(explanations.make(2, gpus=1))
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', text)[1]
@@ -45,14 +49,14 @@ def test_no_script_turns_data_into_code_or_markup():
             assert f"({address})" in text, "only as a source in a comment"
 
 
-def test_what_held_the_run_stands_in_the_page_itself(explanations):
+def test_what_held_the_run_stands_in_the_page_itself():
     """The first lines need no script: run, state, counts, verdicts with a link to the step, crashes and dead processes."""
     run = explanations.troubled(explanations.make(12))
     text = page.render(run)
     body = text.partition("<main>")[2].partition('<section id="steps"')[0]
     assert "was killed by signal 9" in body
-    assert "DEAD: agent_loop-3 (pid 4711 on node-1) fell silent 42.00 s before the rest, with 3 open" in body
-    lines = [line.text for line in first_lines.tell(run)]
+    assert "DEAD: agent_loop-3 (pid 4711 on node-1) stopped writing 42.00 s before the others, with 3 open" in body
+    lines = [line.text for line in headlines.find_headlines(run)]
     assert len(lines) > 3
     assert all(html.escape(line) in body for line in lines)
     assert '<a href="#step=7">' in body
@@ -60,13 +64,13 @@ def test_what_held_the_run_stands_in_the_page_itself(explanations):
     assert "The clock of node-2 was found to be +0.310 s ahead" in text
 
 
-def test_a_name_that_looks_like_a_place_is_only_a_name(explanations):
+def test_a_name_that_looks_like_a_place_is_only_a_name():
     """Braces in a name are not filled in."""
     text = page.render(explanations.make(1, gpus=1, scalars=0, run_id="{{data}}"))
     assert "<bdi>{{data}}</bdi>" in text
 
 
-def test_a_failed_writing_leaves_nothing_behind(explanations, tmp_path, monkeypatch):
+def test_a_failed_writing_leaves_nothing_behind(tmp_path, monkeypatch):
     """Either the whole page is there or what was there before."""
     path = tmp_path / "page.html"
     path.write_text("before")
@@ -83,12 +87,12 @@ def test_a_failed_writing_leaves_nothing_behind(explanations, tmp_path, monkeypa
 
 def test_names_are_bounded_and_what_is_hidden_in_them_is_seen():
     """Controls, halves of characters and marks that turn text around are written out; other scripts and emoji stay."""
-    assert words.show("a\u202eb\x00\ud800") == r"a\u202eb\u0000\ud800"
-    assert words.show("مرحبا 👩‍🔬 数学") == "مرحبا 👩‍🔬 数学"
-    assert len(words.show("x" * 10_000)) == words.LONGEST
+    assert printable.show("a\u202eb\x00\ud800") == r"a\u202eb\u0000\ud800"
+    assert printable.show("مرحبا 👩‍🔬 数学") == "مرحبا 👩‍🔬 数学"
+    assert len(printable.show("x" * 10_000)) == printable.LONGEST
 
 
-def test_the_command_writes_the_page(call, stories, runs, tmp_path):
+def test_the_command_writes_the_page(call, runs, tmp_path):
     """``verl-otel report RUN --html FILE`` writes the page of a run from its files, with the same first lines as the report."""
     folder = stories.training(runs / "r1").write()
     path = tmp_path / "page.html"
@@ -99,7 +103,7 @@ def test_the_command_writes_the_page(call, stories, runs, tmp_path):
     assert html.escape(first) in path.read_text()
 
 
-def test_a_page_that_cannot_be_written_is_one_line(call, stories, runs, tmp_path):
+def test_a_page_that_cannot_be_written_is_one_line(call, runs, tmp_path):
     """A folder that does not exist is said in words, not as a stack."""
     done = call("report", stories.training(runs / "r1").write(), "--html", tmp_path / "none" / "page.html")
     assert done.code not in {0, None}

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from verl_otel.analysis import facts
+from tests.cli.page import explanations
+from verl_otel.analysis import model
 from verl_otel.cli.page import document
 
 pytestmark = pytest.mark.browser
@@ -14,11 +15,11 @@ pytestmark = pytest.mark.browser
 
 def chosen(opened, number):
     """Wait until a step is shown."""
-    opened.locator("#step-title", has_text=f"Step {number}: ").wait_for(timeout=10_000)
+    opened.locator("#step-title", has_text=f"Step {number}: ").wait_for(timeout=60_000)
 
 
-def test_keys_choose_a_step(show, explanations):
-    """Arrows, page keys, ends and the next held step; the value is said in words, the address follows, Enter leads to the step."""
+def test_keys_choose_a_step(show):
+    """Arrows, page keys, ends and the next delayed step; the value is announced in words, the address follows, Enter leads to the step."""
     opened = show(explanations.make(40, slow=(7, 33)), address="#step=7").page
     plot = opened.locator("#steps .plot")
     plot.focus()
@@ -37,12 +38,12 @@ def test_keys_choose_a_step(show, explanations):
         assert plot.get_attribute("aria-valuenow") == str(number - 1)
         assert plot.get_attribute("aria-valuetext").startswith(f"Step {number}: ")
         assert opened.evaluate("location.hash") == f"#step={number}"
-    assert "Held by tool python" in plot.get_attribute("aria-valuetext")
+    assert "Delayed by tool python" in plot.get_attribute("aria-valuetext")
     opened.keyboard.press("Enter")
     assert opened.evaluate("document.activeElement.id") == "step-title"
 
 
-def test_an_address_leads_to_its_step(show, explanations):
+def test_an_address_leads_to_its_step(show):
     """A link that was copied opens the same step; one that is followed within the page leads there."""
     opened = show(explanations.make(12, slow=(7, 9)), address="#step=4").page
     chosen(opened, 4)
@@ -50,7 +51,7 @@ def test_an_address_leads_to_its_step(show, explanations):
     chosen(opened, 9)
 
 
-def test_the_pointer_chooses_a_step(show, explanations):
+def test_the_pointer_chooses_a_step(show):
     """A click on a column chooses its step; a drag looks closer."""
     opened = show(explanations.make(20)).page
     box = opened.locator("#steps .plot").bounding_box()
@@ -65,7 +66,7 @@ def test_the_pointer_chooses_a_step(show, explanations):
     chosen(opened, 11)
 
 
-def test_the_table_of_the_critical_path_is_its_chart(show, explanations):
+def test_the_table_of_the_critical_path_is_its_chart(show):
     """What the waterfall shows can be read as rows, opened with a key: they follow each other and sum up to the step."""
     run = explanations.make(8)
     opened = show(run).page
@@ -85,7 +86,7 @@ def test_the_table_of_the_critical_path_is_its_chart(show, explanations):
     assert sum(float(row[1]) for row in rows) == pytest.approx(step.seconds, abs=1e-4 * len(rows))
 
 
-def test_keys_walk_along_the_critical_path(show, explanations, wait_for):
+def test_keys_walk_along_the_critical_path(show, wait_for):
     """In the waterfall arrows go from part to part, up and down between lanes, and + looks closer."""
     run = explanations.make(8)
     opened = show(run).page
@@ -106,7 +107,7 @@ def test_keys_walk_along_the_critical_path(show, explanations, wait_for):
     wait_for(lambda: canvas.evaluate("each => each.toDataURL()") != before)
 
 
-def test_enter_opens_a_trajectory(show, explanations):
+def test_enter_opens_a_trajectory(show):
     """From the list of the slowest, a trajectory is opened with its turns and tools."""
     opened = show(explanations.make(8)).page
     plot = opened.locator("#trajectories .plot").first
@@ -118,7 +119,7 @@ def test_enter_opens_a_trajectory(show, explanations):
     assert "tool python" in opened.inner_text("#trajectories .card p")
 
 
-def test_a_table_sorts_by_its_heads(show, explanations):
+def test_a_table_sorts_by_its_heads(show):
     """A head is a button; it sorts and says how."""
     opened = show(explanations.make(8)).page
     table = opened.locator("#trajectories table").first
@@ -130,7 +131,7 @@ def test_a_table_sorts_by_its_heads(show, explanations):
     assert scores == sorted(scores, reverse=True)
 
 
-def test_scalars_are_chosen(show, explanations):
+def test_scalars_are_chosen(show):
     """Every line can be found by its name and shown."""
     opened = show(explanations.make(8, scalars=40)).page
     before = opened.locator(".scalar").count()
@@ -141,7 +142,7 @@ def test_scalars_are_chosen(show, explanations):
     assert opened.locator(".scalar figcaption").last.inner_text() == "verl.other.line_31"
 
 
-def test_the_gpu_time_follows_the_choice(show, explanations):
+def test_the_gpu_time_follows_the_choice(show):
     """The ledger is that of the run, or of the chosen step."""
     opened = show(explanations.make(8)).page
     of_run = opened.inner_text("#gpu .big")
@@ -151,7 +152,7 @@ def test_the_gpu_time_follows_the_choice(show, explanations):
 
 
 @pytest.mark.parametrize("width", [1280, 400])
-def test_whatever_has_the_focus_has_a_name_and_is_seen(show, explanations, width):
+def test_whatever_has_the_focus_has_a_name_and_is_seen(show, width):
     """The Tab key comes by everything in the order of the page, never gets stuck; each stop has a role, a name and an outline."""
     opened = show(explanations.troubled(explanations.make(8)), width=width).page
     tree = opened.context.new_cdp_session(opened).send("Accessibility.getFullAXTree")["nodes"]
@@ -181,7 +182,7 @@ def test_whatever_has_the_focus_has_a_name_and_is_seen(show, explanations, width
     assert "none" not in outlines
 
 
-def test_charts_are_sliders_with_words_and_a_table(show, explanations):
+def test_charts_are_sliders_with_words_and_a_table(show):
     """Each chart has a role, a name and its value in words; below it the same as a table. Headings and tables have their parts."""
     opened = show(explanations.make(8)).page
     for plot in opened.locator(".plot").all():
@@ -236,8 +237,8 @@ def test_no_two_things_look_alike(table):
     assert len(looks) > 10
     assert len(set(looks.values())) == len(looks)
     if table == "CAUSES":
-        assert set(looks) == set(facts.CAUSES)
-        assert {facts.CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
-        assert not {key for key, look in looks.items() if facts.CAUSES[key] == "productive"} - {"train", "rollout"}
+        assert set(looks) == set(model.CAUSES)
+        assert {model.CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
+        assert not {key for key, look in looks.items() if model.CAUSES[key] == "productive"} - {"train", "rollout"}
     if table == "KINDS":
-        assert set(looks) == set(facts.KINDS)
+        assert set(looks) == set(model.KINDS)

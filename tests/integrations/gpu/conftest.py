@@ -2,19 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Drivers that are made up, with the signatures of the real ones."""
 
-import sys
-from pathlib import Path
-
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-from fake_nvml import FakeNvml
-
+from tests.integrations.gpu.fake_nvml import FakeNvml
+from verl_otel.integrations.gpu.call_timeout import CallTimeout
+from verl_otel.integrations.gpu.collector import GpuCollector
 from verl_otel.integrations.gpu.nvml import NvmlDriver
-from verl_otel.integrations.gpu.patience import Patience
-from verl_otel.integrations.gpu.source import GpuSource
-from verl_otel.session.sources import Place
+from verl_otel.system.collectors import NodeScope
 
 
 @pytest.fixture
@@ -25,7 +19,7 @@ def library():
 
 @pytest.fixture
 def place(tmp_path):
-    return Place(tmp_path, "node-1")
+    return NodeScope(tmp_path, "node-1")
 
 
 @pytest.fixture
@@ -49,7 +43,7 @@ def make_source(library):
     made = []
 
     def make(seconds=5.0, driver=None):
-        source = GpuSource([lambda: driver or NvmlDriver(library)], Patience(seconds))
+        source = GpuCollector([lambda: driver or NvmlDriver(library)], CallTimeout(seconds))
         made.append(source)
         return source
 
@@ -62,4 +56,4 @@ def make_source(library):
 @pytest.fixture
 def search_now(monkeypatch):
     """Have a failed device looked for at the next collection."""
-    monkeypatch.setattr("verl_otel.integrations.gpu.source.SEARCH_SECONDS", 0.0)
+    monkeypatch.setattr("verl_otel.integrations.gpu.collector.SEARCH_SECONDS", 0.0)

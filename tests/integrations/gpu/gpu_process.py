@@ -5,11 +5,8 @@
 import os
 import sys
 import time
-from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent))
-
-import fake_nvml
+from tests.integrations.gpu import fake_nvml
 
 sys.modules["pynvml"] = fake_nvml.FakeNvml(2)
 

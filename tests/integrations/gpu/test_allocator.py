@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.integrations.gpu.allocator import AllocatorSource
+from verl_otel.integrations.gpu.allocator import AllocatorCollector
 
 
 class FakeCuda:
@@ -43,7 +43,7 @@ def cuda(monkeypatch):
 
 def test_devices_in_use_are_said_by_their_name(cuda, place):
     """A device of which this process holds nothing has no series."""
-    assert AllocatorSource().read(place) == [
+    assert AllocatorCollector().read(place) == [
         ("verl.gpu.memory.used", (("device", "cuda:1"),), 100),
         ("verl.gpu.memory.reserved", (("device", "cuda:1"),), 200),
     ]
@@ -52,7 +52,7 @@ def test_devices_in_use_are_said_by_their_name(cuda, place):
 def test_a_framework_that_has_not_begun_is_not_made_to(cuda, place):
     """Nothing but whether it has begun is asked."""
     cuda.begun = False
-    assert AllocatorSource().read(place) == []
+    assert AllocatorCollector().read(place) == []
     assert cuda.asked == []
 
 
@@ -63,7 +63,7 @@ def test_no_framework_and_half_of_one(monkeypatch, place, torch):
         monkeypatch.delitem(sys.modules, "torch", raising=False)
     else:
         monkeypatch.setitem(sys.modules, "torch", torch)
-    assert AllocatorSource().read(place) == []
+    assert AllocatorCollector().read(place) == []
     assert torch is not None or "torch" not in sys.modules
 
 
@@ -74,7 +74,7 @@ def test_an_allocator_that_does_not_count(cuda, place):
         raise RuntimeError("CUDAPluggableAllocator does not yet support getDeviceStats.")
 
     cuda.memory_allocated = fail
-    assert AllocatorSource().read(place) == []
+    assert AllocatorCollector().read(place) == []
 
 
 def test_it_is_not_asked_while_memory_is_given_back(cuda, place, wait_for):
@@ -89,16 +89,16 @@ def test_it_is_not_asked_while_memory_is_given_back(cuda, place, wait_for):
     thread.start()
     inside.wait()
     try:
-        assert AllocatorSource().read(place) == []
+        assert AllocatorCollector().read(place) == []
         assert "allocated" not in cuda.asked
     finally:
         gate.set()
         thread.join()
-    assert AllocatorSource().read(place)
+    assert AllocatorCollector().read(place)
 
 
 def test_the_real_framework_on_a_cpu(place):
     """PyTorch without a GPU is asked whether it has begun, and has not."""
     pytest.importorskip("torch", reason="PyTorch is not installed")
-    assert AllocatorSource().read(place) == []
+    assert AllocatorCollector().read(place) == []
     assert not sys.modules["torch"].cuda.is_initialized()

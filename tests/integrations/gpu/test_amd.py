@@ -5,8 +5,8 @@
 import sys
 
 import pytest
-from fake_amd import CONSTANTS, FakeAmd
 
+from tests.integrations.gpu.fake_amd import CONSTANTS, FakeAmd
 from verl_otel.integrations.gpu.amd import AmdDriver, _load, find_driver
 from verl_otel.integrations.gpu.device import Unreadable
 
@@ -27,6 +27,7 @@ def test_a_gpu_is_read_in_the_units_of_the_catalogue(amd, values):
     identity = amd.gpus[0].uuid
     assert found == {
         ("hw.gpu.utilization", identity): 0.93,
+        ("verl.gpu.memory.io.utilization", identity): 0.41,
         ("hw.gpu.memory.usage", identity): 64 * 1024**3,
         ("hw.gpu.memory.limit", identity): 196_592 * 1024**2,
         ("hw.power", identity): 694,
@@ -42,7 +43,7 @@ def test_a_gpu_is_read_in_the_units_of_the_catalogue(amd, values):
 def test_what_a_model_does_not_have_is_left_out(amd, values):
     """Neither "N/A" nor an error that says "not supported" is a value, and neither makes the rest unreadable."""
     gpu = amd.gpus[0]
-    gpu.activity["gfx_activity"] = "N/A"
+    gpu.activity |= {"gfx_activity": "N/A", "umc_activity": "N/A"}
     gpu.fails = {"amdsmi_get_energy_count": "not_supported", "amdsmi_get_gpu_total_ecc_count": "no_perm"}
     names = {key[0] for key in values(AmdDriver(amd).find_devices()[0].read())}
     assert names == {"hw.gpu.memory.usage", "hw.gpu.memory.limit", "hw.power", "hw.temperature", "verl.gpu.clock"}

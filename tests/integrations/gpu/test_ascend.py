@@ -113,7 +113,7 @@ def test_a_command_that_hangs_is_ended_and_makes_devices_unreadable(command, mon
 
     wait_for(is_unreadable)
     driver.close()
-    assert driver._running is None
+    assert driver._process is None
 
 
 def test_a_chip_in_alarm_and_one_that_is_gone_are_unreadable(command, wait_for):

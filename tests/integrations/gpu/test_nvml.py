@@ -8,10 +8,10 @@ import subprocess
 import sys
 
 import pytest
-from fake_nvml import GIB, FakeGpu
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from tests.integrations.gpu.fake_nvml import GIB, FakeGpu
 from verl_otel.integrations.gpu.device import Unreadable
 from verl_otel.integrations.gpu.nvml import PRESENT, NvmlDriver, find_driver
 from verl_otel.semconv.metrics import METRICS
@@ -31,6 +31,7 @@ def test_a_gpu_is_read_in_the_units_of_the_catalogue(library, driver, values):
         ("hw.gpu.memory.usage", identity): 10 * GIB,
         ("hw.gpu.memory.limit", identity): 80 * GIB,
         ("hw.gpu.utilization", identity): 0.87,
+        ("verl.gpu.memory.io.utilization", identity): 0.33,
         ("hw.power", identity): 512.345,
         ("hw.energy", identity): 0,
         ("hw.temperature", identity, "gpu"): 61,
@@ -92,7 +93,7 @@ def test_an_old_driver_that_knows_less(library, driver, values):
     names = {key[0] for key in values(device.read())}
     assert names == {
         "hw.gpu.memory.usage", "hw.gpu.memory.limit", "hw.gpu.utilization", "hw.power", "hw.temperature",
-        "verl.gpu.clock", "verl.gpu.throttling",
+        "verl.gpu.clock", "verl.gpu.memory.io.utilization", "verl.gpu.throttling",
     }  # fmt: skip
     assert library.open_sets == 1  # the other GPU's
 
@@ -111,6 +112,7 @@ def test_parts_of_a_gpu_have_their_own_memory(library, driver, values):
     found = values(whole.read())
     assert ("hw.power", whole.id) in found
     assert ("hw.gpu.utilization", whole.id) not in found
+    assert ("verl.gpu.memory.io.utilization", whole.id) not in found
 
 
 def test_xids_are_counted_by_who_is_to_blame(library, driver, values, caplog):
@@ -201,7 +203,7 @@ lives = st.lists(st.integers(0, 2**40), min_size=1, max_size=6).map(lambda steps
 @given(st.lists(lives, min_size=1, max_size=5))
 def test_energy_never_falls(counts):
     """Where the driver's counter begins anew at a reset, ours only grows, by what was added."""
-    from fake_nvml import FakeNvml
+    from tests.integrations.gpu.fake_nvml import FakeNvml
 
     library = FakeNvml(1)
     device = NvmlDriver(library).find_devices()[0]

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.integrations.gpu.owner import OwnerSource
-from verl_otel.integrations.gpu.source import write_devices
+from verl_otel.integrations.gpu.collector import write_devices
+from verl_otel.integrations.gpu.owner import OwnerCollector
 from verl_otel.model import Resource
 
 
@@ -18,9 +18,9 @@ def owner(monkeypatch):
     def make(*ids):
         resource = Resource({"verl.gpu.ids": ids} if ids else {})
         monkeypatch.setattr(
-            "verl_otel.integrations.gpu.owner.Current", SimpleNamespace(session=SimpleNamespace(resource=resource))
+            "verl_otel.integrations.gpu.owner.current_session", lambda: SimpleNamespace(resource=resource)
         )
-        return OwnerSource()
+        return OwnerCollector()
 
     return make
 

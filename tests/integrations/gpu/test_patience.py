@@ -8,8 +8,8 @@ from functools import partial
 
 import pytest
 
+from verl_otel.integrations.gpu.call_timeout import MAX_THREADS, CallTimeout
 from verl_otel.integrations.gpu.device import Unreadable
-from verl_otel.integrations.gpu.patience import MAX_THREADS, Patience
 
 
 @pytest.fixture
@@ -26,7 +26,7 @@ def running():
 
 def test_an_answer_is_passed_on():
     """The result, or the error, is that of the function, and no thread is left."""
-    patience = Patience(5)
+    patience = CallTimeout(5)
     assert patience.call("a", lambda: 7) == 7
     with pytest.raises(ZeroDivisionError):
         patience.call("a", lambda: 1 / 0)
@@ -36,7 +36,7 @@ def test_an_answer_is_passed_on():
 
 def test_a_call_that_hangs_is_left_alone_and_not_repeated(gate):
     """It costs its time once; what it asks for is not asked for again before it has returned; others are."""
-    patience = Patience(0.05)
+    patience = CallTimeout(0.05)
     asked = []
 
     def hang():
@@ -52,7 +52,7 @@ def test_a_call_that_hangs_is_left_alone_and_not_repeated(gate):
 
 def test_it_is_asked_again_after_it_has_returned(gate, wait_for):
     """A device that thaws is read again."""
-    patience = Patience(0.05)
+    patience = CallTimeout(0.05)
     with pytest.raises(Unreadable):
         patience.call("a", gate.wait)
     gate.set()
@@ -62,7 +62,7 @@ def test_it_is_asked_again_after_it_has_returned(gate, wait_for):
 
 def test_few_threads_hang_at_a_time(gate):
     """However many devices hang, no more threads than a few do."""
-    patience = Patience(0.02)
+    patience = CallTimeout(0.02)
     before = len(running())
     for number in range(3 * MAX_THREADS):
         with pytest.raises(Unreadable):
@@ -73,13 +73,13 @@ def test_few_threads_hang_at_a_time(gate):
 def test_all_are_asked_at_the_same_time():
     """Each waits until all are asked: one after the other would never end."""
     meeting = threading.Barrier(8)
-    answers = Patience(10).call_all({str(number): meeting.wait for number in range(8)})
+    answers = CallTimeout(10).call_all({str(number): meeting.wait for number in range(8)})
     assert sorted(answers.values()) == list(range(8))
 
 
 def test_all_have_one_time_together(gate):
     """Eight that hang cost a collection what one costs; those that answer have answered."""
-    patience = Patience(0.5)
+    patience = CallTimeout(0.5)
     begin = time.monotonic()
     answers = patience.call_all({"quick": lambda: 7} | {str(number): gate.wait for number in range(8)})
     assert time.monotonic() - begin < 8 * 0.5
@@ -89,13 +89,13 @@ def test_all_have_one_time_together(gate):
 
 def test_more_than_there_are_threads_are_all_asked():
     """Whoever has an answer takes the next question."""
-    answers = Patience(10).call_all({str(number): partial(int, number) for number in range(5 * MAX_THREADS)})
+    answers = CallTimeout(10).call_all({str(number): partial(int, number) for number in range(5 * MAX_THREADS)})
     assert list(answers.values()) == list(range(5 * MAX_THREADS))
 
 
 def test_what_comes_late_is_the_next_answer(gate, wait_for):
     """A device that takes longer than a collection waits is a collection behind and not unreadable; a newer answer is preferred."""
-    patience = Patience(0.05)
+    patience = CallTimeout(0.05)
 
     def answer_late():
         gate.wait()
@@ -115,7 +115,7 @@ def test_what_comes_late_is_the_next_answer(gate, wait_for):
 
 def test_what_was_not_begun_is_not_asked_after_the_end(gate, wait_for):
     """Whoever is renewed asks no driver any more that was let go, and the new one is not stuck."""
-    patience, asked = Patience(0.02), []
+    patience, asked = CallTimeout(0.02), []
     patience.call_all({str(number): gate.wait for number in range(MAX_THREADS)})
     patience.call_all({"more": lambda: asked.append(1)})
     assert not patience.renew().is_stuck

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Whole processes on one node: one of them reads the GPUs, another takes over, nothing is there when it is off."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.integrations.gpu import SOURCES
+from tests.builders import otlp_json
+from tests.builders.environments import inherit
+from verl_otel.integrations.gpu import COLLECTORS
 
-SCRIPT = Path(__file__).with_name("gpu_process.py")
+TOP = Path(__file__).resolve().parents[3]
 
 
 def list_open(process):
@@ -29,16 +30,14 @@ class Node:
         self.started = []
 
     def start(self, rank, **variables):
-        environ = {
-            name: value for name, value in os.environ.items() if not name.startswith(("OTEL_", "VERL_", "PYTEST_"))
-        }
+        environ = inherit("OTEL_", "VERL_", "PYTEST_")
         environ |= {
             "VERL_OTEL_RUN_DIR": str(self.folder), "VERL_OTEL_RUN_ID": "r", "OTEL_METRIC_EXPORT_INTERVAL": "200",
             "VERL_OTEL_DRAIN_INTERVAL": "0.1", **variables,
         }  # fmt: skip
         process = subprocess.Popen(
-            [sys.executable, SCRIPT, str(rank)],
-            env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+            [sys.executable, "-m", "tests.integrations.gpu.gpu_process", str(rank)],
+            cwd=TOP, env=environ, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         )  # fmt: skip
         self.started.append(process)
         assert process.stdout.readline() == "ready\n"
@@ -47,18 +46,14 @@ class Node:
 
     def points(self, process, metric):
         """Points of a metric that a process has written: their labels, in the order of time."""
-        found = []
-        for path in self.run.glob(f"metrics-*-{process.pid}.jsonl"):
-            for line in path.read_text().rpartition("\n")[0].splitlines():  # the last may be half written
-                for resource in json.loads(line)["resourceMetrics"]:
-                    for each in (each for scope in resource["scopeMetrics"] for each in scope["metrics"]):
-                        if each["name"] == metric:
-                            points = (each.get("gauge") or each["sum"])["dataPoints"]
-                            found += [
-                                {label["key"]: label["value"]["stringValue"] for label in point["attributes"]}
-                                for point in points
-                            ]
-        return found
+        return [
+            otlp_json.read_attributes(point["attributes"])
+            for path in self.run.glob(f"metrics-*-{process.pid}.jsonl")
+            for message in otlp_json.read_objects(path)
+            for _, _, each in otlp_json.each_metric(message)
+            if each["name"] == metric
+            for point in otlp_json.each_point(each)
+        ]
 
     def readers(self):
         return [process for process in self.started if self.points(process, "hw.power")]
@@ -67,7 +62,7 @@ class Node:
         for process in self.started:
             if process.poll() is None:
                 process.stdin.close()
-                process.wait(20)
+                process.wait(60)
             process.stdin.close()
             process.stdout.close()
             if process.child:
@@ -144,7 +139,10 @@ def test_off_is_off(node, wait_for, variables):
     assert not [name for name in names if "gpu" in name]
     assert not [name for name in list_open(process.pid) if "reader-" in name or "gpus-" in name]
     process.stdin.close()
-    process.wait(20)
-    for metric in {metric for source in SOURCES for metric in source.metrics} | {"process.cpu.time", "system.cpu.time"}:
+    process.wait(60)
+    for metric in {metric for source in COLLECTORS for metric in source.metrics} | {
+        "process.cpu.time",
+        "system.cpu.time",
+    }:
         assert not node.points(process, metric), metric
     assert not list(node.folder.rglob("gpus-*")) + list(node.folder.rglob("reader-*"))

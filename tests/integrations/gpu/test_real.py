@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from verl_otel.integrations.gpu.allocator import AllocatorSource
-from verl_otel.integrations.gpu.source import GpuSource
+from verl_otel.integrations.gpu.allocator import AllocatorCollector
+from verl_otel.integrations.gpu.collector import GpuCollector
 from verl_otel.semconv.metrics import METRICS
 
 pytestmark = pytest.mark.gpu
@@ -37,7 +37,7 @@ def smi():
 
 @pytest.fixture
 def source():
-    made = GpuSource()
+    made = GpuCollector()
     yield made
     made.close()
 
@@ -100,11 +100,11 @@ def test_the_real_allocator_is_asked_without_a_wait(smi, place, values):
     if not torch.cuda.is_available():
         pytest.skip("this PyTorch cannot use the GPU")
     code = (
-        "import torch; from verl_otel.integrations.gpu.allocator import AllocatorSource as A; a = A();"
+        "import torch; from verl_otel.integrations.gpu.allocator import AllocatorCollector as A; a = A();"
         "assert a.read(None) == []; assert not torch.cuda.is_initialized();"
         "t = torch.empty(1 << 20, dtype=torch.uint8, device='cuda'); found = dict((m, v) for m, _, v in a.read(None));"
         "assert found['verl.gpu.memory.used'] == torch.cuda.memory_allocated() >= 1 << 20;"
         "assert found['verl.gpu.memory.reserved'] == torch.cuda.memory_reserved()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-    assert AllocatorSource.once_per_node is False
+    assert AllocatorCollector.once_per_node is False

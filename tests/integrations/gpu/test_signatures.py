@@ -9,10 +9,9 @@ import json
 import re
 from pathlib import Path
 
-import fake_amd
-import fake_nvml
 import pytest
 
+from tests.integrations.gpu import fake_amd, fake_nvml
 from verl_otel.integrations.gpu import amd, nvml, nvml_device, xid
 
 HERE = Path(__file__).parent

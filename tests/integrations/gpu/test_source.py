@@ -7,13 +7,13 @@ import threading
 import time
 
 import pytest
-from fake_nvml import FakeNvml
 
-from verl_otel.exporting.fold import State
-from verl_otel.integrations.gpu import SOURCES
+from tests.integrations.gpu.fake_nvml import FakeNvml
+from verl_otel.exporting.metric_state import MetricState
+from verl_otel.integrations.gpu import COLLECTORS
+from verl_otel.integrations.gpu.collector import GpuCollector, find_path
 from verl_otel.integrations.gpu.nvml import NvmlDriver
-from verl_otel.integrations.gpu.source import GpuSource, find_path
-from verl_otel.recording import recorder
+from verl_otel.recording import collection
 from verl_otel.semconv.metrics import METRICS
 
 
@@ -42,7 +42,7 @@ def test_a_lost_device_disappears_with_a_reason_and_comes_back(make_source, plac
         assert {key for key in found if key[1] == first} == {("verl.gpu.unreadable", first, "gpu_is_lost")}
         assert found["verl.gpu.unreadable", first, "gpu_is_lost"] == times
     assert [record.getMessage() for record in caplog.records] == [
-        f"verl-otel: GPU {first} cannot be read: gpu_is_lost (said once)"
+        f"verl-otel: GPU {first} cannot be read: gpu_is_lost (logged once)"
     ]
     library.gpus[0].fails.clear()
     found = values(source.read(place))
@@ -126,7 +126,7 @@ def test_a_driver_that_takes_long_to_start_is_no_failure(make_source, place, lib
 def test_no_device_is_nothing(place, caplog):
     """Without a driver there are no values, threads, files or words."""
     before = threading.active_count()
-    source = GpuSource([lambda: None])
+    source = GpuCollector([lambda: None])
     assert list(source.read(place)) == []
     assert threading.active_count() == before
     assert not list(place.folder.iterdir())
@@ -140,7 +140,7 @@ def test_every_thing_that_is_named_was_announced(make_source, place, library):
     source = make_source()
     source.read(place)
     assert {metric for metric, _, _ in source.read(place)} <= set(source.metrics)
-    assert {metric for each in SOURCES for metric in each.metrics} <= set(METRICS)
+    assert {metric for each in COLLECTORS for metric in each.metrics} <= set(METRICS)
 
 
 @pytest.mark.parametrize(("count", "column"), [(1, 0), (8, 1)])
@@ -161,13 +161,13 @@ def test_the_series_stay_within_the_catalogue(place, count, column, make_source)
 
 def test_what_is_gone_is_read_by_nobody_any_more(make_source, place, library, monkeypatch):
     """A series that a collection does not name leaves the state that exporters read; other metrics stay."""
-    monkeypatch.setattr(recorder, "_groups", {})
+    monkeypatch.setattr(collection, "_groups", {})
     source = make_source()
-    recorder.observe_all("gpu", source.metrics, lambda: source.read(place))
-    state = State()
+    collection.observe_all("gpu", source.metrics, lambda: source.read(place))
+    state = MetricState()
 
     def collect():
-        batch = recorder.drain(observe=True)
+        batch = collection.collect_observed(collection.collect())
         state.update(batch.points, batch.asked)
         return {point.labels[0][1] for point in state.read()[1] if point.instrument.name == "hw.power"}
 

@@ -1,11 +1,11 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
 // A canvas that can be used with keys, pointer and screen reader. It is a slider over its positions (WAI-ARIA Authoring Practices,
-// "Slider"): one stop of the Tab key, arrows move, the value is said in words. The same words stand below it for everybody else.
+// "Slider"): one tab stop, arrows move, the value is announced as text. The same text is shown below it.
 
 // options: label; height() in px; count(); text(position) -> words; draw(pen, state); hit(x, y, state) -> position or -1;
 // choose(position); optional: enter(position); vertical(position, up) -> position; keys {key: position -> position};
-// domain() -> [least, most], where(position) -> a place in it, narrowest: what zooming needs.
+// domain() -> [least, most], where(position) -> a place in it, narrowest: for zooming.
 function chart(options) {
   const canvas = make("canvas", { "aria-hidden": "true" });
   const plot = make(
@@ -74,7 +74,7 @@ function chart(options) {
     if (!quiet) options.choose?.(state.at);
   }
 
-  // Keep what is chosen in view.
+  // Keep the chosen position in view.
   function follow() {
     const [least, most] = state.view;
     const place = options.where(state.at);
@@ -163,13 +163,13 @@ function chart(options) {
     const drag = state.drag;
     state.drag = null;
     if (drag && Math.abs(drag[1] - drag[0]) > 6 && options.across) {
-      look_at(...drag.map((x) => options.across(x, state)).sort((one, other) => one - other));
+      look_at(...drag.map((x) => options.across(x, state)).sort((a, b) => a - b));
       return;
     }
-    const found = options.hit(...place(event), state);
-    if (found >= 0) {
-      move(found);
-      if (options.enter && event.detail > 1) options.enter(found);
+    const index = options.hit(...place(event), state);
+    if (index >= 0) {
+      move(index);
+      if (options.enter && event.detail > 1) options.enter(index);
     }
   });
   plot.addEventListener("focus", () => {
@@ -181,7 +181,7 @@ function chart(options) {
   return { element, plot, state, move, redraw, zoom, look_at, tell };
 }
 
-// As much of a text as there is room for; its middle is what goes, because names differ at their ends.
+// Shortens a text to a width; the middle is removed, because names differ at their ends.
 function fitting(pen, text, room) {
   if (pen.measureText(text).width <= room) return text;
   const letters = [...text];
@@ -196,14 +196,14 @@ function fitting(pen, text, room) {
   return cut(least);
 }
 
-// A horizontal axis with its lines; returns nothing.
+// Draws a horizontal axis with its grid lines.
 function drawAxis(pen, view, left, right, top, bottom, format) {
-  const found = ticks(view[0], view[1], Math.max(2, (right - left) / 90));
-  const words = format(found.step);
+  const marks = ticks(view[0], view[1], Math.max(2, (right - left) / 90));
+  const words = format(marks.step);
   pen.strokeStyle = palette.line;
   pen.fillStyle = palette.soft;
   pen.lineWidth = 1;
-  for (const at of found.at) {
+  for (const at of marks.at) {
     const x = Math.round(left + ((at - view[0]) / (view[1] - view[0])) * (right - left)) + 0.5;
     pen.beginPath();
     pen.moveTo(x, top);

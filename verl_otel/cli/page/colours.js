@@ -1,7 +1,7 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
 // Colours and patterns. The hues are Okabe and Ito's (https://jfly.uni-koeln.de/color/), darker on white so that each stands out by
-// 3:1; page.css holds them. Nothing is told by colour alone: kinds that share a hue differ in pattern, and every part has its words.
+// 3:1; page.css holds them. No information is conveyed by colour alone: kinds of one hue differ in pattern, and every part has a text.
 
 const KINDS = {
   step: ["grey", "solid", "trainer, in no phase"],
@@ -21,7 +21,7 @@ const KINDS = {
   decode: ["green", "rising", "engine: decode"],
   tool: ["vermillion", "solid", "tool"],
   reward: ["orange", "rising", "reward"],
-  unknown: ["grey", "cross", "no span tells"],
+  unknown: ["grey", "cross", "covered by no span"],
 };
 
 const CAUSES = {
@@ -61,7 +61,7 @@ const PHASES = {
   other: ["grey", "dots"],
 };
 
-// Phases that nobody foresaw take what is left, in the order in which they come.
+// Other phases take the remaining styles in the order of their occurrence.
 const SPARE = [
   ["orange", "solid"],
   ["vermillion", "solid"],
@@ -88,31 +88,31 @@ const look = {
   },
 };
 
-// What the style sheet says now; read again when the scheme changes.
+// The colours of the style sheet; read again when the scheme changes.
 let palette = {};
 let tiles = new Map();
 function readPalette() {
   const style = getComputedStyle(document.documentElement);
   const names = ["blue", "sky", "green", "yellow", "orange", "vermillion", "purple", "grey"];
   palette = Object.fromEntries(
-    [...names, "ink", "soft", "line", "paper", "mark"].map((each) => [
-      each,
-      style.getPropertyValue(`--${each}`).trim(),
+    [...names, "ink", "soft", "line", "paper", "mark"].map((variable) => [
+      variable,
+      style.getPropertyValue(`--${variable}`).trim(),
     ]),
   );
   tiles = new Map();
 }
 
-// What fills an area: the hue, with lines or dots of the paper's colour in it.
+// Returns the fill of an area: the hue, with lines or dots in the background colour.
 function fill(context, [hue, pattern]) {
   const ratio = window.devicePixelRatio || 1;
   const key = `${hue} ${pattern} ${ratio}`;
   if (!tiles.has(key)) tiles.set(key, pattern === "solid" ? palette[hue] : tile(hue, pattern, ratio));
-  const found = tiles.get(key);
-  if (typeof found === "string") return found;
-  const made = context.createPattern(found, "repeat");
-  made.setTransform(new DOMMatrix().scale(1 / ratio));
-  return made;
+  const cached = tiles.get(key);
+  if (typeof cached === "string") return cached;
+  const canvasPattern = context.createPattern(cached, "repeat");
+  canvasPattern.setTransform(new DOMMatrix().scale(1 / ratio));
+  return canvasPattern;
 }
 
 function tile(hue, pattern, ratio) {

@@ -1,15 +1,15 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// The drawing of all steps: axis, stacked columns, marks above them, numbers below.
+// Draws all steps: axis, stacked columns, marks above them, numbers below.
 
 function drawSteps(pen, state, plot, [key, , style], limit) {
-  const { left, right, top, bottom, from, to, each, wide } = plot;
+  const { left, right, top, bottom, from, to, perColumn, wide } = plot;
   const { keys, columns } = table[key];
   const styles = keys.map(style);
-  const whole = (index) =>
+  const sumAt = (index) =>
     (key === "gpu" ? columns.reduce((sum, column) => sum + column[index], 0) : table.seconds[index]) / table.unit;
   let most = 0;
-  for (let index = from; index < to; index += 1) most = Math.max(most, whole(index));
+  for (let index = from; index < to; index += 1) most = Math.max(most, sumAt(index));
   const cut = key === "gpu" ? Infinity : limit;
   most = Math.min(most, cut) || 1;
   const y = (value) => bottom - (Math.min(value, most * 1.04) / (most * 1.04)) * (bottom - top);
@@ -25,16 +25,16 @@ function drawSteps(pen, state, plot, [key, , style], limit) {
     const text = words(value);
     pen.fillText(text, left - 6 - pen.measureText(text).width, y(value) + 4);
   }
-  for (let begin = from; begin < to; begin += each) {
-    const stop = Math.min(to, begin + each);
-    const x = left + ((begin - from) / each) * wide;
-    drawColumn(pen, { x, wide, begin, stop, columns, styles, y, whole, top, cut });
+  for (let begin = from; begin < to; begin += perColumn) {
+    const stop = Math.min(to, begin + perColumn);
+    const x = left + ((begin - from) / perColumn) * wide;
+    drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top, cut });
   }
   drawStepNumbers(pen, plot);
   drawChosen(pen, state, plot);
 }
 
-function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, whole, top, cut }) {
+function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top, cut }) {
   const bar = stop - begin > 1 ? wide : Math.min(64, Math.max(1, wide > 4 ? wide - 1.5 : wide - 0.5));
   const at = x + (wide - bar) / 2;
   let sum = 0;
@@ -48,9 +48,7 @@ function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, whole, top,
     sum += value;
   });
   const middle = x + wide / 2;
-  const all = Array.from({ length: stop - begin }, (_, index) => whole(begin + index)).sort(
-    (one, other) => one - other,
-  );
+  const all = Array.from({ length: stop - begin }, (_, index) => sumAt(begin + index)).sort((a, b) => a - b);
   pen.fillStyle = palette.ink;
   if (all.length > 1) {
     const [least, median, most] = [all[0], all[all.length >> 1], all[all.length - 1]];
@@ -78,7 +76,7 @@ function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, whole, top,
   }
 }
 
-function drawStepNumbers(pen, { left, right, bottom, from, to, each, wide }) {
+function drawStepNumbers(pen, { left, right, bottom, from, to, perColumn, wide }) {
   pen.fillStyle = palette.soft;
   const every = Math.max(1, ticks(from, to, Math.max(2, (right - left) / 70)).step);
   let free = left;
@@ -87,20 +85,20 @@ function drawStepNumbers(pen, { left, right, bottom, from, to, each, wide }) {
     if (own % every) continue;
     const text = String(table.number[index] ?? "?");
     const measured = pen.measureText(text).width;
-    const x = left + ((index - from + 0.5) / each) * wide - measured / 2;
+    const x = left + ((index - from + 0.5) / perColumn) * wide - measured / 2;
     if (x < free || x + measured > right) continue;
     pen.fillText(text, x, bottom + 15);
     free = x + measured + 12;
   }
 }
 
-function drawChosen(pen, state, { left, right, top, bottom, from, each, wide }) {
+function drawChosen(pen, state, { left, right, top, bottom, from, perColumn, wide }) {
   for (const [index, width] of [
     [state.hover, 1],
     [state.at, 2.5],
   ]) {
     if (index < 0) continue;
-    const x = left + Math.floor((index - from) / each) * wide;
+    const x = left + Math.floor((index - from) / perColumn) * wide;
     if (x < left - 1 || x > right) continue;
     pen.strokeStyle = palette.ink;
     pen.lineWidth = width;

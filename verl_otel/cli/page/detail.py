@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One step, trajectory or GPU with everything that is known of it, as compact plain data: times in microseconds from the step's start."""
+"""Converts steps, trajectories and GPU time to compact plain data: times in microseconds from the start of the step."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from verl_otel.analysis.facts import CAUSES, DeviceTime, Segment, Step, Trajectory
-from verl_otel.cli import words
-from verl_otel.cli.page import levels
+from verl_otel._internal import printable
+from verl_otel.analysis.model import CAUSES, DeviceTime, Segment, Step, Trajectory
+from verl_otel.cli.page import downsampling
 
 _CAUSES: Final = tuple(CAUSES)
 
 
 class Names:
-    """Texts by number: each is written once, however often it is used."""
+    """A table of texts: each is stored once, and referenced by its index."""
 
     def __init__(self) -> None:
-        """Begin with the empty text, which is number 0."""
+        """Start with the empty text at index 0."""
         self._known: dict[str, int] = {"": 0}
 
     def __call__(self, text: object) -> int:
-        """Return the number of a text, fit to be shown."""
-        return self._known.setdefault(words.show(text), len(self._known))
+        """Return the index of a text, made printable."""
+        return self._known.setdefault(printable.show(text), len(self._known))
 
     def texts(self) -> list[str]:
-        """Return the texts in the order of their numbers."""
+        """Return the texts in the order of their indexes."""
         return list(self._known)
 
 
 class Level(NamedTuple):
-    """How much of a step is told."""
+    """Limits on the detail of a step."""
 
     segments: int
     devices: int
@@ -42,27 +42,35 @@ class Level(NamedTuple):
     activities: int
 
 
-WHOLE: Final = Level(levels.SEGMENTS, 32, 50, 8, 80, levels.ACTIVITIES)
+WHOLE: Final = Level(downsampling.SEGMENTS, 32, 50, 8, 80, downsampling.ACTIVITIES)
 BRIEF: Final = Level(50, 0, 10, 2, 16, 0)
-"""Where no more room is left: the waterfall, and the slowest trajectories without their calls."""
+"""Used when little space is left: the waterfall, and the slowest trajectories without their calls."""
 
 
 def of_step(step: Step, names: Names, labels: Mapping[int, str], level: Level = WHOLE) -> dict[str, Any]:
     """Return a step. ``labels``: trajectories by their trace id."""
-    known = {**labels, **{each.trace_id: each.label for each in step.slowest}}
+    all_labels = {**labels, **{trajectory.trace_id: trajectory.label for trajectory in step.slowest}}
     marks = {"gen": step.gen_start_ns, "rollouts": step.rollouts_end_ns, "noticed": step.gen_end_ns}
     return {
         "whole": level is WHOLE,
-        "path": of_path(step.path, step.start_ns, names, known, level.segments),
+        "path": of_path(step.path, step.start_ns, names, all_labels, level.segments),
         "parts": len(step.path),
         "marks": {key: _micros(at - step.start_ns) for key, at in marks.items() if at},
-        "savings": [[names(each.what), each.trajectories, round(each.seconds, 4)] for each in step.savings],
+        "savings": [[names(saving.what), saving.trajectories, round(saving.seconds, 4)] for saving in step.savings],
         "stragglers": [
-            [names(each.method), each.rank, names(each.instance), round(each.seconds, 4), names(each.evidence)]
-            for each in step.stragglers[: level.stragglers]
+            [
+                names(straggler.method),
+                straggler.rank,
+                names(straggler.instance),
+                round(straggler.seconds, 4),
+                names(straggler.evidence),
+            ]
+            for straggler in step.stragglers[: level.stragglers]
         ],
         "devices": of_devices(step.devices, names, level.devices) if level.devices else None,
-        "slowest": [of_trajectory(each, step.start_ns, names, level) for each in step.slowest[: level.trajectories]],
+        "slowest": [
+            of_trajectory(trajectory, step.start_ns, names, level) for trajectory in step.slowest[: level.trajectories]
+        ],
         "doubt": round(step.uncertainty, 4) if math.isfinite(step.uncertainty) else None,
     }
 
@@ -70,84 +78,86 @@ def of_step(step: Step, names: Names, labels: Mapping[int, str], level: Level = 
 def of_path(
     path: Sequence[Segment], begin_ns: int, names: Names, labels: Mapping[int, str], limit: int
 ) -> list[list[Any]]:
-    """Return a critical path: start, length, kind, name, phase, process, trajectory, turn, how many parts it stands for."""
-    found = []
-    for each in levels.shorten(path, limit):
-        part = each.segment
-        start = _micros(each.start_ns - begin_ns)
-        trajectory = labels.get(part.trace_id, f"{part.trace_id:032x}"[:8]) if part.trace_id else ""
+    """Return a critical path: start, length, kind, name, phase, process, trajectory, turn, number of merged parts."""
+    rows = []
+    for part in downsampling.shorten(path, limit):
+        segment = part.segment
+        start = _micros(part.start_ns - begin_ns)
+        trajectory = labels.get(segment.trace_id, f"{segment.trace_id:032x}"[:8]) if segment.trace_id else ""
         row = [
             start,
-            _micros(each.end_ns - begin_ns) - start,
-            *(names(text) for text in (part.kind, part.name, part.phase, part.instance, trajectory)),
-            part.turn,
-            each.parts,
+            _micros(part.end_ns - begin_ns) - start,
+            *(names(text) for text in (segment.kind, segment.name, segment.phase, segment.instance, trajectory)),
+            segment.turn,
+            part.parts,
         ]
-        found.append(row if each.parts > 1 else row[:8] if part.turn is not None else row[:7])
-    return found
+        rows.append(row if part.parts > 1 else row[:8] if segment.turn is not None else row[:7])
+    return rows
 
 
-def of_trajectory(each: Trajectory, begin_ns: int, names: Names, level: Level = WHOLE) -> dict[str, Any]:
+def of_trajectory(trajectory: Trajectory, begin_ns: int, names: Names, level: Level = WHOLE) -> dict[str, Any]:
     """Return a trajectory with its turns and tools."""
-    start = _micros(each.start_ns - begin_ns)
+    start = _micros(trajectory.start_ns - begin_ns)
     return {
-        "label": names(each.label),
-        "step": each.step,
-        "at": [start, _micros(each.end_ns - begin_ns) - start],
-        "score": each.score if each.score is None else levels.finite(each.score),
+        "label": names(trajectory.label),
+        "step": trajectory.step,
+        "at": [start, _micros(trajectory.end_ns - begin_ns) - start],
+        "score": trajectory.score if trajectory.score is None else downsampling.finite(trajectory.score),
         "marks": [
             names(word)
             for word, on in (
-                ("validation", each.validate),
-                ("failed", each.failed),
-                ("only its root was kept", not each.whole),
-                (each.outcome, each.outcome not in {"", "success"}),
+                ("validation", trajectory.validate),
+                ("failed", trajectory.failed),
+                ("only its root was kept", not trajectory.whole),
+                (trajectory.outcome, trajectory.outcome not in {"", "success"}),
             )
             if on
         ],
-        "finish": names(each.finish),
-        "where": names(each.instance),
-        "turns": each.turns,
-        "tokens": [each.prompt_tokens, each.response_tokens],
+        "finish": names(trajectory.finish),
+        "where": names(trajectory.instance),
+        "turns": trajectory.turns,
+        "tokens": [trajectory.prompt_tokens, trajectory.response_tokens],
         "parts": [
-            [names(part.kind), names(part.name), round(part.seconds, 4), part.calls, part.turn] for part in each.parts
+            [names(part.kind), names(part.name), round(part.seconds, 4), part.calls, part.turn]
+            for part in trajectory.parts
         ],
-        "path": of_path(each.path, begin_ns, names, {}, level.trajectory_segments),
+        "path": of_path(trajectory.path, begin_ns, names, {}, level.trajectory_segments),
         "doing": [
             [
-                _micros(one.start_ns - begin_ns),
-                _micros(one.end_ns - one.start_ns),
-                names(one.kind),
-                names(one.name),
-                names(one.instance),
-                one.turn,
-                int(one.failed),
+                _micros(activity.start_ns - begin_ns),
+                _micros(activity.end_ns - activity.start_ns),
+                names(activity.kind),
+                names(activity.name),
+                names(activity.instance),
+                activity.turn,
+                int(activity.failed),
             ]
-            for one in levels.longest(each.activities, level.activities)
+            for activity in downsampling.longest(trajectory.activities, level.activities)
         ],
-        "left": max(0, len(each.activities) - level.activities),
+        "left": max(0, len(trajectory.activities) - level.activities),
     }
 
 
 def of_devices(devices: Sequence[DeviceTime], names: Names, limit: int) -> dict[str, Any]:
-    """Return what GPUs did, the idlest first where there are more than fit; the sum is that of all."""
+    """Return GPU time by device, the least productive first if not all fit; the total includes all."""
     total = dict.fromkeys(_CAUSES, 0)
-    for each in devices:
-        for cause, value in each.nanoseconds.items():
+    for device in devices:
+        for cause, value in device.nanoseconds.items():
             total[cause] = total.get(cause, 0) + value
     shown = devices if len(devices) <= limit else sorted(devices, key=_productive)[:limit]
     return {
         "count": len(devices),
         "total": [_micros(total[cause]) for cause in _CAUSES],
         "rows": [
-            [names(each.device), *(_micros(each.nanoseconds.get(cause, 0)) for cause in _CAUSES)] for each in shown
+            [names(device.device), *(_micros(device.nanoseconds.get(cause, 0)) for cause in _CAUSES)]
+            for device in shown
         ],
     }
 
 
-def _productive(each: DeviceTime) -> float:
-    mine = sum(value for cause, value in each.nanoseconds.items() if CAUSES.get(cause) == "productive")
-    return mine / max(1, sum(each.nanoseconds.values()))
+def _productive(device: DeviceTime) -> float:
+    productive = sum(value for cause, value in device.nanoseconds.items() if CAUSES.get(cause) == "productive")
+    return productive / max(1, sum(device.nanoseconds.values()))
 
 
 def _micros(nanoseconds: int) -> int:

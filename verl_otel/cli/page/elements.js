@@ -1,18 +1,18 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Elements and legends. Text always becomes a text node: no name from a run is ever read as markup.
+// Creates elements and legends. Text always becomes a text node: names from a run are never parsed as markup.
 
 function make(tag, properties = {}, ...children) {
-  const made = document.createElement(tag);
+  const element = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
     if (value === undefined || value === false) continue;
-    if (key.startsWith("on")) made.addEventListener(key.slice(2), value);
+    if (key.startsWith("on")) element.addEventListener(key.slice(2), value);
     else if (key === "class" || key.startsWith("aria-") || key === "role" || key === "scope" || key === "for")
-      made.setAttribute(key, value);
-    else made[key] = value;
+      element.setAttribute(key, value);
+    else element[key] = value;
   }
-  made.append(...children.filter((each) => each !== null && each !== undefined && each !== ""));
-  return made;
+  element.append(...children.filter((child) => child !== null && child !== undefined && child !== ""));
+  return element;
 }
 
 const byId = (id) => document.getElementById(id);
@@ -20,26 +20,26 @@ let counted = 0;
 const freshId = (stem) => `${stem}-${(counted += 1)}`;
 const bdi = (text) => make("bdi", {}, text);
 
-// Said by screen readers; shown nowhere.
-function say(text) {
-  byId("said").textContent = text;
+// Announced by screen readers; not visible.
+function announce(text) {
+  byId("announcement").textContent = text;
 }
 
 function button(text, act, properties = {}) {
   return make("button", { type: "button", onclick: act, ...properties }, text);
 }
 
-// Facts by their names; those that are not known are left out.
+// A list of facts by name; unknown ones are left out.
 function factList(facts) {
-  const known = facts.filter(([, text]) => text);
+  const filled = facts.filter(([, text]) => text);
   return make(
     "dl",
     { class: "facts" },
-    ...known.flatMap(([title, text]) => [make("dt", {}, bdi(title)), make("dd", {}, bdi(text))]),
+    ...filled.flatMap(([title, text]) => [make("dt", {}, bdi(title)), make("dd", {}, bdi(text))]),
   );
 }
 
-// A few choices of which one holds.
+// A group of exclusive choices.
 function choice(label, options, chosen, act) {
   const group = freshId("choice");
   const set = make("fieldset", { class: "choice" }, make("legend", {}, label));
@@ -66,7 +66,7 @@ function runOrStep(chosen, act) {
   return choice("Of", options, chosen, act);
 }
 
-// What the fills of a chart stand for: [look, text, note].
+// A legend: [style, text, note].
 function legend(entries) {
   const list = make("ul", { class: "legend" });
   for (const [style, text, note] of entries) {
@@ -84,7 +84,7 @@ function legend(entries) {
   return list;
 }
 
-// What has to be drawn anew when the scheme, the width or the medium changes; forgets what has left the page.
+// Redraws charts when the scheme, the width or the medium changes; drops those that have left the page.
 const redraws = {
   all: new Map(),
   add(draw, element) {

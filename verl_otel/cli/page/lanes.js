@@ -9,16 +9,16 @@ function laneChart(options, lanes) {
   const items = [];
   const groups = [...new Set(lanes.map((lane) => lane.group))];
   for (const group of groups) {
-    const mine = [];
+    const groupItems = [];
     lanes.forEach((lane, index) => {
-      if (lane.group === group) for (const item of lane.items) mine.push(Object.assign(item, { lane: index, group }));
+      if (lane.group === group) for (const item of lane.items) groupItems.push(Object.assign(item, { lane: index, group }));
     });
-    items.push(...mine.sort((one, other) => one.from - other.from));
+    items.push(...groupItems.sort((a, b) => a.from - b.from));
   }
   items.forEach((item, index) => {
     item.index = index;
   });
-  lanes.forEach((lane) => lane.items.sort((one, other) => one.from - other.from));
+  lanes.forEach((lane) => lane.items.sort((a, b) => a.from - b.from));
   const narrow = (width) => width < 620;
   const layout = (width) =>
     narrow(width) ? { left: 0, lane: 36, bar: 17, down: 16 } : { left: 190, lane: 24, bar: 18, down: 3 };
@@ -41,7 +41,7 @@ function laneChart(options, lanes) {
     return [best, least];
   }
 
-  const made = chart({
+  const view = chart({
     ...options,
     count: () => items.length,
     text: (index) => items[index].words,
@@ -50,9 +50,9 @@ function laneChart(options, lanes) {
     where: (index) => (items[index].from + items[index].to) / 2,
     across,
     hit(x, y, state) {
-      const [found, away] = nearest(lanes[laneAt(y, state)], across(x, state));
+      const [index, distance] = nearest(lanes[laneAt(y, state)], across(x, state));
       const slack = (4 / state.width) * (state.view[1] - state.view[0]);
-      return away <= slack ? found : -1;
+      return distance <= slack ? index : -1;
     },
     vertical(index, up) {
       for (let lane = items[index].lane + (up ? -1 : 1); lane >= 0 && lane < lanes.length; lane += up ? -1 : 1) {
@@ -64,7 +64,7 @@ function laneChart(options, lanes) {
     draw: (pen, state) =>
       drawLanes(pen, state, { lanes, items, layout: layout(state.width), top, narrow: narrow(state.width), options }),
   });
-  return made;
+  return view;
 }
 
 function drawLanes(pen, state, { lanes, items, layout, top, narrow, options }) {
@@ -131,7 +131,7 @@ function drawBar(pen, item, x, left, y, high) {
   if (!item.text || wide < 24 || high < 12) return;
   const visible = Math.max(begin, left);
   const text = [item.text, item.brief].find(
-    (each) => each && pen.measureText(each).width + 14 < begin + wide - visible,
+    (text) => text && pen.measureText(text).width + 14 < begin + wide - visible,
   );
   if (text) onPlate(pen, text, visible + 3, y + 2, high - 4);
 }
@@ -159,7 +159,7 @@ function drawMarks(pen, marks, x, left, right, bottom) {
   }
 }
 
-// Words on a plate are readable on every pattern and over every line.
+// Text on a plate is readable on every pattern and over every line.
 function onPlate(pen, text, x, y, high) {
   pen.fillStyle = palette.paper;
   pen.fillRect(x, y, pen.measureText(text).width + 6, high);

@@ -1,8 +1,8 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// What is a list: verdicts, stragglers, events, unfinished work, cost.
+// The lists: verdicts, stragglers, events, unfinished work, cost.
 
-// From what a rank that came late can be told.
+// Evidence for late ranks.
 const EVIDENCE = {
   arrival: "when a call reaches each rank",
   data: "when each rank begins to compute",
@@ -12,7 +12,7 @@ const EVIDENCE = {
 
 function verdictsSection(section, choose) {
   const { rows, causes, count: all } = run.verdicts;
-  if (!rows.length) section.append(make("p", {}, "Nothing held a step noticeably."));
+  if (!rows.length) section.append(make("p", {}, "Nothing delayed a step noticeably."));
   else {
     section.append(
       bars(
@@ -45,7 +45,7 @@ function verdictsSection(section, choose) {
   if (run.stragglers.length)
     section.append(
       dataTable(
-        "Ranks that came late",
+        "Late ranks",
         [
           { title: "rank", number: true, value: (row) => row[1], text: (row) => String(row[1]) },
           { title: "method", text: (row) => row[0] },
@@ -64,14 +64,14 @@ function verdictsSection(section, choose) {
         { page: 10 },
       ),
     );
-  else section.append(make("p", {}, "No rank was seen to come late."));
-  const unseen = run.blind.map((each) => EVIDENCE[each] ?? each);
+  else section.append(make("p", {}, "No late rank was observed."));
+  const unseen = run.blind.map((evidence) => EVIDENCE[evidence] ?? evidence);
   if (unseen.length)
     section.append(
       make(
         "p",
         { class: "soft" },
-        `Not observable in this run: ${unseen.join("; ")}. Without it a late rank cannot be told from its group.`,
+        `Not observable in this run: ${unseen.join("; ")}. Without it late ranks cannot be identified.`,
       ),
     );
 }
@@ -102,7 +102,7 @@ function eventsSection(section) {
   for (const [process, dead, silent, work, all] of run.unfinished) {
     section.append(
       dataTable(
-        `${process}: ${dead ? `dead, silent for ${seconds(silent)}` : "open when last heard of"}`,
+        `${process}: ${dead ? `dead, silent for ${seconds(silent)}` : "open at its last sign of life"}`,
         [
           { title: "open", text: (row) => row[0] },
           { title: "for", number: true, value: (row) => row[1], text: (row) => seconds(row[1]) },
@@ -131,7 +131,7 @@ function eventsSection(section) {
     section.append(make("p", {}, "No stall and no crash was seen, and nothing is unfinished."));
 }
 
-// Plain data as nested lists; texts of several lines (stacks) as they are.
+// Plain data as nested lists; texts of several lines (stacks) are preformatted.
 function tree(thing) {
   if (typeof thing === "string" && thing.includes("\n"))
     return make("pre", { tabIndex: 0, role: "region", "aria-label": "text" }, thing);
@@ -149,13 +149,12 @@ function costSection(section) {
   if (!cost) section.append(make("p", { class: "soft" }, "What the tokens of this run cost is not known."));
   else {
     const wasted = cost.wasted.reduce((sum, row) => sum + row[1], 0);
-    const all = wasted + cost.trained;
     const facts = [
       ["GPU time of the steps", seconds(cost.gpu_seconds)],
       ["tokens trained on", count(cost.trained)],
       ["GPU seconds per 1,000 tokens trained on", cost.trained ? number((cost.gpu_seconds / cost.trained) * 1000) : ""],
-      ["joules per token trained on", cost.joules !== null && cost.trained ? number(cost.joules / cost.trained) : ""],
-      ["tokens wasted", `${count(wasted)}${all ? `, ${percent(wasted / all)} of all` : ""}`],
+      // Not `wasted + cost.trained`: some wasted tokens were trained on.
+      ["tokens wasted", `${count(wasted)}${cost.generated ? `, ${percent(wasted / cost.generated)} of all` : ""}`],
     ];
     section.append(factList(facts));
     if (wasted)
@@ -168,7 +167,7 @@ function costSection(section) {
             value: tokens,
             text: count(tokens),
             style: ["orange"],
-            note: percent(tokens / all),
+            note: percent(tokens / cost.generated),
           })),
         ),
       );

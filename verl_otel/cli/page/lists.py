@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What the page lists of a run, as bounded plain data: verdicts, stragglers, events, unfinished work."""
+"""Converts the lists of the page to bounded plain data: verdicts, stragglers, events, unfinished work."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from verl_otel.analysis.facts import Explanation, Step
-from verl_otel.cli import first_lines, words
-from verl_otel.cli.page import levels
+from verl_otel._internal import printable
+from verl_otel.analysis.model import Explanation, Step
+from verl_otel.cli import formatting
+from verl_otel.cli.page import downsampling
+from verl_otel.cli.report import headlines
 
 VERDICTS: Final = 1_000
 CAUSES: Final = 12
@@ -20,50 +22,50 @@ EXACT: Final = 2**53
 
 
 def of_verdicts(steps: Sequence[Step]) -> dict[str, Any]:
-    """Return the worst verdicts, and by how much steps would have been shorter, by cause."""
-    found = [(index, each) for index, step in enumerate(steps) for each in step.verdicts]
-    found.sort(key=lambda pair: (-pair[1].saved, -pair[1].step_seconds))
+    """Return the verdicts with the largest savings, and the sum of savings by cause."""
+    indexed = [(index, verdict) for index, step in enumerate(steps) for verdict in step.verdicts]
+    indexed.sort(key=lambda pair: (-pair[1].saved, -pair[1].step_seconds))
     causes: dict[tuple[str, str], list[float]] = {}
-    for _, each in found:
-        total = causes.setdefault((each.cause, each.cause_name), [0, 0.0])
+    for _, verdict in indexed:
+        total = causes.setdefault((verdict.cause, verdict.cause_name), [0, 0.0])
         total[0] += 1
-        total[1] += each.saved
+        total[1] += verdict.saved
     ranked = sorted(causes.items(), key=lambda pair: -pair[1][1])[:CAUSES]
     return {
-        "count": len(found),
+        "count": len(indexed),
         "rows": [
             [
                 index,
-                words.show(first_lines.verdict_line(each), words.SENTENCE),
-                round(each.saved, 4),
-                round(each.seconds, 4),
-                words.show(each.cause),
-                words.show(each.cause_name),
+                printable.show(headlines.verdict_line(verdict), formatting.SENTENCE),
+                round(verdict.saved, 4),
+                round(verdict.seconds, 4),
+                printable.show(verdict.cause),
+                printable.show(verdict.cause_name),
             ]
-            for index, each in found[:VERDICTS]
+            for index, verdict in indexed[:VERDICTS]
         ],
         "causes": [
-            [words.show(cause), words.show(name), int(count), round(saved, 3)]
+            [printable.show(cause), printable.show(name), int(count), round(saved, 3)]
             for (cause, name), (count, saved) in ranked
         ],
     }
 
 
 def of_stragglers(steps: Iterable[Step]) -> list[list[Any]]:
-    """Return ranks that came late, over all steps: how often, how much in all and at most, and from what it was seen."""
-    found: dict[tuple[str, int, str], list[Any]] = {}
-    for each in (each for step in steps for each in step.stragglers):
-        row = found.setdefault((each.method, each.rank, each.instance), [0, 0.0, 0.0, Counter()])
+    """Return late ranks over all steps: number of delays, their sum and maximum, and the evidence."""
+    rows: dict[tuple[str, int, str], list[Any]] = {}
+    for straggler in (straggler for step in steps for straggler in step.stragglers):
+        row = rows.setdefault((straggler.method, straggler.rank, straggler.instance), [0, 0.0, 0.0, Counter()])
         row[0] += 1
-        row[1] += each.seconds
-        row[2] = max(row[2], each.seconds)
-        row[3][each.evidence] += 1
-    ranked = sorted(found.items(), key=lambda pair: -pair[1][1])[:LISTED]
+        row[1] += straggler.seconds
+        row[2] = max(row[2], straggler.seconds)
+        row[3][straggler.evidence] += 1
+    ranked = sorted(rows.items(), key=lambda pair: -pair[1][1])[:LISTED]
     return [
         [
-            words.show(method),
+            printable.show(method),
             rank,
-            words.show(instance),
+            printable.show(instance),
             count,
             round(total, 3),
             round(most, 3),
@@ -74,43 +76,51 @@ def of_stragglers(steps: Iterable[Step]) -> list[list[Any]]:
 
 
 def of_blind_spots(steps: Iterable[Step]) -> list[str]:
-    """Return what of the evidence for stragglers no step shows."""
-    found = [set(step.blind_spots) for step in steps]
-    return sorted(set.intersection(*found)) if found else []
+    """Return the kinds of evidence for stragglers that no step contains."""
+    blind_spots = [set(step.blind_spots) for step in steps]
+    return sorted(set.intersection(*blind_spots)) if blind_spots else []
 
 
 def of_unfinished(run: Explanation) -> list[list[Any]]:
-    """Return the processes that had work open, with some of that work."""
+    """Return the processes with open spans, and some of these."""
     return [
         [
-            words.show(each.process.label),
-            each.dead,
-            round(each.silent, 1),
-            [[words.show(work.span.name), round(work.age, 1), words.show(work.last_child)] for work in each.work[:30]],
-            len(each.work),
+            printable.show(unfinished.process.label),
+            unfinished.dead,
+            round(unfinished.silent, 1),
+            [
+                [printable.show(work.span.name), round(work.age, 1), printable.show(work.last_child)]
+                for work in unfinished.work[:30]
+            ],
+            len(unfinished.work),
         ]
-        for each in getattr(run.gaps, "unfinished", ())[:LISTED]
+        for unfinished in run.completeness.unfinished[:LISTED]
     ]
 
 
-def plain(thing: Any, depth: int = 4) -> Any:
-    """Return a bounded copy of anything as what JSON knows."""
-    if isinstance(thing, bool) or thing is None:
-        return thing
-    if isinstance(thing, float):
-        return levels.finite(thing)
-    if isinstance(thing, int) and abs(thing) < EXACT:
-        return thing
-    if depth and isinstance(thing, dict):
-        return {words.show(key): plain(value, depth - 1) for key, value in list(thing.items())[:40]}
-    if depth and isinstance(thing, (list, tuple)):
-        return [plain(value, depth - 1) for value in thing[:60]]
-    return words.shown_lines(thing)
+def plain(value: Any, depth: int = 4) -> Any:
+    """Return a bounded copy of a value in types that JSON supports."""
+    if isinstance(value, bool) or value is None:
+        return value
+    if isinstance(value, float):
+        return downsampling.finite(value)
+    if isinstance(value, int) and abs(value) < EXACT:
+        return value
+    if depth and isinstance(value, dict):
+        return {printable.show(key): plain(item, depth - 1) for key, item in list(value.items())[:40]}
+    if depth and isinstance(value, (list, tuple)):
+        return [plain(item, depth - 1) for item in value[:60]]
+    return printable.show_lines(value)
 
 
 def of_events(run: Explanation) -> list[list[Any]]:
-    """Return stalls and crashes with what was written down of them."""
+    """Return stalls and crashes with their recorded details."""
     return [
-        [words.show(each.kind), each.time_ns // 1_000_000, words.show(each.text, words.SENTENCE), plain(each.detail)]
-        for each in run.events[:LISTED]
+        [
+            printable.show(event.kind),
+            event.time_ns // 1_000_000,
+            printable.show(event.text, formatting.SENTENCE),
+            plain(event.detail),
+        ]
+        for event in run.events[:LISTED]
     ]

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Puts the sections together and keeps the chosen step: in the address, so that a link can lead to it.
+// Connects the sections, and keeps the chosen step in the address, so that it can be linked.
 
 readPalette();
 const parts = {
   step: stepSection(byId("step")),
   trajectories: trajectoriesSection(byId("trajectories")),
-  gpu: ledgerSection(byId("gpu")),
+  gpu: gpuTimeSection(byId("gpu")),
 };
 const overview = stepsSection(byId("steps"), choose);
 let waiting = 0;
@@ -18,9 +18,9 @@ function choose(index) {
     /* some browsers forbid it for files; the choice holds without */
   }
   cancelAnimationFrame(waiting);
-  // A held arrow key passes many steps: only the one that it rests on is drawn.
+  // A pressed arrow key passes many steps: only the last one is drawn.
   waiting = requestAnimationFrame(() => {
-    for (const each of Object.values(parts)) each.show(index);
+    for (const part of Object.values(parts)) part.show(index);
   });
 }
 
@@ -47,7 +47,7 @@ if (overview) {
   else {
     overview.state.at = worst();
     overview.tell();
-    for (const each of Object.values(parts)) each.show(overview.state.at);
+    for (const part of Object.values(parts)) part.show(overview.state.at);
   }
 } else {
   byId("step").append(make("p", { class: "soft" }, "There is no step to choose."));
@@ -59,7 +59,7 @@ window.addEventListener("hashchange", () => {
   if (index >= 0) lead(index);
 });
 
-// Paper is white, whatever the screen is.
+// Prints use the light scheme.
 const print = (on) => () => {
   document.documentElement.classList.toggle("paper", on);
   redraws.run();

@@ -1,12 +1,12 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// The parts of a critical path: as words, as bars in lanes, as rows of a table.
+// The parts of a critical path: as text, as bars in lanes, as rows of a table.
 
 const LANES = 14; // processes with a lane of their own
 
-// A part of a critical path as an object. Row: start, length, kind, name, phase, process, trajectory, turn, how many parts.
+// A part of a critical path as an object. Row: start, length, kind, name, phase, process, trajectory, turn, number of merged parts.
 function part([from, length, kind, label, phase, process, trajectory, turn, parts]) {
-  const made = {
+  const segment = {
     from: micros(from),
     to: micros(from + length),
     length: micros(length),
@@ -18,88 +18,98 @@ function part([from, length, kind, label, phase, process, trajectory, turn, part
     turn: turn ?? null,
     parts: parts ?? 1,
   };
-  const [, , words] = look.kind(made.kind);
-  made.brief =
-    made.kind === "trajectory"
+  const [, , words] = look.kind(segment.kind);
+  segment.brief =
+    segment.kind === "trajectory"
       ? "loop"
-      : made.kind === "tool" || made.kind === "worker"
-        ? made.name
-        : made.kind.replace("_", " ");
-  made.title = made.name ? `${words} ${made.name}` : words;
-  return made;
+      : segment.kind === "tool" || segment.kind === "worker"
+        ? segment.name
+        : segment.kind.replace("_", " ");
+  segment.title = segment.name ? `${words} ${segment.name}` : words;
+  return segment;
 }
 
-function partWords(each, whole) {
+function partWords(segment, stepLength) {
   const where = [
-    each.phase && `phase ${each.phase}`,
-    each.trajectory && `trajectory ${each.trajectory}`,
-    each.turn !== null && `turn ${each.turn}`,
-    each.process && `on ${each.process}`,
-    each.parts > 1 && `${each.parts} short parts, the longest of them named`,
+    segment.phase && `phase ${segment.phase}`,
+    segment.trajectory && `trajectory ${segment.trajectory}`,
+    segment.turn !== null && `turn ${segment.turn}`,
+    segment.process && `on ${segment.process}`,
+    segment.parts > 1 && `${segment.parts} short parts, the longest of them named`,
   ].filter(Boolean);
-  return `${each.title}: ${seconds(each.length)}${whole ? `, ${percent(each.length / whole)} of the step` : ""}. ${where.join(", ")}. From ${seconds(each.from)} to ${seconds(each.to)}.`;
+  return `${segment.title}: ${seconds(segment.length)}${stepLength ? `, ${percent(segment.length / stepLength)} of the step` : ""}. ${where.join(", ")}. From ${seconds(segment.from)} to ${seconds(segment.to)}.`;
 }
 
-function pathItem(each, whole) {
+function pathItem(segment, stepLength) {
   return {
-    from: each.from,
-    to: each.to,
-    style: look.kind(each.kind),
-    text: each.title,
-    brief: each.brief,
-    words: partWords(each, whole),
+    from: segment.from,
+    to: segment.to,
+    style: look.kind(segment.kind),
+    text: segment.title,
+    brief: segment.brief,
+    words: partWords(segment, stepLength),
   };
 }
 
-function phaseItems(path, whole) {
+function phaseItems(path, stepLength) {
   const items = [];
-  for (const each of path) {
-    const key = each.phase || "no phase";
+  for (const segment of path) {
+    const key = segment.phase || "no phase";
     const last = items[items.length - 1];
-    if (last?.key === key) last.to = each.to;
-    else items.push({ key, from: each.from, to: each.to, style: look.phase(key), text: key });
+    if (last?.key === key) last.to = segment.to;
+    else items.push({ key, from: segment.from, to: segment.to, style: look.phase(key), text: key });
   }
-  for (const each of items)
-    each.words = `Phase ${each.key}: ${seconds(each.to - each.from)}, ${percent((each.to - each.from) / whole)} of the step.`;
+  for (const item of items)
+    item.words = `Phase ${item.key}: ${seconds(item.to - item.from)}, ${percent((item.to - item.from) / stepLength)} of the step.`;
   return items;
 }
 
-function pathLanes(path, whole) {
+function pathLanes(path, stepLength) {
   const length = new Map();
-  for (const each of path) length.set(each.process, (length.get(each.process) ?? 0) + each.length);
+  for (const segment of path) length.set(segment.process, (length.get(segment.process) ?? 0) + segment.length);
   const kept = new Set(
     [...length]
-      .sort((one, other) => other[1] - one[1])
+      .sort((a, b) => b[1] - a[1])
       .slice(0, LANES)
       .map(([key]) => key),
   );
   const lanes = new Map();
-  for (const each of path) {
-    const key = kept.has(each.process) ? each.process || "(no process)" : "other processes";
+  for (const segment of path) {
+    const key = kept.has(segment.process) ? segment.process || "(no process)" : "other processes";
     if (!lanes.has(key)) lanes.set(key, { label: key, group: 1, items: [] });
-    lanes.get(key).items.push(pathItem(each, whole));
+    lanes.get(key).items.push(pathItem(segment, stepLength));
   }
   return [...lanes.values()];
 }
 
-function pathTable(caption, path, whole) {
+function pathTable(caption, path, stepLength) {
   return dataTable(
     caption,
     [
-      { title: "from", number: true, value: (each) => each.from, text: (each) => seconds(each.from) },
-      { title: "seconds", number: true, value: (each) => each.length, text: (each) => each.length.toFixed(4) },
-      { title: "share", number: true, value: (each) => each.length, text: (each) => percent(each.length / whole) },
-      { title: "what", text: (each) => each.title },
-      { title: "phase", text: (each) => each.phase },
-      { title: "trajectory", text: (each) => each.trajectory },
+      { title: "from", number: true, value: (segment) => segment.from, text: (segment) => seconds(segment.from) },
+      {
+        title: "seconds",
+        number: true,
+        value: (segment) => segment.length,
+        text: (segment) => segment.length.toFixed(4),
+      },
+      {
+        title: "share",
+        number: true,
+        value: (segment) => segment.length,
+        text: (segment) => percent(segment.length / stepLength),
+      },
+      { title: "what", text: (segment) => segment.title },
+      { title: "phase", text: (segment) => segment.phase },
+      { title: "trajectory", text: (segment) => segment.trajectory },
       {
         title: "turn",
         number: true,
-        value: (each) => each.turn ?? -1,
-        text: (each) => (each.turn === null ? "" : String(each.turn)),
+        value: (segment) => segment.turn ?? -1,
+        text: (segment) => (segment.turn === null ? "" : String(segment.turn)),
       },
-      { title: "process", text: (each) => each.process },
-      { title: "parts", number: true, value: (each) => each.parts, text: (each) => String(each.parts) },
+      { title: "process", text: (segment) => segment.process },
+      { title: "parts", number: true, value: (segment) => segment.parts, text: (segment) => String(segment.parts) },
     ],
     path,
   );

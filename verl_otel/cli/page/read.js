@@ -7,14 +7,14 @@ const table = run.steps;
 const total = table.number.length;
 const name = (number) => run.names[number];
 
-// A duration that is short and easy to compare; the same words as the report's.
+// A duration that is short and easy to compare; the same format as in the report.
 function seconds(value) {
   if (value === null || value === undefined) return "";
   if (value < 0.0009995) return value === 0 ? "0 s" : `${Math.round(value * 1e6)} µs`;
   if (value < 0.9995) return `${(value * 1000).toPrecision(value < 0.00995 ? 2 : 3).replace(/\.0+$/, "")} ms`;
   if (value < 60) return `${value.toFixed(2)} s`;
-  const whole = Math.round(value);
-  const [hours, minutes, rest] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  const rounded = Math.round(value);
+  const [hours, minutes, rest] = [Math.floor(rounded / 3600), Math.floor(rounded / 60) % 60, rounded % 60];
   const two = (number) => String(number).padStart(2, "0");
   return hours ? `${hours} h ${two(minutes)} m` : `${minutes} m ${two(rest)} s`;
 }
@@ -76,8 +76,8 @@ function ticks(least, most, wanted) {
   const span = most - least || 1;
   const raw = span / Math.max(1, wanted);
   const power = 10 ** Math.floor(Math.log10(raw));
-  const step = [1, 2, 5, 10].map((each) => each * power).find((each) => each >= raw);
-  const found = [];
-  for (let at = Math.ceil(least / step - 1e-9); at * step <= most + step * 1e-9; at += 1) found.push(at * step);
-  return { step, at: found };
+  const step = [1, 2, 5, 10].map((factor) => factor * power).find((step) => step >= raw);
+  const positions = [];
+  for (let index = Math.ceil(least / step - 1e-9); index * step <= most + step * 1e-9; index += 1) positions.push(index * step);
+  return { step, at: positions };
 }

@@ -1,9 +1,9 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// What the trainer logged: small charts of the lines that somebody chose. A long line is its mean within the band from minimum to
+// The scalars of the trainer: small charts of the chosen series. A long series is drawn as its mean within the band from minimum to
 // maximum.
 
-// The lines that are looked at first, in this order.
+// The series that are shown first, in this order.
 const FIRST = [
   /average_reward$/,
   /reward.*mean$/,
@@ -11,6 +11,7 @@ const FIRST = [
   /pg_loss$/,
   /vf_loss$/,
   /kl_loss$/,
+  /reward_kl_penalty$/,
   /ppo_kl$/,
   /entropy$/,
   /grad_norm$/,
@@ -40,8 +41,8 @@ function scalarsSection(section) {
   const shown = new Set();
   for (const wanted of FIRST) {
     if (shown.size >= CHARTS) break;
-    const found = all.find((line) => wanted.test(line.title) && !shown.has(line));
-    if (found) shown.add(found);
+    const match = all.find((line) => wanted.test(line.title) && !shown.has(line));
+    if (match) shown.add(match);
   }
   for (const line of all) if (shown.size < Math.min(4, all.length)) shown.add(line);
   const grid = make("div", { class: "grid" });
@@ -71,9 +72,9 @@ function scalarsSection(section) {
 
   function list() {
     const wanted = search.value.toLowerCase();
-    const found = all.filter((line) => line.title.toLowerCase().includes(wanted));
+    const matches = all.filter((line) => line.title.toLowerCase().includes(wanted));
     choices.replaceChildren(
-      ...found.slice(0, 200).map((line) => {
+      ...matches.slice(0, 200).map((line) => {
         const box = make("input", {
           type: "checkbox",
           id: freshId("line"),
@@ -86,14 +87,14 @@ function scalarsSection(section) {
         });
         return make("label", { for: box.id }, box, " ", bdi(line.title));
       }),
-      found.length > 200 ? make("p", { class: "soft" }, `and ${count(found.length - 200)} more: filter`) : "",
+      matches.length > 200 ? make("p", { class: "soft" }, `and ${count(matches.length - 200)} more: filter`) : "",
     );
   }
 
-  const made = new Map();
+  const charts = new Map();
   function draw() {
-    for (const line of shown) if (!made.has(line)) made.set(line, lineChart(line));
-    grid.replaceChildren(...[...shown].map((line) => made.get(line)));
+    for (const line of shown) if (!charts.has(line)) charts.set(line, lineChart(line));
+    grid.replaceChildren(...[...shown].map((line) => charts.get(line)));
   }
   list();
   draw();
@@ -120,7 +121,7 @@ function lineChart(line) {
     plot.y = (value) => plot.bottom - ((value - bottomValue) / (topValue - bottomValue)) * (plot.bottom - plot.top);
     return plot;
   };
-  const made = chart({
+  const view = chart({
     label: line.title,
     height: () => 130,
     count: () => line.xs.length,
@@ -144,7 +145,7 @@ function lineChart(line) {
     "figure",
     { class: "scalar" },
     make("figcaption", {}, bdi(line.title)),
-    made.element,
+    view.element,
     asTable(["As a table", make("span", { class: "unseen" }, `: ${line.title}`)], () =>
       dataTable(
         line.title,

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// The chosen step: what held it, its critical path as a waterfall, what would have made it shorter.
+// The chosen step: what delayed it, its critical path as a waterfall, possible savings.
 
 function stepSection(section) {
   const body = make("div");
@@ -9,12 +9,12 @@ function stepSection(section) {
     show(index) {
       byId("step-title").textContent =
         `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", failed" : ""}`;
-      const known = run.details[index];
+      const detail = run.details[index];
       body.replaceChildren(
-        facts(index, known),
+        facts(index, detail),
         ...held(index),
-        ...(known
-          ? waterfall(index, known)
+        ...(detail
+          ? waterfall(index, detail)
           : [
               make(
                 "p",
@@ -23,13 +23,13 @@ function stepSection(section) {
               ),
             ]),
         ...groups(index),
-        ...(known ? [...savings(index, known), ...stragglers(known)] : []),
+        ...(detail ? [...savings(index, detail), ...stragglers(detail)] : []),
       );
     },
   };
 }
 
-function facts(index, known) {
+function facts(index, detail) {
   const [gpu, trained] = [table.gpu_seconds[index], table.trained[index]];
   const lengths = table.quantiles[index] ?? [];
   const rows = [
@@ -37,7 +37,7 @@ function facts(index, known) {
     ["trajectories trained on", count(table.members[index])],
     [
       "their seconds: least, median, 95 %, 99 %, most",
-      lengths.length ? lengths.map((each) => seconds(each / table.unit)).join(" · ") : "",
+      lengths.length ? lengths.map((length) => seconds(length / table.unit)).join(" · ") : "",
     ],
     [
       "GPU time",
@@ -52,7 +52,7 @@ function facts(index, known) {
         .map(([, , length]) => seconds(length / 1000))
         .join(", "),
     ],
-    ["clocks may be apart by", known?.doubt ? seconds(known.doubt) : ""],
+    ["clocks may be apart by", detail?.doubt ? seconds(detail.doubt) : ""],
   ];
   return factList(rows);
 }
@@ -61,25 +61,26 @@ function held(index) {
   return (verdictsOf.get(index) ?? []).map((row) => make("p", { class: "finding" }, row[1]));
 }
 
-function waterfall(index, known) {
-  const whole = stepSeconds(index);
-  const path = known.path.map(part);
+function waterfall(index, detail) {
+  const stepLength = stepSeconds(index);
+  const path = detail.path.map(part);
   if (!path.length)
     return [make("p", { class: "soft" }, "The critical path of this step was not kept; its sums are below.")];
   const lanes = [];
-  lanes.push({ label: "phase", group: 0, items: phaseItems(path, whole) }, ...pathLanes(path, whole));
-  for (const each of known.slowest) lanes.push(trajectoryLane(each, 2));
+  lanes.push({ label: "phase", group: 0, items: phaseItems(path, stepLength) }, ...pathLanes(path, stepLength));
+  for (const trajectory of detail.slowest) lanes.push(trajectoryLane(trajectory, 2));
   const words = { gen: "gen begins", rollouts: "rollouts ended", noticed: "trainer noticed" };
-  const marks = Object.entries(known.marks)
+  const marks = Object.entries(detail.marks)
     .map(([key, at]) => [micros(at), words[key], key === "rollouts"])
-    .filter(([at]) => at >= 0 && at <= whole)
-    .sort((one, other) => one[0] - other[0]);
-  const shown = [...new Map(path.map((each) => [each.kind, [look.kind(each.kind), look.kind(each.kind)[2]]])).values()];
-  const made = laneChart(
+    .filter(([at]) => at >= 0 && at <= stepLength)
+    .sort((a, b) => a[0] - b[0]);
+  const styles = path.map(({ kind }) => [kind, [look.kind(kind), look.kind(kind)[2]]]);
+  const shown = [...new Map(styles).values()];
+  const view = laneChart(
     {
       label: `Waterfall of step ${stepName(index)}`,
       axis: axisSeconds,
-      end: whole,
+      end: stepLength,
       marks,
       connected: 1,
       hint: "The critical path: at each moment what everything waited for.",
@@ -92,28 +93,30 @@ function waterfall(index, known) {
       "p",
       { class: "soft" },
       "What everything waited for, from the first moment to the last: each part begins where the one before ends. Below it the slowest trajectories.",
-      known.parts > path.length
-        ? ` ${count(known.parts)} parts are drawn as ${count(path.length)}: short neighbours are put together.`
+      detail.parts > path.length
+        ? ` ${count(detail.parts)} parts are drawn as ${count(path.length)}: short neighbours are put together.`
         : "",
     ),
-    made.element,
+    view.element,
     legend(shown),
     legend([
       ...new Map(
-        path.map((each) => [
-          each.phase || "no phase",
-          [look.phase(each.phase || "no phase"), `phase ${each.phase || "none"}`],
+        path.map((segment) => [
+          segment.phase || "no phase",
+          [look.phase(segment.phase || "no phase"), `phase ${segment.phase || "none"}`],
         ]),
       ).values(),
     ]),
-    known.whole
+    detail.whole
       ? ""
       : make(
           "p",
           { class: "soft" },
           "This step is kept in brief: its short parts are put together and calls are left out.",
         ),
-    asTable("The critical path as a table", () => pathTable(`Critical path of step ${stepName(index)}`, path, whole)),
+    asTable("The critical path as a table", () =>
+      pathTable(`Critical path of step ${stepName(index)}`, path, stepLength),
+    ),
   ];
 }
 
@@ -123,7 +126,7 @@ function groups(index) {
   const rows = keys
     .map(([kind, label], column) => ({ kind, label, value: columns[column][index] / table.unit }))
     .filter((row) => row.value > 0)
-    .sort((one, other) => rest(one) - rest(other) || other.value - one.value);
+    .sort((a, b) => rest(a) - rest(b) || b.value - a.value);
   if (!rows.length) return [];
   return [
     bars(
@@ -143,11 +146,11 @@ function groups(index) {
   ];
 }
 
-function savings(index, known) {
-  const whole = stepSeconds(index);
-  const worthy = known.savings.filter(([, , value]) => value >= 0.005 * whole);
+function savings(index, detail) {
+  const stepLength = stepSeconds(index);
+  const worthy = detail.savings.filter(([, , value]) => value >= 0.005 * stepLength);
   if (!worthy.length)
-    return known.savings.length
+    return detail.savings.length
       ? [make("p", { class: "soft" }, "No trajectory, tool or replica alone made this step noticeably longer.")]
       : [];
   const words = { slowest: "the slowest trajectory", "1%": "the slowest 1 %", "5%": "the slowest 5 %" };
@@ -162,13 +165,13 @@ function savings(index, known) {
         style: ["vermillion"],
         note: count(members),
       })),
-      whole,
+      stepLength,
     ),
   ];
 }
 
-function stragglers(known) {
-  if (!known.stragglers.length) return [];
+function stragglers(detail) {
+  if (!detail.stragglers.length) return [];
   return [
     dataTable(
       "Ranks that came late",
@@ -179,7 +182,7 @@ function stragglers(known) {
         { title: "later than the median by", number: true, value: (row) => row[3], text: (row) => seconds(row[3]) },
         { title: "seen from", text: (row) => name(row[4]) },
       ],
-      known.stragglers,
+      detail.stragglers,
     ),
   ];
 }

@@ -31,12 +31,12 @@ function stepsSection(section, choose) {
   const columns = (state) => {
     const plot = { left: 52, right: state.width - 4, top: 20, bottom: state.height - 20 };
     const [from, to] = [Math.floor(state.view[0]), Math.ceil(state.view[1])];
-    const each = Math.max(1, Math.ceil(((to - from) * NARROWEST) / (plot.right - plot.left)));
-    return { ...plot, from, to, each, wide: ((plot.right - plot.left) / (to - from)) * each };
+    const perColumn = Math.max(1, Math.ceil(((to - from) * NARROWEST) / (plot.right - plot.left)));
+    return { ...plot, from, to, perColumn, wide: ((plot.right - plot.left) / (to - from)) * perColumn };
   };
-  const made = chart({
+  const overview = chart({
     label: "Steps of the run",
-    hint: "Choose a step: click, or arrow keys. v: next held step. + and −: zoom.",
+    hint: "Choose a step: click, or arrow keys. v: next delayed step. + and −: zoom.",
     height: (width) => (width < 620 ? 220 : 260),
     count: () => total,
     text: stepWords,
@@ -45,13 +45,13 @@ function stepsSection(section, choose) {
     where: (index) => index + 0.5,
     across: (x, state) => {
       const plot = columns(state);
-      return plot.from + ((x - plot.left) / plot.wide) * plot.each;
+      return plot.from + ((x - plot.left) / plot.wide) * plot.perColumn;
     },
     hit(x, y, state) {
       const plot = columns(state);
       if (x < plot.left || x > plot.right) return -1;
-      const begin = plot.from + Math.floor((x - plot.left) / plot.wide) * plot.each;
-      return Math.min(total - 1, longestOf(begin, Math.min(plot.to, begin + plot.each)));
+      const begin = plot.from + Math.floor((x - plot.left) / plot.wide) * plot.perColumn;
+      return Math.min(total - 1, longestOf(begin, Math.min(plot.to, begin + plot.perColumn)));
     },
     keys: (key, at) => ({ v: nextHeld(at, 1), V: nextHeld(at, -1) }),
     choose,
@@ -65,9 +65,9 @@ function stepsSection(section, choose) {
     const all = sums.reduce((sum, value) => sum + value, 0) || 1;
     legendBox.replaceChildren(
       legend(
-        table[key].keys.map((each, index) => {
-          const found = style(each);
-          return [found, found[2], percent(sums[index] / all)];
+        table[key].keys.map((stackKey, index) => {
+          const keyStyle = style(stackKey);
+          return [keyStyle, keyStyle[2], percent(sums[index] / all)];
         }),
       ),
     );
@@ -80,9 +80,9 @@ function stepsSection(section, choose) {
         available.map(([key, words]) => [key, words]),
         stack[0],
         (key) => {
-          stack = STACKS.find(([each]) => each === key);
+          stack = STACKS.find(([name]) => name === key);
           showLegend();
-          made.redraw();
+          overview.redraw();
         },
       ),
     );
@@ -92,16 +92,16 @@ function stepsSection(section, choose) {
       id: freshId("full"),
       onchange: (event) => {
         clipped = !event.target.checked;
-        made.redraw();
+        overview.redraw();
       },
     });
     tools.append(make("label", { for: box.id }, box, " full height of the longest steps"));
   }
   const jump = make("input", { type: "number", id: "jump", min: 0, class: "jump" });
   const go = () => {
-    const found = table.number.indexOf(Number(jump.value));
-    if (found >= 0) made.move(found);
-    else say(`There is no step ${jump.value}`);
+    const index = table.number.indexOf(Number(jump.value));
+    if (index >= 0) overview.move(index);
+    else announce(`There is no step ${jump.value}`);
   };
   jump.addEventListener("keydown", (event) => {
     if (event.key === "Enter") go();
@@ -117,17 +117,17 @@ function stepsSection(section, choose) {
     );
   section.append(
     tools,
-    made.element,
+    overview.element,
     legendBox,
     make(
       "p",
       { class: "soft keys" },
-      "▼ held by something · ✕ failed · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next held step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
+      "▼ delayed · ✕ failed · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next delayed step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
     ),
     asTable("The steps as a table", stepsTable),
   );
   showLegend();
-  return made;
+  return overview;
 
   function stepsTable() {
     const phases = table.phases;
@@ -150,7 +150,7 @@ function stepsSection(section, choose) {
         },
       ],
       table.number.map((_, index) => index),
-      { act: (index) => made.move(index) },
+      { act: (index) => overview.move(index) },
     );
   }
 }
@@ -161,11 +161,11 @@ function stepWords(index) {
   const parts = table.phases.keys
     .map((key, column) => [key, table.phases.columns[column][index]])
     .filter(([, value]) => value > 0)
-    .sort((one, other) => other[1] - one[1])
+    .sort((a, b) => b[1] - a[1])
     .slice(0, 3)
     .map(([key, value]) => `${key} ${seconds(value / table.unit)}`);
   const held = verdictsOf.get(index)?.[0];
-  return `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", FAILED" : ""}. ${parts.join(", ")}.${held ? ` Held by ${held[4]} ${held[5]}: ${seconds(held[2])}.` : ""}`;
+  return `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", FAILED" : ""}. ${parts.join(", ")}.${held ? ` Delayed by ${held[4]} ${held[5]}: ${seconds(held[2])}.` : ""}`;
 }
 
 function longestOf(from, to) {
@@ -180,10 +180,10 @@ function nextHeld(at, by) {
   return at;
 }
 
-// One very long step must not flatten all others.
+// One very long step must not shrink all others.
 function clipLimit() {
   if (total < 20) return Infinity;
-  const sorted = [...table.seconds].sort((one, other) => one - other);
+  const sorted = [...table.seconds].sort((a, b) => a - b);
   const usual = sorted[Math.floor(total * 0.98)] / table.unit;
   return sorted[total - 1] / table.unit > 3 * usual ? usual * 1.5 : Infinity;
 }
@@ -192,10 +192,10 @@ function clipLimit() {
 const eventSteps = new Set(
   run.events
     .map((event) => {
-      let found = -1;
+      let step = -1;
       const at = event[1] - run.start;
-      for (let index = 0; index < total && table.start[index] <= at; index += 1) found = index;
-      return found;
+      for (let index = 0; index < total && table.start[index] <= at; index += 1) step = index;
+      return step;
     })
     .filter((index) => index >= 0),
 );

@@ -1,6 +1,6 @@
 // SPDX-FileCopyrightText: The verl-otel authors
 // SPDX-License-Identifier: Apache-2.0
-// Tables: what every chart shows, as rows.
+// Tables with the data of every chart.
 
 // A table that sorts by its heads and shows a page of rows at a time.
 // columns: {title, value(row) -> number or text, text(row) -> text or node, number: right-aligned}
@@ -23,9 +23,9 @@ function dataTable(caption, columns, rows, { page = 25, act, sorted } = {}) {
   function fillBody() {
     if (by.column >= 0) {
       const column = columns[by.column];
-      const compare = (one, other) =>
-        typeof one === "number" && typeof other === "number" ? one - other : String(one).localeCompare(String(other));
-      order = [...rows].sort((one, other) => compare(value(column, one), value(column, other)) * (by.down ? -1 : 1));
+      const compare = (a, b) =>
+        typeof a === "number" && typeof b === "number" ? a - b : String(a).localeCompare(String(b));
+      order = [...rows].sort((a, b) => compare(value(column, a), value(column, b)) * (by.down ? -1 : 1));
     }
     heads.forEach((head, index) => {
       if (index === by.column) head.setAttribute("aria-sort", by.down ? "descending" : "ascending");
@@ -59,16 +59,16 @@ function dataTable(caption, columns, rows, { page = 25, act, sorted } = {}) {
     return make("tr", {}, ...cells);
   }
   fillBody();
-  const made = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...heads)), body);
+  const element = make("table", {}, make("caption", {}, caption), make("thead", {}, make("tr", {}, ...heads)), body);
   return make(
     "div",
     {},
-    make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, made),
+    make("div", { class: "scroll", tabIndex: 0, role: "region", "aria-label": caption }, element),
     more,
   );
 }
 
-// The same as a chart, as a table; made when somebody opens it.
+// The data of a chart as a table, created when it is opened.
 function asTable(title, makeTable) {
   const details = make("details", { class: "as-table" }, make("summary", {}, ...[title].flat()));
   details.addEventListener("toggle", () => {
@@ -77,7 +77,7 @@ function asTable(title, makeTable) {
   return details;
 }
 
-// Bars with words; what is as large as "most" is as long as the column.
+// Bars with text; a value of "most" fills the column.
 function bars(caption, titles, rows, most = Math.max(...rows.map((row) => row.value), 1e-12)) {
   const body = rows.map((row) => {
     const bar = make("div", { class: "bar" });

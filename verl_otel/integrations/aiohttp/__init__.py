@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""aiohttp: HTTP calls of rewards carry ``traceparent`` and are client spans. Needs ``pip install 'verl-otel[aiohttp]'``.
+"""aiohttp: HTTP calls of rewards carry ``traceparent`` and are client spans.
 
-It is switched on by what makes such calls, in the process that makes them, and by nothing else.
+It is switched on only in processes that make such calls, by the code that makes them.
 """
 
-from verl_otel.integrations import calls
+from verl_otel.integrations import server_spans
 from verl_otel.integrations.aiohttp import client, routers
 from verl_otel.integrations.patch import Hook, register
 
@@ -26,11 +26,11 @@ HOOKS = (
 
 
 def install() -> None:
-    """Register the hooks; nothing is imported before one of them is reached."""
+    """Register the hooks. Nothing is imported before the first hook runs."""
     register(HOOKS)
-    calls.open_for("compute_score", client.watch_call)
+    server_spans.register_opener("compute_score", client.watch_call)
 
 
 def uninstall() -> None:
-    """Leave the sessions that are made from now on alone; those that are there make no more spans."""
+    """Stop instrumenting new sessions; existing sessions create no more spans."""
     client.switch_off()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The tracer that aiohttp's instrumentation is given: the global one, within our rules."""
+"""The tracer for aiohttp's instrumentation: the global one, with the restrictions of `client`."""
 
 from __future__ import annotations
 
@@ -9,32 +9,32 @@ from typing import Any
 
 from opentelemetry import trace
 
-from verl_otel.recording.store import Store
+from verl_otel.integrations.api import RECORDER
 
 
 class GuestTracer(trace.Tracer):
-    """Makes spans below a current one, and keeps the messages of exceptions to itself."""
+    """Creates spans only below a current span, and does not record messages of exceptions."""
 
     def __init__(self, tracer: trace.Tracer, is_on: Callable[[], bool]) -> None:
         self._tracer = tracer
         self._is_on = is_on
 
     def start_span(self, name: str, context: Any = None, *args: Any, **kwargs: Any) -> trace.Span:
-        """Begin a span; one that records nothing when off, or without a span above it."""
+        """Begin a span; a non-recording one when off or without a parent."""
         if not self._is_on() or not trace.get_current_span(context).get_span_context().is_valid:
             return trace.INVALID_SPAN
         span = self._tracer.start_span(name, context, *args, **kwargs)
-        if not Store.capture_content:
-            span.record_exception = _leave_out  # type: ignore[method-assign]  # the message may hold a prompt
+        if not RECORDER.capture_content:
+            span.record_exception = _ignore_exception  # type: ignore[method-assign]  # the message may hold a prompt
         return span
 
     def start_as_current_span(self, *args: Any, **kwargs: Any) -> Any:
-        """Begin a span and make it the current one; the instrumentation does not use it."""
+        """Begin a span and make it current; not used by the instrumentation."""
         return self._tracer.start_as_current_span(*args, **kwargs)
 
 
 class GuestProvider(trace.TracerProvider):
-    """Gives `GuestTracer` around the tracer of whoever is the global provider."""
+    """Returns `GuestTracer` around the tracer of the global provider."""
 
     def __init__(self, is_on: Callable[[], bool]) -> None:
         self._is_on = is_on
@@ -44,5 +44,5 @@ class GuestProvider(trace.TracerProvider):
         return GuestTracer(trace.get_tracer_provider().get_tracer(*args, **kwargs), self._is_on)
 
 
-def _leave_out(*args: Any, **kwargs: Any) -> None:
-    """Stand in for ``record_exception``."""
+def _ignore_exception(*args: Any, **kwargs: Any) -> None:
+    """Replaces ``record_exception``."""

@@ -1,28 +1,33 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""GPUs: what the driver says of each, who computes on it, and what the framework's allocator holds.
+"""GPUs: the metrics of each device from its driver, the processes that use it, and the memory of the framework's allocator.
 
-One module per driver behind one small interface (`device`): NVML (``pip install 'verl-otel[gpu]'``), AMD SMI, Ascend. Where there is no
-GPU nothing is imported, started or said. Everything is read at collection.
+There is one module per driver behind a small interface (`device`): NVML, AMD SMI, Ascend. Without a
+GPU nothing is imported, started or logged. Everything is read at collection.
 """
 
 from typing import Final
 
-from verl_otel.integrations.gpu.allocator import AllocatorSource
-from verl_otel.integrations.gpu.owner import OwnerSource
-from verl_otel.integrations.gpu.source import GpuSource
-from verl_otel.session import sources
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import add_collector, remove_collector
+from verl_otel.integrations.gpu import amd, nvml
+from verl_otel.integrations.gpu.allocator import AllocatorCollector
+from verl_otel.integrations.gpu.collector import GpuCollector
+from verl_otel.integrations.gpu.owner import OwnerCollector
 
-SOURCES: Final = (GpuSource, OwnerSource, AllocatorSource)
+COLLECTORS: Final = (GpuCollector, OwnerCollector, AllocatorCollector)
 
 
 def install() -> None:
-    """Have GPUs read in this process."""
-    for source in SOURCES:
-        sources.add(source())
+    """Register the collectors of this process. Drivers are imported here, because the thread that collects must not import."""
+    for driver in (nvml, amd):
+        with error_boundary.suppress_errors("gpu import"):
+            driver.load()
+    for collector in COLLECTORS:
+        add_collector(collector())
 
 
 def uninstall() -> None:
-    """Read no GPU any more."""
-    for source in SOURCES:
-        sources.remove(source.name)
+    """Unregister the collectors."""
+    for collector in COLLECTORS:
+        remove_collector(collector.name)

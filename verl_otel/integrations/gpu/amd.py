@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """AMD: the library ``amdsmi`` that comes with ROCm.
 
-Calls and units: AMD SMI Python API Reference. Values that a model does not have are ``"N/A"``, or an error that says so.
+Calls and units: AMD SMI Python API Reference. Values that a model does not support are ``"N/A"`` or an error.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel import _guard
-from verl_otel.integrations.gpu.device import GENERAL, Device, Lost, Unreadable, measure, measure_own
-from verl_otel.recording.recorder import Measurement
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import DeltaCounter, Measurement
+from verl_otel.integrations.gpu.device import GENERAL, Device, MissingDevice, Unreadable, measure, measure_own
 from verl_otel.semconv import attributes as attr
-from verl_otel.session.sources import Since
+from verl_otel.semconv import metric_names
 
 PRESENT: Final = ["/dev/kfd"]
-"""Where ROCm reaches the driver. Without it nothing is imported."""
+"""Device file of ROCm's driver. Without it nothing is imported."""
 LIBRARY: Final = "libamd_smi.so"
-"""What ``amdsmi`` loads when it is imported. Where it does not find it, it prints: it is not imported then."""
+"""The library that ``amdsmi`` loads at import. If it is missing ``amdsmi`` prints a message, so it is not imported then."""
 _MEBIBYTE: Final = 1 << 20
 _ABSENT: Final = (
     "NOT_SUPPORTED",
@@ -35,11 +35,17 @@ _ABSENT: Final = (
     "INVAL",
     "UNEXPECTED_DATA",
 )
-"""Errors that say that this model or driver does not have a value."""
+"""Errors of values that this model or driver does not support."""
+
+
+def load() -> None:
+    """Import ``amdsmi`` if the driver is present."""
+    if any(map(os.path.exists, PRESENT)):
+        _load()
 
 
 def find_driver() -> AmdDriver | None:
-    """Return AMD SMI; None where there is no AMD driver, or nothing to reach it with."""
+    """Return the driver; None without an AMD driver or without ``amdsmi``."""
     if not any(map(os.path.exists, PRESENT)):
         return None
     library = _load()
@@ -48,8 +54,8 @@ def find_driver() -> AmdDriver | None:
 
 @functools.cache
 def _load() -> Any:
-    """Return the module; None, for the life of this process, where it cannot be loaded."""
-    reason = _find_fault()
+    """Return the module ``amdsmi``; None, for the life of this process, if it cannot be loaded."""
+    reason = _find_problem()
     if not reason:
         try:
             import amdsmi
@@ -57,12 +63,14 @@ def _load() -> Any:
             reason = str(error)
         else:
             return amdsmi
-    _guard.say("amdsmi", "verl-otel: this node has AMD GPUs, and amdsmi of ROCm cannot be loaded: %s", reason)
+    error_boundary.warn_once(
+        "amdsmi", "verl-otel: this node has AMD GPUs, and amdsmi of ROCm cannot be loaded: %s", reason
+    )
     return None
 
 
-def _find_fault() -> str:
-    """Return what is missing for the module; its library is looked for beside it, in ROCm, and where the loader does."""
+def _find_problem() -> str:
+    """Return why the module cannot be loaded, or "". Its library is searched in its folder, in ROCm and in ``LD_LIBRARY_PATH``."""
     module = importlib.util.find_spec("amdsmi")
     if module is None:
         return "No module named 'amdsmi'"
@@ -74,7 +82,7 @@ def _find_fault() -> str:
 
 
 class AmdDriver:
-    """The library, from its start to its end.
+    """The library from initialisation to shutdown.
 
     Args:
         library: The module ``amdsmi``.
@@ -83,9 +91,9 @@ class AmdDriver:
     def __init__(self, library: Any) -> None:
         self._library = library
         self._open = False
-        self._known: dict[str, Since] = {}
+        self._counters: dict[str, DeltaCounter] = {}
         self._ids: dict[int, str] = {}
-        """Id of each device by its number: they outlive a search."""
+        """Id of each device by its number, kept for devices that are missing in a later search."""
 
     def find_devices(self) -> list[Device]:
         """Return every GPU."""
@@ -107,32 +115,38 @@ class AmdDriver:
     def _find_device(self, handle: Any, number: int) -> Device:
         library = self._library
         try:
-            return self._make(handle, number)
+            return self._open_device(handle, number)
         except library.AmdSmiLibraryException as error:
             identity = self._ids.get(number, f"number {number}")
-            return Lost(identity, str(number), name_error(library, error))
+            return MissingDevice(identity, str(number), name_error(library, error))
 
-    def _make(self, handle: Any, number: int) -> AmdDevice:
+    def _open_device(self, handle: Any, number: int) -> AmdDevice:
         identity = str(self._library.amdsmi_get_gpu_device_uuid(handle))
         self._ids[number] = identity
         model = str(self._library.amdsmi_get_gpu_asic_info(handle).get("market_name", ""))
-        since = self._known.setdefault(identity, Since())
-        return AmdDevice(self._library, handle, identity, str(number), model, since)
+        counters = self._counters.setdefault(identity, DeltaCounter())
+        return AmdDevice(self._library, handle, identity, str(number), model, counters)
 
 
 class AmdDevice:
     """One GPU."""
 
-    def __init__(self, library: Any, handle: Any, identity: str, name: str, model: str, since: Since) -> None:
+    def __init__(self, library: Any, handle: Any, identity: str, name: str, model: str, counters: DeltaCounter) -> None:
         self.id, self.name, self.model = identity, name, model
-        self._library, self._handle, self._since = library, handle, since
+        self._library, self._handle, self._counters = library, handle, counters
 
     def read(self) -> list[Measurement]:
-        """Return what AMD SMI says of it."""
-        return [*self._read_load(), *self._read_memory(), *self._read_power(), *self._read_heat(), *self._read_errors()]
+        """Return the measurements of AMD SMI."""
+        return [
+            *self._read_load(),
+            *self._read_memory(),
+            *self._read_power(),
+            *self._read_temperature(),
+            *self._read_errors(),
+        ]
 
-    def _ask(self, name: str, *arguments: Any) -> Any:
-        """Return what a function says; None if this model or driver does not know it."""
+    def _call(self, name: str, *arguments: Any) -> Any:
+        """Return the result of a function; None if this model or driver does not support it."""
         library = self._library
         function: Callable[..., Any] | None = getattr(library, name, None)
         if function is None:
@@ -146,57 +160,68 @@ class AmdDevice:
             raise Unreadable(reason) from error
 
     def _read_load(self) -> list[Measurement]:
-        percent = _number((self._ask("amdsmi_get_gpu_activity") or {}).get("gfx_activity"))
-        return [] if percent is None else [measure("hw.gpu.utilization", self.id, percent / 100, *GENERAL)]
+        activity, measurements = self._call("amdsmi_get_gpu_activity") or {}, []
+        busy, memory = _number(activity.get("gfx_activity")), _number(activity.get("umc_activity"))
+        if busy is not None:
+            measurements.append(measure(metric_names.HW_GPU_UTILIZATION, self.id, busy / 100, *GENERAL))
+        if memory is not None:  # load of the memory controller
+            measurements.append(measure_own(metric_names.GPU_MEMORY_IO_UTILIZATION, self.id, memory / 100))
+        return measurements
 
     def _read_memory(self) -> list[Measurement]:
-        memory = self._ask("amdsmi_get_gpu_vram_usage") or {}
+        memory = self._call("amdsmi_get_gpu_vram_usage") or {}
         used, total = _number(memory.get("vram_used")), _number(memory.get("vram_total"))
-        found = []
+        measurements = []
         if used is not None:
-            found.append(measure("hw.gpu.memory.usage", self.id, used * _MEBIBYTE))
+            measurements.append(measure(metric_names.HW_GPU_MEMORY_USAGE, self.id, used * _MEBIBYTE))
         if total is not None:
-            found.append(measure("hw.gpu.memory.limit", self.id, total * _MEBIBYTE))
-        return found
+            measurements.append(measure(metric_names.HW_GPU_MEMORY_LIMIT, self.id, total * _MEBIBYTE))
+        return measurements
 
     def _read_power(self) -> list[Measurement]:
-        power, found = self._ask("amdsmi_get_power_info") or {}, []
+        power, measurements = self._call("amdsmi_get_power_info") or {}, []
         for name in ("current_socket_power", "average_socket_power", "socket_power"):
             watts = _number(power.get(name))
-            if watts:  # models have one of them, and 0 for the others
-                found.append(measure("hw.power", self.id, watts))
+            if watts:  # a model supports one of them and returns 0 for the others
+                measurements.append(measure(metric_names.HW_POWER, self.id, watts))
                 break
-        energy = self._ask("amdsmi_get_energy_count") or {}
+        energy = self._call("amdsmi_get_energy_count") or {}
         ticks, micro = (_number(energy.get(name)) for name in ("energy_accumulator", "counter_resolution"))
         if ticks is not None and micro:
-            found.append(measure("hw.energy", self.id, self._since.count("energy", ticks) * micro / 1e6))
-        return found
+            measurements.append(
+                measure(metric_names.HW_ENERGY, self.id, self._counters.count("energy", ticks) * micro / 1e6)
+            )
+        return measurements
 
-    def _read_heat(self) -> list[Measurement]:
-        library, found = self._library, []
+    def _read_temperature(self) -> list[Measurement]:
+        library, measurements = self._library, []
         kinds, current = library.AmdSmiTemperatureType, library.AmdSmiTemperatureMetric.CURRENT
         for sensor, kind in (("gpu", kinds.HOTSPOT), ("memory", kinds.VRAM)):
-            degrees = _number(self._ask("amdsmi_get_temp_metric", kind, current))
+            degrees = _number(self._call("amdsmi_get_temp_metric", kind, current))
             if degrees:
-                found.append(measure("hw.temperature", self.id, degrees, (attr.HW_SENSOR, sensor)))
-        clock = self._ask("amdsmi_get_clock_info", library.AmdSmiClkType.GFX) or {}
+                measurements.append(measure(metric_names.HW_TEMPERATURE, self.id, degrees, (attr.HW_SENSOR, sensor)))
+        clock = self._call("amdsmi_get_clock_info", library.AmdSmiClkType.GFX) or {}
         megahertz = _number(clock.get("clk", clock.get("cur_clk")))  # its name before ROCm 6.2
         if megahertz is not None:
-            found.append(measure_own("verl.gpu.clock", self.id, megahertz * 1e6))
-        return found
+            measurements.append(measure_own(metric_names.GPU_CLOCK, self.id, megahertz * 1e6))
+        return measurements
 
     def _read_errors(self) -> list[Measurement]:
-        counts = self._ask("amdsmi_get_gpu_total_ecc_count") or {}
-        found = []
+        counts = self._call("amdsmi_get_gpu_total_ecc_count") or {}
+        measurements = []
         for kind, name in (("ecc_corrected", "correctable_count"), ("ecc_uncorrected", "uncorrectable_count")):
             errors = _number(counts.get(name))
             if errors is not None:
-                found.append(measure("hw.errors", self.id, self._since.count(name, errors), (attr.ERROR_TYPE, kind)))
-        return found
+                measurements.append(
+                    measure(
+                        metric_names.HW_ERRORS, self.id, self._counters.count(name, errors), (attr.ERROR_TYPE, kind)
+                    )
+                )
+        return measurements
 
 
 def name_error(library: Any, error: Any) -> str:
-    """Return an error of AMD SMI in a word, such as ``not_supported``."""
+    """Return the name of an error of AMD SMI, such as ``not_supported``."""
     constants = vars(library.amdsmi_wrapper)
     code = getattr(error, "err_code", None)
     names = (name for name in constants if name.startswith("AMDSMI_STATUS_") and constants[name] == code)

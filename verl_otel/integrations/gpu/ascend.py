@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Ascend NPUs: the table that ``npu-smi info`` prints.
 
-There is no binding that can be relied on, and the command takes seconds: each collection takes the table of the command that an earlier
-one has started, and starts the next. Nobody waits for it.
+There is no reliable Python binding, and the command takes seconds. Each collection reads the output of the command that an earlier
+collection started, and starts the next one. No collection waits for the command.
 """
 
 from __future__ import annotations
@@ -16,17 +16,18 @@ import subprocess
 import time
 from typing import IO, Final, NamedTuple
 
+from verl_otel.integrations.api import Measurement
 from verl_otel.integrations.gpu.device import GENERAL, Device, Unreadable, measure
-from verl_otel.recording.recorder import Measurement
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 
 PRESENT: Final = ["/dev/davinci_manager"]
-"""Where the driver can be reached. Without it nothing is started."""
+"""Device file of the driver. Without it no command is started."""
 COMMAND: Final = ("npu-smi", "info")
 SECONDS: Final = 30.0
-"""After how long a command that has not ended is ended, and a table is too old."""
+"""Seconds after which a running command is killed; a table older than twice this is stale."""
 END_SECONDS: Final = 0.5
-"""For how long the end of a command that is ended is waited for."""
+"""Seconds to wait for a killed command to exit."""
 POLL: Final = 0.05
 _MEBIBYTE: Final = 1 << 20
 _CARD: Final = re.compile(r"^\|\s*(\d+)\s+(\S+)\s*\|\s*(\S+)\s*\|\s*([\d.]+|-|NA)\s+([\d.]+|-|NA)\s")
@@ -35,48 +36,48 @@ _PAIR: Final = re.compile(r"(\d+)\s*/\s*(\d+)")
 
 
 class Chip(NamedTuple):
-    """One chip in the table: a device to its programs."""
+    """One chip in the table, which programs see as one device."""
 
     bus: str
     model: str
     health: str
     watts: float | None
-    """Of its card, said for the card's first chip only."""
+    """Power of its card, given for the card's first chip only."""
     degrees: float | None
     percent: float | None
     used: int
-    """Bytes in use of its memory: of the HBM where it has such."""
+    """Used bytes of its memory: of the HBM if it has one."""
     total: int
 
 
 def find_driver() -> AscendDriver | None:
-    """Return the command; None where there is no Ascend driver or no command."""
+    """Return the driver; None without an Ascend driver or without ``npu-smi``."""
     if not any(map(os.path.exists, PRESENT)) or shutil.which(COMMAND[0]) is None:
         return None
     return AscendDriver()
 
 
 class AscendDriver:
-    """Runs the command again and again, one at a time."""
+    """Runs the command repeatedly, one at a time."""
 
     def __init__(self) -> None:
-        self._running: subprocess.Popen[str] | None = None
+        self._process: subprocess.Popen[str] | None = None
         self._started = self._read_at = 0.0
         self._chips: dict[str, Chip] = {}
 
     def find_devices(self) -> list[Device]:
-        """Return every chip, in the order of the table; waits for the command."""
+        """Return every chip in the order of the table. Waits for the first command."""
         self.refresh()
-        while not self._chips and self._running is not None:
+        while not self._chips and self._process is not None:
             time.sleep(POLL)
             self.refresh(again=False)
         return [AscendDevice(self, chip, str(number)) for number, chip in enumerate(self._chips.values())]
 
     def find_chip(self, bus: str) -> Chip:
-        """Return what the latest table says of a chip.
+        """Return a chip of the latest table.
 
         Raises:
-            Unreadable: It is not in it, or the command does not answer.
+            Unreadable: The chip is not in the table, or the command does not finish.
         """
         self.refresh()
         if time.monotonic() - self._read_at > 2 * SECONDS:
@@ -86,35 +87,35 @@ class AscendDriver:
         return self._chips[bus]
 
     def refresh(self, *, again: bool = True) -> None:
-        """Take the table if it is there, end a command that hangs, and start the next one."""
-        running = self._running
-        if running is not None and running.poll() is None:
+        """Read the table if the command has finished, kill it if it hangs, and start the next one."""
+        process = self._process
+        if process is not None and process.poll() is None:
             if time.monotonic() - self._started > SECONDS:
                 self.close()
             return
-        if running is not None:
-            self._running = None
-            output: IO[str] | None = running.stdout
+        if process is not None:
+            self._process = None
+            output: IO[str] | None = process.stdout
             if output is not None:
                 with output:
                     text = output.read()
-                if running.returncode == 0:
+                if process.returncode == 0:
                     self._chips, self._read_at = parse(text), time.monotonic()
         if again:
             self._started = time.monotonic()
-            self._running = subprocess.Popen(  # noqa: S603 - no part of the command is anybody's input
+            self._process = subprocess.Popen(  # noqa: S603 - the command is constant
                 COMMAND, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-            )  # the table of a node is far smaller than what a pipe holds
+            )  # the table of a node fits into the pipe
 
     def close(self) -> None:
-        """End the command."""
-        running, self._running = self._running, None
-        if running is not None:
-            running.kill()
-            if running.stdout is not None:
-                running.stdout.close()
-            with contextlib.suppress(subprocess.TimeoutExpired):  # it may be inside of the driver
-                running.wait(END_SECONDS)
+        """Kill the command."""
+        process, self._process = self._process, None
+        if process is not None:
+            process.kill()
+            if process.stdout is not None:
+                process.stdout.close()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # it may hang in the driver
+                process.wait(END_SECONDS)
 
 
 class AscendDevice:
@@ -125,50 +126,50 @@ class AscendDevice:
         self._driver = driver
 
     def read(self) -> list[Measurement]:
-        """Return what the table says of it."""
+        """Return the measurements of the table."""
         chip = self._driver.find_chip(self.id)
         if chip.health in ("Alarm", "Critical"):
             raise Unreadable(f"health {chip.health.lower()}")
-        found = []
+        measurements = []
         if chip.percent is not None:
-            found.append(measure("hw.gpu.utilization", self.id, chip.percent / 100, *GENERAL))
+            measurements.append(measure(metric_names.HW_GPU_UTILIZATION, self.id, chip.percent / 100, *GENERAL))
         if chip.total:
-            found.append(measure("hw.gpu.memory.usage", self.id, chip.used))
-            found.append(measure("hw.gpu.memory.limit", self.id, chip.total))
+            measurements.append(measure(metric_names.HW_GPU_MEMORY_USAGE, self.id, chip.used))
+            measurements.append(measure(metric_names.HW_GPU_MEMORY_LIMIT, self.id, chip.total))
         if chip.watts is not None:
-            found.append(measure("hw.power", self.id, chip.watts))
+            measurements.append(measure(metric_names.HW_POWER, self.id, chip.watts))
         if chip.degrees is not None:
-            found.append(measure("hw.temperature", self.id, chip.degrees, (attr.HW_SENSOR, "gpu")))
-        return found
+            measurements.append(measure(metric_names.HW_TEMPERATURE, self.id, chip.degrees, (attr.HW_SENSOR, "gpu")))
+        return measurements
 
 
 def parse(text: str) -> dict[str, Chip]:
-    """Return the chips of a table by the address of their bus.
+    """Return the chips of a table by their bus address.
 
-    A chip has two lines: its card's number, model, health, power and temperature; its address, load and memory. Where there are several
-    pairs of memory the last is the HBM.
+    A chip has two lines: number, model, health, power and temperature of its card; then its address, load and memory. If there are several
+    pairs of memory, the last one is the HBM.
 
     Args:
-        text: What the command printed.
+        text: Output of the command.
     """
-    found: dict[str, Chip] = {}
+    chips: dict[str, Chip] = {}
     card: tuple[str, str, float | None, float | None] | None = None
     for line in text.splitlines():
         chip = _CHIP.match(line)
         if chip is not None and card is not None:
             pairs = [(int(used), int(total)) for used, total in _PAIR.findall(chip[3])]
             used, total = next((pair for pair in reversed(pairs) if pair[1]), (0, 0))
-            found[chip[1]] = Chip(chip[1], *card, _number(chip[2]), used * _MEBIBYTE, total * _MEBIBYTE)
+            chips[chip[1]] = Chip(chip[1], *card, _number(chip[2]), used * _MEBIBYTE, total * _MEBIBYTE)
             card = None
             continue
-        first = _CARD.match(line)
-        if first is not None:
-            card = first[2], first[3], _number(first[4]), _number(first[5])
-    return found
+        card_match = _CARD.match(line)
+        if card_match is not None:
+            card = card_match[2], card_match[3], _number(card_match[4]), _number(card_match[5])
+    return chips
 
 
 def _number(text: str) -> float | None:
-    """Return a number; None for what the table has instead of one."""
+    """Return a number; None for a placeholder such as ``NA``."""
     try:
         return float(text)
     except ValueError:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One NVIDIA GPU or MIG device, as NVML says it.
+"""One NVIDIA GPU or MIG device, read by NVML.
 
-Calls and units: NVML API Reference. Errors that say "not supported" leave a value out; all others make the device unreadable.
+Calls and units: NVML API Reference. A value whose error is "not supported" is omitted; any other error makes the device unreadable.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
+from verl_otel.integrations.api import DeltaCounter, Measurement
 from verl_otel.integrations.gpu import xid
 from verl_otel.integrations.gpu.device import GENERAL, Unreadable, measure, measure_own
-from verl_otel.recording.recorder import Measurement
 from verl_otel.semconv import attributes as attr
-from verl_otel.session.sources import Since
+from verl_otel.semconv import metric_names
 
 _ABSENT: Final = (
     "INVALID_ARGUMENT", "NOT_SUPPORTED", "NO_PERMISSION", "NOT_FOUND", "FUNCTION_NOT_FOUND", "NO_DATA", "NOT_READY",
     "VGPU_ECC_NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED",
 )  # fmt: skip
-"""Errors that say that this device or driver does not have a value."""
+"""Errors of values that this device or driver does not support."""
 _ALL_LINKS: Final = 0xFFFFFFFF
 _ERRORS: Final = {
     "ecc_corrected": ("NVML_FI_DEV_ECC_SBE_VOL_TOTAL",),
@@ -32,7 +32,7 @@ _ERRORS: Final = {
         "NVML_FI_DEV_NVLINK_REPLAY_ERROR_COUNT_TOTAL", "NVML_FI_DEV_NVLINK_RECOVERY_ERROR_COUNT_TOTAL",
     ),
 }  # fmt: skip
-"""Kinds of errors and the fields that are added up for each."""
+"""Kinds of errors, and the fields whose sum is the count."""
 _THROTTLED: Final = {
     "power": "NVML_FI_DEV_PERF_POLICY_POWER",
     "thermal": "NVML_FI_DEV_PERF_POLICY_THERMAL",
@@ -40,7 +40,7 @@ _THROTTLED: Final = {
     "board_limit": "NVML_FI_DEV_PERF_POLICY_BOARD_LIMIT",
     "reliability": "NVML_FI_DEV_PERF_POLICY_RELIABILITY",
 }
-"""Reasons and the fields that count their nanoseconds."""
+"""Reasons, and the fields that count their nanoseconds."""
 _ALWAYS: Final = ("power", "thermal")
 _THROTTLING: Final = {
     "power": "SwPowerCap",
@@ -49,7 +49,7 @@ _THROTTLING: Final = {
     "hw_thermal": "HwThermalSlowdown",
     "hw_power_brake": "HwPowerBrakeSlowdown",
 }
-"""Reasons and the ends of the names of their bits."""
+"""Reasons, and the suffixes of the names of their bits."""
 _LINKS: Final = {
     "transmit": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX",
     "receive": "NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_RX",
@@ -57,14 +57,14 @@ _LINKS: Final = {
 _MEMORY_TEMPERATURE: Final = "NVML_FI_DEV_MEMORY_TEMP"
 _FIELDS: Final = (*(name for names in _ERRORS.values() for name in names), *_THROTTLED.values(), _MEMORY_TEMPERATURE)
 _VALUES: Final = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
-"""Members of a field's union by its type."""
+"""Members of the value union, by value type."""
 
 
-class Counts:
-    """What a device has counted since it is read."""
+class DeviceCounters:
+    """Counters of a device since the first read."""
 
     def __init__(self) -> None:
-        self.since = Since()
+        self.counters = DeltaCounter()
         self.xids: Counter[str] = Counter()
 
 
@@ -72,16 +72,23 @@ class NvmlDevice:
     """One GPU or MIG device."""
 
     def __init__(
-        self, library: Any, handle: Any, identity: str, name: str, model: str, counts: Counts, parent: str = ""
+        self,
+        library: Any,
+        handle: Any,
+        identity: str,
+        name: str,
+        model: str,
+        counters: DeviceCounters,
+        parent: str = "",
     ) -> None:
         self.id, self.name, self.model = identity, name, model
         self._library, self._handle, self._parent = library, handle, parent
-        self._since, self._xids = counts.since, counts.xids
+        self._counters, self._xids = counters.counters, counters.xids
         self._events: Any = None if parent else xid.listen(library, handle)
 
     def read(self) -> list[Measurement]:
-        """Return what NVML says of it."""
-        if self._parent:  # the driver counts everything else for the whole GPU
+        """Return the measurements of NVML."""
+        if self._parent:  # the driver provides everything else for the whole GPU only
             return self._read_memory()
         fields = self._read_fields()
         return [
@@ -93,13 +100,13 @@ class NvmlDevice:
         ]
 
     def close(self) -> None:
-        """Let go of what waits for events."""
+        """Free the event set."""
         events, self._events = self._events, None
         if events is not None:
-            self._ask("nvmlEventSetFree", events, handle=False)
+            self._call("nvmlEventSetFree", events, handle=False)
 
-    def _ask(self, name: str, *arguments: Any, handle: bool = True) -> Any:
-        """Return what a function of NVML says; None if this device or driver does not know it."""
+    def _call(self, name: str, *arguments: Any, handle: bool = True) -> Any:
+        """Return the result of a function of NVML; None if this device or driver does not support it."""
         library = self._library
         function: Callable[..., Any] | None = getattr(library, name, None)
         if function is None:
@@ -113,109 +120,120 @@ class NvmlDevice:
             raise Unreadable(reason) from error
 
     def _read_memory(self) -> list[Measurement]:
-        memory = self._ask("nvmlDeviceGetMemoryInfo")
+        memory = self._call("nvmlDeviceGetMemoryInfo")
         if memory is None:
             return []
         parent = ((attr.HW_PARENT, self._parent),) if self._parent else ()
         return [
-            measure("hw.gpu.memory.usage", self.id, int(memory.used), *parent),
-            measure("hw.gpu.memory.limit", self.id, int(memory.total), *parent),
+            measure(metric_names.HW_GPU_MEMORY_USAGE, self.id, int(memory.used), *parent),
+            measure(metric_names.HW_GPU_MEMORY_LIMIT, self.id, int(memory.total), *parent),
         ]
 
     def _read_load(self) -> list[Measurement]:
-        library, found = self._library, []
-        load = self._ask("nvmlDeviceGetUtilizationRates")
+        library, measurements = self._library, []
+        load = self._call("nvmlDeviceGetUtilizationRates")
         if load is not None:
-            found.append(measure("hw.gpu.utilization", self.id, load.gpu / 100, *GENERAL))
-        milliwatts = self._ask("nvmlDeviceGetPowerUsage")
+            measurements.append(measure(metric_names.HW_GPU_UTILIZATION, self.id, load.gpu / 100, *GENERAL))
+            measurements.append(measure_own(metric_names.GPU_MEMORY_IO_UTILIZATION, self.id, load.memory / 100))
+        milliwatts = self._call("nvmlDeviceGetPowerUsage")
         if milliwatts is not None:
-            found.append(measure("hw.power", self.id, milliwatts / 1e3))
-        millijoules = self._ask("nvmlDeviceGetTotalEnergyConsumption")
+            measurements.append(measure(metric_names.HW_POWER, self.id, milliwatts / 1e3))
+        millijoules = self._call("nvmlDeviceGetTotalEnergyConsumption")
         if millijoules is not None:
-            found.append(measure("hw.energy", self.id, self._since.count("energy", millijoules) / 1e3))
-        degrees = self._ask("nvmlDeviceGetTemperature", library.NVML_TEMPERATURE_GPU)
+            measurements.append(
+                measure(metric_names.HW_ENERGY, self.id, self._counters.count("energy", millijoules) / 1e3)
+            )
+        degrees = self._call("nvmlDeviceGetTemperature", library.NVML_TEMPERATURE_GPU)
         if degrees is not None:
-            found.append(measure("hw.temperature", self.id, degrees, (attr.HW_SENSOR, "gpu")))
-        megahertz = self._ask("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM)
+            measurements.append(measure(metric_names.HW_TEMPERATURE, self.id, degrees, (attr.HW_SENSOR, "gpu")))
+        megahertz = self._call("nvmlDeviceGetClockInfo", library.NVML_CLOCK_SM)
         if megahertz is not None:
-            found.append(measure_own("verl.gpu.clock", self.id, megahertz * 1e6))
-        return found
+            measurements.append(measure_own(metric_names.GPU_CLOCK, self.id, megahertz * 1e6))
+        return measurements
 
     def _read_fields(self) -> dict[str, float]:
-        """Return fields by name, all of them asked for at once."""
+        """Return field values by name, read in one call."""
         names = [name for name in _FIELDS if hasattr(self._library, name)]
-        return self._ask_fields({name: getattr(self._library, name) for name in names})
+        return self._call_fields({name: getattr(self._library, name) for name in names})
 
-    def _ask_fields(self, wanted: dict[str, Any]) -> dict[str, float]:
-        answers = self._ask("nvmlDeviceGetFieldValues", list(wanted.values())) or ()
-        found = {}
-        for name, answer in zip(wanted, answers, strict=False):
-            reason = name_code(self._library, answer.nvmlReturn)
-            if reason == "success" and answer.valueType < len(_VALUES):
-                found[name] = float(getattr(answer.value, _VALUES[answer.valueType]))
+    def _call_fields(self, fields: dict[str, Any]) -> dict[str, float]:
+        results = self._call("nvmlDeviceGetFieldValues", list(fields.values())) or ()
+        values = {}
+        for name, result in zip(fields, results, strict=False):
+            reason = name_code(self._library, result.nvmlReturn)
+            if reason == "success" and result.valueType < len(_VALUES):
+                values[name] = float(getattr(result.value, _VALUES[result.valueType]))
             elif reason in ("gpu_is_lost", "reset_required"):
                 raise Unreadable(reason)
-        return found
+        return values
 
     def _read_errors(self, fields: dict[str, float]) -> list[Measurement]:
-        found = []
+        measurements = []
         for kind, names in _ERRORS.items():
-            counts = [self._since.count(name, fields[name]) for name in names if name in fields]
+            counts = [self._counters.count(name, fields[name]) for name in names if name in fields]
             if counts:
-                found.append(measure("hw.errors", self.id, sum(counts), (attr.ERROR_TYPE, kind)))
+                measurements.append(measure(metric_names.HW_ERRORS, self.id, sum(counts), (attr.ERROR_TYPE, kind)))
         if self._events is not None:
             self._xids += xid.count(self._library, self._events, self.id)
-            found += [measure("hw.errors", self.id, self._xids[kind], (attr.ERROR_TYPE, kind)) for kind in xid.KINDS]
+            measurements += [
+                measure(metric_names.HW_ERRORS, self.id, self._xids[kind], (attr.ERROR_TYPE, kind))
+                for kind in xid.KINDS
+            ]
         if _MEMORY_TEMPERATURE in fields and fields[_MEMORY_TEMPERATURE] > 0:
             degrees = fields[_MEMORY_TEMPERATURE]
-            found.append(measure("hw.temperature", self.id, degrees, (attr.HW_SENSOR, "memory")))
-        return found
+            measurements.append(measure(metric_names.HW_TEMPERATURE, self.id, degrees, (attr.HW_SENSOR, "memory")))
+        return measurements
 
     def _read_throttle(self, fields: dict[str, float]) -> list[Measurement]:
-        found = []
+        measurements = []
         for reason, name in _THROTTLED.items():
             if name in fields:
-                seconds = self._since.count(name, fields[name]) / 1e9
+                seconds = self._counters.count(name, fields[name]) / 1e9
                 if seconds or reason in _ALWAYS:
-                    found.append(measure_own("verl.gpu.throttled", self.id, seconds, (attr.REASON, reason)))
-        bits = self._ask("nvmlDeviceGetCurrentClocksEventReasons")
+                    measurements.append(
+                        measure_own(metric_names.GPU_THROTTLED, self.id, seconds, (attr.REASON, reason))
+                    )
+        bits = self._call("nvmlDeviceGetCurrentClocksEventReasons")
         if bits is None:  # a driver before 535
-            bits = self._ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
+            bits = self._call("nvmlDeviceGetCurrentClocksThrottleReasons") or 0
         for reason, name in _THROTTLING.items():
             bit = getattr(self._library, f"nvmlClocksEventReason{name}", None)
             bit = getattr(self._library, f"nvmlClocksThrottleReason{name}", 0) if bit is None else bit
             if bits & bit:
-                found.append(measure_own("verl.gpu.throttling", self.id, 1, (attr.REASON, reason)))
-        return found
+                measurements.append(measure_own(metric_names.GPU_THROTTLING, self.id, 1, (attr.REASON, reason)))
+        return measurements
 
     def _read_links(self) -> list[Measurement]:
-        wanted = {
+        fields = {
             direction: (getattr(self._library, name), _ALL_LINKS)
             for direction, name in _LINKS.items()
             if hasattr(self._library, name)
         }
-        kibibytes = self._ask_fields(wanted) if wanted else {}
+        kibibytes = self._call_fields(fields) if fields else {}
         return [
             measure_own(
-                "verl.gpu.link.io", self.id, self._since.count(direction, size) * 1024, (attr.HW_DIRECTION, direction)
+                metric_names.GPU_LINK_IO,
+                self.id,
+                self._counters.count(direction, size) * 1024,
+                (attr.HW_DIRECTION, direction),
             )
             for direction, size in kibibytes.items()
         ]
 
 
 def name_error(library: Any, error: Any) -> str:
-    """Return an error of NVML in a word, such as ``gpu_is_lost``."""
+    """Return the name of an error of NVML, such as ``gpu_is_lost``."""
     return name_code(library, getattr(error, "value", None))
 
 
 def name_code(library: Any, code: Any) -> str:
-    """Return what NVML calls a return code; ``unknown`` for one that this version of it does not have."""
+    """Return the name of a return code of NVML; ``unknown`` for a code that this version does not have."""
     return _name_codes(library).get(code, "unknown")
 
 
 @functools.cache
 def _name_codes(library: Any) -> dict[Any, str]:
-    """Return the words of all codes: the module has thousands of names, and a collection asks for dozens of codes."""
+    """Return the names of all codes. Cached: the module has thousands of names, and a collection looks up dozens of codes."""
     errors = {name: value for name, value in vars(library).items() if name.startswith("NVML_ERROR_")}
     words = {value: name.removeprefix("NVML_ERROR_").lower() for name, value in errors.items()}
     return {**words, library.NVML_SUCCESS: "success"}

@@ -1,41 +1,42 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the notes of all processes of a Ray cluster, from any machine that reaches its head, without joining the cluster.
+"""Reads the notes of all processes of a Ray cluster, from any machine that reaches its head, without joining the cluster.
 
-Joining (``ray.init``) would make a driver of whoever reads, and Ray ends a driver whose cluster is away for a minute.
+Joining (``ray.init``) would make the reader a driver, and Ray terminates a driver whose cluster is unreachable for a minute.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
+from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.errors import VerlOtelError
-from verl_otel.integrations.ray.notices import NAMESPACE, PREFIX
-from verl_otel.session.targets import Entries
+from verl_otel.integrations.api import TargetEntries, clean_target
+from verl_otel.integrations.ray.cluster_store import NAMESPACE
+from verl_otel.integrations.ray.target_registry import PREFIX
 
 TIMEOUT: Final = 5.0
-"""Seconds for one question to Ray's head."""
+"""Timeout of one request to Ray's head, in seconds."""
 
 
 class ClusterError(VerlOtelError):
-    """A Ray cluster cannot be asked."""
+    """A Ray cluster cannot be queried."""
 
 
 class NoClusterError(ClusterError):
-    """There is none here, and nobody said where one is."""
+    """There is no cluster on this machine, and no address was given."""
 
 
 class Note(NamedTuple):
-    """What one process of a run has told."""
+    """The note of one process of a run."""
 
     key: bytes
     run_id: str
-    entries: Entries
+    entries: TargetEntries
     folder: str
     node: str
     job: str
@@ -47,35 +48,35 @@ def find_cluster(address: str | None = None) -> str:
     """Return ``host:port`` of a cluster's head: the address given, RAY_ADDRESS, or the cluster of this machine.
 
     Raises:
-        NoClusterError: There is none.
-        ClusterError: The address cannot be one.
+        NoClusterError: There is no cluster.
+        ClusterError: The address is not valid.
     """
     try:
         from ray._private import services
 
         _take_token(address)
-        found = services.canonicalize_bootstrap_address(address or "auto")
+        cluster = services.canonicalize_bootstrap_address(address or "auto")
     except ImportError:
         raise NoClusterError("Ray is not installed here") from None
     except ConnectionError:
         raise NoClusterError("no running Ray cluster here: say where it is (--address HOST:PORT)") from None
     except Exception as error:
         raise ClusterError(f"{address}: no address of a Ray cluster, use HOST:PORT ({error})") from None
-    if not found or "://" in found:
-        raise ClusterError(f"{address or found}: no address of a Ray cluster, use HOST:PORT of its head")
-    return str(found)
+    if not cluster or "://" in cluster:
+        raise ClusterError(f"{address or cluster}: no address of a Ray cluster, use HOST:PORT of its head")
+    return str(cluster)
 
 
 def read_notes(cluster: str) -> list[Note]:
-    """Return the notes of the processes that live, and delete those of jobs that ended without doing so.
+    """Return the notes of processes that are alive, and delete those of jobs that ended without deleting them.
 
     Args:
-        cluster: What `find_cluster` has returned.
+        cluster: Result of `find_cluster`.
 
     Raises:
-        ClusterError: The head does not answer.
+        ClusterError: The head does not respond.
     """
-    _knock(cluster)
+    _probe(cluster)
     try:
         from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
 
@@ -90,17 +91,17 @@ def read_notes(cluster: str) -> list[Note]:
     notes = [note for key, value in values.items() if (note := _parse(key, value)) is not None]
     if not notes:
         return []
-    jobs, workers = _find_living(cluster)
+    jobs, workers = _find_alive(cluster)
     if jobs is not None:
-        for note in (each for each in notes if each.job not in jobs):
+        for note in (note for note in notes if note.job not in jobs):
             with contextlib.suppress(Exception):
                 client.internal_kv_del(note.key, False, NAMESPACE, timeout=TIMEOUT)
     return [note for note in notes if _is_alive(note, jobs, workers)]
 
 
 def _take_token(address: str | None) -> None:
-    """Have Ray's client show this user's token by the rules of ``ray.init``: unasked only to a cluster that Ray found itself."""
-    with contextlib.suppress(ImportError):  # older versions know of no tokens
+    """Let Ray's client send this user's token by the rules of ``ray.init``: by default only to a cluster that Ray found itself."""
+    with contextlib.suppress(ImportError):  # older versions have no tokens
         from ray._private.authentication import authentication_token_setup as setup
 
         if address in (None, "auto") and not os.environ.get("RAY_ADDRESS"):
@@ -108,8 +109,8 @@ def _take_token(address: str | None) -> None:
         setup.ensure_token_if_auth_enabled(None, create_token_if_missing=False)
 
 
-def _knock(cluster: str) -> None:
-    """Find out whether anybody is there: Ray's own client waits for half a minute."""
+def _probe(cluster: str) -> None:
+    """Check that the head accepts connections: Ray's own client waits for half a minute."""
     host, _, port = cluster.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), TIMEOUT).close()
@@ -122,18 +123,22 @@ def _first_line(error: BaseException) -> str:
 
 
 def _parse(key: bytes, value: bytes | None) -> Note | None:
-    """Return a note; None if it was deleted meanwhile or is damaged."""
+    """Return a note; None if it was deleted meanwhile or is not valid."""
     try:
         _, run_id, worker = key.decode().split("/")
-        said: dict[str, Any] = json.loads(value or b"")
-        entries = [entry for entry in said["entries"] if entry["targets"] and entry["labels"]["instance"]]
-        return Note(key, run_id, entries, said["folder"], said["node"], said["job"], worker, bool(said["driver"]))
-    except (ValueError, LookupError, TypeError):
+        content: dict[str, Any] = parse_json(value or b"")
+        cleaned = map(clean_target, content["entries"])
+        entries = [
+            entry for entry in cleaned if entry is not None and entry["targets"] and entry["labels"].get("instance")
+        ]
+        folder, node, job = (str(content[name]) for name in ("folder", "node", "job"))
+        return Note(key, run_id, entries, folder, node, job, worker, bool(content["driver"]))
+    except (ValueError, LookupError, TypeError, AttributeError):
         return None
 
 
-def _find_living(cluster: str) -> tuple[set[str] | None, set[str]]:
-    """Return the jobs and the workers that live; no jobs at all if this Ray does not tell."""
+def _find_alive(cluster: str) -> tuple[set[str] | None, set[str]]:
+    """Return the jobs and the workers that are alive; None for the jobs if this version of Ray does not provide them."""
     try:
         from ray._private.state import GlobalState
         from ray._raylet import GcsClientOptions  # type: ignore[attr-defined]  # compiled

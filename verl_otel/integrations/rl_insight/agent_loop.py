@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""RL-Insight's agent sessions: the identity that a framework asks for, and one span for a session that is no trajectory of ours.
+"""RL-Insight's agent sessions: their identity, and a span for a session outside of a trajectory.
 
-RL-Insight's gauges per sample, session and trajectory are left out: a metric whose labels are ids never stops growing.
+RL-Insight's gauges per sample, session and trajectory are not recorded: labels that hold ids have unbounded cardinality.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import time
 from typing import Any, NamedTuple
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.rl_insight.traces import trace_span
-from verl_otel.recording.span import Span, current, local_span
 
 
 def agent_loop_lane_id(experiment_name: Any, sample: Any, session: Any, traj: Any) -> str:
@@ -35,34 +35,27 @@ class AgentLoopSession(NamedTuple):
         reward_source: str | None = None,
         finished: bool | None = None,
     ) -> None:
-        """Say how the session ended: on the trajectory around it, or as a span of its own where there is none."""
-        with _guard.swallowed("rl_insight"):
-            facts = {
+        """Record the end of the session: on the enclosing trajectory, or as a span of its own if there is none."""
+        with error_boundary.suppress_errors("rl_insight"):
+            fields = {
                 "status": status,
                 "runner_name": runner_name,
                 "reward_source": reward_source,
                 "finished": finished,
                 "num_trajectories": len(trajectories),
             }
-            said = {key: value for key, value in facts.items() if value not in (None, "")}
-            around = _find_trajectory()
-            if around is not None:
-                around.set_attributes(said)
+            attributes = {key: value for key, value in fields.items() if value not in (None, "")}
+            trajectory = find_open("trajectory")
+            if trajectory is not None:
+                trajectory.set_attributes(attributes)
                 return
-            known = {key: value for key, value in self.identity.items() if value != ""}
+            identity = {key: value for key, value in self.identity.items() if value != ""}
             trace_span(
                 name="agent_session",
                 start_time_ns=self.start_ns,
                 end_time_ns=time.time_ns(),
-                attributes={**known, **said},
+                attributes={**identity, **attributes},
             )
-
-
-def _find_trajectory() -> Span | None:
-    span = current()
-    while span is not None and span.site.spec.verb != "trajectory":
-        span = local_span(span.outer)
-    return span if span is not None and not span.stop else None
 
 
 def agent_loop_session(

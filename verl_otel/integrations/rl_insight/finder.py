@@ -1,9 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The import of ``rl_insight``, answered with modules of ours.
+"""An import finder for ``rl_insight``.
 
-The finder stands last on ``sys.meta_path``: it is asked only for what nobody else has found, so a real package wins without being looked
-for. With ``VERL_OTEL_RL_INSIGHT=on`` it stands first.
+The finder is the last one on ``sys.meta_path``, so an installed package takes precedence. With ``VERL_OTEL_RL_INSIGHT=on`` it is the first one.
 """
 
 from __future__ import annotations
@@ -16,31 +15,33 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
 
 PACKAGE: Final = "rl_insight"
 VERSION: Final = "0.3.0+verl.otel"
-"""The version whose functions we have, as verl compares it, and who has them."""
-_OURS: Final = "__verl_otel__"
-"""Attribute of a module of ours."""
+"""The version of RL-Insight whose functions exist here, as verl compares it, with a local version label."""
+_MARKER: Final = "__verl_otel__"
+"""Attribute of a module that this finder created."""
 
 
 def install(*, first: bool) -> None:
-    """Answer imports from now on.
+    """Register the finder.
 
     Args:
-        first: Before everybody else, so that an installed package is not found.
+        first: Take precedence over an installed package.
     """
     if _FINDER in sys.meta_path:
         return
     sys.meta_path.insert(0 if first else len(sys.meta_path), _FINDER)
     loaded = sys.modules.get(PACKAGE)
     if first and loaded is not None and not is_ours(loaded):
-        _guard.say(PACKAGE, "verl-otel: %s was imported before verl-otel was loaded, and goes on answering", PACKAGE)
+        error_boundary.warn_once(
+            PACKAGE, "verl-otel: %s was imported before verl-otel was loaded, and goes on answering", PACKAGE
+        )
 
 
 def uninstall() -> None:
-    """Answer no more, and take away the modules that were imported. Whoever holds one keeps it."""
+    """Remove the finder and its modules from ``sys.modules``. References to the modules stay valid."""
     if _FINDER in sys.meta_path:
         sys.meta_path.remove(_FINDER)
     for name in [name for name in sys.modules if name.partition(".")[0] == PACKAGE]:
@@ -49,8 +50,8 @@ def uninstall() -> None:
 
 
 def is_ours(module: object) -> bool:
-    """Return whether a module was made here."""
-    return isinstance(module, ModuleType) and _OURS in vars(module)
+    """Return whether this finder created a module."""
+    return isinstance(module, ModuleType) and _MARKER in vars(module)
 
 
 def _package() -> dict[str, Any]:
@@ -94,11 +95,11 @@ _CONTENTS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
     f"{PACKAGE}.agent_loop": _agent_loop,
     f"{PACKAGE}.utils": _targets,
 }
-"""The modules that somebody who reports to RL-Insight imports, and what makes their names."""
+"""The modules that users of RL-Insight import, and the functions that return their contents."""
 
 
-class _StandIn(importlib.abc.MetaPathFinder):
-    """Finds `_CONTENTS`; parts of a package only where the package is ours."""
+class _ReplacementFinder(importlib.abc.MetaPathFinder):
+    """Finds `_CONTENTS`; submodules only if the package was created here."""
 
     def find_spec(self, fullname: str, path: Any, target: ModuleType | None = None) -> ModuleSpec | None:  # noqa: ARG002
         if fullname not in _CONTENTS or (fullname != PACKAGE and not is_ours(sys.modules.get(PACKAGE))):
@@ -107,11 +108,11 @@ class _StandIn(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.abc.Loader):
-    """Fills a module with our functions."""
+    """Fills a module with its contents."""
 
     def exec_module(self, module: ModuleType) -> None:
-        vars(module).update({_OURS: True, "__doc__": "RL-Insight's functions, answered by verl-otel."})
+        vars(module).update({_MARKER: True, "__doc__": "RL-Insight's functions, answered by verl-otel."})
         vars(module).update(_CONTENTS[module.__name__]())
 
 
-_FINDER: Final = _StandIn()
+_FINDER: Final = _ReplacementFinder()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's ``RLInsightLogger``: no second set of scalars, and no import that raises after we have gone."""
+"""verl's ``RLInsightLogger``: no duplicate scalars, and no failing import after uninstall."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import PATCHED, Hook, replace
 from verl_otel.integrations.rl_insight import finder
 
@@ -18,20 +18,20 @@ _TRACKING: Final = "verl.utils.tracking"
 
 
 def forget() -> None:
-    """Have verl import the real package from now on, where there is one.
+    """Let verl import the real package from now on, if it is installed.
 
-    Where there is none verl keeps our module, which does nothing by now: to import it again would raise in the middle of a training.
+    Otherwise verl keeps the module of this package, which does nothing any more: importing it again would raise during training.
     """
     logger: Any = getattr(sys.modules.get(_TRACKING), "RLInsightLogger", None)
     if finder.is_ours(getattr(logger, "_rl_insight_module", None)):
-        with _guard.swallowed("rl_insight"):
+        with error_boundary.suppress_errors("rl_insight"):
             if importlib.util.find_spec(finder.PACKAGE) is not None:
                 logger._rl_insight_module = None
                 logger._init_done = False
 
 
 def _skip_log(original: Any, tracking: ModuleType) -> Any:
-    """Wrap ``RLInsightLogger.log``: our hook of ``Tracking.log`` has recorded the same scalars, under better names."""
+    """Wrap ``RLInsightLogger.log``: the hook of ``Tracking.log`` has recorded the same scalars."""
 
     @functools.wraps(original)
     def log(cls: Any, data: Any, step: Any) -> Any:
@@ -44,7 +44,7 @@ def _skip_log(original: Any, tracking: ModuleType) -> Any:
 
 def _patch(module: ModuleType) -> None:
     logger = getattr(module, "RLInsightLogger", None)
-    if logger is not None:  # verl 0.9 has it, older ones have nothing to answer
+    if logger is not None:  # exists since verl 0.9
         replace(logger, "log", lambda original: _skip_log(original, module))
 
 

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ``/metrics`` addresses that verl registers with RL-Insight, as targets of the run.
 
-Rollout replicas are there already, since verl-otel adds them when they start; TransferQueue and what users register are not.
+Rollout replicas are added by verl-otel when they start; TransferQueue and addresses of users are added here.
 """
 
 from __future__ import annotations
@@ -10,16 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel import _guard, session
-from verl_otel.exporting.names import label_name
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_text
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import (
+    RECORDER,
+    add_targets,
+    build_resource,
+    current_session,
+    make_target,
+    read_targets,
+    to_text,
+)
+from verl_otel.prometheus_names import label_name
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import resource, targets
 
 DEFAULT_JOB: Final = "trainer_metrics"
 MAX_ADDRESSES: Final = 10_000
-"""Addresses of one call."""
+"""Maximum number of addresses of one call."""
 
 
 def update_prometheus_config(
@@ -27,36 +33,36 @@ def update_prometheus_config(
     job_name: str | None = None,
     labels: list[Mapping[str, Any] | None] | None = None,
 ) -> None:
-    """Add addresses that serve metrics to the run's targets, but for those that are there. Never raises."""
-    if not Store.on:
+    """Add addresses to the run's targets unless they exist. Never raises."""
+    if not RECORDER.on:
         return
-    with _guard.swallowed("rl_insight"):
+    with error_boundary.suppress_errors("rl_insight"):
         if labels is not None and len(labels) != len(server_addresses):
             message = "verl-otel: %d labels for %d addresses; the labels are left out"
-            _guard.say("rl_insight targets", message, len(labels), len(server_addresses))
+            error_boundary.warn_once("rl_insight targets", message, len(labels), len(server_addresses))
             labels = None
-        said = [_clean(each or {}) for each in labels or [None] * len(server_addresses)]
-        _add(list(map(str, server_addresses)), str(job_name or DEFAULT_JOB), said)
+        cleaned = [_clean(given or {}) for given in labels or [None] * len(server_addresses)]
+        _add(list(map(str, server_addresses)), str(job_name or DEFAULT_JOB), cleaned)
 
 
 def _add(addresses: list[str], job: str, labels: list[dict[str, str]]) -> None:
-    current = session.current()
+    current = current_session()
     if current is None or not current.config.exporters:
         return
-    known = {address for entry in targets.read_own(current.config) for address in entry["targets"]}
-    mine = resource.build(current.config)
+    existing = {address for entry in read_targets(current.config) for address in entry["targets"]}
+    resource = build_resource(current.config)
     entries = []
-    for address, each in list(zip(addresses, labels, strict=True))[:MAX_ADDRESSES]:
-        if address not in known:
-            role = job if job == "transfer_queue" else "llm_server" if "replica" in each else mine.text(attr.ROLE)
-            instance = f"{mine.text(attr.RUN_ID)}/{job}-{address}"
-            entry = targets.make_entry(mine, address, instance=instance, verl_role=role)
-            entries.append({**entry, "labels": {**each, **entry["labels"]}})
+    for address, extra in list(zip(addresses, labels, strict=True))[:MAX_ADDRESSES]:
+        if address not in existing:
+            role = job if job == "transfer_queue" else "llm_server" if "replica" in extra else resource.text(attr.ROLE)
+            instance = f"{resource.text(attr.RUN_ID)}/{job}-{address}"
+            entry = make_target(resource, address, instance=instance, **{label_name(attr.ROLE): role})
+            entries.append({**entry, "labels": {**extra, **entry["labels"]}})
     if entries:
-        targets.add_entries(current.config, entries)
+        add_targets(current.config, entries)
 
 
 def _clean(labels: Mapping[str, Any]) -> dict[str, str]:
-    """Return a user's labels under names that Prometheus takes: of a file with one that it does not take, it takes nothing."""
-    found = {label_name(str(key)): to_text(value) for key, value in labels.items()}
-    return {key: value for key, value in found.items() if not key.startswith("__")}
+    """Return a user's labels with valid names: Prometheus rejects a whole file with one invalid name."""
+    cleaned = {label_name(str(key)): to_text(value) for key, value in labels.items()}
+    return {key: value for key, value in cleaned.items() if not key.startswith("__")}

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""RL-Insight's trace functions: a user's own states and operations as spans in the trace that they happen in.
+"""RL-Insight's trace functions: states and operations of users as spans of the current trace.
 
-What verl itself reports as a state (worker methods, ``generate`` of a server) is a span of our hooks already: nothing is recorded.
+States that verl itself reports (worker methods, ``generate`` of a server) are not recorded, because hooks record their spans.
 """
 
 from __future__ import annotations
@@ -14,12 +14,18 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
 
-from verl_otel import _guard
-from verl_otel.recording.context import kernel
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span, current, local_span
-from verl_otel.recording.store import Store, keep
-from verl_otel.recording.values import clean, to_text
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import (
+    RECORDER,
+    CallSite,
+    Span,
+    coerce_attribute,
+    current_span,
+    keep_span,
+    local_span,
+    otel_context,
+    to_text,
+)
 
 HOOKED: Final = {
     "rank_": frozenset(
@@ -27,23 +33,23 @@ HOOKED: Final = {
     ),
     "replica_": frozenset({"vllm_generate", "sglang_generate"}),
 }
-"""verl's own states, by the beginning of their lane: what ``DistProfiler.annotate`` and the servers report, as of 0.9.1."""
-_NOTHING: Final = contextlib.nullcontext()
+"""verl's own states by the prefix of their lane: those of ``DistProfiler.annotate`` and of the servers, as of 0.9.1."""
+_NO_SPAN: Final = contextlib.nullcontext()
 
 
 def trace_state(state_name: str, *, state_lane_id: str | None = None, **labels: Any) -> AbstractContextManager[Any]:
-    """Record a state as a span; one that verl reports itself is nothing.
+    """Record a state as a span; a state of verl itself is not recorded.
 
-    Unlike RL-Insight's, states of one lane that overlap are all recorded: each has its place in its trace.
+    Unlike in RL-Insight, overlapping states of one lane are all recorded.
     """
-    if not Store.on or _is_hooked(state_name, state_lane_id):
-        return _NOTHING
+    if not RECORDER.on or _is_hooked(state_name, state_lane_id):
+        return _NO_SPAN
     try:
         lane = {} if state_lane_id is None else {"state_lane_id": state_lane_id}
-        return Span(Site("span", to_text(state_name)), _clean({**labels, **lane}))
+        return Span(CallSite("span", to_text(state_name)), _clean({**labels, **lane}))
     except Exception as error:
-        _guard.report("rl_insight", error)
-        return _NOTHING
+        error_boundary.record_internal_error("rl_insight", error)
+        return _NO_SPAN
 
 
 def _is_hooked(name: str, lane: object) -> bool:
@@ -52,24 +58,24 @@ def _is_hooked(name: str, lane: object) -> bool:
 
 
 def trace_span(*, name: str, start_time_ns: int, end_time_ns: int, attributes: Mapping[str, Any]) -> None:
-    """Record a span that has ended, with the times that are given (Unix time, nanoseconds).
+    """Record an ended span with the given times (Unix time, nanoseconds).
 
-    Its parent is the innermost open span that had begun before it; a span before all of them is a trace of its own.
+    Its parent is the innermost open span that began before it; without one it is a root.
     """
-    if not Store.on:
+    if not RECORDER.on:
         return
-    with _guard.swallowed("rl_insight"):
-        span = Span(Site("span", to_text(name)), _clean(attributes))
-        outer: Any = current() or kernel().get()
-        around = local_span(outer)
-        while around is not None and around.start_ns > start_time_ns:
-            outer = None if around.site.spec.root else around.outer  # what submitted a trajectory is not around it
-            around = local_span(outer)
+    with error_boundary.suppress_errors("rl_insight"):
+        span = Span(CallSite("span", to_text(name)), _clean(attributes))
+        outer: Any = current_span() or otel_context().get()
+        parent = local_span(outer)
+        while parent is not None and parent.start_ns > start_time_ns:
+            outer = None if parent.site.spec.root else parent.outer  # the submitter of a trajectory does not enclose it
+            parent = local_span(outer)
         span.outer = outer
         offset = span.resolve().offset_ns
         span.start = (int(start_time_ns) - offset) / 1e9
         span.stop = (max(int(start_time_ns), int(end_time_ns)) - offset) / 1e9
-        keep(span)
+        keep_span(span)
 
 
 def trace_op(
@@ -78,42 +84,43 @@ def trace_op(
     """Decorate a function, sync or async: each call is a span. ``extra_labels`` is called with the first argument."""
 
     def decorator(func: Callable[..., Any]) -> Callable[..., Any]:
-        site = Site("span", name or "", attributes=_clean(static_labels))
-        return Span(site)(func if extra_labels is None else _label(func, extra_labels))
+        site = CallSite("span", name or "", attributes=_clean(static_labels))
+        return Span(site)(func if extra_labels is None else _with_labels(func, extra_labels))
 
     return decorator
 
 
-def _label(function: Callable[..., Any], extra_labels: Callable[[Any], Mapping[str, Any]]) -> Callable[..., Any]:
+def _with_labels(function: Callable[..., Any], extra_labels: Callable[[Any], Mapping[str, Any]]) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(function):
 
         @functools.wraps(function)
         async def async_labelled(*args: Any, **kwargs: Any) -> Any:
-            _say_labels(args, extra_labels)
+            _add_labels(args, extra_labels)
             return await function(*args, **kwargs)
 
         return async_labelled
 
     @functools.wraps(function)
     def labelled(*args: Any, **kwargs: Any) -> Any:
-        _say_labels(args, extra_labels)
+        _add_labels(args, extra_labels)
         return function(*args, **kwargs)
 
     return labelled
 
 
-def _say_labels(args: tuple[Any, ...], extra_labels: Callable[[Any], Mapping[str, Any]]) -> None:
-    """Put a user's labels on the span of this call; his function may fail, the call may not."""
-    span = current()
+def _add_labels(args: tuple[Any, ...], extra_labels: Callable[[Any], Mapping[str, Any]]) -> None:
+    """Add a user's labels to the span of this call. Errors of the user's function do not reach the call."""
+    span = current_span()
     if span is None or not args:
         return
     try:
         span.set_attributes(_clean(extra_labels(args[0])))
     except Exception as error:
-        _guard.say(
-            f"extra_labels {span.name}", "verl-otel: extra_labels of %s failed: %r (said once)", span.name, error
+        error_boundary.may_propagate(error)
+        error_boundary.warn_once(
+            f"extra_labels {span.name}", "verl-otel: extra_labels of %s failed: %r (logged once)", span.name, error
         )
 
 
 def _clean(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {str(key): clean(value) for key, value in values.items() if value is not None}
+    return {str(key): coerce_attribute(value) for key, value in values.items() if value is not None}

@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""SGLang: its own request spans join the trajectory whose request they are. Its metrics are left alone.
+"""SGLang: its own request spans join the trajectory of the request. Its metrics stay unchanged.
 
-Names are those of 0.5.12. SGLang makes spans where the user switches them on (``enable_trace``, ``otlp_traces_endpoint``), in several
-processes and by its own exporter; that is his, and all that is done is to say whose request it is.
+Names are those of 0.5.12. SGLang creates spans if the user enables them (``enable_trace``, ``otlp_traces_endpoint``), in several
+processes and with its own exporter; this integration only adds the trace context of the caller.
 """
 
 from verl_otel.integrations.patch import Hook, register

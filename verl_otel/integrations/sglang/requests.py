@@ -1,39 +1,28 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Requests: each takes the trace headers of its caller. verl hands SGLang a request object and no HTTP request."""
+"""Requests: each carries the trace headers of its caller. verl passes SGLang a request object and no HTTP request."""
 
 from __future__ import annotations
 
-import functools
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
-from verl_otel.integrations.bridge import make_headers
-from verl_otel.integrations.patch import argument, replace
-from verl_otel.recording.store import Store
+from verl_otel.integrations.api import RECORDER
+from verl_otel.integrations.patch import add_callbacks, argument, replace
+from verl_otel.integrations.propagation import make_headers
 
 _FIELD: Final = "external_trace_header"
-"""Where SGLang looks first; it keeps what is there until the request has ended, also when it is aborted."""
+"""The field that SGLang reads first, and keeps until the request has ended or is aborted."""
 
 
-def _send_headers(original: Any) -> Any:
-    """Wrap ``generate_request``: no generator around its own, so that closing it works as before."""
-
-    @functools.wraps(original)
-    def generate_request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if Store.on:
-            with _guard.swallowed("sglang request"):
-                if self.server_args.enable_trace:
-                    _add_headers(argument(args, kwargs, 0, "obj"), argument(args, kwargs, 1, "request"))
-        return original(self, *args, **kwargs)
-
-    return generate_request
+def _before_generate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    if RECORDER.on and args[0].server_args.enable_trace:
+        _add_headers(argument(args, kwargs, 1, "obj"), argument(args, kwargs, 2, "request"))
 
 
 def _add_headers(obj: Any, request: Any) -> None:
     if getattr(obj, _FIELD, True):
-        return  # the caller gave some, or this release has no such field
+        return  # the caller set headers, or this release has no such field
     if request is not None and "traceparent" in request.headers:
         return  # SGLang reads them
     headers = make_headers()
@@ -42,5 +31,6 @@ def _add_headers(obj: Any, request: Any) -> None:
 
 
 def patch(module: ModuleType) -> None:
-    """Have every request carry the current span."""
-    replace(module.TokenizerManager, "generate_request", _send_headers)
+    """Add the current span to every request."""
+    # The call returns the host's own generator, so that closing it works as before.
+    replace(module.TokenizerManager, "generate_request", add_callbacks("sglang request", before=_before_generate))

@@ -2,14 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl: steps, phases, worker calls, trajectories, LLM calls, tools, rewards, weight sync, scalars, lineage.
 
-One module per subject, each with its ``HOOKS``. verl's names and lines are those of 0.9.1; where a version has moved something,
-the hook is reported as missing and the rest goes on.
+One module per subject, each with its ``HOOKS``. Names are those of verl 0.9.1. If another version has moved a symbol, its hook is
+reported as missing and all other hooks work.
 """
 
 from verl_otel.integrations.patch import register
 from verl_otel.integrations.verl import (
     agent_loop,
-    batches,
+    batch_lineage,
     lineage,
     llm,
     prometheus,
@@ -31,7 +31,7 @@ HOOKS = (
     *weight_sync.HOOKS,
     *prometheus.HOOKS,
     *lineage.HOOKS,
-    *batches.HOOKS,
+    *batch_lineage.HOOKS,
     *tracking.HOOKS,
 )
 

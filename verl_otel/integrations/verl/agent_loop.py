@@ -5,100 +5,101 @@
 from __future__ import annotations
 
 import functools
+import sys
+from collections.abc import Mapping
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
-from verl_otel.integrations.patch import Hook, argument, replace, wrap_method
+from verl_otel.integrations.api import (
+    OTHER_NAME,
+    RECORDER,
+    CallSite,
+    Span,
+    current_span,
+    extract_trajectory,
+    to_name,
+    to_number,
+)
+from verl_otel.integrations.open_spans import find_open
+from verl_otel.integrations.patch import Hook, add_callbacks, argument, replace, wrap_method
 from verl_otel.model import AttributeValue
-from verl_otel.recording.extract import extract_trajectory
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span, current, local_span
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_number, to_text
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, STATUS_ERROR
 
-_TRAJECTORY: Final = Site("trajectory", hook=True)
-_TURN: Final = Site("turn", hook=True)
+_TRAJECTORY: Final = CallSite("trajectory", hook=True)
+_TURN: Final = CallSite("turn", hook=True)
 _MEASURED: Final = {
     attr.LLM_SECONDS: "generate_sequences",
     attr.TOOL_SECONDS: "tool_calls",
     attr.REWARD_SECONDS: "compute_score",
     attr.PREEMPTIONS: "num_preempted",
 }
-"""What verl measures of a trajectory itself (``AgentLoopMetrics``), and its trainers v1 sum up no more."""
-_ERRORS: Final = (
+"""Measurements of verl itself (``AgentLoopMetrics``), which its v1 trainers do not log."""
+_ERROR_TEXTS: Final = (
     ("Error executing tool", "error"),
+    ("Error when executing tool", "error"),
     ("Unknown function", "unknown_tool"),
     ("Invalid JSON in arguments", "bad_arguments"),
 )
-"""How verl words a tool call that failed: it hands the model a text and goes on."""
+"""Texts of failed tool calls: verl returns a text to the model and continues. ``when`` is of verl 0.7."""
 
 
-def find_open(verb: str) -> Span | None:
-    """Return the nearest open span of a verb around here, in this process."""
-    span = current()
-    while span is not None and span.site.spec.verb != verb:
-        span = local_span(span.outer) if span.outer is not None else None
-    return span if span is not None and not span.stop else None
+def _agent_name(kwargs: dict[str, Any]) -> str:
+    """Return the name of a registered agent loop, else ``_OTHER``: the data choose it, and verl validates it only later."""
+    name = kwargs.get("agent_name", "agent")
+    registry = getattr(sys.modules.get(_LOOP), "_agent_loop_registry", None)
+    if isinstance(registry, dict) and (not isinstance(name, str) or name not in registry):
+        return OTHER_NAME
+    return to_name(name)
 
 
 def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     info = argument(args, kwargs, 1, "trajectory") or {}
-    agent = to_text(kwargs.get("agent_name", "agent"))
+    agent = _agent_name(kwargs)
     step = to_number(info.get("step"))
     index = to_number(kwargs.get("session_id", info.get("rollout_n")))
-    found: dict[str, AttributeValue] = {
+    attributes: dict[str, AttributeValue] = {
         attr.GEN_AI_OPERATION: "invoke_agent",
         attr.GEN_AI_AGENT: agent,
         attr.AGENT: agent,
         attr.VALIDATE: bool(info.get("validate", False)),
-        attr.SAMPLE_UID: to_text(kwargs.get("uid", info.get("sample_index", ""))),
+        attr.SAMPLE_UID: to_name(kwargs.get("uid", info.get("sample_index", ""))),
         attr.ROLLOUT_INDEX: int(index or 0),
     }
-    if step is not None and step >= 0:  # fully asynchronous rollouts belong to no step, verl says -1
-        found[attr.STEP_NUMBER] = int(step)
+    if step is not None and step >= 0:  # -1: fully asynchronous rollouts belong to no step
+        attributes[attr.STEP_NUMBER] = int(step)
     if "data_source" in kwargs:
-        found[attr.DATA_SOURCE] = to_text(kwargs["data_source"])
-    return Span(_TRAJECTORY, found)
+        attributes[attr.DATA_SOURCE] = to_name(kwargs["data_source"])
+    return Span(_TRAJECTORY, attributes)
 
 
-def _read_outputs(original: Any) -> Any:
-    """Wrap ``_compute_score``: both kinds of worker pass every finished output through it, with its reward afterwards."""
-
-    @functools.wraps(original)
-    async def compute_score(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = await original(self, *args, **kwargs)
-        if Store.on:
-            with _guard.swallowed("trajectory"):
-                outputs = argument(args, kwargs, 0, "outputs") or kwargs.get("output")
-                span = find_open("trajectory")
-                if span is not None and outputs is not None:
-                    outputs = outputs if isinstance(outputs, list) else [outputs]
-                    _describe_outputs(span, outputs)
-                    _describe_end(span, outputs[-1], self)
-        return result
-
-    return compute_score
+def _read_outputs(args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+    """Read outputs after ``_compute_score``: both kinds of worker pass every finished output to it, and it adds the reward."""
+    worker, *rest = args
+    outputs = argument(rest, kwargs, 0, "outputs") or kwargs.get("output")
+    span = find_open("trajectory") if RECORDER.on else None
+    if span is not None and outputs is not None:
+        outputs = outputs if isinstance(outputs, list) else [outputs]
+        _describe_outputs(span, outputs)
+        _describe_end(span, outputs[-1], worker)
 
 
 def _describe_outputs(span: Span, outputs: list[Any]) -> None:
-    found = extract_trajectory({}, outputs[-1])
+    attributes = extract_trajectory({}, outputs[-1])
     if len(outputs) > 1:
-        found[attr.RESPONSE_TOKENS] = sum(len(output.response_ids) for output in outputs)
+        attributes[attr.RESPONSE_TOKENS] = sum(len(output.response_ids) for output in outputs)
     measured = getattr(outputs[-1], "metrics", None)
     for key, name in _MEASURED.items():
         value = to_number(getattr(measured, name, None))
-        if value is not None and value >= 0:  # verl's -1 is "unknown"
-            found[key] = value
-    for key, value in found.items():
+        if value is not None and value >= 0:  # -1 means unknown in verl
+            attributes[key] = value
+    for key, value in attributes.items():
         if value is not None:
             span.set_attribute(key, value)
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:
-    """Say that a response was cut off where the configured bound is: verl says so nowhere."""
+    """Set the finish reason of a response that reached the configured length, which verl does not record."""
     rollout = getattr(worker, "rollout_config", None)
     if rollout is None:  # before verl 0.9
         rollout = getattr(getattr(getattr(worker, "config", None), "actor_rollout_ref", None), "rollout", None)
@@ -109,20 +110,20 @@ def _describe_end(span: Span, output: Any, worker: Any) -> None:
 
 
 def _begin_turn(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Close the turn before and open the next; it stays open over the tool calls that follow."""
+    """End the previous turn and begin the next one, which includes the tool calls that follow."""
     data = argument(args, kwargs, 0, "agent_data")
     _end_turn()
     Span(_TURN, {attr.TURN_INDEX: int(to_number(getattr(data, "assistant_turns", 0)) or 0)}).__enter__()
 
 
 def _end_turn(error: BaseException | None = None) -> None:
-    span = current()
+    span = current_span()
     if span is not None and span.site is _TURN and not span.stop:
         span.close(error)
 
 
 def _close_turns(original: Any) -> Any:
-    """Wrap the whole loop: a turn that ends the trajectory has no next one to end it."""
+    """Wrap the whole loop, to end the last turn."""
 
     @functools.wraps(original)
     async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -138,7 +139,7 @@ def _close_turns(original: Any) -> Any:
 
 
 def _close_turn_after(original: Any) -> Any:
-    """Wrap the tool half of a turn: with it the turn is over."""
+    """Wrap the tool calls of a turn, to end the turn after them."""
 
     @functools.wraps(original)
     async def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
@@ -150,16 +151,32 @@ def _close_turn_after(original: Any) -> Any:
     return handle
 
 
-def _begin_tool(_loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
-    name = to_text(getattr(argument(args, kwargs, 0, "tool_call"), "name", "tool"))
+def _tool_name(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    """Return the name of a tool of the loop, else ``_OTHER``: the model writes the name, and verl validates it only later.
+
+    Since verl 0.8 each sample may have a selection of the loop's tools.
+    """
+    name = getattr(argument(args, kwargs, 0, "tool_call"), "name", None)
+    tools = getattr(argument(args, kwargs, 2, "agent_data"), "_active_tools", None)
+    if tools is None:
+        tools = getattr(loop, "tools", None)
+    return to_name(name) if isinstance(name, str) and isinstance(tools, Mapping) and name in tools else OTHER_NAME
+
+
+def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
+    name = _tool_name(loop, args, kwargs)
     attributes = {attr.GEN_AI_TOOL: name, attr.GEN_AI_OPERATION: "execute_tool"}
-    return Span(Site("tool", SPANS["tool"].name + name, attributes=attributes, hook=True))
+    return Span(CallSite("tool", SPANS["tool"].name + name, attributes=attributes, hook=True))
 
 
 def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     response = result[0] if isinstance(result, tuple) and result else result
     text = getattr(response, "text", None) or ""
-    outcome = next((word for begin, word in _ERRORS if text.startswith(begin)), "success")
+    outcome = next((word for begin, word in _ERROR_TEXTS if text.startswith(begin)), "success")
+    if (
+        outcome == "error" and span.attributes.get(attr.GEN_AI_TOOL) == OTHER_NAME
+    ):  # verl 0.7 does not distinguish the two
+        outcome = "unknown_tool"
     span.set_attribute(attr.OUTCOME, outcome)
     if outcome != "success" and not span.detail.error:
         span.detail.error = outcome
@@ -168,14 +185,14 @@ def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
 
 
 def _mark_failure(original: Any) -> Any:
-    """Wrap a function tool: its exception is turned into text before our span around the call could see it."""
+    """Wrap a function tool, to record its exception: verl converts it to text inside the span of the call."""
 
     @functools.wraps(original)
     async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         try:
             return await original(self, *args, **kwargs)
         except BaseException as error:
-            span = current()
+            span = current_span()
             if span is not None and span.site.spec.verb == "tool":
                 span.fail(error)
             raise
@@ -188,7 +205,7 @@ def _patch_worker(module: ModuleType) -> None:
 
 
 def _patch_score(module: ModuleType) -> None:
-    replace(module.AgentLoopWorker, "_compute_score", _read_outputs)
+    replace(module.AgentLoopWorker, "_compute_score", add_callbacks("trajectory", after=_read_outputs))
 
 
 def _patch_turns(module: ModuleType) -> None:

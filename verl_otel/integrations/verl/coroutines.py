@@ -1,10 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Coroutines that verl may run elsewhere than where they were called.
+"""Coroutines that verl may run in another thread than that of the caller.
 
-``@auto_await`` lets a synchronous caller call a coroutine. Where an event loop runs already (the one-step-off and fully asynchronous
-trainers), it runs the coroutine in a thread of its own, which knows nothing of the caller's context: a validation's trajectories would belong
-to nobody.
+``@auto_await`` lets a synchronous caller call a coroutine. If an event loop is running already (the one-step-off and fully asynchronous
+trainers), it runs the coroutine in a new thread without the caller's context: the trajectories of a validation would lose their parent.
 """
 
 from __future__ import annotations
@@ -15,40 +14,39 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from verl_otel.recording.context import kernel
-from verl_otel.recording.store import Store
+from verl_otel.integrations.api import RECORDER, otel_context
 
 
 def wrap_awaited(original: Any, wrap: Callable[[Any], Any] | None = None) -> Any:
-    """Return an ``@auto_await`` method that carries its caller's context, with ``wrap`` around the coroutine function in it.
+    """Return an ``@auto_await`` method that runs in its caller's context, with ``wrap`` around the coroutine function in it.
 
-    Ours goes inside: ``@auto_await`` looks at its caller's frame to see whether it will be awaited, so a wrapper around it breaks
-    asynchronous callers (seen). A method that is no such method is only wrapped.
+    The wrapper goes inside: ``@auto_await`` inspects its caller's frame to see whether it will be awaited, so a wrapper around it breaks
+    asynchronous callers (seen). Another method is only wrapped.
     """
     from verl.utils.ray_utils import auto_await
 
     inner = getattr(original, "__wrapped__", None)
     if inner is None or not inspect.iscoroutinefunction(inner):
         return original if wrap is None else wrap(original)
-    return auto_await(_carry(inner if wrap is None else wrap(inner)))
+    return auto_await(_keep_context(inner if wrap is None else wrap(inner)))
 
 
-def _carry(function: Any) -> Any:
+def _keep_context(function: Any) -> Any:
     @functools.wraps(function)
     def start(*args: Any, **kwargs: Any) -> Any:
         coroutine = function(*args, **kwargs)
-        if not Store.on or not inspect.iscoroutine(coroutine):
+        if not RECORDER.on or not inspect.iscoroutine(coroutine):
             return coroutine
-        return _run_in(kernel().get(), coroutine)
+        return _run_in(otel_context().get(), coroutine)
 
     return start
 
 
 async def _run_in(context: Any, coroutine: Coroutine[Any, Any, Any]) -> Any:
-    now = kernel()
-    token = now.set(context)
+    current = otel_context()
+    token = current.set(context)
     try:
         return await coroutine
     finally:
         with contextlib.suppress(ValueError):  # closed by another task
-            now.reset(token)
+            current.reset(token)

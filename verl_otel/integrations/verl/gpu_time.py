@@ -1,217 +1,224 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.gpu.time`` and ``verl.rollout.tail.share``, while the training runs: what the trainer knows, accounted for at each step's end.
+"""``verl.gpu.time`` and ``verl.rollout.tail.share`` during training: the GPU time of each step, as far as the trainer can know it.
 
-The training thread only appends to lists; `analysis.estimate` runs on the thread that collects the metrics. Where trajectories outlive
-the step that they began in, a step is accounted for when the next one ends: only then has the trainer seen the samples that its GPUs
-generated meanwhile.
+The training thread only appends to lists; the account is computed on the thread that collects metrics. If trajectories may outlive the step
+that they began in, a step is accounted for when the next one ends: only then has the trainer received the samples that its GPUs generated
+meanwhile.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
-from verl_otel import _guard
-from verl_otel.analysis import estimate
-from verl_otel.analysis.estimate import Pool, Rollout, Window
-from verl_otel.analysis.facts import CAUSES
-from verl_otel.integrations.verl.origins import Origin
-from verl_otel.recording import recorder
-from verl_otel.recording.span import clock
-from verl_otel.recording.store import Store, wall_offset_ns
-from verl_otel.recording.values import to_number
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import (
+    CAUSES,
+    RECORDER,
+    GpuPool,
+    NamedInterval,
+    Observation,
+    Rollout,
+    StepWindow,
+    account_gpu_time,
+    clock,
+    find_tail_share,
+    observe,
+    to_number,
+    wall_offset_ns,
+)
+from verl_otel.integrations.verl.configuration import read_setting
+from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 
 MAX_NOTES: Final = 10_000
-"""Phases and calls of one step; a process that never ends a step does not collect them for ever."""
+"""Maximum number of phases and of calls of one step, for a process that never ends a step."""
 MAX_ROLLOUTS: Final = 100_000
-"""Trajectories that are remembered until the steps that they touch are accounted for."""
+"""Maximum number of trajectories that are kept until their steps are accounted for."""
 MAX_STEPS: Final = 1000
-"""Steps that may wait for somebody to collect."""
+"""Maximum number of steps that wait for a collection."""
 WITHIN_STEP: Final = ("sync", "RayPPOTrainer")
-"""Trainers whose trajectories all end in the step that they began in."""
+"""Trainers whose trajectories end in the step that they began in."""
 
 
 class _Step(NamedTuple):
-    """One step, as it was when it ended, on the monotonic clock."""
+    """A step that has ended. Times on the monotonic clock, in seconds."""
 
     begin: float
     end: float
-    phases: list[estimate.Spell]
-    calls: list[estimate.Spell]
-    taken: list[float]
+    phases: list[NamedInterval]
+    calls: list[NamedInterval]
+    sample_times: list[float]
     samples: list[tuple[Sequence[Origin], bool]]
-    """Where the samples come from that came in, and whether they are of a validation."""
-    pool: Pool
+    """Origins of the samples that were received, and whether they are of a validation."""
+    pool: GpuPool
     outlived: bool
-    """Trajectories may outlive their step."""
+    """Whether trajectories may outlive their step."""
     offset: float
-    """From the monotonic clock to Unix time."""
+    """Seconds from the monotonic clock to Unix time."""
 
 
-class _Live:
+class _Account:
     """The account of the trainer in this process."""
 
     def __init__(self) -> None:
-        self.phases: list[estimate.Spell] = []
-        self.calls: list[estimate.Spell] = []
-        self.taken: list[float] = []
+        self.phases: list[NamedInterval] = []
+        self.calls: list[NamedInterval] = []
+        self.sample_times: list[float] = []
         self.samples: list[tuple[Sequence[Origin], bool]] = []
         self.ended = 0.0
-        """When the last step ended; 0: there was none."""
+        """End of the last step; 0 before the first one."""
         self.waiting: deque[_Step] = deque(maxlen=MAX_STEPS)
-        self.held: tuple[Window, Pool] | None = None
+        self.pending: tuple[StepWindow, GpuPool] | None = None
         self.rollouts: deque[Rollout] = deque(maxlen=MAX_ROLLOUTS)
-        self.pool: Pool | None = None
+        self.pool: GpuPool | None = None
         self.asleep = False
-        self.over = False
-        """No step comes any more: nothing is held back."""
-        self.spent: dict[str, float] = {}
+        self.ended_run = False
+        """Whether the run has ended, so that no step is held back."""
+        self.seconds_by_cause: dict[str, float] = {}
         self.tail: float | None = None
 
 
-_live = _Live()
+_account = _Account()
 
 
 def begin_run() -> None:
     """Begin a new account: another trainer begins to train in this process."""
-    global _live  # replaced as a whole: another thread may be reading it
-    _live = _Live()
+    global _account  # replaced as a whole: another thread may read it
+    _account = _Account()
 
 
 def note_phase(key: str, start: float, stop: float) -> None:
-    """Take note of a phase that ended, inside or outside of a step. Times on the monotonic clock."""
-    if len(_live.phases) < MAX_NOTES:
-        _live.phases.append((key, start, stop))
+    """Record a phase that ended, inside or outside of a step. Times on the monotonic clock."""
+    if len(_account.phases) < MAX_NOTES:
+        _account.phases.append((key, start, stop))
 
 
 def note_call(method: str, start: float, stop: float) -> None:
-    """Take note of a worker group's call that ended."""
-    if len(_live.calls) < MAX_NOTES:
-        _live.calls.append((method, start, stop))
+    """Record a call of a worker group that ended."""
+    if len(_account.calls) < MAX_NOTES:
+        _account.calls.append((method, start, stop))
 
 
 def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
-    """Take note of samples that the trainer was given."""
-    if len(_live.samples) < MAX_NOTES:
-        _live.samples.append((origins, validate))
+    """Record samples that the trainer received."""
+    if len(_account.samples) < MAX_NOTES:
+        _account.samples.append((origins, validate))
         if not validate:
-            _live.taken.append(clock())
+            _account.sample_times.append(clock())
 
 
 def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
-    """Hand over what was noted since the last step ended, for whoever collects next. Costs microseconds."""
-    live = _live
-    if not Store.on or not stop:
+    """Queue the records since the end of the last step for the next collection. Takes microseconds."""
+    account = _account
+    if not RECORDER.on or not stop:
         return
-    with _guard.swallowed("gpu time"):
-        if live.pool is None:
-            live.pool = count_gpus(getattr(trainer, "config", None))  # a quarter of a millisecond: once
+    with error_boundary.suppress_errors("gpu time"):
+        if account.pool is None:
+            # Once per run: it takes a quarter of a millisecond.
+            account.pool = count_gpus(getattr(trainer, "config", None))
         step = _Step(
-            live.ended or start,
+            account.ended or start,
             stop,
-            live.phases,
-            live.calls,
-            live.taken,
-            live.samples,
-            live.pool,
+            account.phases,
+            account.calls,
+            account.sample_times,
+            account.samples,
+            account.pool,
             mode not in WITHIN_STEP,
             wall_offset_ns() / 1e9,
         )
-        live.phases, live.calls, live.taken, live.samples = [], [], [], []
-        live.ended = stop
-        live.waiting.append(step)
-        recorder.observe("verl.gpu.time", observe)
-        recorder.observe("verl.rollout.tail.share", observe_tail)
+        account.phases, account.calls, account.sample_times, account.samples = [], [], [], []
+        account.ended = stop
+        account.waiting.append(step)
+        observe(metric_names.GPU_TIME, observe_gpu_time)
+        observe(metric_names.ROLLOUT_TAIL_SHARE, observe_tail)
 
 
 def end_run() -> None:
-    """Say that no samples will come any more for which a step would be held back."""
-    _live.over = True
+    """Do not hold back the last step: no further samples will arrive."""
+    _account.ended_run = True
 
 
-def observe() -> list[recorder.Observation]:
+def observe_gpu_time() -> list[Observation]:
     """Return the GPU seconds so far, by state and cause."""
-    _settle(_live)
-    spent = sorted(_live.spent.items())
+    _account_steps(_account)
+    spent = sorted(_account.seconds_by_cause.items())
     return [(((attr.GPU_STATE, CAUSES[cause]), (attr.GPU_CAUSE, cause)), seconds) for cause, seconds in spent]
 
 
-def observe_tail() -> list[recorder.Observation]:
-    """Return the share of the last step that was spent waiting for its slowest trajectories."""
-    _settle(_live)
-    return [] if _live.tail is None else [((), _live.tail)]
+def observe_tail() -> list[Observation]:
+    """Return the share of the last step that the trainer waited for its slowest trajectories."""
+    _account_steps(_account)
+    return [] if _account.tail is None else [((), _account.tail)]
 
 
-def count_gpus(config: Any) -> Pool:
-    """Return what verl's configuration says of the GPUs of a run."""
-    rollout = _get(config, "actor_rollout_ref", "rollout")
-    own = _product(_get(config, "trainer"), "nnodes", "n_gpus_per_node")
+def count_gpus(config: Any) -> GpuPool:
+    """Return the GPUs of a run from verl's configuration."""
+    rollout = read_setting(config, "actor_rollout_ref.rollout")
+    trainer = read_setting(config, "trainer")
     parallel = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
-    return Pool(
-        trains=own,
+    return GpuPool(
+        trains=_product(trainer, "nnodes", "n_gpus_per_node"),
         generates=_product(rollout, "nnodes", "n_gpus_per_node", missing=0),
-        hybrid=_get(config, "actor_rollout_ref", "hybrid_engine") is not False,
+        hybrid=read_setting(config, "actor_rollout_ref.hybrid_engine") is not False,
         replica=_product(rollout, *parallel),
     )
 
 
-def _get(config: Any, *names: str) -> Any:
-    for name in names:
-        config = config.get(name) if isinstance(config, Mapping) or hasattr(config, "get") else None
-    return config
-
-
 def _product(config: Any, *names: str, missing: int = 1) -> int:
-    found = 1
+    product = 1
     for name in names:
-        value = to_number(_get(config, name))
-        found *= missing if value is None else max(0, int(value))
-    return found
+        value = to_number(read_setting(config, name))
+        product *= missing if value is None else max(0, int(value))
+    return product
 
 
-def _settle(live: _Live) -> None:
-    """Account for every step that waits. One thread at a time: the session drains under a lock."""
-    while live.waiting:
-        step = live.waiting.popleft()
-        window = Window(
+def _account_steps(account: _Account) -> None:
+    """Account for the queued steps. Not thread-safe: the session collects under a lock."""
+    while account.waiting:
+        step = account.waiting.popleft()
+        window = StepWindow(
             step.begin + step.offset,
             step.end + step.offset,
             _shift(step.phases, step.offset),
             _shift(step.calls, step.offset),
-            [when + step.offset for when in step.taken],
+            [time + step.offset for time in step.sample_times],
         )
-        made = [_make_rollout(origin, validate=validate) for origins, validate in step.samples for origin in origins]
-        fresh = [each for each in made if each is not None]
-        live.rollouts.extend(fresh)
-        live.tail = estimate.find_tail(window, [each.end for each in fresh if not each.validate])
-        _release(live)
-        live.held = window, step.pool
+        rollouts = [
+            _make_rollout(origin, validate=validate) for origins, validate in step.samples for origin in origins
+        ]
+        new_rollouts = [rollout for rollout in rollouts if rollout is not None]
+        account.rollouts.extend(new_rollouts)
+        account.tail = find_tail_share(window, [rollout.end for rollout in new_rollouts if not rollout.validate])
+        _account_held_step(account)
+        account.pending = window, step.pool
         if not step.outlived:
-            _release(live)
-    if live.over:
-        _release(live)
+            _account_held_step(account)
+    if account.ended_run:
+        _account_held_step(account)
 
 
-def _release(live: _Live) -> None:
+def _account_held_step(account: _Account) -> None:
     """Account for the step that was held back."""
-    if live.held is None:
+    if account.pending is None:
         return
-    (window, pool), live.held = live.held, None
-    spent, live.asleep = estimate.spend(window, live.rollouts, pool, asleep=live.asleep)
+    (window, pool), account.pending = account.pending, None
+    spent, account.asleep = account_gpu_time(window, account.rollouts, pool, asleep=account.asleep)
     for cause, seconds in spent.items():
-        live.spent[cause] = live.spent.get(cause, 0.0) + seconds
-    live.rollouts = deque((each for each in live.rollouts if each.end > window.end), maxlen=MAX_ROLLOUTS)
+        account.seconds_by_cause[cause] = account.seconds_by_cause.get(cause, 0.0) + seconds
+    account.rollouts = deque((rollout for rollout in account.rollouts if rollout.end > window.end), maxlen=MAX_ROLLOUTS)
 
 
-def _shift(spells: list[estimate.Spell], offset: float) -> list[estimate.Spell]:
-    return [(what, start + offset, stop + offset) for what, start, stop in spells]
+def _shift(intervals: list[NamedInterval], offset: float) -> list[NamedInterval]:
+    return [(name, start + offset, stop + offset) for name, start, stop in intervals]
 
 
 def _make_rollout(origin: Origin, *, validate: bool) -> Rollout | None:
-    """Return what a sample says of its trajectory; None if it does not say when that was."""
+    """Return the trajectory of a sample; None if its start is not known."""
     facts = origin.facts
     start = facts.get("start")
     if start is None or not origin.seconds > 0:

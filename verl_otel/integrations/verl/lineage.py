@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Lineage: which step trained on which trajectory.
 
-The agent loop says of each sample where it comes from (`Origin`); the trainer reads it when it takes a batch, and takes it away before
-verl looks at the batch. This module carries it over TransferQueue's tags, `batches` over the batches of trainers without TransferQueue.
+The agent loop tags each sample with its origin (`Origin`). The trainer reads and removes the tags when it receives a batch, before verl reads
+the batch. This module transports them in TransferQueue's tags, `batch_lineage` in the batches of trainers without TransferQueue.
 """
 
 from __future__ import annotations
@@ -12,30 +12,27 @@ import functools
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import RECORDER, CallSite, Span, histogram, to_number
+from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import PATCHED, Hook, argument, replace
-from verl_otel.integrations.verl import gpu_time, statistics
-from verl_otel.integrations.verl.agent_loop import find_open
-from verl_otel.integrations.verl.origins import Origin, find_origin
+from verl_otel.integrations.verl import gpu_time, step_statistics
+from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
-from verl_otel.recording import registry
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.spans import MAX_LINKS
 
 TAG: Final = "verl_otel"
-_CONSUME: Final = Site("consume", hook=True)
+_CONSUME: Final = CallSite("consume", hook=True)
 
 
 def _wrap_put(original: Any) -> Any:
     @functools.wraps(original)
     async def async_kv_batch_put(*args: Any, **kwargs: Any) -> Any:
         tags = kwargs.get("tags")
-        if Store.on and tags:
-            with _guard.swallowed("lineage"):
+        if RECORDER.on and tags:
+            with error_boundary.suppress_errors("lineage"):
                 _tag(tags)
         return await original(*args, **kwargs)
 
@@ -51,7 +48,7 @@ def _tag(tags: list[dict[str, Any]]) -> None:
 
 
 def watch(buffer: Any) -> None:
-    """Read the tags of every batch that a replay buffer hands out. On the instance: a user's sampler counts, too."""
+    """Read the tags of every batch of a replay buffer. Patches the instance, to include samplers of users."""
     original = buffer.sample
     if getattr(original, PATCHED, False):
         return
@@ -59,7 +56,7 @@ def watch(buffer: Any) -> None:
     @functools.wraps(original)
     def sample(*args: Any, **kwargs: Any) -> Any:
         result = original(*args, **kwargs)
-        with _guard.swallowed("lineage"):
+        with error_boundary.suppress_errors("lineage"):
             batch = result[0] if isinstance(result, tuple) else result
             partition = argument(args, kwargs, 1, "partition_id")
             step = to_number(argument(args, kwargs, 0, "global_steps"))
@@ -75,43 +72,48 @@ def watch(buffer: Any) -> None:
 
 
 def take_tags(tags: list[dict[str, Any]]) -> list[Origin]:
-    """Take our tags out of a batch and return what they say."""
+    """Remove the tags of verl-otel from a batch and return their origins."""
     return [origin for origin in map(_take_origin, tags) if origin is not None]
 
 
 def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) -> None:
-    """Link the step that trains on a batch to its trajectories, and sum up their scores and their staleness.
+    """Link the step that trains on a batch to its trajectories, and record their scores and their staleness.
 
     Args:
-        origins: Where each row of the batch comes from; padding rows and further outputs of one trajectory count once.
+        origins: Origin of each row of the batch; padding rows and further outputs of one trajectory count once.
         step: Number of the step.
-        summarise: Say what the slowest trajectory did, too; the trainers without TransferQueue log that by themselves.
+        summarise: Describe the slowest trajectory, too; trainers without TransferQueue log this themselves.
     """
     by_span: dict[tuple[int, int], Origin] = {}
     for origin in origins:
         by_span.setdefault((origin.trace_id, origin.span_id), origin)
     distinct = list(by_span.values())
-    if not distinct or not Store.on:
+    if not distinct or not RECORDER.on:
         return
     for origin in distinct:
         if origin.version is not None and step is not None:
-            registry.histogram("verl.rollout.staleness").record(max(0, step - 1 - origin.version))
+            histogram(metric_names.ROLLOUT_STALENESS).record(max(0, step - 1 - origin.version))
     gpu_time.note_samples(distinct, validate=False)
     _link(distinct)
-    statistics.sum_scores(distinct)
+    step_statistics.sum_scores(distinct)
     if summarise:
-        statistics.describe_tail(distinct)
+        step_statistics.describe_tail(distinct)
 
 
 def _take_origin(tag: dict[str, Any]) -> Origin | None:
-    """Take our tag out of a sample's tags; None if there is none, or none that can be read."""
+    """Remove the tag of verl-otel from a sample's tags; None if it is missing or not valid."""
     text = tag.pop(TAG, None)
-    if text is None:
-        return None
+    return None if text is None else read_tag(text)
+
+
+def read_tag(text: str) -> Origin | None:
+    """Return the origin of a tag; None, with one log line, if it is not valid."""
     try:
         return Origin.decode(text)
     except ValueError:
-        _guard.say("tag", "verl-otel: a sample's tag %.100r is of another version; its trajectory is not linked", text)
+        error_boundary.warn_once(
+            "tag", "verl-otel: a sample's tag %.100r is of another version; its trajectory is not linked", text
+        )
         return None
 
 

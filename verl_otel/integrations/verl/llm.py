@@ -1,49 +1,48 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's LLM calls: the client's view in the agent loop, the server's in the actor that holds the engine."""
+"""verl's LLM calls: a client span in the agent loop, and a server span in the actor of the engine."""
 
 from __future__ import annotations
 
 from types import ModuleType
 from typing import Any, Final
+from weakref import WeakKeyDictionary
 
-from verl_otel import _guard
-from verl_otel.integrations import calls
+from verl_otel._internal import error_boundary
+from verl_otel.integrations import server_spans
+from verl_otel.integrations.api import CallSite, Span, extract_llm, to_number, to_text
+from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import Hook, wrap_method
-from verl_otel.integrations.verl.agent_loop import find_open
+from verl_otel.integrations.propagation import current_span_context
 from verl_otel.model import AttributeValue
-from verl_otel.recording.context import kernel
-from verl_otel.recording.extract import extract_llm
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
-from verl_otel.recording.values import to_number, to_text
 from verl_otel.semconv import attributes as attr
 
-_CACHED: Final = "_verl_otel_site"
-_SERVER: Final = Site("generate", hook=True)
+_SERVER: Final = CallSite("generate", hook=True)
+_sites: Final[WeakKeyDictionary[Any, CallSite]] = WeakKeyDictionary()
+"""The call site of each client. It is no attribute of the client, because clients are pickled and the receiver may lack verl-otel."""
 
 
 def install() -> None:
-    """Have the server's ``generate`` opened by Ray's carrier, whatever the replica's class: a user's own one, too."""
-    calls.open_for("generate", _open_server)
+    """Register the opener of the server's ``generate``, for any class of replica."""
+    server_spans.register_opener("generate", _open_server)
 
 
 def _open_server(class_name: str) -> Span | None:
     """Return the server span of an LLM call; None for another actor's ``generate``, outside of a trajectory."""
-    now = kernel()
-    caller = now.span_of(now.get()).get_span_context()
+    caller = current_span_context()
     if not caller.is_valid or caller.trace_state.get("verl") != "t":
         return None
     return Span(_SERVER, {attr.WORKER_CLASS: class_name})
 
 
-def _site(client: Any) -> Site:
-    """Return the site of a client; its configuration is read once, since that costs more than the call."""
-    found = getattr(client, _CACHED, None)
-    if isinstance(found, Site):
-        return found
+def _site(client: Any) -> CallSite:
+    """Return the call site of a client. The configuration is read once, because that takes longer than the call."""
+    with error_boundary.suppress_errors("llm client"):
+        site = _sites.get(client)
+        if site is not None:
+            return site
     model, provider = "", "verl"
-    with _guard.swallowed("llm config"):
+    with error_boundary.suppress_errors("llm config"):
         settings = client.config.actor_rollout_ref
         model = to_text(settings.model.path).rstrip("/").rpartition("/")[2]
         provider = to_text(settings.rollout.name)
@@ -52,10 +51,10 @@ def _site(client: Any) -> Site:
         attr.GEN_AI_PROVIDER: provider,
         attr.GEN_AI_MODEL: model,
     }
-    made = Site("llm", f"chat {model}".strip(), attributes=attributes, hook=True)
-    with _guard.swallowed("llm config"):
-        setattr(client, _CACHED, made)
-    return made
+    site = CallSite("llm", f"chat {model}".strip(), attributes=attributes, hook=True)
+    with error_boundary.suppress_errors("llm client"):
+        _sites[client] = site
+    return site
 
 
 def _begin(client: Any, _args: Any, kwargs: dict[str, Any]) -> Span:
@@ -64,13 +63,13 @@ def _begin(client: Any, _args: Any, kwargs: dict[str, Any]) -> Span:
 
 
 def _finish(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> None:
-    found = extract_llm(kwargs, result)
-    preempted = to_number(found.get(attr.PREEMPTIONS))
+    attributes = extract_llm(kwargs, result)
+    preempted = to_number(attributes.get(attr.PREEMPTIONS))
     if preempted is not None and preempted < 0:
-        del found[attr.PREEMPTIONS]  # verl's -1 is "unknown"
-    span.set_attributes({key: value for key, value in found.items() if value is not None})
+        del attributes[attr.PREEMPTIONS]  # -1 means unknown in verl
+    span.set_attributes({key: value for key, value in attributes.items() if value is not None})
     trajectory = find_open("trajectory")
-    reasons = found.get(attr.GEN_AI_FINISH_REASONS)
+    reasons = attributes.get(attr.GEN_AI_FINISH_REASONS)
     if trajectory is not None and reasons:
         trajectory.set_attribute(attr.GEN_AI_FINISH_REASONS, reasons)
 

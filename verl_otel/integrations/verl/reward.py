@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's reward loop: one span per sample, and its context in the threads in which reward functions run."""
+"""verl's reward loop: one span per sample, and its context in the threads of reward functions."""
 
 from __future__ import annotations
 
@@ -9,23 +9,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
-from verl_otel.integrations.patch import Hook, argument, replace, wrap_method
+from verl_otel.integrations.api import CallSite, Span, bind_context, extract_reward, to_text
+from verl_otel.integrations.patch import Hook, add_callbacks, argument, replace, wrap_method
 from verl_otel.model import AttributeValue
-from verl_otel.recording.context import bind_context
-from verl_otel.recording.extract import extract_reward
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
-from verl_otel.recording.values import to_text
 from verl_otel.semconv import attributes as attr
 
-_REWARD: Final = Site("reward", hook=True)
+_REWARD: Final = CallSite("reward", hook=True)
 
 
 class ContextExecutor(ThreadPoolExecutor):
-    """A thread pool whose work runs in the context of whoever submitted it.
+    """A thread pool whose tasks run in the context of the submitter.
 
-    verl calls a plain reward function by ``loop.run_in_executor``, which forgets the context.
+    verl calls a synchronous reward function by ``loop.run_in_executor``, which does not propagate the context.
     """
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
@@ -35,14 +30,14 @@ class ContextExecutor(ThreadPoolExecutor):
 
 def _begin(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     data = argument(args, kwargs, 0, "data")
-    found: dict[str, AttributeValue] = {}
+    attributes: dict[str, AttributeValue] = {}
     sources = data.non_tensor_batch.get("data_source")
     if sources is not None and len(sources):
-        found[attr.DATA_SOURCE] = to_text(sources[0])
+        attributes[attr.DATA_SOURCE] = to_text(sources[0])
     function = _function_name(worker)
     if function:
-        found[attr.REWARD_FUNCTION] = function
-    return Span(_REWARD, found)
+        attributes[attr.REWARD_FUNCTION] = function
+    return Span(_REWARD, attributes)
 
 
 def _function_name(worker: Any) -> str:
@@ -59,16 +54,11 @@ def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
             span.set_attribute(key, value)
 
 
-def _carry_context(original: Any) -> Any:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        with _guard.swallowed("reward executor"):
-            loop = getattr(self, "loop", None) or self.reward_manager.loop  # verl 0.7: only the manager has it
-            if getattr(loop, "_default_executor", None) is None:  # somebody else's pool is left alone
-                loop.set_default_executor(ContextExecutor())
-
-    return init
+def _carry_context(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
+    worker = args[0]
+    loop = getattr(worker, "loop", None) or worker.reward_manager.loop  # verl 0.7: only the manager has it
+    if getattr(loop, "_default_executor", None) is None:  # a pool of the host stays
+        loop.set_default_executor(ContextExecutor())
 
 
 def _patch(module: ModuleType) -> None:
@@ -76,7 +66,7 @@ def _patch(module: ModuleType) -> None:
 
 
 def _patch_init(module: ModuleType) -> None:
-    replace(module.RewardLoopWorker, "__init__", _carry_context)
+    replace(module.RewardLoopWorker, "__init__", add_callbacks("reward executor", after=_carry_context))
 
 
 _MODULE: Final = "verl.experimental.reward_loop.reward_loop"

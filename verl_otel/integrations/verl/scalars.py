@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the keys of ``Tracking.log`` to metric names.
 
-``actor/pg_loss`` becomes ``verl.actor.pg_loss``. Validation keys hold names of data sources, without bound, and become labels. What a
-phase histogram already says (``timing_s/gen``) is not said twice.
+``actor/pg_loss`` becomes ``verl.actor.pg_loss``. Validation keys hold names of data sources, whose number is not bounded, and become labels. Timings
+that a phase histogram records (``timing_s/gen``) are skipped.
 """
 
 from __future__ import annotations
@@ -13,31 +13,30 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from verl_otel import _guard
-from verl_otel.exporting.names import metric_name
-from verl_otel.integrations.verl import units
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import INSTRUMENTS, MAX_SCALARS, MAX_SERIES, is_used_phase, to_number
+from verl_otel.integrations.verl import scalar_units
 from verl_otel.model import Instrument, Labels, Point
-from verl_otel.recording import phases
-from verl_otel.recording.registry import INSTRUMENTS, MAX_SCALARS, MAX_SERIES
-from verl_otel.recording.values import to_number
+from verl_otel.prometheus_names import metric_name
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
 from verl_otel.semconv.spans import OTHER
 
 _VALIDATION: Final = ("val-core/", "val-aux/")
 _SUFFIXES: Final = {"histogram": ("", "_bucket", "_count", "_sum", "_created"), "counter": ("", "_total", "_created")}
-"""What one metric of these kinds is in Prometheus."""
+"""Suffixes of the names of one metric of these kinds in Prometheus."""
 _RESERVED: Final = frozenset(
     metric_name(row).removesuffix("_total") + suffix
     for row in INSTRUMENTS.values()
     for suffix in _SUFFIXES.get(row.kind, ("",))
 )
-"""The names of the catalogue in Prometheus."""
-STEP: Final = INSTRUMENTS["verl.training.step"]
-REWARD: Final = INSTRUMENTS["verl.average_reward"]
-_SCORE: Final = INSTRUMENTS["verl.validation.score"]
+"""Names of the catalogue in Prometheus."""
+STEP: Final = INSTRUMENTS[metric_names.TRAINING_STEP]
+REWARD: Final = INSTRUMENTS[metric_names.AVERAGE_REWARD]
+_SCORE: Final = INSTRUMENTS[metric_names.VALIDATION_SCORE]
 MAX_NAME: Final = 230
-"""Characters of a key that go into a name; OpenTelemetry allows 255, with prefix and number."""
+"""Maximum number of characters of a key in a name; OpenTelemetry allows 255, with prefix and number."""
 _names: dict[str, Instrument] = {}
 _taken: set[str] = set()
 _seen: set[Labels] = set()
@@ -71,20 +70,20 @@ def split_validation(key: str) -> Validation | None:
 def metric_of(key: str) -> Instrument | None:
     """Return the gauge of a scalar's key; None when there are too many keys.
 
-    Characters outside ``[A-Za-z0-9_./-]`` become ``_``. A name that the catalogue or another key has, here or in Prometheus, becomes
-    ``verl.scalar.<key>``, with a number if need be.
+    Characters outside ``[A-Za-z0-9_./-]`` become ``_``. If the name exists in the catalogue or for another key, here or in Prometheus, it
+    becomes ``verl.scalar.<key>``, with a number if necessary.
     """
-    found = _names.get(key)
-    if found is not None:
-        return found
+    existing = _names.get(key)
+    if existing is not None:
+        return existing
     if len(_names) >= MAX_SCALARS:
-        _guard.say(
+        error_boundary.warn_once(
             "scalars", "verl-otel: more than %d different keys in Tracking.log; the rest is left out", MAX_SCALARS
         )
         return None
-    made = _names[key] = next(filter(_is_free, _candidates(key)))
-    _taken.add(metric_name(made))
-    return made
+    instrument = _names[key] = next(filter(_is_free, _candidates(key)))
+    _taken.add(metric_name(instrument))
+    return instrument
 
 
 def _candidates(key: str) -> Iterator[Instrument]:
@@ -96,8 +95,8 @@ def _candidates(key: str) -> Iterator[Instrument]:
 
 
 def _is_free(instrument: Instrument) -> bool:
-    shown = metric_name(instrument)
-    return instrument.name not in METRICS and shown not in _RESERVED and shown not in _taken
+    name = metric_name(instrument)
+    return instrument.name not in METRICS and name not in _RESERVED and name not in _taken
 
 
 def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
@@ -108,9 +107,9 @@ def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
         if value is None or _is_phase(str(key)):
             continue
         value = int(value) if isinstance(value, bool) else value
-        meaning = units.make_point(str(key), value, now)
-        if meaning is not None:
-            points.append(meaning)
+        converted = scalar_units.make_point(str(key), value, now)
+        if converted is not None:
+            points.append(converted)
         parts = split_validation(str(key))
         instrument = _SCORE if parts is not None else metric_of(str(key))
         if instrument is None:
@@ -122,7 +121,7 @@ def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
 
 def _is_phase(key: str) -> bool:
     prefix, _, phase = key.partition("/")
-    return prefix == "timing_s" and (phase == "step" or phases.was_used(phase.removeprefix("timing_s/")))
+    return prefix == "timing_s" and (phase == "step" or is_used_phase(phase.removeprefix("timing_s/")))
 
 
 def _labels(parts: Validation) -> Labels:

@@ -11,26 +11,24 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import CallSite, Span, phase_site
 from verl_otel.integrations.patch import Hook, replace
 from verl_otel.integrations.verl import gpu_time
 from verl_otel.integrations.verl.trainer import Trainer
-from verl_otel.recording.phases import phase_site
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
 _PHASE: Final = SPANS["phase"].name
-_STEP: Final = Site("step", hook=True)
+_STEP: Final = CallSite("step", hook=True)
 _STOP: Final = "TrainingStopException"
-"""How verl's fully asynchronous trainer leaves its last, empty step."""
+"""The exception by which verl's fully asynchronous trainer leaves its last, empty step."""
 SCALARS: Final = "timing_s/"
-"""What verl puts in front of a timer's key when it logs it; one timer of 0.9 has it in its key already."""
+"""Prefix of a timer's key when verl logs it; one timer of 0.9 has it in its key."""
 
 
 def open_timer(key: str) -> Span | None:
-    """Begin the span of one of verl's timers; None when our own code fails."""
+    """Begin the span of one of verl's timers; None if our own code fails."""
     try:
         if key != "step":
             span = Span(phase_site(key.removeprefix(SCALARS), hook=True))
@@ -39,12 +37,12 @@ def open_timer(key: str) -> Span | None:
             Trainer.step = span
         return span.__enter__()
     except Exception as error:
-        _guard.report("timer", error)
+        error_boundary.record_internal_error("timer", error)
         return None
 
 
 def close_timer(span: Span, error: BaseException | None) -> None:
-    """End the span of a timer; a step that only found out that training is over was none."""
+    """End the span of a timer. A step that only detected the end of the training is discarded."""
     if type(error).__name__ == _STOP:
         span.discard()
     span.close(error)
@@ -57,9 +55,9 @@ def close_timer(span: Span, error: BaseException | None) -> None:
 
 
 class MarkedTimer:
-    """verl's plain ``marked_timer`` and our span in one, at a fraction of its cost.
+    """Replaces verl's plain ``marked_timer`` and opens a span, at a fraction of its cost.
 
-    As in verl, a block that raises adds nothing to ``timing_raw``; its span says what was raised.
+    As in verl, a block that raises adds nothing to ``timing_raw``; its span records the exception.
     """
 
     __slots__ = ("_name", "_span", "_start", "_timing")
@@ -97,8 +95,8 @@ class MarkedTimer:
         return timed
 
 
-def _around(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap the timer of a profiler (NVTX, MSTX), so that the user's ranges stay."""
+def _wrap_profiler_timer(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap the timer of a profiler (NVTX, MSTX), which keeps its ranges."""
 
     @contextlib.contextmanager
     def marked_timer(name: str, timing_raw: dict[str, float], *args: Any, **kwargs: Any) -> Iterator[None]:
@@ -122,7 +120,7 @@ def _patch(module: ModuleType) -> None:
     def plain_timer(*args: Any, **kwargs: Any) -> MarkedTimer:
         return MarkedTimer(*args, **kwargs)
 
-    replace(module, "marked_timer", (lambda _: plain_timer) if plain else _around)
+    replace(module, "marked_timer", (lambda _: plain_timer) if plain else _wrap_profiler_timer)
 
 
 HOOKS: Final = (Hook("verl.utils.profiler", "marked_timer", _patch, "no steps and phases"),)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's trainers: which step it is, submission, validation, warm-up, checkpoint."""
+"""verl's trainers: the current step, submission, validation, warm-up, checkpoints."""
 
 from __future__ import annotations
 
@@ -12,25 +12,21 @@ from collections.abc import Callable, Iterator
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard, session
-from verl_otel.integrations.patch import Begin, Finish, Hook, replace, wrap_method
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import RECORDER, CallSite, Span, current_session, current_span, phase_site, to_number
+from verl_otel.integrations.patch import Begin, Finish, Hook, add_callbacks, replace, wrap_method
 from verl_otel.integrations.verl import gpu_time, lineage
 from verl_otel.integrations.verl.tracking import end_run
 from verl_otel.model import AttributeValue
-from verl_otel.recording.phases import phase_site
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span, current
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_number
 from verl_otel.semconv import attributes as attr
 
-_VALIDATION: Final = Site("validation", hook=True)
-_WARMUP: Final = Site("warmup", hook=True)
-_CHECKPOINT: Final = Site("checkpoint", hook=True)
+_VALIDATION: Final = CallSite("validation", hook=True)
+_WARMUP: Final = CallSite("warmup", hook=True)
+_CHECKPOINT: Final = CallSite("checkpoint", hook=True)
 
 
 class Trainer:
-    """The trainer that runs in this process, as far as spans need to know it."""
+    """The trainer in this process, as far as spans need it."""
 
     instance: Any = None
     step: Span | None = None
@@ -39,27 +35,27 @@ class Trainer:
 
     @classmethod
     def step_number(cls) -> int | None:
-        """Return the number of the present step, as verl counts it."""
+        """Return the number of the current step, as verl counts it."""
         number = to_number(getattr(cls.instance, "global_steps", None))
         return None if number is None else int(number)
 
     @classmethod
     def describe_step(cls) -> dict[str, AttributeValue]:
         """Return the attributes of a step."""
-        found: dict[str, AttributeValue] = {}
+        attributes: dict[str, AttributeValue] = {}
         number = cls.step_number()
         if number is not None:
-            found[attr.STEP_NUMBER] = number
+            attributes[attr.STEP_NUMBER] = number
         if cls.instance is not None:
             mode = getattr(cls.instance, "trainer_mode", None)
-            found[attr.TRAINER_MODE] = str(mode or type(cls.instance).__name__)
+            attributes[attr.TRAINER_MODE] = str(mode or type(cls.instance).__name__)
         if cls.algorithm:
-            found[attr.ALGORITHM] = cls.algorithm
-        return found
+            attributes[attr.ALGORITHM] = cls.algorithm
+        return attributes
 
 
-def _remember(trainer: Any) -> None:
-    with _guard.swallowed("trainer"):
+def _register(trainer: Any) -> None:
+    with error_boundary.suppress_errors("trainer"):
         if Trainer.instance is not trainer:
             gpu_time.begin_run()
         Trainer.instance = trainer
@@ -73,7 +69,7 @@ def _remember(trainer: Any) -> None:
 def _wrap_fit(original: Any) -> Any:
     @functools.wraps(original)
     def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _run_of(self):
+        with _track_run(self):
             result = original(self, *args, **kwargs)
         time.sleep(_last_drain())
         return result
@@ -84,7 +80,7 @@ def _wrap_fit(original: Any) -> Any:
 def _wrap_async_fit(original: Any) -> Any:
     @functools.wraps(original)
     async def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _run_of(self):
+        with _track_run(self):
             result = await original(self, *args, **kwargs)
         await asyncio.sleep(_last_drain())
         return result
@@ -93,9 +89,9 @@ def _wrap_async_fit(original: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _run_of(trainer: Any) -> Iterator[None]:
-    """Know the trainer while it trains, and say how that ended."""
-    _remember(trainer)
+def _track_run(trainer: Any) -> Iterator[None]:
+    """Register a trainer while it trains, and record how the training ended."""
+    _register(trainer)
     try:
         yield
     except BaseException:
@@ -105,35 +101,29 @@ def _run_of(trainer: Any) -> Iterator[None]:
 
 
 def _last_drain() -> float:
-    """Return the seconds of one drain: the workers need them, Ray kills them with the trainer without running their ``atexit``."""
-    running = session.current()
-    return running.config.drain_interval + 0.2 if Store.on and running is not None else 0.0
+    """Return the seconds to wait for the last drain of the workers: Ray kills them without running their ``atexit`` handlers."""
+    session = current_session()
+    return session.last_drain_seconds if RECORDER.on and session is not None else 0.0
 
 
-def _remember_at_step(original: Any) -> Any:
-    """Wrap the first thing in every step of a trainer whose ``fit`` cannot be wrapped: Ray pickles its class by value."""
-
-    @functools.wraps(original)
-    def start_profile(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if Trainer.instance is not self:
-            _remember(self)
-        return original(self, *args, **kwargs)
-
-    return start_profile
+def _register_at_step(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+    """Register a trainer whose ``fit`` cannot be wrapped, because Ray pickles its class by value; runs first in every step."""
+    if Trainer.instance is not args[0]:
+        _register(args[0])
 
 
-def _at_step(site: Site) -> Any:
+def _begin_at_step(site: CallSite) -> Any:
     def begin(trainer: Any, _args: Any, _kwargs: Any) -> Span:
         if Trainer.instance is None:
-            _remember(trainer)
+            _register(trainer)
         number = to_number(getattr(trainer, "global_steps", None))
         return Span(site, {attr.STEP_NUMBER: int(number)} if number is not None else None)
 
     return begin
 
 
-def _forget_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ARG001 - see `Finish`
-    """Drop the span of a warm-up that submitted nothing: verl always asks."""
+def _discard_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  # noqa: ARG001 - see `Finish`
+    """Discard the span of a warm-up that submitted nothing: verl always calls it."""
     submitted = to_number(result) or to_number(span.attributes.get(attr.PROMPTS))
     if submitted:
         span.set_attribute(attr.PROMPTS, int(submitted))
@@ -154,25 +144,18 @@ def _begin_submit(*_: Any) -> Span:
 
 
 def _patch_submit(module: ModuleType) -> None:
-    replace(module.PPOTrainer, "_submit_batch_to_rollout", _wrap_submit)
+    replace(module.PPOTrainer, "_submit_batch_to_rollout", add_callbacks("submit", after=_count_prompts))
 
 
-def _wrap_submit(original: Any) -> Any:
-    @functools.wraps(original)
-    def submit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        result = original(self, *args, **kwargs)
-        with _guard.swallowed("submit"):
-            span = current()
-            prompts = to_number(result)
-            if span is not None and prompts is not None:
-                span.set_attribute(attr.PROMPTS, int(prompts) + int(to_number(span.attributes.get(attr.PROMPTS)) or 0))
-        return result
-
-    return submit
+def _count_prompts(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any) -> None:
+    span = current_span()
+    prompts = to_number(result)
+    if span is not None and prompts is not None:
+        span.set_attribute(attr.PROMPTS, int(prompts) + int(to_number(span.attributes.get(attr.PROMPTS)) or 0))
 
 
 def _patch_separate(module: ModuleType) -> None:
-    replace(module.SeparateRayPPOTrainer, "_fit_start_profile", _remember_at_step)
+    replace(module.SeparateRayPPOTrainer, "_fit_start_profile", add_callbacks("trainer", before=_register_at_step))
 
 
 def _patch_one_step(module: ModuleType) -> None:
@@ -187,12 +170,12 @@ def _v1(name: str, install: Callable[[ModuleType], None], gives: str) -> Hook:
     return Hook(_V1, f"PPOTrainer.{name}", install, f"{gives} (v1 trainers)", since="verl 0.9")
 
 
-def _wrapped(module: str, owner: str, name: str, site: Site, gives: str, since: str = "") -> Hook:
-    return Hook(module, f"{owner}.{name}", _patch_method(owner, name, _at_step(site)), gives, since=since)
+def _wrapped(module: str, owner: str, name: str, site: CallSite, gives: str, since: str = "") -> Hook:
+    return Hook(module, f"{owner}.{name}", _patch_method(owner, name, _begin_at_step(site)), gives, since=since)
 
 
 def _warmup(name: str) -> Hook:
-    install = _patch_method("PPOTrainer", name, _at_step(_WARMUP), _forget_if_idle)
+    install = _patch_method("PPOTrainer", name, _begin_at_step(_WARMUP), _discard_if_idle)
     return _v1(name, install, "trajectories that are generated ahead are linked to nothing")
 
 

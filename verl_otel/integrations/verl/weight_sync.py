@@ -7,23 +7,21 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any, Final
 
+from verl_otel.integrations.api import CallSite, Span, to_number, to_text
 from verl_otel.integrations.patch import Hook, make_wrapper, replace
 from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.model import AttributeValue
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span
-from verl_otel.recording.values import to_number, to_text
 from verl_otel.semconv import attributes as attr
 
-_SYNC: Final = Site("weight_sync", hook=True)
+_SYNC: Final = CallSite("weight_sync", hook=True)
 
 
 def _begin(manager: Any, _args: Any, _kwargs: Any) -> Span:
-    found: dict[str, AttributeValue] = {attr.WEIGHT_SYNC_BACKEND: to_text(getattr(manager, "backend", ""))}
+    attributes: dict[str, AttributeValue] = {attr.WEIGHT_SYNC_BACKEND: to_text(getattr(manager, "backend", ""))}
     replicas = getattr(manager, "replicas", None)
     if replicas is not None:
-        found[attr.REPLICAS] = len(replicas)
-    return Span(_SYNC, found)
+        attributes[attr.REPLICAS] = len(replicas)
+    return Span(_SYNC, attributes)
 
 
 def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
@@ -33,12 +31,12 @@ def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
             span.set_attribute(attr.BYTES, int(megabytes * 2**20))
 
 
-def _rewrap(original: Any) -> Any:
+def _wrap_update(original: Any) -> Any:
     return wrap_awaited(original, lambda inner: make_wrapper(inner, _begin, _finish))
 
 
 def _patch(module: ModuleType) -> None:
-    replace(module.CheckpointEngineManager, "update_weights", _rewrap)
+    replace(module.CheckpointEngineManager, "update_weights", _wrap_update)
 
 
 HOOKS: Final = (

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """verl's workers: one CLIENT span per call of a worker group, one SERVER span per method on each rank.
 
-Both wrappers are generated with nothing of ours among their globals: Ray pickles by value a class that a user defines in his
-script, and a worker without verl-otel must be able to load and run it.
+Both wrappers are generated without references to this package in their globals: Ray pickles a class of a user's script by value, and a worker
+without verl-otel must be able to load and run it.
 """
 
 from __future__ import annotations
@@ -15,21 +15,25 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
-from verl_otel import _guard
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import (
+    HOOKED,
+    RECORDER,
+    CallSite,
+    Span,
+    extract_batch,
+    find_callsite,
+    to_number,
+)
+from verl_otel.integrations.open_spans import find_enclosing
 from verl_otel.integrations.patch import Hook, replace
 from verl_otel.integrations.verl import gpu_time
 from verl_otel.model import AttributeValue
-from verl_otel.recording.extract import extract_batch
-from verl_otel.recording.site import Site
-from verl_otel.recording.span import Span, current, local_span
-from verl_otel.recording.store import Store
-from verl_otel.recording.values import to_number
-from verl_otel.recording.wrap import HOOKED, marked
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
-NOISE: Final = ("_query_dispatch_info", "_query_collect_info", "_set_dispatch_info", "_set_collect_info")
-"""Bookkeeping calls, matched at the end of their names."""
+IGNORED_CALLS: Final = ("_query_dispatch_info", "_query_collect_info", "_set_dispatch_info", "_set_collect_info")
+"""Suffixes of the names of internal calls."""
 
 _METHOD: Final = """
 def make(function, name, state):
@@ -69,33 +73,33 @@ def make(inner, group, name, blocking):
     return type(name, (Functor,), {})()
 """
 
-_CALLS: Final = SPANS["call"].name
+_CALL_PREFIX: Final = SPANS["call"].name
 _prefixed: dict[str, tuple[str, str]] = {}
-"""``<role>_<method>`` of a colocated worker class to its two parts."""
-_sites: dict[tuple[str, str], Site] = {}
+"""Role and method of the ``<role>_<method>`` of a colocated worker class."""
+_sites: dict[tuple[str, str], CallSite] = {}
 
 
 class Started(NamedTuple):
-    """A worker method that runs."""
+    """A running worker method."""
 
     span: Span
     cpu: float | None
-    """CPU seconds of its thread when it began; None for a coroutine, whose thread works for others in between."""
+    """CPU time of its thread at the start, in seconds; None for a coroutine, whose thread runs other tasks in between."""
 
 
 def begin_method(worker: Any, name: str) -> Started | None:
-    """Begin the SERVER span of a worker method; None when off, of no interest, or when our own code fails."""
-    if not Store.on or name.endswith(NOISE):
+    """Begin the SERVER span of a worker method; None when off, for an ignored call, or if our own code fails."""
+    if not RECORDER.on or name.endswith(IGNORED_CALLS):
         return None
     try:
-        attributes: dict[str, AttributeValue] = {attr.WORKER_NESTED: _is_nested()}
+        attributes: dict[str, AttributeValue] = {attr.WORKER_NESTED: find_enclosing("worker") is not None}
         rank = to_number(getattr(worker, "_rank", None))
         if rank is not None:
             attributes[attr.RANK] = int(rank)
         cpu = None if _is_coroutine(worker.__class__, name) else time.thread_time()
         return Started(Span(_site("worker", f"{type(worker).__name__}.{name}", name), attributes).__enter__(), cpu)
     except Exception as error:
-        _guard.report("worker", error)
+        error_boundary.record_internal_error("worker", error)
         return None
 
 
@@ -105,22 +109,22 @@ def end_method(started: Started | None, args: Any, kwargs: Any, result: Any, err
         return
     span = started.span
     if started.cpu is not None:
-        with _guard.swallowed("worker"):
+        with error_boundary.suppress_errors("worker"):
             span.set_attribute(attr.CPU_SECONDS, time.thread_time() - started.cpu)
     if error is None:
-        with _guard.swallowed("worker"):
+        with error_boundary.suppress_errors("worker"):
             batch = kwargs.get("data", kwargs.get("batch", args[0] if args else None))
-            found = extract_batch({"batch": batch}, result)
-            tags = getattr(batch, "tags", None)  # a KVBatchMeta: the tokens stand in its tags, the data is elsewhere
-            if tags and found[attr.BATCH_TOKENS] is None:
-                found[attr.BATCH_TOKENS] = sum(int(tag.get("seq_len") or 0) for tag in tags)
-            span.set_attributes({key: value for key, value in found.items() if value is not None})
+            attributes = extract_batch({"batch": batch}, result)
+            tags = getattr(batch, "tags", None)  # a KVBatchMeta: it holds the token counts in its tags, and no data
+            if tags and attributes[attr.BATCH_TOKENS] is None:
+                attributes[attr.BATCH_TOKENS] = sum(int(tag.get("seq_len") or 0) for tag in tags)
+            span.set_attributes({key: value for key, value in attributes.items() if value is not None})
     span.close(error)
 
 
 def begin_call(group: Any, name: str, blocking: Any) -> Span | None:
     """Begin the CLIENT span of a worker group's call; None when off or when our own code fails."""
-    if not Store.on:
+    if not RECORDER.on:
         return None
     try:
         role, method = _prefixed.get(name, ("", name))
@@ -133,7 +137,7 @@ def begin_call(group: Any, name: str, blocking: Any) -> Span | None:
             attributes[attr.WORKER_GROUP] = role
         return Span(_site("call", method, method), attributes).__enter__()
     except Exception as error:
-        _guard.report("worker call", error)
+        error_boundary.record_internal_error("worker call", error)
         return None
 
 
@@ -141,29 +145,20 @@ def end_call(span: Span | None, error: BaseException | None) -> None:
     """End the span of a worker group's call."""
     if span is not None:
         span.close(error)
-        gpu_time.note_call(span.site.name.removeprefix(_CALLS), span.start, span.stop)
+        gpu_time.note_call(span.site.name.removeprefix(_CALL_PREFIX), span.start, span.stop)
 
 
-def _site(verb: str, label: str, method: str) -> Site:
-    found = _sites.get((verb, label))
-    if found is None:
+def _site(verb: str, label: str, method: str) -> CallSite:
+    site = _sites.get((verb, label))
+    if site is None:
         attributes = {attr.WORKER_METHOD: method}
-        found = _sites[(verb, label)] = Site(verb, SPANS[verb].name + label, attributes=attributes, hook=True)
-    return found
+        site = _sites[(verb, label)] = CallSite(verb, SPANS[verb].name + label, attributes=attributes, hook=True)
+    return site
 
 
 @functools.lru_cache(maxsize=1024)
 def _is_coroutine(owner: type, name: str) -> bool:
     return inspect.iscoroutinefunction(getattr(owner, name, None))
-
-
-def _is_nested() -> bool:
-    span = current()
-    while span is not None:
-        if span.site.spec.verb == "worker":
-            return True
-        span = local_span(span.outer) if span.outer is not None else None
-    return False
 
 
 def _make(template: str, function: Any, *values: Any) -> Any:
@@ -182,8 +177,8 @@ def _wrap_register(original: Callable[..., Any]) -> Callable[..., Any]:
 
         def decorator(function: Any) -> Any:
             registered = decorate(function)
-            if marked(function) is not None:
-                return registered  # the user decorated it: he knows better
+            if find_callsite(function) is not None:
+                return registered  # decorated by the user
             state = {"superseded": False}
             wrapper = functools.wraps(registered)(_make(_METHOD, registered, function.__name__, state))
             setattr(wrapper, HOOKED, state)
@@ -198,9 +193,9 @@ def _wrap_generator(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def func_generator(self: Any, method_name: str, *args: Any, **kwargs: Any) -> Any:
         inner = original(self, method_name, *args, **kwargs)
-        if method_name.endswith(NOISE):
+        if method_name.endswith(IGNORED_CALLS):
             return inner
-        blocking = kwargs.get("blocking", args[3] if len(args) > 3 else True)  # noqa: PLR2004 - the fifth of verl's five
+        blocking = kwargs.get("blocking", args[3] if len(args) > 3 else True)  # noqa: PLR2004 - the last of verl's five parameters
         return _make(_CALL, inner, self, method_name, blocking)
 
     return func_generator
@@ -209,7 +204,7 @@ def _wrap_generator(original: Callable[..., Any]) -> Callable[..., Any]:
 def _wrap_bind(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def bind(cls: Any, key: str, user_defined_cls: Any, *args: Any, **kwargs: Any) -> Any:
-        with _guard.swallowed("worker prefix"):
+        with error_boundary.suppress_errors("worker prefix"):
             _prefixed.update(
                 {f"{key}_{name}": (key, name) for name in dir(user_defined_cls) if not name.startswith("__")}
             )

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""vLLM: its own ``llm_request`` spans join the trajectory whose request they are. No metric of it is touched.
+"""vLLM: its own ``llm_request`` spans join the trajectory of the request. Its metrics stay unchanged.
 
 Names are those of the V1 engine from 0.24 to 0.32. verl calls the engine in process and passes no trace headers.
 """

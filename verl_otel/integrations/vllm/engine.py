@@ -1,11 +1,11 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: its tracing is switched on where the user asks for it, and cannot kill it.
+"""The engine: its tracing is enabled on request, and cannot crash it.
 
-Two ways lead to ``llm_request`` spans. The user gives vLLM an endpoint of its own (``otlp_traces_endpoint``): that is his, and all
-that is done is to turn on the statistics that the spans are made of. Or he sets ``VERL_OTEL_ENGINE_TRACES``: then the engine
-makes its spans without an endpoint, by the global provider, and they leave with ours, wherever ours go. Neither vLLM's exporter
-nor its child processes take part in that, so no second destination has to be configured and reachable.
+There are two ways to get ``llm_request`` spans. If the user sets vLLM's own endpoint (``otlp_traces_endpoint``), only the statistics that
+the spans need are enabled. With ``VERL_OTEL_ENGINE_TRACES`` the engine creates its spans with the global provider and without an endpoint,
+and they are exported together with those of verl-otel. vLLM's exporter and its child processes are not involved, so no second destination
+has to be configured and reachable.
 """
 
 from __future__ import annotations
@@ -16,55 +16,55 @@ import os
 from types import ModuleType
 from typing import Any, Final
 
-from verl_otel import _guard, session
-from verl_otel.integrations.bridge import open_provider
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import RECORDER, current_session
 from verl_otel.integrations.patch import argument, replace
-from verl_otel.recording.store import Store
+from verl_otel.integrations.propagation import open_provider
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _NO_ENDPOINT: Final = "verl_otel"
 _STATS: Final = 2
-"""Place of ``log_stats`` among the engine's arguments."""
+"""Position of ``log_stats`` among the engine's arguments."""
 
 
-def is_asked_for() -> bool:
-    """Return whether the user wants the engine's spans among ours."""
-    current = session.current()
-    return Store.on and current is not None and current.config.engine_traces
+def is_requested() -> bool:
+    """Return whether the engine's spans are to be exported by verl-otel."""
+    current = current_session()
+    return RECORDER.on and current is not None and current.config.engine_traces
 
 
 def is_tracing(engine: Any) -> bool:
-    """Return whether an engine makes spans; True where that cannot be told."""
+    """Return whether an engine creates spans; True if that is unknown."""
     return bool(getattr(getattr(engine, "output_processor", None), "tracing_enabled", True))
 
 
 def _prepare(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        own, ours = None, False
+        endpoint, use_global_provider = None, False
         inherited = os.environ.get(ENDPOINT)
-        with _guard.swallowed("vllm engine"):
-            own = argument(args, kwargs, 0, "vllm_config").observability_config.otlp_traces_endpoint
-            ours = own is None and is_asked_for()
-            if ours:
+        with error_boundary.suppress_errors("vllm engine"):
+            endpoint = argument(args, kwargs, 0, "vllm_config").observability_config.otlp_traces_endpoint
+            use_global_provider = endpoint is None and is_requested()
+            if use_global_provider:
                 open_provider()
-            if ours or own is not None:
+            if use_global_provider or endpoint is not None:
                 args, kwargs = _with_stats(args, kwargs)
         original(self, *args, **kwargs)
-        if own is not None:
+        if endpoint is not None:
             _restore(inherited)
-        if ours:
-            with _guard.swallowed("vllm engine"):
+        if use_global_provider:
+            with error_boundary.suppress_errors("vllm engine"):
                 _switch_on(self)
 
     return init
 
 
 def _switch_on(engine: Any) -> None:
-    """Have a finished engine make spans.
+    """Enable spans of a constructed engine.
 
-    Where it has no endpoint it drops the trace headers of its callers, so its own copy of the configuration names one. Nobody reads
-    it any more: the exporter that it is for would have been made by the constructor.
+    Without an endpoint it drops the trace headers of its callers, so its copy of the configuration gets one. The endpoint is not used:
+    the exporter would have been created by the constructor.
     """
     config = copy.copy(engine.observability_config)
     config.otlp_traces_endpoint = _NO_ENDPOINT
@@ -73,10 +73,10 @@ def _switch_on(engine: Any) -> None:
 
 
 def _with_stats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Turn the engine's statistics on, which verl turns off: vLLM's spans are made of them.
+    """Enable the engine's statistics, which verl disables and vLLM's spans need.
 
-    With an endpoint and without statistics the first request that ends would fail an assertion and take the engine down
-    (vLLM issue 25352). This is vLLM's default, so nothing about it is unusual; ``vllm:*`` metrics appear with it.
+    With an endpoint and without statistics the first request that ends fails an assertion and terminates the engine
+    (vLLM issue 25352). Enabled is vLLM's default; it adds the ``vllm:*`` metrics.
     """
     if len(args) > _STATS:
         return (*args[:_STATS], True, *args[_STATS + 1 :]), kwargs
@@ -84,9 +84,9 @@ def _with_stats(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[An
 
 
 def _restore(inherited: str | None) -> None:
-    """Put back the variable in which vLLM tells its children, which have started by now, where its traces go.
+    """Restore the variable that vLLM sets for its child processes, which have started by now.
 
-    Our exporter, and every other OpenTelemetry in this process, may not have read it yet, and it is the user's word to them.
+    Exporters in this process may not have read it yet, and for them the user's value applies.
     """
     if inherited is not None:
         os.environ[ENDPOINT] = inherited
@@ -95,5 +95,5 @@ def _restore(inherited: str | None) -> None:
 
 
 def patch_init(module: ModuleType) -> None:
-    """Wrap the engine's constructor: every way to make one leads there."""
+    """Wrap the engine's constructor, which every way to create an engine calls."""
     replace(module.AsyncLLM, "__init__", _prepare)

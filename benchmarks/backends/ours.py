@@ -1,0 +1,123 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""verl-otel, as a user has it: ``init()``, the verbs, the drain thread and the watcher of stalls at work."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import verl_otel
+from benchmarks.backend import ATTRIBUTES, LABELS, Backend, Function, Region
+from verl_otel import session
+from verl_otel.recording import collection
+
+
+class Ours(Backend):
+    """verl-otel, on.
+
+    Args:
+        exporters: Where it goes; ``none`` keeps every thread but the exporters'.
+        endpoint: Address of the OTLP server, for the exporter ``otlp``.
+    """
+
+    timed_block = "with r('bench.block'): pass"
+
+    def __init__(self, exporters: str = "none", endpoint: str = "") -> None:
+        if endpoint:
+            os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = endpoint
+        verl_otel.init(exporters=exporters)
+
+    def timed(self, function: Function) -> Function:
+        """Decorate with ``timed``."""
+        return verl_otel.timed("bench.work")(function)
+
+    def traced(self, function: Function) -> Function:
+        """Decorate with a verb that makes a span and a histogram."""
+        return verl_otel.turn(function)
+
+    def timed_region(self) -> Any:
+        """Return the verb, which is called for each block."""
+        return verl_otel.timed
+
+    def traced_region(self) -> Region:
+        """Return a verb that makes a span and a histogram."""
+        return verl_otel.turn
+
+    def counter(self) -> Any:
+        """Return a counter bound to its labels."""
+        return verl_otel.counter("bench.things").bind(**LABELS)
+
+    def empty(self) -> None:
+        """Drain into nothing."""
+        collection.collect()
+
+    def deliver(self) -> None:
+        """Have every exporter send what there is; a scrape for ``prometheus``."""
+        current = session.current()
+        assert current is not None  # noqa: S101 - made above
+        for exporter in current.exporters:
+            registry = getattr(exporter, "registry", None)
+            if registry is not None:
+                from prometheus_client import generate_latest
+
+                generate_latest(registry)
+                return
+        session.flush(60.0)
+
+    def close(self) -> None:
+        """End the session."""
+        verl_otel.shutdown()
+
+
+class OursNeverDrained(Ours):
+    """The same without a drain thread: the caller folds its own buffer when it is full, as in a second of many calls."""
+
+    def empty(self) -> None:
+        """Leave everything where it is."""
+
+
+class OursOneTimer(Ours):
+    """The same with one timer for all blocks, as a module's constant is."""
+
+    timed_block = "with r: pass"
+
+    def timed_region(self) -> Any:
+        """Return a timer."""
+        return verl_otel.timed("bench.block")
+
+
+class OursSpansOnly(Ours):
+    """The same with the verb that makes a span and no histogram."""
+
+    def traced(self, function: Function) -> Function:
+        """Decorate with ``span``."""
+        return verl_otel.span("bench.work", attributes=dict(ATTRIBUTES))(function)
+
+
+class OursTool(Ours):
+    """The same with a verb that has attributes, one of which is a label of its histogram."""
+
+    def traced(self, function: Function) -> Function:
+        """Decorate with ``tool``."""
+        return verl_otel.tool("python")(function)
+
+
+class OursLeaf(Ours):
+    """The same with spans that are never current and are kept only where they tell something."""
+
+    def traced(self, function: Function) -> Function:
+        """Decorate with ``timed`` and a span."""
+        return verl_otel.timed("bench.leaf", span=True)(function)
+
+
+class OursOff(Backend):
+    """verl-otel with the switch off: decorated, never started."""
+
+    def timed(self, function: Function) -> Function:
+        """Decorate with ``timed``."""
+        return verl_otel.timed("bench.off")(function)
+
+    def traced(self, function: Function) -> Function:
+        """Decorate with a span that has attributes."""
+        return verl_otel.span("bench.off", attributes=dict(ATTRIBUTES))(function)

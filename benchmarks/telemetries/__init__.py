@@ -1,3 +1,0 @@
-# SPDX-FileCopyrightText: The verl-otel authors
-# SPDX-License-Identifier: Apache-2.0
-"""The telemetries that are compared, each behind the same few methods: see `benchmarks.telemetry`."""

@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Comparing runs: only what is sure is called significant, and the difference of a step is explained without a remainder."""
+
+import math
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.builders import explanations
+from verl_otel.analysis.compare import comparison as compare
+from verl_otel.analysis.compare import significance
+
+TOOL = ("tool", "python")
+
+
+@pytest.fixture
+def run():
+    """Make a run of so many steps."""
+
+    def make(count=8, *, run_id="a", spread=0.05, seed=0, parts=None, **more):
+        made = explanations.steps(parts or explanations.HEALTHY, count, spread=spread, seed=seed, **more)
+        return explanations.explanation(made, run_id=run_id)
+
+    return make
+
+
+def significant(comparison):
+    return {row.name for row in comparison.rows if row.significant}
+
+
+def test_a_slow_tool_is_found_and_named(run):
+    """Where one tool became slower, the step, its phase and the waiting GPUs differ, and the tool explains it."""
+    found = compare.compare(run(seed=1), run(run_id="b", seed=2, scale={TOOL: 1.65}))
+    rows = {row.name: row for row in found.rows}
+    assert {"step", "gen", "gpu tool_wait"} <= significant(found)
+    assert not {"update_actor", "update_weights", "gpu train"} & significant(found)
+    first = found.contributions[0]
+    assert (first.kind, first.names[0][0]) == TOOL
+    assert first.share == pytest.approx(rows["step"].difference.change, abs=0.05)
+    assert rows["step"].difference.change == pytest.approx(0.3, abs=0.06)
+
+
+def test_healthy_runs_do_not_differ(run):
+    """Two runs of the same thing with other noise: nothing is significant, and each row says what would have been seen."""
+    found = compare.compare(run(seed=3), run(run_id="b", seed=4))
+    assert found.enough
+    assert significant(found) == set()
+    assert all(0.03 <= row.detectable < 0.5 for row in found.rows if row.difference.a.typical > 0.1)
+
+
+def test_start_up_and_failed_steps_do_not_count(run):
+    """The first step and those that failed are left out."""
+    a, b = run(6, seed=1), run(7, run_id="b", seed=2)
+    steps = [step._replace(failed=step.number == 3) for step in b.steps]
+    found = compare.compare(a, b._replace(steps=tuple(steps)))
+    assert found.counts == (5, 5)
+    assert found.enough
+    assert not [each for each in found.contributions if each.kind == "start"]
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 4])
+def test_too_few_steps_tell_nothing(run, count):
+    """With fewer than four steps after the first, nothing is said, however different they are."""
+    found = compare.compare(run(8), run(count, run_id="b", level=5.0))
+    assert not found.enough
+    assert found.rows == ()
+
+
+def test_a_phase_that_only_one_run_has(run):
+    """A phase that is new has an infinite change; one that is gone has lost everything."""
+    more = {**explanations.HEALTHY, ("start", ""): 1.0}
+    parts = {key: seconds for key, seconds in explanations.HEALTHY.items() if key[0] != "weight_sync"}
+    new = compare.compare(run(parts=parts), run(run_id="b", seed=1))
+    rows = {row.name: row for row in new.rows}
+    assert rows["update_weights"].difference.change == math.inf
+    assert rows["update_weights"].significant
+    gone = compare.compare(run(seed=1), run(run_id="b", parts=parts))
+    assert {row.name: row for row in gone.rows}["update_weights"].difference.change == -1.0
+    assert compare.compare(run(parts=more), run(run_id="b", parts=more, seed=1)).enough
+
+
+def test_small_rows_and_path_are_tested_when_asked_for(run):
+    """A phase of a thousandth of the step is left out unless a condition names it; so is the critical path."""
+    parts = {**explanations.HEALTHY, ("weight_sync", ""): 0.004}
+    a, b = run(parts=parts, seed=1), run(run_id="b", parts=parts, seed=2)
+    asked = {"update_weights", "path tool python"}
+    assert not asked & {row.name for row in compare.compare(a, b).rows}
+    assert asked <= {row.name for row in compare.compare(a, b, asked=asked).rows}
+    assert asked <= set(compare.names(a))
+
+
+def test_runs_without_paths_gpus_and_tokens(run):
+    """Where only the times of phases are known, only they are compared, and nothing seems to have vanished."""
+    a, b = run(seed=1), run(run_id="b", seed=2)
+    bare = tuple(step._replace(groups=(), path=(), devices=(), cost=None) for step in b.steps)
+    found = compare.compare(a, b._replace(steps=bare), asked=["path tool python"])
+    assert {row.name for row in found.rows} == {"step", "gen", "update_actor", "update_weights"}
+    assert found.contributions == ()
+
+
+def test_a_sure_change_below_three_per_cent_is_not_significant(run):
+    """Runs without any noise that differ by 2 % differ for sure, and by nothing that matters; by 4 % they do."""
+    for level, expected in ((1.02, False), (1.04, True)):
+        found = compare.compare(run(spread=0.0), run(run_id="b", spread=0.0, level=level), noise=0.0)
+        step = next(row for row in found.rows if row.name == "step")
+        assert step.p < 0.001
+        assert step.significant == expected
+
+
+def test_gpu_time_after_the_last_step_is_left_out(run):
+    """The last step's GPU time runs on to the end of the run: a long shut-down makes no run slower."""
+    a, b = run(seed=1), run(run_id="b", seed=2)
+    last = b.steps[-1]
+    devices = tuple(each._replace(nanoseconds={**each.nanoseconds, "data": 10**12}) for each in last.devices)
+    longer = b._replace(steps=(*b.steps[:-1], last._replace(devices=devices)))
+    before, after = ({row.name: row for row in compare.compare(a, each).rows} for each in (b, longer))
+    assert before["gpu idle"].difference == after["gpu idle"].difference
+    assert before["gpu idle"].difference.a.steps == 6
+
+
+def test_other_work_is_noted(run):
+    """Another algorithm, another number of trajectories or tokens make times incomparable: it is said."""
+    a, b = run(seed=1), run(run_id="b", seed=2)
+    steps = tuple(
+        step._replace(trajectories=tuple(range(16)), cost=step.cost._replace(trained_tokens=3000)) for step in b.steps
+    )
+    notes = compare.compare(a, b._replace(steps=steps, manifest={"verl.algorithm": "gae"})).notes
+    assert "verl.algorithm differs: grpo in A, gae in B" in notes
+    assert any("8 trajectories in A, 16 in B" in note for note in notes)
+    assert any("1000 trained tokens in A, 3000 in B" in note for note in notes)
+    assert compare.compare(a, a).notes == ("A and B are the same run",)
+
+
+LISTS = st.lists(
+    st.dictionaries(
+        st.sampled_from([TOOL, ("tool", "search"), ("server", ""), ("worker", "update_actor"), ("weight_sync", "")]),
+        st.integers(0, 10_000).map(lambda thousandths: thousandths / 1000),
+        min_size=1,
+    ).filter(lambda parts: sum(parts.values()) > 0),
+    min_size=5,
+    max_size=12,
+)
+
+
+@settings(deadline=None, database=None, max_examples=40)
+@given(LISTS)
+def test_a_run_never_differs_from_itself(parts):
+    """Whatever its steps are like."""
+    told = explanations.explanation([explanations.step(n, each) for n, each in enumerate(parts)])
+    found = compare.compare(told, told)
+    assert significant(found) == set()
+    assert all(row.difference.change == 0 and row.p == 1 for row in found.rows)
+
+
+@settings(deadline=None, database=None, max_examples=40)
+@given(LISTS, LISTS, st.randoms(use_true_random=False))
+def test_names_of_steps_and_their_order_in_the_list_do_not_matter(one, other, rng):
+    """Other numbers, other trace ids, another order of the list: the same comparison."""
+    a = [explanations.step(n, each) for n, each in enumerate(one)]
+    b = [explanations.step(n, each) for n, each in enumerate(other)]
+    renamed = [step._replace(number=rng.randrange(10**6), trace_id=rng.randrange(1, 10**6)) for step in b]
+    rng.shuffle(renamed)
+    before = compare.compare(explanations.explanation(a), explanations.explanation(b, run_id="b"))
+    after = compare.compare(explanations.explanation(a), explanations.explanation(renamed, run_id="b"))
+    assert [row for row in after.rows if row.name == "step"] == [row for row in before.rows if row.name == "step"]
+    assert sorted(after.rows) == sorted(before.rows)
+    assert sorted(after.contributions) == sorted(before.contributions)
+
+
+@settings(deadline=None, database=None, max_examples=40)
+@given(LISTS, LISTS)
+def test_the_explanation_has_no_remainder(one, other):
+    """What the kinds add sums up to the difference of the typical steps, and the names of a kind to the kind."""
+    told = [
+        explanations.explanation([explanations.step(n, each) for n, each in enumerate(parts)]) for parts in (one, other)
+    ]
+    found = compare.compare(*told)
+    step = next(row for row in found.rows if row.name == "step").difference
+    more = step.b.typical - step.a.typical
+    assert sum(each.seconds for each in found.contributions) == pytest.approx(more, abs=1e-6)
+    for each in found.contributions:
+        assert sum(after - before for _, before, after in each.names) == pytest.approx(each.seconds, abs=1e-9)
+
+
+def test_of_healthy_pairs_few_show_any_difference():
+    """Of 150 pairs of runs of the same thing with 2 % of drift between runs, fewer than 5 % have any significant row."""
+    rng, found = random.Random(11), 0
+    for pair in range(150):
+        runs = [
+            explanations.steps(
+                explanations.HEALTHY, 8, spread=0.05, seed=1000 + 2 * pair + n, level=math.exp(rng.gauss(0, 0.02))
+            )
+            for n in range(2)
+        ]
+        told = [explanations.explanation(steps, run_id=str(n)) for n, steps in enumerate(runs)]
+        found += bool(significant(compare.compare(*told)))
+    assert found <= 7
+
+
+def test_a_planted_fifth_is_found_and_explained():
+    """A step that is 20 % longer because of one tool is found in most of 60 pairs, and then the tool is named in each."""
+    longer = {TOOL: 1 + 0.2 * sum(explanations.HEALTHY.values()) / explanations.HEALTHY[TOOL]}
+    found = named = 0
+    for pair in range(60):
+        a = explanations.steps(explanations.HEALTHY, 8, spread=0.05, seed=5000 + pair)
+        b = explanations.steps(explanations.HEALTHY, 8, spread=0.05, seed=6000 + pair, scale=longer)
+        told = compare.compare(explanations.explanation(a), explanations.explanation(b, run_id="b"))
+        if "step" in significant(told):
+            found += 1
+            named += told.contributions[0].kind == "tool"
+    assert found >= 50
+    assert named == found
+
+
+def test_the_levels_divide_the_error(run):
+    """The step's own probability is doubled, the others' are Holm's, doubled, too: together they stay below the level."""
+    a, b = run(seed=1), run(run_id="b", seed=2, scale={TOOL: 1.3})
+    rows = {row.name: row for row in compare.compare(a, b).rows}
+    assert rows["step"].p == pytest.approx(min(1, 2 * rows["step"].difference.p))
+    rest = [row for name, row in rows.items() if name != "step"]
+    expected = [min(1.0, 2 * p) for p in significance.holm([row.difference.p for row in rest])]
+    assert [row.p for row in rest] == pytest.approx(expected)

@@ -1,0 +1,173 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What was written is read back, from one folder or several, with the processes that wrote it and what was still open."""
+
+import gc
+import json
+import warnings
+
+import pytest
+
+from tests.builders import stories
+from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io.run_files import Extent, Writers
+from verl_otel.analysis.model import Process
+from verl_otel.errors import VerlOtelError
+from verl_otel.model import Resource
+
+
+def whole(folder, kind="traces"):
+    """All of the files of a kind."""
+    return [Extent(path, 0, path.stat().st_size) for path in run_files.find_files([folder], kind)]
+
+
+def spans_of(folder):
+    """The spans of a folder with the processes, and what was wrong."""
+    writers, problems = Writers(), []
+    found = [span for _, spans in run_files.read_spans(whole(folder), writers, problems) for span in spans]
+    return found, writers, problems
+
+
+def test_processes_are_told_apart_by_host_pid_and_instance(story):
+    """The same process id on two hosts is two processes; the files of one process are one."""
+    for host in ("a", "b"):
+        process = story.process("actor_rollout_ref", host=host, pid=1)
+        stories.step(process, 1, 0, 1)
+        process.scalar("x", 5, 1.0)
+    folder = story.write()
+    writers = Writers()
+    for kind, read in (("traces", run_files.read_spans), ("metrics", run_files.read_points)):
+        list(read(whole(folder, kind), writers, []))
+    assert [values["host.name"] for values in writers.resources] == ["a", "b"]
+
+
+def test_what_a_process_says_later_of_itself_is_added(tmp_path):
+    """A process whose first lines do not say yet what the run is, is one process, which says it."""
+    story = stories.Story(tmp_path / "r1")
+    for more in ({}, {"verl__project": "bed"}, {}):
+        stories.step(story.process(pid=7, **more), 1, 0, 1)
+    lines = [json.dumps(each) + "\n" for process in story.processes for each in process.lines()["traces"]]
+    (tmp_path / "traces-trainer-node-1-7.jsonl").write_text("".join(lines))
+    found, writers, _ = spans_of(tmp_path)
+    assert len(found) == 3
+    (values,) = writers.resources
+    assert values["verl.project"] == "bed"
+
+
+def test_a_process_is_shown_by_instance_pid_and_host():
+    """People see who it was and where."""
+    values = {"service.instance.id": "run/with/slashes/agent_loop-3", "process.pid": 77, "host.name": "node-1"}
+    process = Process(Resource(values), 0, ended=True)
+    assert (process.instance, process.label) == ("agent_loop-3", "agent_loop-3 (pid 77 on node-1)")
+
+
+def test_an_extent_holds_the_lines_that_begin_in_it(story):
+    """Cut anywhere, two parts of a file hold each line once."""
+    trainer = story.process()
+    for number in range(5):
+        stories.step(trainer, number, number, number + 1)
+    (path,) = run_files.find_files([story.write()], "traces")
+    data = path.read_bytes()
+    starts = [0, *(place + 1 for place, byte in enumerate(data) if byte == ord("\n"))][:-1]
+    for cut in (0, 1, starts[2] - 1, starts[2], starts[2] + 1, len(data)):
+        parts = [
+            [place for _, place, _ in run_files.read_lines([Extent(path, *each)], [])]
+            for each in ((0, cut), (cut, len(data)))
+        ]
+        assert parts[0] == [place for place in starts if place < cut]
+        if cut in starts:
+            assert parts[0] + parts[1] == starts
+
+
+def test_open_work_is_read_with_its_age(story):
+    """A row of what was open says for how long, its last child, and when that was written."""
+    story.process().still_open("verl.phase.gen", 5, 8, last_child="verl.consume")
+    writers = Writers()
+    (row,) = run_files.read_open([story.write()], writers, [])
+    assert (row.span.name, row.age, row.last_child, row.written_ns) == (
+        "verl.phase.gen",
+        3.0,
+        "verl.consume",
+        stories.at(8),
+    )
+    assert writers.newest == [stories.at(8)]
+
+
+@pytest.mark.parametrize("values", [{"verl.open.age": "old"}, {"verl.open.written": 0.5}, {}])
+def test_open_work_that_does_not_say_its_age_is_read(story, values):
+    """Values of another kind do not stop the reading."""
+    story.process().span("verl.step", 0, None, **{key.replace(".", "__"): value for key, value in values.items()})
+    (row,) = run_files.read_open([story.write()], Writers(), [])
+    assert (row.age, row.written_ns) == (0.0, 0)
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty folder", "a file", "other files"])
+def test_a_folder_without_a_run_is_named(tmp_path, there):
+    """A folder that does not exist or holds no file of ours is named in the error."""
+    folder = tmp_path / "x"
+    if there == "a file":
+        folder.write_text("")
+    elif there != "nothing":
+        folder.mkdir()
+        if there == "other files":
+            (folder / "a.txt").write_text("")
+    with pytest.raises(FileNotFoundError, match=f"^{folder} holds no run: expected traces-"):
+        run_files.check_folders([folder])
+
+
+def test_a_folder_that_is_named_twice_is_read_once(story, tmp_path):
+    """The same folder under two names is one folder."""
+    folder = tmp_path / "r1"
+    story.manifest()
+    assert run_files.check_folders([folder, folder / ".." / "r1"]) == (folder,)
+
+
+@pytest.mark.parametrize("kind", ["traces", "open", "metrics", "record"])
+def test_folders_of_different_runs_are_refused(tmp_path, kind):
+    """Whatever there is of a run says which one it is; folders of one run, and those that do not say, are taken."""
+    folders = []
+    for place, run_id in (("a", "r1"), ("b", "r2"), ("c", "r1")):
+        story = stories.Story(tmp_path / place, run_id)
+        process = story.process(host=place)
+        if kind == "traces":
+            stories.step(process, 1, 0, 1)
+        elif kind == "open":
+            process.still_open("verl.step", 0, 1)
+        elif kind == "metrics":
+            process.scalar("x", 0, 1.0)
+        else:
+            story.manifest()
+        folders.append(story.write())
+    (tmp_path / "d").mkdir()
+    (tmp_path / "d" / "traces-x-y-1.jsonl").write_text("")
+    assert len(run_files.check_folders([folders[0], folders[2], tmp_path / "d"])) == 3
+    with pytest.raises(VerlOtelError, match=r"different runs: .*a \(r1\), .*b \(r2\); compare them with verl-otel"):
+        run_files.check_folders(folders)
+
+
+def test_a_file_that_cannot_be_opened_is_named(tmp_path):
+    """A file that vanished, or may not be read, costs itself and is named."""
+    problems = []
+    assert not list(run_files.read_lines([Extent(tmp_path / "traces-x.jsonl", 0, 9)], problems))
+    assert problems == ["traces-x.jsonl cannot be read (No such file or directory)"]
+
+
+def test_many_damaged_lines_are_named_by_a_few(tmp_path):
+    """Twenty lines on what is damaged are enough."""
+    (tmp_path / "traces-x-y-1.jsonl").write_text("garbage\n" * 100)
+    _, _, problems = spans_of(tmp_path)
+    assert len(problems) == 20
+    assert problems[0].startswith("traces-x-y-1.jsonl line 1 cannot be read")
+    assert problems[18].startswith("traces-x-y-1.jsonl line 19 cannot be read")
+    assert problems[19] == "traces-x-y-1.jsonl: more lines cannot be read"
+
+
+def test_files_are_closed_after_reading(story):
+    """Reading a run leaves no file open."""
+    stories.step(story.process(), 1, 0, 1)
+    folder = story.write()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", ResourceWarning)
+        spans_of(folder)
+        gc.collect()
+    assert not caught

@@ -1,0 +1,239 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Steps and their phases, trajectories and what they spent their time on."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import stories
+from verl_otel.analysis import slice_summary
+from verl_otel.analysis.traces import timeline
+from verl_otel.analysis.traces.timeline import covered
+
+
+@pytest.fixture
+def build():
+    """The steps of a story in the order of time, and its trajectories by trace id."""
+
+    def of(story):
+        traces = stories.traces_of(story.write()).values()
+        roots = [root for trace in traces for root in trace.roots]
+        trajectories = {each.trace_id: each for trace in traces for each in slice_summary.trajectories_of(trace)}
+        steps = [timeline.build_step(root, trajectories) for root in roots if root.span.name == "verl.step"]
+        return sorted(steps, key=lambda step: step.start_ns), trajectories
+
+    return of
+
+
+INTERVALS = st.lists(st.tuples(st.integers(-5, 30), st.integers(-5, 30)), max_size=8)
+
+
+@given(INTERVALS, st.integers(0, 20), st.integers(0, 25))
+def test_covered_counts_each_moment_once(intervals, begin, end):
+    """The covered time equals a count of the moments that lie in at least one span and in the window."""
+    brute = sum(any(first <= moment < last for first, last in intervals) for moment in range(begin, end))
+    assert covered(intervals, begin, end) == brute
+
+
+@given(INTERVALS, INTERVALS)
+def test_covered_grows_and_is_bounded(some, more):
+    """More spans cover no less, never more than the window and never more than both apart."""
+    both = covered(some + more, 0, 20)
+    assert max(covered(some, 0, 20), covered(more, 0, 20)) <= both <= 20
+    assert both <= covered(some, 0, 20) + covered(more, 0, 20)
+
+
+def test_a_step_has_its_phases_with_seconds_and_share(build, story):
+    """Phases of one key are summed up, with their share of the step, in the order in which they began."""
+    trainer = story.process()
+    stories.step(trainer, 3, 0, 20, [("gen", 0, 4), ("update_actor", 5, 10), ("gen", 12, 16)])
+    ((step,), _) = build(story)
+    assert (step.number, step.seconds, step.failed) == (3, 20.0, False)
+    assert [(phase.key, phase.seconds, phase.share) for phase in step.phases] == [
+        ("gen", 8.0, 0.4),
+        ("update_actor", 5.0, 0.25),
+    ]
+    assert step.no_phase == pytest.approx(7.0)
+    assert step.gen_end_ns == stories.at(16)
+
+
+def test_time_in_no_phase_is_what_no_phase_covers(build, story):
+    """Phases that overlap or stick out of the step are not counted twice: the time in no phase is never negative."""
+    stories.step(story.process(), 1, 0, 10, [("gen", -1, 6), ("adv", 2, 8), ("values", 3, 4)])
+    ((step,), _) = build(story)
+    assert step.no_phase == pytest.approx(2.0)
+
+
+def test_a_phase_within_a_phase_is_part_of_it(build, story):
+    """A phase below another phase is no phase of the step."""
+    trainer = story.process()
+    root = stories.step(trainer, 1, 0, 10, [("gen", 0, 8)])
+    (outer,) = (span for span in trainer.spans if span.name == "verl.phase.gen")
+    trainer.span("verl.phase.tokenize", 1, 2, outer)
+    ((step,), _) = build(story)
+    assert [phase.key for phase in step.phases] == ["gen"]
+    assert step.no_phase == pytest.approx(2.0)
+    assert step.trace_id == root.trace_id
+
+
+def test_a_step_knows_the_trajectories_that_it_trained_on(build, story):
+    """The links of all its ``verl.consume`` spans are the step's trajectories, each once, more than 128 too."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    members = [stories.trajectory(agent, 0, 1 + number / 100, index=number) for number in range(150)]
+    stories.trajectory(agent, 0, 9, step=2)
+    stories.step(trainer, 1, 0, 10, [("gen", 0.5, 4)], [*members, members[0]])
+    ((step,), _) = build(story)
+    assert step.trajectories == tuple(member.trace_id for member in members)
+    assert step.gen_start_ns == stories.at(0.5)
+    assert step.rollouts_end_ns == stories.at(2.49)
+    assert step.gen_end_ns == stories.at(4)
+
+
+def test_a_step_that_consumed_outside_of_phases(build, story):
+    """``verl.consume`` directly below the step counts as well; unknown trajectories are kept by their id."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    known, unknown = stories.trajectory(agent, 0, 3), stories.trajectory(agent, 0, 4)
+    agent.spans.remove(unknown)
+    stories.step(trainer, 1, 0, 10, consumed=[known, unknown])
+    ((step,), _) = build(story)
+    assert step.trajectories == (known.trace_id, unknown.trace_id)
+    assert step.rollouts_end_ns == stories.at(3)
+    assert (step.gen_start_ns, step.gen_end_ns) == (0, 0)
+
+
+def test_a_failed_step_and_one_without_number(build, story):
+    """A step that raised is marked; one that does not say its number has none; steps are in the order of time."""
+    trainer = story.process()
+    stories.step(trainer, 2, 20, 30, error__type="ValueError")
+    trainer.span("verl.step", 0, 10, state=stories.STEP)
+    (first, second), _ = build(story)
+    assert (first.number, first.failed) == (None, False)
+    assert (second.number, second.failed) == (2, True)
+
+
+def test_a_trajectory_and_its_parts(build, story):
+    """Parts are LLM by model, tool by name, reward and wait, with calls and the turn of the longest call."""
+    agent = story.process("agent_loop")
+    calls = [("llm", "qwen", 0, 1), ("tool", "search", 1, 4), ("llm", "qwen", 4, 7), ("tool", "search", 7, 8)]
+    facts = {"verl__reward__score": 0.5, "verl__validate": True}
+    root = stories.trajectory(agent, 0, 12, uid="prompt-1", index=3, step=4, calls=calls, reward=(9, 10), **facts)
+    built = build(story)[1][root.trace_id]
+    assert (built.uid, built.rollout_index, built.step, built.score) == ("prompt-1", 3, 4, 0.5)
+    assert (built.seconds, built.validate, built.failed, built.whole, built.label) == (
+        12.0,
+        True,
+        False,
+        True,
+        "prompt-1/3",
+    )
+    parts = {part.kind: part for part in built.parts}
+    assert {kind: (part.name, part.seconds, part.calls, part.turn) for kind, part in parts.items()} == {
+        "llm": ("qwen", 4.0, 2, 2),
+        "tool": ("search", 4.0, 2, 1),
+        "reward": ("", 1.0, 1, None),
+        "wait": ("", pytest.approx(3.0), 0, None),
+    }
+    assert built.parts[-1].kind == "wait"
+
+
+def test_calls_at_the_same_time_are_not_added_up(build, story):
+    """Parallel calls of one tool cost the time in which at least one of them ran; waiting is never negative."""
+    agent = story.process("agent_loop")
+    calls = [("tool", "a", 0, 6), ("tool", "a", 2, 8), ("tool", "b", 4, 12), ("llm", "m", 9, 20)]
+    root = stories.trajectory(agent, 0, 10, calls=calls)
+    parts = {(part.kind, part.name): part.seconds for part in build(story)[1][root.trace_id].parts}
+    assert parts == {("tool", "a"): 8.0, ("tool", "b"): 6.0, ("llm", "m"): 1.0, ("wait", ""): 0.0}
+
+
+def test_parts_of_other_processes_belong_to_the_trajectory(build, story):
+    """The reward that another process computed counts, and the server's side of a call is not counted again."""
+    agent, reward, server = story.process("agent_loop"), story.process("reward"), story.process("llm_server")
+    root = stories.trajectory(agent, 0, 10, calls=[("llm", "m", 1, 4)], server=server)
+    reward.span("verl.reward", 5, 7, root)
+    parts = {part.kind: (part.seconds, part.calls) for part in build(story)[1][root.trace_id].parts}
+    assert parts == {"llm": (3.0, 1), "reward": (2.0, 1), "wait": (5.0, 0)}
+
+
+def test_of_a_trajectory_that_is_not_whole_the_wait_is_unknown(build, story):
+    """Where only the root was kept there are no parts; what was kept beside it counts, and nothing is called waiting."""
+    agent = story.process("agent_loop")
+    bare = stories.trajectory(agent, 0, 10, whole=False)
+    root = stories.trajectory(agent, 0, 10, whole=False, calls=[("llm", "m", 1, 4)])
+    built = build(story)[1]
+    assert built[bare.trace_id].parts == ()
+    assert [(part.kind, part.seconds) for part in built[root.trace_id].parts] == [("llm", 3.0)]
+
+
+def test_a_trace_state_of_somebody_else_does_not_hide_parts(build, story):
+    """Another tracer may put its own entry in front of ours; its children are still parts of the trajectory."""
+    agent, reward = story.process("agent_loop"), story.process("reward")
+    root = stories.trajectory(agent, 0, 10)
+    reward.span("verl.reward", 5, 7, root._replace(trace_state="vendor=1,verl=t"))
+    assert "reward" in {part.kind for part in build(story)[1][root.trace_id].parts}
+
+
+def test_a_failed_trajectory_of_another_kind_of_score(build, story):
+    """A trajectory that failed is marked, and one without score, step or index has none."""
+    agent = story.process("agent_loop")
+    agent.span("verl.trajectory", 0, 1, state=stories.TRAJECTORY, error__type="ToolError", verl__reward__score="high")
+    (built,) = build(story)[1].values()
+    assert (built.failed, built.score, built.step, built.rollout_index, built.uid) == (True, None, None, 0, "")
+
+
+def test_activities_say_what_was_done_where_and_in_which_turn(build, story):
+    """Calls, their servers, tools and rewards are there, with process and turn; what failed is marked."""
+    agent, server, reward = story.process("agent_loop"), story.process("llm_server", 3), story.process("reward")
+    root = stories.trajectory(agent, 0, 9, calls=[("llm", "m", 0, 2), ("tool", "search", 2, 4)], server=server)
+    reward.span("verl.reward", 5, 7, root, error__type="E")
+    found = build(story)[1][root.trace_id].activities
+    assert [(each.kind, each.name, each.instance, each.turn, each.failed) for each in found] == [
+        ("llm", "m", "agent_loop-0", 0, False),
+        ("server", "", "llm_server-3", 0, False),
+        ("tool", "search", "agent_loop-0", 1, False),
+        ("reward", "", "reward-0", None, True),
+    ]
+    assert [(each.start_ns, each.end_ns) for each in found[:2]] == [(stories.at(0), stories.at(2))] * 2
+
+
+def test_a_trajectory_says_tokens_turns_and_how_it_ended(build, story):
+    """What the agent loop wrote onto the root is read; the last finish reason counts."""
+    facts = {
+        "verl__turns": 4, "verl__prompt__tokens": 16, "verl__response__tokens": 91, "verl__outcome": "success",
+        "gen_ai__response__finish_reasons": ("tool_calls", "length"),
+    }  # fmt: skip
+    root = stories.trajectory(story.process("agent_loop"), 0, 9, **facts)
+    built = build(story)[1][root.trace_id]
+    assert (built.turns, built.prompt_tokens, built.response_tokens, built.outcome, built.finish) == (
+        4, 16, 91, "success", "length",
+    )  # fmt: skip
+    assert built.instance == "agent_loop-0"
+
+
+def test_what_was_evicted_was_not_trained_on(build, story):
+    """A link of another type than ``consumed`` does not make a trajectory one of the step's."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    member = stories.trajectory(agent, 0, 3)
+    root = stories.step(trainer, 1, 0, 10, consumed=[member])
+    gone = trainer.span("verl.consume", 9, 9, root, links=[stories.trajectory(agent, 0, 5)])
+    (link,) = gone.links
+    trainer.spans[-1] = gone._replace(links=(link._replace(attributes={"verl.link.type": "evicted"}),))
+    ((step,), _) = build(story)
+    assert (step.trajectories, step.members) == ((member.trace_id,), 1)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
+def test_quantiles_are_of_the_numbers(values):
+    """Each quantile is one of the numbers, and at least its share of them is not larger."""
+    ordered = sorted(values)
+    found = timeline.find_quantiles(ordered)
+    assert found == tuple(sorted(found))
+    assert (found[0], found[-1]) == (ordered[0], ordered[-1])
+    for share, value in zip((0.5, 0.95, 0.99), found[1:4], strict=True):
+        assert sum(each <= value for each in ordered) >= share * len(ordered)
+        assert sum(each < value for each in ordered) < share * len(ordered)
+
+
+def test_of_no_trajectory_there_are_no_quantiles():
+    """A step that trained on nothing has no quantiles."""
+    assert timeline.find_quantiles([]) == ()

@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is typical: the median of the other steps, bounded in memory, careful where little is known."""
+
+from statistics import median
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_otel.analysis.verdicts import thresholds
+from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
+
+DURATIONS = st.lists(st.floats(0, 1e6), min_size=1, max_size=30)
+
+
+@given(DURATIONS)
+def test_a_yardstick_is_median_and_deviation(values):
+    """The median, and the median distance from it."""
+    found = measure(values)
+    assert found.median == median(values)
+    assert found.spread == median([abs(value - found.median) for value in values])
+    assert found.peers == len(values)
+    assert measure([]) is None
+
+
+@given(st.lists(st.floats(0, 100), min_size=3, max_size=20), st.data())
+def test_a_step_is_compared_with_the_others(values, data):
+    """Its own value does not count, nor does the first one, which is slower, where there are others."""
+    typical = Baselines()
+    for step, value in enumerate(values, 1):
+        typical.learn("ref", step, [value])
+    step = data.draw(st.integers(1, len(values)))
+    others = [value for number, value in enumerate(values, 1) if number not in (1, step)]
+    assert typical.of_others("ref", step).median == median(others)
+
+
+def test_the_only_other_one_counts_even_if_it_is_the_first():
+    """With two steps there is nothing better; with one there is nothing."""
+    typical = Baselines()
+    typical.learn("ref", 1, [4.0])
+    assert typical.of_others("ref", 1) is None
+    assert typical.of_others("ref", 2).median == 4.0
+    assert typical.of_others("adv", 2) is None
+
+
+def test_first_times_are_known():
+    """The first step with a kind of thing, and kinds that are not remembered."""
+    typical = Baselines()
+    typical.learn("save", 3, [4.0])
+    assert typical.is_first("save", 3)
+    assert not typical.is_first("save", 4)
+    assert typical.is_first("never seen", 4)
+
+
+def test_the_spread_within_steps_counts():
+    """Medians of steps may be equal while the things differ much."""
+    typical = Baselines()
+    for step in range(5):
+        typical.learn("tool", step, [0.0, 5.0, 10.0])
+    assert typical.of_others("tool", 9).spread == 5.0
+
+
+def test_memory_is_bounded():
+    """Names that are made of ids, and runs without an end: neither is remembered whole."""
+    typical = Baselines()
+    for key in range(3 * thresholds.MAX_KEYS):
+        typical.learn(key, 1, [1.0])
+    for step in range(10 * thresholds.REMEMBERED_STEPS):
+        typical.learn(0, step, [float(step)])
+    assert len(typical._entries) == thresholds.MAX_KEYS
+    assert len(typical._entries[0]) == thresholds.REMEMBERED_STEPS
+    assert typical.of_others(0, -1).median > 9 * thresholds.REMEMBERED_STEPS
+    assert typical.of_others(3 * thresholds.MAX_KEYS - 1, 2) is None
+
+
+def test_few_peers_have_to_be_exceeded_clearly():
+    """Two equal peers have no spread: twice as long and half a second are asked for; many equal peers say more."""
+    few, many = Baseline(1.0, 0.0, 2), Baseline(1.0, 0.0, 20)
+    assert few.allows(1.9, 0.1)
+    assert not few.allows(2.1, 0.1)
+    assert Baseline(0.01, 0.0, 2).allows(0.4, 0.1)
+    assert many.allows(1.05, 0.1)
+    assert not many.allows(1.2, 0.1)
+
+
+@given(st.floats(0, 100), st.floats(0, 10), st.integers(1, 50), st.floats(0, 100), st.floats(0, 5))
+def test_longer_is_never_more_allowed(usual, spread, peers, seconds, floor):
+    """What is too long stays too long when it gets longer; a wider spread allows more."""
+    yard = Baseline(usual, spread, peers)
+    if not yard.allows(seconds, floor):
+        assert not yard.allows(seconds + 1, floor)
+        assert not yard._replace(spread=spread / 2).allows(seconds, floor)
+        assert seconds - usual >= thresholds.SPREADS * spread

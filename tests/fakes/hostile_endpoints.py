@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Servers on the loopback that answer OTLP requests in hostile ways."""
+
+import contextlib
+import functools
+import gzip
+import socket
+import struct
+import threading
+
+OK = b"HTTP/1.1 200 OK\r\n"
+PAUSE = 0.02
+
+
+def endless_continue(connection, stopped):
+    """One ``100 Continue`` after the other, as fast as they are taken."""
+    while not stopped.is_set():
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
+
+
+def slow_continue(connection, stopped):
+    """A ``100 Continue`` within every time-out of a read."""
+    while not stopped.wait(PAUSE):
+        connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n")
+
+
+def endless_early_hints(connection, stopped):
+    """Another interim answer without end."""
+    while not stopped.wait(PAUSE):
+        connection.sendall(b"HTTP/1.1 103 Early Hints\r\nLink: <x>\r\n\r\n")
+
+
+def endless_headers(connection, stopped):
+    """Headers without an end, as fast as they are taken."""
+    connection.sendall(OK)
+    while not stopped.is_set():
+        connection.sendall(b"X-Header: y\r\n" * 100)
+
+
+def slow_headers(connection, stopped):
+    """A header within every time-out of a read."""
+    connection.sendall(OK)
+    while not stopped.wait(PAUSE):
+        connection.sendall(b"X: y\r\n")
+
+
+def endless_header(connection, stopped):
+    """One header without an end."""
+    connection.sendall(OK + b"X: ")
+    while not stopped.is_set():
+        connection.sendall(b"y" * 10_000)
+
+
+def slow_status(connection, stopped):
+    """A status line byte by byte."""
+    for byte in OK * 100:
+        if stopped.wait(PAUSE):
+            return
+        connection.sendall(bytes([byte]))
+
+
+def slow_body(connection, stopped):
+    """A body byte by byte."""
+    connection.sendall(OK + b"Content-Length: 1000000\r\n\r\n")
+    while not stopped.wait(PAUSE):
+        connection.sendall(b"\0")
+
+
+def huge_body(connection, stopped):
+    """A body without an end, as fast as it is taken."""
+    connection.sendall(OK + b"\r\n")
+    while not stopped.is_set():
+        connection.sendall(bytes(100_000))
+
+
+def huge_chunk(connection, stopped):
+    """A chunk of the longest length, and then chunk lines without an end."""
+    connection.sendall(OK + b"Transfer-Encoding: chunked\r\n\r\n" + b"f" * 15 + b"\r\n")
+    while not stopped.is_set():
+        connection.sendall(bytes(100_000))
+
+
+def bad_chunk(connection, stopped):
+    """A chunk whose length is no number."""
+    connection.sendall(OK + b"Transfer-Encoding: chunked\r\n\r\nxyz\r\n")
+
+
+@functools.cache
+def compress(times):
+    """Return 16 MiB of zeros, compressed several times."""
+    body = bytes(16 << 20)
+    for _ in range(times):
+        body = gzip.compress(body)
+    return body
+
+
+def gzip_bomb(connection, stopped):
+    """A compressed body that grows a thousandfold."""
+    body = compress(1)
+    connection.sendall(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+
+
+def nested_gzip(connection, stopped):
+    """A body that was compressed several times."""
+    body = compress(3)
+    encodings = b", ".join([b"gzip"] * 3)
+    connection.sendall(OK + b"Content-Encoding: %s\r\nContent-Length: %d\r\n\r\n" % (encodings, len(body)) + body)
+
+
+def html(connection, stopped):
+    """A page for people."""
+    connection.sendall(OK + b"Content-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>")
+
+
+def reset_in_body(connection, stopped):
+    """A connection that is reset within the body."""
+    connection.sendall(OK + b"Content-Length: 100\r\n\r\nhalf")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def reset_in_status(connection, stopped):
+    """A connection that is reset within the status line."""
+    connection.sendall(b"HTTP/1.")
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+
+
+def http_0_9(connection, stopped):
+    """An answer without status and headers."""
+    connection.sendall(b"thank you\r\n")
+
+
+def noise(connection, stopped):
+    """Every byte there is."""
+    connection.sendall(bytes(range(256)) * 300)
+
+
+def tls_alert(connection, stopped):
+    """The answer of a TLS server to plain HTTP."""
+    connection.sendall(b"\x15\x03\x03\x00\x02\x02\x16")
+
+
+def nothing(connection, stopped):
+    """No answer."""
+    stopped.wait(60)
+
+
+def closes_at_once(connection, stopped):
+    """An end in place of an answer."""
+
+
+def switching_protocols(connection, stopped):
+    """An offer to speak something else."""
+    connection.sendall(b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\n\r\n")
+
+
+def retry_after(value):
+    """Return a server that asks to be tried again later."""
+
+    def answer(connection, stopped):
+        connection.sendall(
+            b"HTTP/1.1 503 Busy\r\nRetry-After: %s\r\nContent-Length: 0\r\n\r\n" % value.encode("latin-1")
+        )
+
+    return answer
+
+
+def redirect(to):
+    """Return a server that sends to another place."""
+
+    def answer(connection, stopped):
+        connection.sendall(
+            b"HTTP/1.1 307 Temporary Redirect\r\nLocation: %s\r\nContent-Length: 0\r\n\r\n" % to.encode("latin-1")
+        )
+
+    return answer
+
+
+REFUSING = (
+    endless_continue,
+    slow_continue,
+    endless_early_hints,
+    endless_headers,
+    slow_headers,
+    endless_header,
+    slow_status,
+    reset_in_status,
+    http_0_9,
+    noise,
+    tls_alert,
+    switching_protocols,
+    nothing,
+    closes_at_once,
+)
+"""Those that never say that they have taken a request."""
+TAKING = (slow_body, huge_body, huge_chunk, bad_chunk, gzip_bomb, nested_gzip, html, reset_in_body)
+"""Those whose status says that they have taken it."""
+RETRY_AFTER = ("99999999999", "-5", "nan", "inf", "-inf", "1e400", "", "Mon, 99 Foo 2026", "0x10", "\xff")
+
+
+class Endpoint:
+    """A server that answers every request so. ``received`` has what the clients sent first."""
+
+    def __init__(self, answer, host="127.0.0.1", reads=True):
+        self._answer, self._reads = answer, reads
+        self._stopped = threading.Event()
+        self._listener = socket.create_server(
+            (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64
+        )
+        self._listener.settimeout(0.1)
+        self._threads = [threading.Thread(target=self._run)]
+        self.received = []
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.port}"
+
+    def __enter__(self):
+        self._threads[0].start()
+        return self
+
+    def __exit__(self, *error):
+        self._stopped.set()
+        for thread in self._threads:
+            thread.join()
+        self._listener.close()
+
+    def _run(self):
+        while not self._stopped.is_set():
+            with contextlib.suppress(TimeoutError):
+                connection, _ = self._listener.accept()
+                self._threads.append(threading.Thread(target=self._serve, args=(connection,)))
+                self._threads[-1].start()
+
+    def _serve(self, connection):
+        with connection, contextlib.suppress(OSError):
+            connection.settimeout(0.5)
+            while not self._stopped.is_set():
+                if self._reads:
+                    part = connection.recv(1 << 20)
+                    self.received.append(part)
+                    if not part:
+                        return
+                self._answer(connection, self._stopped)
+                if self._answer in ONCE:
+                    return
+
+
+ONCE = {closes_at_once, reset_in_body, reset_in_status, http_0_9, noise, tls_alert}
+"""Those after which the connection ends."""

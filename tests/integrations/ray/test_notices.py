@@ -1,0 +1,169 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Notes in Ray's store: written beside the training, never waited for, gone at the end. Ray is a stand-in here."""
+
+import json
+import os
+import sys
+import threading
+import time
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from verl_otel import config
+from verl_otel.integrations.ray import cluster_store, target_registry
+
+
+@pytest.fixture
+def ray(monkeypatch):
+    """A Ray that is connected and keeps its store in a dict; ``gate`` closed: the store does not answer."""
+    fake, experimental, kv = (
+        ModuleType("ray"),
+        ModuleType("ray.experimental"),
+        ModuleType("ray.experimental.internal_kv"),
+    )
+    fake.store, fake.writes, fake.gate, fake.connected = {}, [], threading.Event(), True
+    fake.gate.set()
+
+    def put(key, value, overwrite, namespace):
+        assert fake.gate.wait(20)
+        fake.writes.append(key)
+        fake.store[namespace, key] = value
+
+    def delete(key, del_by_prefix, namespace):
+        assert fake.gate.wait(20)
+        for known in [each for each in fake.store if each[1] == key or (del_by_prefix and each[1].startswith(key))]:
+            del fake.store[known]
+
+    kv._internal_kv_put, kv._internal_kv_del = put, delete
+    experimental.internal_kv = kv
+    fake.is_initialized = lambda: fake.connected
+    fake.util = SimpleNamespace(get_node_ip_address=lambda: "[fd00::7]")
+    fake.get_runtime_context = lambda: SimpleNamespace(
+        get_node_id=lambda: "n1", get_job_id=lambda: "j1", get_worker_id=lambda: "w1"
+    )
+    fake._private = SimpleNamespace(worker=SimpleNamespace(WORKER_MODE=1, global_worker=SimpleNamespace(mode=1)))
+    for module in (fake, experimental, kv):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    yield fake
+    fake.gate.set()
+
+
+@pytest.fixture
+def board(wait_for):
+    """A board of this process; its thread has ended at the end of the test."""
+    made = target_registry.TargetRegistry()
+    yield made
+    wait_for(lambda: made._writer is None)
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return config.load({}, run_dir=tmp_path, run_id="r1")
+
+
+def entry(instance="r1/trainer-0", address="a:1"):
+    return {"targets": [address], "labels": {"instance": instance}}
+
+
+def test_a_note_says_what_and_where(ray, board, settings, wait_for):
+    """One note per process: its entries, the folder of its files, and who tells whether it lives."""
+    board.add(settings, [entry()])
+    board.add(settings, [entry("r1/llm_server-0", "b:1")])
+    wait_for(lambda: board._writer is None)
+    ((key, value),) = ray.store.items()
+    assert key == (b"verl_otel", b"targets/r1/w1")
+    assert json.loads(value) == {
+        "entries": [entry(), entry("r1/llm_server-0", "b:1")],
+        "folder": str(settings.run_path),
+        "node": "n1",
+        "job": "j1",
+        "worker": "w1",
+        "driver": False,
+    }
+
+
+def test_a_store_that_does_not_answer_keeps_nobody_waiting(ray, board, settings, wait_for):
+    """Changes return at once while Ray's head is away; when it is back the last state is written, not each one."""
+    ray.gate.clear()
+    begin = time.monotonic()
+    for number in range(50):
+        board.add(settings, [entry(address=f"a:{number}")])
+    assert time.monotonic() - begin < 1
+    ray.gate.set()
+    wait_for(lambda: board._writer is None)
+    (value,) = ray.store.values()
+    assert json.loads(value)["entries"] == [entry(address="a:49")]
+    assert len(ray.writes) <= 3
+
+
+def test_what_was_said_before_there_was_a_cluster_is_told_later(ray, board, settings, wait_for):
+    """Without a cluster nothing is written; publishing after the start of one writes what is known."""
+    ray.connected = False
+    board.add(settings, [entry()])
+    assert board._writer is None
+    assert board.address() == ""
+    ray.connected = True
+    assert board.address() == "fd00::7"
+    board.publish()
+    wait_for(lambda: ray.store)
+
+
+def test_a_note_goes_with_its_process(ray, board, settings, wait_for):
+    """A process that ends in order takes its note away; one that has none asks nothing of the store."""
+    board.remove(settings)
+    board.add(settings, [entry()])
+    wait_for(lambda: ray.store)
+    board.remove(settings)
+    wait_for(lambda: not ray.store)
+    assert len(ray.writes) == 1
+
+
+def test_the_end_of_a_run_deletes_all_of_its_notes(ray, board, settings):
+    """The notes of all processes of the run are gone when `end` returns; those of a run with a longer name stay."""
+    for key in (b"targets/r1/w1", b"targets/r1/w2", b"targets/r10/w1"):
+        ray.store[cluster_store.NAMESPACE, key] = b"{}"
+    board.end(settings)
+    assert list(ray.store) == [(cluster_store.NAMESPACE, b"targets/r10/w1")]
+
+
+def test_the_end_of_a_run_does_not_wait_for_long(ray, board, settings, monkeypatch):
+    """A store that does not answer costs the end of a run its time-out and no more."""
+    monkeypatch.setattr(target_registry, "END_TIMEOUT", 0.2)
+    ray.gate.clear()
+    begin = time.monotonic()
+    board.end(settings)
+    assert 0.1 < time.monotonic() - begin < 5
+    ray.gate.set()
+
+
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
+def test_a_forked_child_leaves_the_store_alone(ray, board, settings):
+    """A forked child has none of the threads that Ray's client needs: a call would never return."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        board.add(settings, [entry()])
+        board.remove(settings)
+        board.end(settings)
+        os.write(writer, b"idle" if board._writer is None and not ray.writes else b"busy")
+        os._exit(0)
+    os.close(writer)
+    assert os.read(reader, 4) == b"idle"
+    os.close(reader)
+    os.waitpid(pid, 0)
+
+
+def test_a_failure_of_the_store_is_ours_alone(ray, board, settings, swallow, caplog, wait_for):
+    """What the store raises is one line in the log."""
+
+    def fail(*_, **__):
+        raise RuntimeError("GCS is gone")
+
+    sys.modules["ray.experimental.internal_kv"]._internal_kv_put = fail
+    board.add(settings, [entry()])
+    wait_for(lambda: board._writer is None)
+    board.add(settings, [entry()])
+    wait_for(lambda: board._writer is None)
+    assert caplog.text.count("GCS is gone") == 1

@@ -1,0 +1,102 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The names of tools and agents: a model and data write them, and verl looks whether it knows them after our hooks."""
+
+import json
+import sys
+from types import ModuleType, SimpleNamespace
+
+import pytest
+
+from verl_otel.integrations.patch import wrap_method
+from verl_otel.integrations.verl import agent_loop
+
+INVENTED = ["Jane Doe, 12 Main Street", "x" * 5000, 'a\nb{c="d"}', "", None, 7, ["calculator"], "\ud800"]
+
+
+class Loop:
+    """``ToolAgentLoop`` as far as it matters here, by the words of verl 0.8 and 0.9."""
+
+    def __init__(self, tools):
+        self.tools = tools
+
+    async def _call_tool(self, tool_call, tools_kwargs, agent_data):
+        active = getattr(agent_data, "_active_tools", self.tools)
+        if not isinstance(tool_call.name, str) or tool_call.name not in active:
+            return SimpleNamespace(text=f"Unknown function '{tool_call.name}'. Available tools: []"), 0.0, {}
+        return SimpleNamespace(text="4"), 0.0, {}
+
+
+class LoopBefore08(Loop):
+    """The same by the words of verl 0.7, where a sample has no tools of its own."""
+
+    async def _call_tool(self, tool_call, tools_kwargs, agent_data):
+        try:
+            self.tools[tool_call.name]
+        except Exception as error:
+            return SimpleNamespace(text=f"Error when executing tool: {error}"), 0.0, {}
+        return SimpleNamespace(text="4"), 0.0, {}
+
+
+@pytest.fixture(params=[Loop, LoopBefore08], ids=["verl 0.8 and later", "verl 0.7"])
+def loop(request):
+    """Return a loop with our hook, as verl's tools make it."""
+    kind = type("ToolAgentLoop", (request.param,), dict(vars(request.param)))
+    wrap_method(kind, "_call_tool", agent_loop._begin_tool, agent_loop._finish_tool)
+    return kind({"calculator": object()})
+
+
+def everything(recorded):
+    """Return all that is recorded, as text."""
+    return json.dumps([recorded.spans, recorded.points], default=str, ensure_ascii=False)
+
+
+async def test_a_known_tool_is_named(recorded, loop):
+    """A tool that the loop has gives its name to span and label."""
+    await loop._call_tool(SimpleNamespace(name="calculator", arguments="{}"), {}, SimpleNamespace())
+    span = recorded.span("execute_tool calculator")
+    assert span.attributes["verl.outcome"] == "success"
+    assert recorded.value("verl.tool.call.duration", gen_ai_tool_name="calculator") == 1
+
+
+@pytest.mark.parametrize("name", INVENTED)
+async def test_what_a_model_invents_is_not_recorded(recorded, loop, name):
+    """A tool that the loop does not have is ``_OTHER``, and the text of the model is nowhere."""
+    await loop._call_tool(SimpleNamespace(name=name, arguments="{}"), {}, SimpleNamespace())
+    span = recorded.span("execute_tool _OTHER")
+    assert span.attributes["gen_ai.tool.name"] == "_OTHER"
+    assert span.attributes["verl.outcome"] == "unknown_tool"
+    assert recorded.value("verl.tool.call.duration", gen_ai_tool_name="_OTHER", error_type="unknown_tool") == 1
+    if isinstance(name, str) and name:
+        assert name[:20] not in everything(recorded)
+    assert recorded.spans == [span]
+
+
+async def test_invented_names_make_one_series(recorded, loop):
+    """However many tools a model invents, there is one series of them."""
+    for number in range(50):
+        await loop._call_tool(SimpleNamespace(name=f"tool_{number}", arguments="{}"), {}, SimpleNamespace())
+    points = [point for point in recorded.points if point.instrument.name == "verl.tool.call.duration"]
+    assert {dict(point.labels)["gen_ai.tool.name"] for point in points if point.value.samples} == {"_OTHER"}
+
+
+async def test_a_tool_that_a_sample_does_not_have_is_unknown(recorded):
+    """Where a sample has a selection of the loop's tools, only these are known."""
+    kind = type("ToolAgentLoop", (Loop,), dict(vars(Loop)))
+    wrap_method(kind, "_call_tool", agent_loop._begin_tool, agent_loop._finish_tool)
+    call = SimpleNamespace(name="calculator", arguments="{}")
+    await kind({"calculator": 1})._call_tool(call, {}, SimpleNamespace(_active_tools={}))
+    assert recorded.span("execute_tool _OTHER")
+
+
+@pytest.mark.parametrize(("name", "shown"), [("tool_agent", "tool_agent"), ("Jane Doe", "_OTHER"), (["x"], "_OTHER")])
+def test_only_registered_agents_are_named(recorded, monkeypatch, name, shown):
+    """The data choose the agent loop by its name; one that verl does not know is ``_OTHER``."""
+    module = ModuleType(agent_loop._LOOP)
+    module._agent_loop_registry = {"tool_agent": {}}
+    monkeypatch.setitem(sys.modules, agent_loop._LOOP, module)
+    with agent_loop._begin_trajectory(None, ({}, {}), {"agent_name": name, "data_source": "x" * 5000}):
+        pass
+    span = recorded.span("verl.trajectory")
+    assert span.attributes["verl.agent"] == shown
+    assert len(span.attributes["verl.data.source"]) <= 256

@@ -1,0 +1,285 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lineage: tags lead from a batch to its trajectories, and are gone before verl looks at the batch."""
+
+import math
+import types
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import verl_otel
+from verl_otel._internal.quantiles import quantile
+from verl_otel.integrations.verl import lineage
+from verl_otel.integrations.verl.lineage import TAG
+from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.model import REMOTE
+from verl_otel.testing import capture
+
+SCORES = st.floats(-1e6, 1e6, allow_nan=False)
+ORIGINS = st.builds(
+    Origin,
+    st.integers(1, 2**128 - 1),
+    st.integers(1, 2**64 - 1),
+    st.floats(0, 1e7).map(lambda value: round(value, 6)),
+    st.one_of(st.none(), st.floats(allow_nan=False)),
+    st.text(max_size=20),
+    st.text(max_size=20),
+    st.one_of(st.none(), st.integers(0, 10**6)),
+    st.dictionaries(st.text(max_size=10), st.floats(allow_nan=False), max_size=4),
+)
+
+
+def tags(*origins, **more):
+    """One tag for each origin, with something of verl's own in it."""
+    return [{TAG: origin.encode(), "seq_len": 7, **more} for origin in origins]
+
+
+def origin(number, *, seconds=1.0, score=None, source="", version=None):
+    return Origin(0xA000 + number, 0xB000 + number, seconds, score, source, "", version)
+
+
+def consume(batch, *, step, training):
+    """Do what the replay buffer's hook does."""
+    origins = lineage.take_tags(batch)
+    if training:
+        lineage.consume(origins, step=step)
+
+
+def consumed(recorded):
+    return [span for span in recorded.spans if span.name == "verl.consume"]
+
+
+@given(ORIGINS)
+def test_decoding_inverts_encoding(made):
+    """A tag says again what was put into it, whatever the data source is called."""
+    assert Origin.decode(made.encode()) == made
+
+
+@given(st.text(max_size=60))
+def test_a_tag_that_is_not_ours_is_a_value_error(text):
+    """Any other text is decoded to an origin or refused with ValueError."""
+    try:
+        made = Origin.decode(text)
+    except ValueError:
+        return
+    assert isinstance(made.trace_id, int)
+
+
+def test_our_tags_are_taken_out_and_others_stay(recorded):
+    """After consume no tag of ours is left, in a training batch or another one, and verl's own are untouched."""
+    for training in (True, False):
+        batch = tags(*(origin(number) for number in range(3)), uid="x")
+        batch.append({"seq_len": 3})
+        consume(batch, step=1, training=training)
+        assert batch == [{"seq_len": 7, "uid": "x"}] * 3 + [{"seq_len": 3}]
+
+
+def test_tags_are_taken_out_while_telemetry_is_off():
+    """A batch that was tagged elsewhere is cleaned although this process records nothing."""
+    batch = tags(origin(1))
+    consume(batch, step=1, training=True)
+    assert batch == [{"seq_len": 7}]
+
+
+def test_each_trajectory_is_linked_once(recorded):
+    """Padding rows and further outputs of one trajectory are one link, to its root in another process."""
+    origins = [origin(number) for number in (1, 2, 1, 3, 2, 1)]
+    consume(tags(*origins), step=1, training=True)
+    (span,) = consumed(recorded)
+    assert [(link.trace_id, link.span_id) for link in span.links] == [
+        (0xA001, 0xB001),
+        (0xA002, 0xB002),
+        (0xA003, 0xB003),
+    ]
+    assert all(link.attributes == {"verl.link.type": "consumed"} and link.flags == REMOTE for link in span.links)
+    assert span.attributes["verl.samples"] == 3
+
+
+@pytest.mark.parametrize(("count", "parts"), [(1, [1]), (128, [128]), (129, [128, 1]), (300, [128, 128, 44])])
+def test_a_span_has_at_most_128_links(recorded, count, parts):
+    """More trajectories than OpenTelemetry keeps links are spread over several spans, none is lost."""
+    consume(tags(*(origin(number) for number in range(count))), step=1, training=True)
+    found = consumed(recorded)
+    assert [len(span.links) for span in found] == parts
+    assert len({link.trace_id for span in found for link in span.links}) == count
+
+
+def test_validation_batches_are_not_linked(recorded):
+    """A validation batch makes no span and no score."""
+    consume(tags(origin(1, score=1.0)), step=1, training=False)
+    assert not recorded.spans
+    assert not [point for point in recorded.points if point.instrument.name.startswith("verl.reward.score")]
+
+
+def test_the_step_names_its_slowest_trajectory(recorded):
+    """The step's attributes say which of its trajectories took longest, over all batches."""
+    with verl_otel.step(1):
+        consume(tags(origin(1, seconds=5.0), origin(2, seconds=7.0)), step=1, training=True)
+        consume(tags(origin(3, seconds=6.0)), step=1, training=True)
+    step = recorded.span("verl.step")
+    assert step.attributes["verl.slowest.trace_id"] == f"{0xA002:032x}"
+    assert step.attributes["verl.slowest.duration"] == 7.0
+    assert {span.parent_id for span in consumed(recorded)} == {step.span_id}
+
+
+def test_staleness_is_the_distance_of_versions(recorded):
+    """Each trajectory's model version is compared with the step's, once; never below 0."""
+    batch = tags(origin(1, version=3), origin(1, version=3), origin(2, version=9), origin(4))
+    consume(batch, step=6, training=True)
+    (point,) = [point for point in recorded.points if point.instrument.name == "verl.rollout.staleness"]
+    assert (point.value.samples, point.value.total, point.value.minimum) == (2, 2.0, 0.0)
+
+
+SOURCES = st.dictionaries(st.sampled_from(["", "a", "b|c"]), st.lists(SCORES, min_size=1, max_size=40), min_size=1)
+
+
+@given(SOURCES)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
+def test_scores_are_summed_up_as_numpy_does(by_source):
+    """Mean, deviation, extremes and percentiles of each data source equal numpy's."""
+    origins = [
+        origin(1000 * place + number, score=score, source=source)
+        for place, (source, scores) in enumerate(by_source.items())
+        for number, score in enumerate(scores)
+    ]
+    with capture() as recorded:
+        consume(tags(*origins), step=1, training=True)
+        for source, scores in by_source.items():
+            labels = (("verl.data.source", source),) if source else ()
+            found = {
+                point.instrument.name.rpartition(".")[2]: point.value
+                for point in recorded.points
+                if point.labels == labels
+            }
+            expected = {
+                "mean": np.mean(scores),
+                "stddev": np.std(scores),
+                "min": np.min(scores),
+                "max": np.max(scores),
+                **{f"p{share}": np.percentile(scores, share) for share in (10, 50, 90)},
+            }
+            for name, value in expected.items():
+                assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-6), name
+
+
+@given(st.lists(SCORES, min_size=1, max_size=50).map(sorted), st.floats(0, 1))
+def test_quantiles_lie_between_their_neighbours(ordered, share):
+    """A quantile lies within the values and grows with its share."""
+    value = quantile(ordered, share)
+    assert ordered[0] <= value <= ordered[-1] or math.isclose(value, ordered[-1], rel_tol=1e-9)
+    assert quantile(ordered, 0) == ordered[0]
+    assert quantile(ordered, 1) == ordered[-1]
+
+
+def test_scores_that_are_missing_are_left_out(recorded):
+    """Trajectories without a score, or with NaN, do not spoil the scores of the others."""
+    scores = [1.0, None, float("nan"), 3.0]
+    consume(tags(*(origin(number, score=score) for number, score in enumerate(scores))), step=1, training=True)
+    assert recorded.value("verl.reward.score.mean") == 2.0
+    assert len(consumed(recorded)[0].links) == 4
+
+
+def test_an_infinite_score_spoils_its_own_source_only(recorded):
+    """A score of minus infinity keeps no other data source from its sums."""
+    batch = tags(
+        origin(1, score=float("-inf"), source="a"), origin(2, score=1.0, source="a"), origin(3, score=2.0, source="b")
+    )
+    consume(batch, step=1, training=True)
+    assert recorded.value("verl.reward.score.mean", verl_data_source="b") == 2.0
+    assert recorded.value("verl.reward.score.mean", verl_data_source="a") == float("-inf")
+
+
+@pytest.mark.parametrize("damaged", ["another version", "", 7])
+def test_a_damaged_tag_costs_itself_only(recorded, damaged):
+    """A tag that cannot be read, of another version for example, is taken out, and the others are linked."""
+    batch = tags(origin(1), origin(2))
+    batch.insert(0, {TAG: damaged, "seq_len": 7})
+    consume(batch, step=1, training=True)
+    assert not [tag for tag in batch if TAG in tag]
+    assert len(consumed(recorded)[0].links) == 2
+
+
+def test_the_step_names_the_uid_of_its_slowest_trajectory(recorded, drive):
+    """The step's attributes hold the uid of its slowest trajectory, not only its trace id."""
+    batch = [{}]
+
+    async def put(*, tags):
+        pass
+
+    with verl_otel.trajectory("prompt-7", 0):
+        drive(lineage._wrap_put(put)(tags=batch))
+    with verl_otel.step(1):
+        consume(batch, step=1, training=True)
+    assert recorded.span("verl.step").attributes["verl.slowest.uid"] == "prompt-7"
+
+
+def buffer_of(result):
+    """A replay buffer as verl has it, whose batches are made up."""
+
+    class ReplayBuffer:
+        def sample(self, global_steps, partition_id, batch_size):
+            """Verl's words."""
+            return result
+
+    return ReplayBuffer()
+
+
+@pytest.mark.parametrize(("partition", "links"), [("train", 2), ("val", 0)])
+def test_a_watched_buffer_hands_out_clean_batches(recorded, partition, links):
+    """What a buffer hands out is the very same object, without our tags, linked where it is for training."""
+    batch = types.SimpleNamespace(tags=tags(origin(1), origin(2)))
+    buffer = buffer_of((batch, {"metric": 1}))
+    lineage.watch(buffer)
+    lineage.watch(buffer)
+    result = buffer.sample(global_steps=3, partition_id=partition, batch_size=2)
+    assert result == (batch, {"metric": 1})
+    assert batch.tags == [{"seq_len": 7}] * 2
+    assert sum(len(span.links) for span in consumed(recorded)) == links
+    assert buffer.sample.__doc__ == type(buffer).sample.__doc__
+
+
+def test_a_batch_alone_and_arguments_by_position(recorded):
+    """A sampler of the user that returns the batch alone, called by position, is watched, too."""
+    batch = types.SimpleNamespace(tags=tags(origin(1, version=1)))
+    buffer = buffer_of(batch)
+    lineage.watch(buffer)
+    assert buffer.sample(3, "train", 1) is batch
+    assert recorded.value("verl.rollout.staleness") == 1
+
+
+@pytest.mark.parametrize("result", [None, (None, {}), types.SimpleNamespace(), types.SimpleNamespace(tags=None)])
+def test_a_buffer_that_hands_out_something_else(recorded, swallow, result):
+    """Whatever a sampler returns arrives unchanged."""
+    buffer = buffer_of(result)
+    lineage.watch(buffer)
+    assert buffer.sample(3, "train", 1) is result
+
+
+def test_samples_are_tagged_with_their_trajectory(recorded, drive):
+    """What an agent loop puts carries its trajectory's ids, length, score and source; outside of one nothing is added."""
+    seen = []
+
+    async def async_kv_batch_put(*, keys, tags):
+        seen.append(tags)
+        return "put"
+
+    put = lineage._wrap_put(async_kv_batch_put)
+
+    async def work():
+        assert await put(keys=["a"], tags=[{"x": 1}]) == "put"
+        with verl_otel.trajectory("u", 0) as span:
+            span.set_attribute("verl.reward.score", 0.5)
+            span.set_attribute("verl.data.source", "math")
+            assert await put(keys=["a", "b"], tags=[{"x": 1}, {"x": 2}]) == "put"
+
+    drive(work())
+    assert seen[0] == [{"x": 1}]
+    one, other = (Origin.decode(tag.pop(TAG)) for tag in seen[1])
+    assert seen[1] == [{"x": 1}, {"x": 2}]
+    assert one == other
+    root = recorded.span("verl.trajectory")
+    assert (one.trace_id, one.span_id, one.score, one.source) == (root.trace_id, root.span_id, 0.5, "math")
+    assert 0 < one.seconds < 10

@@ -1,0 +1,273 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Engines become targets of the run, and the user's ``prometheus.yml`` stays as it is."""
+
+import json
+from types import SimpleNamespace
+
+import pytest
+
+import verl_otel
+from verl_otel.integrations import patch
+from verl_otel.integrations.verl import prometheus
+from verl_otel.session import prometheus_targets
+
+REPLICA = """
+class RolloutReplica:
+    def __init__(self, replica_rank, config, model_config, is_reward_model=False, is_teacher_model=False, name_suffix=""):
+        self.replica_rank, self.config, self.model_config = replica_rank, config, model_config
+        self.is_reward_model, self.is_teacher_model = is_reward_model, is_teacher_model
+        self.name_suffix = f"_{name_suffix}" if name_suffix else ""
+        self._server_address = None
+
+    async def init_hybrid(self, worker_group):
+        await self.launch_servers()
+        return "hybrid"
+
+    async def init_hybrid_colocated(self, worker_group, resource_pool):
+        await self.launch_servers()
+
+    async def init_colocated(self, resource_pool):
+        await self.launch_servers()
+
+    async def init_standalone(self):
+        await self.launch_servers()
+"""
+UTILS = """
+written = []
+
+def update_prometheus_config(config, server_addresses, rollout_name=None):
+    written.append(server_addresses)
+    return "verl's"
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    """Start a session of run r1 that writes below the test's folder."""
+
+    def begin(**settings):
+        verl_otel.init(run_dir=tmp_path, run_id="r1", **{"exporters": "file", **settings})
+
+    yield begin
+    verl_otel.shutdown()
+
+
+@pytest.fixture
+def replica(loaded):
+    """Make a replica of a user's own class below verl's patched base class."""
+    module = loaded(REPLICA)
+    prometheus._patch_replica(module)
+
+    class Replica(module.RolloutReplica):
+        async def launch_servers(self):
+            self._server_address = f"10.0.0.7:{8000 + self.replica_rank}"
+
+    def make(rank=0, engine="vllm", metrics=False, **flags):
+        config = SimpleNamespace(name=engine, prometheus=SimpleNamespace(enable=metrics))
+        return Replica(rank, config, SimpleNamespace(path="/models/Qwen/Qwen3-8B/"), **flags)
+
+    return make
+
+
+def entries(tmp_path):
+    """The labels in the run's file by address, without the meta data."""
+    found = prometheus_targets.read_targets(tmp_path / "targets" / "r1.json")
+    return {
+        entry["targets"][0]: {key: value for key, value in entry["labels"].items() if not key.startswith("__")}
+        for entry in found
+    }
+
+
+async def test_a_replica_that_was_started_is_a_target(start, replica, tmp_path):
+    """The engine is listed with the labels of the contract and what tells engines apart; the caller gets verl's result."""
+    start()
+    assert await replica(1).init_hybrid(None) == "hybrid"
+    assert entries(tmp_path) == {
+        "10.0.0.7:8001": {
+            "job": "verl",
+            "instance": "r1/llm_server-1-vllm",
+            "verl_role": "llm_server",
+            "verl_run_id": "r1",
+            "verl_replica_rank": "1",
+            "verl_engine": "vllm",
+            "verl_model": "Qwen3-8B",
+        }
+    }
+
+
+async def test_reward_and_teacher_replicas_have_roles_of_their_own(start, replica, tmp_path):
+    """Replicas of rank 0 of every kind stand side by side, each teacher by its key; none takes another's place."""
+    start()
+    await replica(0).init_standalone()
+    await replica(1, is_reward_model=True).init_colocated(None)
+    await replica(2, is_teacher_model=True, name_suffix="math").init_colocated(None)
+    found = {labels["instance"]: labels["verl_role"] for labels in entries(tmp_path).values()}
+    assert found == {
+        "r1/llm_server-0-vllm": "llm_server",
+        "r1/reward-1-vllm": "reward",
+        "r1/teacher_math-2-vllm": "teacher",
+    }
+
+
+async def test_a_replica_that_is_started_again_replaces_itself(start, replica, tmp_path):
+    """A new port at the next launch: the old address is gone, the other replica stays."""
+    start()
+    one, other = replica(0), replica(1)
+    await one.init_standalone()
+    await other.init_standalone()
+    one.launch_servers = lambda: move(one)
+
+    async def move(each):
+        each._server_address = "10.0.0.8:9000"
+
+    await one.init_standalone()
+    assert sorted(entries(tmp_path)) == ["10.0.0.7:8001", "10.0.0.8:9000"]
+
+
+async def test_every_engine_of_a_replica_that_decodes_elsewhere_is_a_target(start, replica, tmp_path):
+    """With prefill and decode apart, each decoding server is listed too, an IPv6 address in brackets."""
+    start()
+    made = replica(0)
+
+    def server(address, port):
+        async def answer():
+            return address, port
+
+        return SimpleNamespace(get_server_address=SimpleNamespace(remote=answer))
+
+    made._decode_servers = [server("10.0.0.9", 1), server("fd00::1", 2)]
+    await made.init_standalone()
+    assert {address: labels["instance"] for address, labels in entries(tmp_path).items()} == {
+        "10.0.0.7:8000": "r1/llm_server-0-vllm",
+        "10.0.0.9:1": "r1/llm_server-0-vllm-decode-0",
+        "[fd00::1]:2": "r1/llm_server-0-vllm-decode-1",
+    }
+
+
+@pytest.mark.parametrize(
+    ("engine", "metrics", "listed"),
+    [("sglang", False, 0), ("sglang", True, 1), ("trtllm", True, 0), ("mine", False, 1)],
+)
+async def test_an_engine_without_readable_metrics_is_no_target(start, replica, tmp_path, engine, metrics, listed):
+    """SGLang has metrics only if verl asks for them and TensorRT-LLM none that Prometheus reads: they would be down for ever."""
+    start()
+    await replica(0, engine=engine, metrics=metrics).init_standalone()
+    assert len(entries(tmp_path)) == listed
+
+
+async def test_nothing_is_written_while_off_or_without_exporters(start, replica, tmp_path):
+    """Without a session, and with no exporter, starting a replica leaves no file."""
+    await replica(0).init_standalone()
+    start(exporters="none")
+    await replica(0).init_standalone()
+    assert not (tmp_path / "targets").exists()
+
+
+async def test_a_failure_of_ours_does_not_reach_the_launch(start, replica, swallow, caplog):
+    """A replica that is not what we expect is launched as ever, and one line says that it is no target."""
+    start()
+    made = replica(0)
+    del made.config
+    assert await made.init_hybrid(None) == "hybrid"
+    assert "engine targets" in caplog.text
+
+
+async def test_a_failure_of_the_launch_is_the_callers(start, replica, tmp_path):
+    """What a launch raises is raised, and nothing is listed."""
+    start()
+    made = replica(0)
+
+    async def broken():
+        raise RuntimeError("no GPU")
+
+    made.launch_servers = broken
+    with pytest.raises(RuntimeError, match="no GPU"):
+        await made.init_standalone()
+    assert entries(tmp_path) == {}
+
+
+async def test_the_end_of_the_process_takes_its_engines_away(start, replica, tmp_path):
+    """Engines leave with the process that started them, also where it serves no metrics itself."""
+    start()
+    await replica(0).init_standalone()
+    verl_otel.shutdown()
+    assert not (tmp_path / "targets" / "r1.json").exists()
+
+
+@pytest.fixture
+def utils(loaded):
+    """The module with verl's function that writes, and one that has imported it by name before we came."""
+    module = loaded(UTILS)
+    early = loaded(f"from {module.__name__} import update_prometheus_config")
+    prometheus._patch_update(module)
+    late = loaded(f"from {module.__name__} import update_prometheus_config")
+    return SimpleNamespace(utils=module, early=early, late=late)
+
+
+@pytest.mark.parametrize("caller", ["utils", "early", "late"])
+def test_prometheus_yml_is_not_written(start, utils, caller, tmp_path, caplog):
+    """Whoever calls verl's function, by whatever name: nothing is written, the engines are listed, one line says what to do."""
+    start()
+    update = getattr(utils, caller).update_prometheus_config
+    config = SimpleNamespace(file="/tmp/prometheus.yml", port=9090)
+    assert update(config, ["10.0.0.1:1", "10.0.0.2:2"], "vllm") is None
+    update(config, server_addresses=["10.0.0.1:1", "10.0.0.2:2"], rollout_name="vllm")
+    assert utils.utils.written == []
+    assert set(entries(tmp_path)) == {"10.0.0.1:1", "10.0.0.2:2"}
+    (line,) = [each.getMessage() for each in caplog.records if "prometheus.yml" in each.getMessage()]
+    assert f"file_sd_configs: [{{files: ['{tmp_path}/targets/*.json']}}]" in line
+    assert "\n" not in line
+
+
+async def test_known_replicas_keep_their_labels(start, replica, utils, tmp_path):
+    """The addresses that verl hands over again are those of its replicas: they stay listed once, with rank and role."""
+    start()
+    await replica(3).init_standalone()
+    utils.utils.update_prometheus_config(None, ["10.0.0.7:8003"], "vllm")
+    assert entries(tmp_path)["10.0.0.7:8003"]["verl_replica_rank"] == "3"
+
+
+def test_verl_writes_where_the_user_wants_it(start, utils):
+    """With VERL_OTEL_KEEP_PROMETHEUS_YML=0, and while nothing is recorded, verl's own function runs."""
+    assert utils.late.update_prometheus_config(None, ["a:1"]) == "verl's"
+    start(keep_prometheus_yml="0")
+    assert utils.late.update_prometheus_config(None, ["b:1"], rollout_name="vllm") == "verl's"
+    assert utils.utils.written == [["a:1"], ["b:1"]]
+
+
+def test_everything_is_put_back(utils):
+    """Undone, the module and those that had imported the function early have verl's again."""
+    assert getattr(utils.early.update_prometheus_config, patch.PATCHED)
+    patch.undo_all()
+    assert not hasattr(utils.utils.update_prometheus_config, patch.PATCHED)
+    assert utils.early.update_prometheus_config is utils.utils.update_prometheus_config
+
+
+REAL = """
+import importlib, json, sys
+from verl_otel.integrations.patch import PATCHED
+if sys.argv[1] == "late":
+    import verl.workers.rollout.llm_server
+    from verl_otel import integrations
+    integrations.install()
+names = ["verl.workers.rollout.utils", "verl.workers.rollout.llm_server", "verl.trainer.ppo.v1.trainer_separate_async",
+         "verl.experimental.fully_async_policy.fully_async_rollouter"]
+found = {name: hasattr(importlib.import_module(name).update_prometheus_config, PATCHED) for name in names}
+from verl.workers.rollout.replica import RolloutReplica
+found["starts"] = all(hasattr(getattr(RolloutReplica, name), PATCHED)
+                      for name in ("init_hybrid", "init_hybrid_colocated", "init_colocated", "init_standalone"))
+print("RESULT " + json.dumps(found))
+"""
+
+
+@pytest.mark.verl
+@pytest.mark.parametrize("when", ["early", "late"])
+def test_every_call_site_of_real_verl_is_ours(clean_python, when, tmp_path):
+    """In the installed verl, whoever imports the function has ours, whether we were loaded before or after."""
+    pytest.importorskip("verl", reason="verl is not installed in this environment")
+    switch = {"VERL_OTEL_ENABLED": "1" if when == "early" else "0", "VERL_OTEL_RUN_DIR": str(tmp_path)}
+    done = clean_python("-c", REAL, when, seconds=200, **switch)
+    (line,) = [each for each in done.stdout.splitlines() if each.startswith("RESULT ")]
+    found = json.loads(line.removeprefix("RESULT "))
+    assert all(found.values()), found

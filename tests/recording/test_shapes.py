@@ -1,0 +1,164 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every kind of thing that may stand below a decorator of ours, or above it, under every verb."""
+
+import enum
+import functools
+import math
+
+import pytest
+
+import verl_otel
+from tests.recording.decorated_shapes import SHAPES, dispatched_method, read_property
+from verl_otel.testing import capture
+
+VERBS = {
+    "span": verl_otel.span,
+    "span()": verl_otel.span("name"),
+    "step": verl_otel.step,
+    "rollout": verl_otel.rollout,
+    "trajectory": verl_otel.trajectory,
+    "turn": verl_otel.turn,
+    "llm": verl_otel.llm,
+    "llm()": verl_otel.llm("model"),
+    "tool": verl_otel.tool,
+    "reward": verl_otel.reward,
+    "update": verl_otel.update,
+    "phase()": verl_otel.phase("gen"),
+    "timed": verl_otel.timed,
+    "timed()": verl_otel.timed("shapes"),
+    "leaf()": verl_otel.timed("shapes.leaf", span=True),
+}
+
+
+@pytest.fixture(params=VERBS)
+def verb(request):
+    return VERBS[request.param]
+
+
+@pytest.fixture(params=[True, False], ids=["on", "off"])
+def recording(request):
+    """Record, or do not: the result is the same."""
+    if not request.param:
+        yield None
+        return
+    with capture() as captured:
+        yield captured
+
+
+def count(captured):
+    """Return how many calls were recorded, as spans or as durations."""
+    spans = len([span for span in captured.spans if "shapes.leaf" not in span.name])
+    points = [point for point in captured.points if hasattr(point.value, "samples")]
+    mine = [point for point in points if not point.instrument.name.startswith(("verl.", "gen_ai."))]
+    return spans or sum(point.value.samples for point in mine)
+
+
+def compiled(decorate):
+    """What numba and others make: an object that is called, with the function in it."""
+
+    class Dispatcher:
+        def __init__(self, py_func):
+            self.py_func = py_func
+            functools.update_wrapper(self, py_func)
+
+        def __call__(self, *args):
+            return self.py_func(*args)
+
+        def inspect_types(self):
+            return "types"
+
+    made = decorate(Dispatcher(lambda: 7))
+    assert made.inspect_types() == "types"
+    assert made.py_func() == 7
+    return made()
+
+
+def without_gradients(decorate):
+    torch = pytest.importorskip("torch")
+    return int(decorate(torch.no_grad()(lambda: torch.tensor(7)))())
+
+
+@pytest.mark.parametrize("shape", [*SHAPES, compiled, without_gradients], ids=lambda shape: shape.__name__)
+def test_what_is_decorated_stays_what_it_is(recording, verb, shape):
+    """It gives 7 as without us, is of the same kind, keeps its attributes, and its one call is recorded."""
+    assert shape(verb) == 7
+    if recording is not None and verb is not VERBS["phase()"]:
+        assert count(recording) == 1
+
+
+def test_a_property_gives_its_span_the_name_of_its_function(recorded):
+    """What is recorded of a descriptor has the name of the function inside, also of an implementation that is called ``_``."""
+    read_property(verl_otel.span)
+    dispatched_method(verl_otel.span)
+    assert [span.name.rpartition(".")[2] for span in recorded.spans] == ["value", "get"]
+
+
+class Plain:
+    pass
+
+
+class Remote:
+    """As `ray.remote` gives it."""
+
+    def remote(self):
+        pass
+
+    def __call__(self):
+        pass
+
+
+RemoteFunction = type("RemoteFunction", (Remote,), {"__module__": "ray.remote_function"})
+ActorClass = type("ActorClass", (Remote,), {"__module__": "ray.actor"})
+OfUser = type("ActorClass(Worker)", (ActorClass, Plain), {"__module__": "user"})
+
+
+@pytest.mark.parametrize(
+    ("thing", "advice"),
+    [
+        (Plain, "the class Plain cannot be decorated: decorate its methods"),
+        (int, "decorate its methods"),
+        (enum.Enum("Kind", "A"), "decorate its methods"),
+        (RemoteFunction(), "write @ray.remote above"),
+        (ActorClass(), "write @ray.remote above"),
+        (OfUser(), "write @ray.remote above"),
+        (property(), "'property' objects cannot be decorated: decorate the function inside"),
+        (vars(type("Slotted", (), {"__slots__": ("a",)}))["a"], "decorate the function inside"),
+    ],
+    ids=(
+        "a class",
+        "a builtin class",
+        "an enum",
+        "a remote function",
+        "an actor class",
+        "an actor class of a user",
+        "a property",
+        "a slot",
+    ),
+)
+def test_what_cannot_be_decorated_raises_with_the_form_that_works(verb, thing, advice):
+    """Where it is decorated, not where it is called, and whether recording is on or not."""
+    with pytest.raises(TypeError, match=advice):
+        verb(thing)
+
+
+@pytest.mark.parametrize("thing", [math, 5, None, "text", [], Plain()], ids=lambda thing: type(thing).__name__)
+@pytest.mark.parametrize("verb", [each for each in VERBS if each.endswith("()")])
+def test_what_is_no_function_raises(verb, thing):
+    """With brackets a verb is given what it decorates: it has to be a function."""
+    with pytest.raises(TypeError, match="cannot be decorated"):
+        VERBS[verb](thing)
+
+
+def test_a_decorated_descriptor_may_be_decorated_again(recorded):
+    """Two verbs on one property are two spans."""
+
+    class Owner:
+        @verl_otel.span("outer")
+        @verl_otel.span("inner")
+        @property
+        def value(self):
+            return 7
+
+    assert Owner().value == 7
+    assert recorded.span("inner").parent_id == recorded.span("outer").span_id

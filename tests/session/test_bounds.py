@@ -1,0 +1,145 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""No call waits in its caller's thread for longer than ``docs/reference/bounds.md`` says, whichever thread holds a lock that it needs."""
+
+import contextlib
+import fcntl
+import os
+import signal
+import sys
+import threading
+import time
+import types
+
+import pytest
+
+import verl_otel
+from verl_otel import session
+from verl_otel.integrations.ray import init_hook as ray_start
+from verl_otel.integrations.verl import trainer
+from verl_otel.recording import collection, series_registry, state
+from verl_otel.session.lifecycle import Current
+
+ROOM = 4.0
+"""Seconds that a busy machine may add."""
+
+
+@contextlib.contextmanager
+def within(seconds):
+    """Fail if the block takes longer, and the room that a busy machine needs."""
+    begin = time.monotonic()
+    yield
+    assert time.monotonic() - begin < seconds + ROOM
+
+
+@contextlib.contextmanager
+def held(lock):
+    """Have another thread hold a lock."""
+    taken, done = threading.Event(), threading.Event()
+
+    def hold():
+        with lock:
+            taken.set()
+            done.wait(60)
+
+    thread = threading.Thread(target=hold, daemon=True)
+    thread.start()
+    taken.wait()
+    yield
+    done.set()
+    thread.join()
+
+
+@pytest.fixture
+def locked_targets(tmp_path):
+    """Hold the lock of the targets, as a process that is stopped, or on a machine that is gone."""
+    folder = tmp_path / "runs" / "targets"
+    folder.mkdir(parents=True)
+    with (folder / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def test_init_and_shutdown_while_the_targets_are_locked(start, locked_targets):
+    """Telemetry begins and ends within 0.5 s and 1 s although nothing can be announced or taken back."""
+    with within(0.5):
+        start(exporters="prometheus", drain_interval=60)
+    with within(1.0):
+        verl_otel.shutdown()
+
+
+CALLS = {
+    "flush": (lambda: session.flush(0.3), 0.3),
+    "shutdown": (verl_otel.shutdown, 0.3 + 1.0),
+    "open_now": (lambda: session.current().open_now(), 1.0),
+    "wake": (session.wake, 0.0),
+    "describe": (lambda: session.describe({"a": 1}), 0.0),
+    "a span": (lambda: verl_otel.span("x").__enter__().__exit__(None, None, None), 0.0),
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_calls_while_another_thread_drains_for_a_long_time(start, call):
+    """Whatever the drain thread waits for, such as a file system that is gone, a caller is not held up by it."""
+    start(drain_interval=0.05, exit_timeout=0.3)
+    with verl_otel.span("x"):
+        pass
+    function, seconds = CALLS[call]
+    with held(Current.session._collect_lock), within(seconds):
+        function()
+
+
+def test_a_signal_handler_while_another_thread_drains(start):
+    """What SIGTERM waits for is bounded by the exit time-out."""
+    start(drain_interval=60, exit_timeout=0.3)
+    with held(Current.session._collect_lock), within(0.3):
+        Current.session.flush_from_signal()
+
+
+def test_a_fold_waits_once_for_all_series():
+    """The time to wait is that of the whole drain, not of each series."""
+    held_series = [
+        series_registry.histogram("verl.phase.duration", (("verl.phase", f"p{number}"),)) for number in range(40)
+    ]
+    with contextlib.ExitStack() as stack:
+        for series in held_series:
+            stack.enter_context(series.lock)
+        with within(0.2):
+            thread = threading.Thread(target=series_registry.fold_all, args=(0.2,))
+            thread.start()
+            thread.join(60)
+
+
+def test_a_drain_waits_once_for_its_lock_and_all_series():
+    """A drain that waited for another one has that much less time for the series."""
+    with held(state.RECORDER.drain_lock), within(0.2):
+        assert collection.collect(wait=0.2) is None
+
+
+def test_the_end_of_a_run_waits_no_longer_than_an_exit_may(start, monkeypatch):
+    """``ray.shutdown`` and the end of ``fit`` leave the workers a drain, also with an interval of 20 s only the exit time-out."""
+    start(drain_interval=20, exit_timeout=0.3)
+    ray = types.ModuleType("ray")
+    ray.init, ray.shutdown, ray.is_initialized = lambda: None, lambda: None, lambda: True
+    ray._private = types.SimpleNamespace(
+        worker=types.SimpleNamespace(WORKER_MODE=1, global_worker=types.SimpleNamespace(mode=0))
+    )
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    ray_start.patch_init(ray)
+    with within(0.3 + 5.0):
+        ray.shutdown()
+    assert trainer._last_drain() == 0.3
+
+
+def test_a_fork_waits_ten_seconds_at_most_for_imports_of_another_thread(monkeypatch):
+    """A fork beside a start of telemetry that takes for long goes on, in parent and child."""
+    from verl_otel import early_imports
+
+    monkeypatch.setattr(early_imports, "FORK_WAIT", 0.2)
+    with held(early_imports._Section.lock), within(0.2):
+        child = os.fork()
+        if not child:
+            signal.alarm(20)
+            with early_imports.hold_off_forks():
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

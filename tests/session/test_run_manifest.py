@@ -1,0 +1,119 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``run.json``: attempts are counted, facts added, secrets kept out, damage survived."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+import verl_otel
+from verl_otel import session
+from verl_otel.session import run_manifest
+
+
+def test_attempts_are_counted(tmp_path):
+    """Each start with the same id is one more attempt, with its time, process and command."""
+    folder = tmp_path / "r1"
+    begin = time.time()
+    assert [run_manifest.begin_attempt(folder) for _ in range(3)] == [1, 2, 3]
+    record = json.loads((folder / "run.json").read_text())
+    assert record["run_id"] == "r1"
+    assert record["verl_otel"] == verl_otel.__version__
+    assert [attempt["attempt"] for attempt in record["attempts"]] == [1, 2, 3]
+    assert all(
+        begin <= attempt["started"] <= time.time() and attempt["pid"] == os.getpid() for attempt in record["attempts"]
+    )
+    assert [path.name for path in folder.iterdir()] == ["run.json"]
+
+
+def test_facts_are_added_and_replaced(tmp_path):
+    """What becomes known later is added; what is said again replaces; attempts stay."""
+    run_manifest.begin_attempt(tmp_path)
+    run_manifest.update(tmp_path, {"verl.project": "p", "verl.experiment": "e"})
+    run_manifest.update(tmp_path, {"verl.experiment": "f", "path": tmp_path})
+    record = run_manifest.read(tmp_path)
+    assert (record["verl.project"], record["verl.experiment"], record["path"]) == ("p", "f", str(tmp_path))
+    assert len(record["attempts"]) == 1
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1, 2]", '"x"', '{"attempts": 3}', '{"run_id": null'])
+def test_a_damaged_record_is_begun_anew(tmp_path, text):
+    """A record that cannot be read counts as none; the next start writes a whole one."""
+    (tmp_path / "run.json").write_text(text)
+    assert isinstance(run_manifest.read(tmp_path), dict)
+    assert run_manifest.begin_attempt(tmp_path) == 1
+    assert run_manifest.begin_attempt(tmp_path) == 2
+
+
+def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path, caplog):
+    """Where the record cannot be written one line is logged and the run goes on."""
+    (tmp_path / "file").write_text("")
+    assert run_manifest.begin_attempt(tmp_path / "file" / "r1") == 1
+    run_manifest.update(tmp_path / "file" / "r1", {"a": "b"})
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith("verl-otel: cannot write ")
+
+
+def test_the_command_line_is_kept_without_secrets(tmp_path, monkeypatch):
+    """What starts the run stands in the record, without what may be a secret (see test_masking.py)."""
+    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.seed=1", "--token", "s3cret"])
+    run_manifest.begin_attempt(tmp_path)
+    (attempt,) = json.loads((tmp_path / "run.json").read_text())["attempts"]
+    assert attempt["command"] == ["python", "-m", "verl.trainer.main_ppo", "data.seed=1", "***", "***"]
+
+
+RESUMED = """
+import sys
+from verl_otel import session
+import verl_otel
+session.start_lazily()
+session.current().begin_run()
+session.current().begin_run()
+with verl_otel.step(1):
+    pass
+print(session.current().config.run_attempt)
+"""
+
+
+def test_a_resumed_run_says_which_attempt_it_is(run, files, tmp_path):
+    """A run that is started again with its id counts its attempts, in its record and in its resource."""
+    assert [run(RESUMED).out for _ in range(2)] == ["1\n", "2\n"]
+    folder = tmp_path / "runs" / "r1"
+    record = json.loads((folder / "run.json").read_text())
+    assert len(record["attempts"]) == 2
+    assert record["attempts"][0]["command"][0] == sys.executable
+    assert sorted(span.resource["verl.run.attempt"] for span in files(folder).spans()) == [1, 2]
+
+
+def test_a_run_without_files_makes_no_record(run, tmp_path):
+    """Where no files are wanted the start of a run and its facts leave no folder."""
+    code = f"{RESUMED}\nsession.record_run({{'a': 'b'}})"
+    assert run(code, VERL_OTEL_EXPORTERS="none").out == "1\n"
+    assert not (tmp_path / "runs").exists()
+
+
+def test_facts_reach_the_record_of_a_running_session(start):
+    """What an integration says of the run stands in run.json beside the files."""
+    files = start()
+    session.record_run({"verl.project": "p"})
+    assert json.loads((files.folder / "run.json").read_text())["verl.project"] == "p"
+
+
+def test_two_writers_leave_a_whole_record(tmp_path):
+    """Two processes that write the record at the same time leave one that can be read."""
+    code = f"""
+from pathlib import Path
+from verl_otel.session import run_manifest
+for number in range(100):
+    run_manifest.update(Path({str(tmp_path)!r}), {{"number": number}})
+"""
+    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
+    while any(writer.poll() is None for writer in writers):
+        path = tmp_path / "run.json"
+        assert not path.exists() or "number" in json.loads(path.read_text())
+    assert [writer.returncode for writer in writers] == [0, 0]
+    assert run_manifest.read(tmp_path)["number"] == 99

@@ -1,0 +1,240 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What is open now, what we cost, and what happens when an exporter cannot do its work."""
+
+import logging
+import time
+import urllib.request
+
+import pytest
+
+import verl_otel
+from verl_otel import session
+
+
+def record(count, first=0):
+    """Steps that take no time."""
+    for number in range(first, first + count):
+        with verl_otel.step(number):
+            pass
+
+
+def values(files, metric, **labels):
+    """The values of a metric, in the order of time."""
+    points = [point for point in files.points(metric) if labels.items() <= point.labels.items()]
+    return [point.value for point in sorted(points, key=lambda point: point.time)]
+
+
+def scrape():
+    """The text of this process's /metrics."""
+    (exporter,) = (exporter for exporter in session.current().exporters if exporter.name == "prometheus")
+    with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=60) as answer:
+        return answer.read().decode()
+
+
+def test_open_phases_are_counted_and_go_back_to_zero(start):
+    """verl.phase.active is 1 while a phase is open and 0 afterwards; it does not vanish."""
+    files = start(drain_interval=60)
+    with verl_otel.step(1), verl_otel.phase("health_gen"):
+        session.flush()
+    session.flush()
+    assert values(files, "verl.phase.active", **{"verl.phase": "health_gen"}) == [1, 0]
+
+
+def test_open_trajectories_are_counted_and_the_oldest_has_an_age(start):
+    """verl.rollout.active and the age of the oldest follow what is open; both are 0 when all have ended."""
+    files = start(drain_interval=60)
+    outer = verl_otel.trajectory("a", 0).__enter__()
+    with verl_otel.trajectory("b", 0):
+        session.flush()
+    session.flush()
+    outer.close()
+    session.flush()
+    assert values(files, "verl.rollout.active") == [2, 1, 0]
+    first, second, last = values(files, "verl.rollout.oldest.age")
+    assert 0 < first < second
+    assert last == 0
+
+
+def test_our_cost_is_measured(start, wait_for):
+    """verl.otel.overhead is the CPU time of our threads, which grows and stays far below the wall time."""
+    files = start(exporters="file,otlp", drain_interval=0.05, exit_timeout=0.5)
+    begin = time.monotonic()
+    record(2000)
+    wait_for(lambda: session.flush(0.2) or files.last("verl.otel.overhead", reason="drain"))
+    wait_for(lambda: session.flush(0.2) or files.last("verl.otel.export.duration", exporter="file"))
+    verl_otel.shutdown()
+    elapsed = time.monotonic() - begin
+    drain = values(files, "verl.otel.overhead", reason="drain")
+    assert drain == sorted(drain)
+    assert 0 < drain[-1] < elapsed
+
+
+def test_our_own_failures_are_counted_by_place(start, swallow):
+    """A failure of ours is swallowed, said once and counted in verl.otel.errors."""
+    session.add_describer(lambda: {}["missing"])
+    files = start()
+    record(1)
+    verl_otel.shutdown()
+    assert files.names() == ["verl.step"]
+    assert files.last("verl.otel.errors", reason="resource") == 1
+
+
+def test_a_full_memory_drops_and_counts(start):
+    """More spans than may wait are dropped and counted, the measurements are all there."""
+    files = start(drain_interval=60, memory_mib=1)
+    record(3000)
+    verl_otel.shutdown()
+    kept = len(files.names())
+    assert 100 < kept < 3000
+    assert files.last("verl.otel.spans.dropped", reason="memory") == 3000 - kept
+    assert files.last("verl.training.steps") == 3000
+
+
+@pytest.mark.parametrize("broken", ["otlp", "prometheus"])
+def test_an_exporter_that_cannot_start_is_left_out_with_one_line(start, monkeypatch, caplog, broken):
+    """An address of another machine or a wrong protocol costs that exporter, with one line in the log; the others work."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_PROTOCOL", "carrier-pigeon")
+    files = start(exporters=f"{broken},file", prometheus_host="192.0.2.1")
+    record(5)
+    verl_otel.shutdown()
+    assert files.names() == ["verl.step"] * 5
+    (line,) = [entry.getMessage() for entry in caplog.records if entry.levelno >= logging.WARNING]
+    assert line.startswith(f"verl-otel: exporter {broken} cannot start and is left out: ")
+
+
+@pytest.mark.parametrize(
+    ("reason", "label"),
+    [
+        ("https://gateway:4318/v1/traces answers HTTP 401", "HTTP 401"),
+        ("https://gateway:4317/v1/traces answers gRPC UNAUTHENTICATED", "gRPC UNAUTHENTICATED"),
+        ("queue full", "queue full"),
+        ("cannot write /runs/r1: no space", "cannot write /runs/r1"),
+    ],
+)
+def test_the_reason_of_a_loss_is_a_label_without_addresses(start, reason, label):
+    """What an exporter says of a loss is a label of few values: no address, no details."""
+    start(exporters="file,prometheus")
+    record(1)
+    session.flush()
+    session.current().exporters[0].drop("spans", 3, reason)
+    assert f'verl_otel_spans_dropped_total{{reason="file: {label}"}} 3.0' in scrape()
+
+
+def test_an_unwritable_folder_costs_telemetry_only(start, tmp_path, caplog):
+    """With a run folder that cannot be made, recording is as fast as ever, one line is said and drops are counted."""
+    (tmp_path / "file").write_text("in the way")
+    start(exporters="file,prometheus", run_dir=tmp_path / "file" / "runs")
+    begin = time.monotonic()
+    record(2000)
+    assert time.monotonic() - begin < 2
+    session.flush()
+    text = scrape()
+    dropped = [line for line in text.splitlines() if line.startswith("verl_otel_spans_dropped_total{")]
+    assert len(dropped) == 1
+    assert dropped[0].startswith('verl_otel_spans_dropped_total{reason="file: cannot write')
+    assert dropped[0].endswith("} 2000.0")
+    assert "verl_training_steps_total 2000.0" in text
+    verl_otel.shutdown()
+    lines = [entry.getMessage() for entry in caplog.records if "telemetry is being dropped" in entry.getMessage()]
+    assert len(lines) == 1
+    assert f"cannot write {tmp_path}/file/runs/r1: Not a directory" in lines[0]
+
+
+def test_an_exporter_that_raises_keeps_no_other_from_working(start, swallow, monkeypatch, capsys, wait_for):
+    """While one exporter raises whatever it likes, the others go on sending."""
+
+    def fail(_self):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr("verl_otel.exporting.files.FileExporter.poll", fail)
+    start(exporters="file,console", drain_interval=0.05)
+    record(1)
+    shown = []
+    wait_for(lambda: shown.append(capsys.readouterr().err) or "verl.step" in "".join(shown))
+
+
+FULL = """
+import resource, sys, time
+import verl_otel
+from verl_otel import session
+resource.setrlimit(resource.RLIMIT_FSIZE, (40_000, 40_000))
+verl_otel.init(exporters="file,prometheus")
+begin = time.monotonic()
+for number in range(2000):
+    with verl_otel.step(number):
+        pass
+    if number % 100 == 0:
+        session.flush()
+session.flush()
+print(time.monotonic() - begin)
+import urllib.request
+port = session.current().exporters[1].port
+text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics").read().decode()
+print(sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.startswith("verl_otel_spans_dropped_total{")))
+"""
+
+
+def test_a_full_disk_costs_telemetry_only(run, tmp_path):
+    """When a file cannot grow any more, training goes on at once and every span is either readable or counted."""
+    result = run(FULL)
+    assert result.code == 0, result.err
+    seconds, dropped = map(float, result.out.split())
+    assert seconds < 10
+    (traces,) = (tmp_path / "runs" / "r1").glob("traces-*")
+    *whole, _ = traces.read_bytes().split(b"\n")
+    written = sum(line.count(b'"spanId"') for line in whole)
+    assert written + dropped == 2000
+    assert dropped > 0
+    assert len(result.err.splitlines()) <= 3, result.err
+
+
+def test_scrapes_beside_a_provider_of_the_user_say_nothing(run):
+    """Where the user has a meter provider of his own, scraping ours writes nothing into the training's log."""
+    code = """
+from opentelemetry import metrics
+from opentelemetry.sdk.metrics import MeterProvider
+metrics.set_meter_provider(MeterProvider())
+import urllib.request
+import verl_otel
+from verl_otel import session
+verl_otel.init(exporters="prometheus")
+with verl_otel.step(1):
+    pass
+address = f"http://127.0.0.1:{session.current().exporters[0].port}/metrics"
+assert b"verl_training_steps_total 1.0" in urllib.request.urlopen(address).read()
+"""
+    result = run(code)
+    assert result.code == 0, result.err
+    assert not result.err
+
+
+def test_a_disk_that_has_room_again_goes_on(start, monkeypatch):
+    """After a write that failed half-way the next line stands on its own, and what is written later is readable."""
+    from verl_otel.exporting import files as file_exporter
+
+    files = start(drain_interval=60, metric_interval=1_000_000)
+    record(3)
+    session.flush()
+    write, left = file_exporter.os.write, [50]
+
+    def fail(handle, data):
+        room, left[0] = left[0], 0
+        if not room:
+            raise OSError(28, "No space left on device")
+        return write(handle, data[:room])
+
+    with monkeypatch.context() as full:
+        full.setattr(file_exporter.os, "write", fail)
+        record(4)
+        session.flush()
+    record(5, first=100)
+    session.flush()
+    path = files.paths("traces")[0]
+    lines = path.read_text().splitlines()
+    assert len(lines) == 3
+    path.write_text(f"{lines[0]}\n{lines[2]}\n")
+    assert files.names() == ["verl.step"] * 8
+    session.flush()
+    assert files.last("verl.otel.spans.dropped") == 4
+    assert files.last("verl.training.steps") == 12

@@ -1,0 +1,170 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Who a process is: role, instance and run id, and whose word wins."""
+
+import os
+import re
+import socket
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from verl_otel import config, resource
+from verl_otel.semconv import attributes as attr
+
+
+@pytest.fixture(autouse=True)
+def nothing_said():
+    """Begin and end with a process of which nobody has said anything."""
+    resource.clear()
+    yield
+    resource.clear()
+
+
+def build(**described):
+    """The resource of a process of run r1 of which this is said."""
+    resource.describe({attr.__dict__.get(key.upper(), key): value for key, value in described.items()})
+    return resource.build(config.load({}, run_id="r1", run_attempt=2))
+
+
+def test_a_process_of_which_nothing_is_known():
+    """Without a word from anybody the process is named by its process id and host."""
+    values = build().attributes
+    assert values["service.name"] == "verl"
+    assert values["service.instance.id"] == f"r1/process-{os.getpid()}"
+    assert (values["verl.run.id"], values["verl.run.attempt"]) == ("r1", 2)
+    assert (values["host.name"], values["process.pid"]) == (socket.gethostname(), os.getpid())
+    assert values["telemetry.sdk.language"] == "python"
+    assert values["telemetry.distro.name"] == "verl-otel"
+    assert "service.namespace" not in values
+
+
+@pytest.mark.parametrize(
+    ("described", "instance"),
+    [
+        ({"role": "agent_loop", "verl.index": 3}, "r1/agent_loop-3"),
+        ({"role": "driver", "verl.index": 0}, "r1/driver-0"),
+        ({"role": "actor_rollout_ref", "rank": 0}, "r1/actor_rollout_ref-0"),
+        ({"role": "llm_server", "replica_rank": 1}, "r1/llm_server-1"),
+        ({"role": "critic", "rank": 5, "replica_rank": 1}, "r1/critic-5"),
+        ({"role": "task"}, "r1/task-PID"),
+    ],
+)
+def test_the_instance_is_run_role_and_number(described, instance):
+    """``service.instance.id`` is run, role and rank, replica or index; the index itself is no attribute."""
+    values = build(**described).attributes
+    assert values["service.instance.id"] == instance.replace("PID", str(os.getpid()))
+    assert values["verl.role"] == described["role"]
+    assert "verl.index" not in values
+
+
+@pytest.mark.parametrize(
+    ("described", "namespace"),
+    [
+        ({"project": "p", "experiment": "e"}, "p/e"),
+        ({"project": "p"}, "p"),
+        ({"experiment": "e"}, "e"),
+    ],
+)
+def test_the_namespace_is_project_and_experiment(described, namespace):
+    """``service.namespace`` is made of project and experiment, whichever are known."""
+    assert build(**described).attributes["service.namespace"] == namespace
+
+
+def test_what_was_said_first_stays():
+    """A second description adds, and does not replace; a describer adds only what nobody has said."""
+    resource.describe({attr.ROLE: "trainer", attr.RANK: 0})
+    resource.describe({attr.ROLE: "other", attr.PROJECT: "p"})
+    resource.add_describer(lambda: {attr.ROLE: "third", attr.RAY_JOB: "01"})
+    values = build().attributes
+    assert [values[key] for key in ("verl.role", "verl.project", "ray.job.id")] == ["trainer", "p", "01"]
+
+
+def test_a_describer_that_fails_costs_its_own_words_only(swallow):
+    """Where one integration cannot tell, the others can."""
+
+    def fail():
+        raise OSError
+
+    resource.add_describer(fail)
+    resource.add_describer(lambda: {attr.ROLE: "reward"})
+    assert build().attributes["verl.role"] == "reward"
+
+
+def test_the_user_has_the_last_word(monkeypatch):
+    """OTEL_RESOURCE_ATTRIBUTES wins over us, decoded, and OTEL_SERVICE_NAME over both."""
+    text = "service.name=a,verl.role=mine, team = x%2Cy%3Dz ,broken,service.namespace=n,equation=a=b"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", text)
+    values = build(role="trainer", project="p").attributes
+    assert values["service.name"] == "a"
+    assert (values["verl.role"], values["team"], values["service.namespace"]) == ("mine", "x,y=z", "n")
+    assert values["equation"] == "a=b"
+    assert "broken" not in values
+    monkeypatch.setenv("OTEL_SERVICE_NAME", " training ")
+    assert build().attributes["service.name"] == "training"
+
+
+def test_a_pair_without_a_name_is_left_out(monkeypatch):
+    """``=x`` in OTEL_RESOURCE_ATTRIBUTES names nothing; as a label it would make /metrics unreadable."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "=x,a=b")
+    assert "" not in build().attributes
+
+
+STAMP = r"\d{8}-\d{6}-[0-9a-f]{4}"
+
+
+@pytest.mark.parametrize(
+    ("environ", "pattern"),
+    [
+        ({}, STAMP),
+        ({"RAY_JOB_SUBMISSION_ID": "raysubmit_AbC123"}, f"ray-AbC123-{STAMP}"),
+        ({"SLURM_JOB_ID": "4711"}, f"slurm-4711-{STAMP}"),
+        ({"RAY_JOB_SUBMISSION_ID": "raysubmit_x", "SLURM_JOB_ID": "4711"}, f"ray-x-{STAMP}"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, STAMP),
+        ({"TORCHELASTIC_RUN_ID": "elastic-1"}, "elastic-1"),
+    ],
+)
+def test_where_a_run_id_comes_from(environ, pattern):
+    """A run is named by its Ray or Slurm job and its start, or by torchrun's id."""
+    run_id = resource.find_run_id(config.load({}), environ)
+    assert re.fullmatch(pattern, run_id)
+
+
+def test_the_run_id_that_was_given_wins():
+    """VERL_OTEL_RUN_ID is stronger than every other source."""
+    given_id = config.load({"VERL_OTEL_RUN_ID": "mine"})
+    assert resource.find_run_id(given_id, {"TORCHELASTIC_RUN_ID": "x", "SLURM_JOB_ID": "1"}) == "mine"
+
+
+def test_two_runs_of_the_same_second_have_different_ids():
+    """Run ids made at the same time differ."""
+    assert len({resource.make_run_id({}) for _ in range(50)}) > 45
+
+
+@given(st.sampled_from(["RAY_JOB_SUBMISSION_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"]), st.text(min_size=1))
+def test_a_run_id_can_always_be_forwarded(variable, text):
+    """Whatever a job is called, the id that is made from it is one that every worker accepts and a folder can have."""
+    run_id = resource.find_run_id(config.load({}), {variable: text})
+    assert config.load({"VERL_OTEL_RUN_ID": run_id}).run_id == run_id
+
+
+def test_a_forked_child_keeps_its_role_and_not_its_instance():
+    """What was said of the parent holds for a child, whose instance has its process id; that is no attribute."""
+    resource.mark_forked()
+    values = build(role="agent_loop", **{"verl.index": 3}).attributes
+    assert values["service.instance.id"] == f"r1/agent_loop-3-{os.getpid()}"
+    assert values["verl.role"] == "agent_loop"
+    assert "verl.child" not in values
+    resource.clear()
+    resource.mark_forked()
+    assert build().attributes["service.instance.id"] == f"r1/process-{os.getpid()}"
+
+
+def test_a_command_line_in_the_resource_is_masked(monkeypatch):
+    """``process.command_line`` and the like, given by a user, are masked as the command line in run.json."""
+    given = "process.command_line=python%20train.py%20--token%20s3cret,process.command_args=x s3cret"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", given)
+    attributes = resource.build(config.load({}, run_id="r1")).attributes
+    assert "s3cret" not in repr(attributes)
+    assert str(attributes["process.command_line"]).startswith("python train.py ")

@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process table of a node: which processes are listed or removed, and their states."""
+
+import os
+import time
+
+import pytest
+
+from tests.watchdog.snapshots import make_report
+from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.system import procfs
+from verl_otel.system.procfs import Process
+from verl_otel.watchdog import process_reports, process_table
+from verl_otel.watchdog.process_table import ProcessTable
+from verl_otel.watchdog.snapshot import ALIVE, DIED
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of the watchdog in a run."""
+    path = tmp_path / process_reports.FOLDER
+    path.mkdir()
+    return path
+
+
+def write_process(folder, process_name, process=None, heartbeat=None, **fields):
+    """Write the report of a process: this one, unless another is given."""
+    report = make_report(process_name)._replace(process=process or procfs.find_process(os.getpid()), **fields)
+    process_reports.write(folder, report)
+    path = folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}"
+    path.write_bytes(b"       3                7\n")
+    if heartbeat is not None:
+        os.utime(path, (heartbeat, heartbeat))
+    return report
+
+
+def read_table(folder, since=None):
+    table = ProcessTable(folder.parent, "here", time.time() - 1 if since is None else since)
+    table.refresh()
+    return table
+
+
+def test_what_is_written_is_read(folder):
+    """A record survives the way through its file, whatever characters are in the name of its host."""
+    report = write_process(folder, "agent_loop-node.example.org-17")
+    assert read_table(folder).statuses["agent_loop-node.example.org-17"].report == report
+
+
+def test_a_process_that_died_in_an_earlier_attempt_is_removed(folder, dead_pid):
+    """It is no crash of this attempt, and its files go."""
+    write_process(folder, "old", Process(dead_pid, 1), heartbeat=time.time() - 3600)
+    assert not read_table(folder).statuses
+    assert not list(folder.iterdir())
+
+
+def test_a_process_that_died_before_the_monitor_started_is_dead(folder, dead_pid):
+    """A monitor that takes over finds the processes that died with the former one."""
+    write_process(folder, "young", Process(dead_pid, 1))
+    status = read_table(folder).statuses["young"]
+    assert (status.state, status.open_count) == (DIED, 3)
+
+
+def test_a_process_whose_id_was_reused_is_dead(folder):
+    """This process has the id, but not the start."""
+    own_process = procfs.find_process(os.getpid())
+    write_process(folder, "reused", own_process._replace(start=own_process.start - 1))
+    assert read_table(folder).statuses["reused"].state == DIED
+
+
+def test_processes_of_other_nodes_and_damaged_files_are_passed_over(folder):
+    """A shared folder, and a file that is no record."""
+    write_process(folder, "far", node="there")
+    (folder / "process-half.json").write_text('{"who": "half"')
+    assert not read_table(folder).statuses
+
+
+def test_a_process_that_exits_normally_is_removed(folder):
+    """Its report is gone."""
+    write_process(folder, "one")
+    table = read_table(folder)
+    assert table.statuses["one"].state == ALIVE
+    process_reports.remove(folder, "one")
+    table.refresh()
+    assert not table.statuses
+
+
+def test_silence_is_measured_since_the_last_heartbeat(folder):
+    """Also by a monitor that has just started; reset when the monitor itself was stopped."""
+    write_process(folder, "quiet", heartbeat=time.time() - 100)
+    table = read_table(folder, since=0)
+    assert table.statuses["quiet"].silent_seconds >= 99
+    assert table.statuses["quiet"].state == "frozen"
+    table.reset_timeouts()
+    table.refresh()
+    assert table.statuses["quiet"].state == ALIVE
+    os.utime(folder / f"{process_reports.HEARTBEAT_PREFIX}quiet")
+    table.refresh()
+    assert table.statuses["quiet"].silent_seconds < 10
+
+
+def test_memory_is_kept_for_ten_minutes(folder, monkeypatch):
+    """A ring of bytes, whose oldest values go."""
+    monkeypatch.setattr(process_table, "MEMORY_SECONDS", 0)
+    write_process(folder, "one")
+    table = read_table(folder)
+    for _ in range(2 * process_table.MEMORY_SAMPLES):
+        table.refresh()
+    memory = table.statuses["one"].memory
+    assert len(memory) == process_table.MEMORY_SAMPLES == 10 * 60 / 5
+    assert memory[-1][1] > 1 << 20
+
+
+def test_a_process_whose_disk_does_not_answer_is_alive(folder, monkeypatch):
+    """Its thread waits in the kernel: not frozen, and doubtful only for a while. Without that it is frozen."""
+    monkeypatch.setattr(procfs, "waits_for_device", lambda process, thread: thread == 17)
+    write_process(folder, "slow", heartbeat=time.time() - 20, drain_thread=17)
+    write_process(folder, "slower", heartbeat=time.time() - 100, drain_thread=17)
+    write_process(folder, "quiet", heartbeat=time.time() - 20, drain_thread=18)
+    statuses = read_table(folder, since=0).statuses
+    assert {process_name: (status.state, status.is_report_stale, status.is_late) for process_name, status in statuses.items()} == {
+        "slow": (ALIVE, True, True), "slower": (ALIVE, True, False), "quiet": ("frozen", False, False),
+    }  # fmt: skip
+
+
+def test_a_forked_child_that_died_is_removed(folder, dead_pid):
+    """Its parent may have wanted it; its record and its open spans go."""
+    write_process(
+        folder, "child", Process(dead_pid, 1), is_child=True, peers={"verl.reward": DurationStats(2, (3.0, 1.0))}
+    )
+    opened = folder.parent / "open-child.jsonl"
+    opened.touch()
+    table = read_table(folder)
+    assert not table.statuses
+    assert table.departed_peers == {"verl.reward": DurationStats(2, (3.0, 1.0))}
+    assert not opened.exists()
+    assert not list(folder.iterdir())

@@ -1,0 +1,167 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The reports of a finding, their targets and frequency, and what the monitors of other nodes add."""
+
+import json
+import logging
+import time
+
+import pytest
+
+from tests.watchdog.snapshots import SnapshotBuilder
+from verl_otel import config
+from verl_otel.watchdog import cluster_backend, diagnosis
+from verl_otel.watchdog import reporter as reporter_module
+from verl_otel.watchdog.reporter import Reporter
+
+
+class Cluster:
+    """A cluster in memory."""
+
+    def __init__(self, notes=()):
+        self.notes = {note["place"]: note for note in notes}
+
+    def explain(self, actor):
+        return None
+
+    def publish(self, run_id, place, note):
+        self.notes[place] = note
+
+    def forget(self, run_id):
+        self.notes.clear()
+
+    def read(self, run_id):
+        return [note for note in self.notes.values() if note]
+
+
+@pytest.fixture
+def reporter(tmp_path):
+    """The reporter of node ``here``."""
+    settings = config.load({}, run_dir=tmp_path, run_id="r1")
+    settings.run_path.mkdir(parents=True)
+    return Reporter(settings, "here")
+
+
+@pytest.fixture
+def set_backend(monkeypatch):
+    """Set the cluster backend."""
+
+    def begin(cluster):
+        monkeypatch.setattr(cluster_backend._Current, "backend", cluster)
+        return cluster
+
+    return begin
+
+
+@pytest.fixture
+def call():
+    """A trainer that waits in a call whose ranks are on another node."""
+    builder = SnapshotBuilder(100).process("trainer-0", "trainer")
+    step = builder.open("trainer-0", "verl.step", 200)
+    builder.open("trainer-0", "verl.call update_actor", 150, step, **{"verl.world_size": 2})
+    snapshot = builder.build()
+    (finding,) = diagnosis.find(snapshot)
+    return snapshot, finding
+
+
+REMOTE_FINDING = {
+    "text": "STALL rank-9 (pid 7, node2) is frozen for 9 s",
+    "culprit": {
+        "instance": "rank-9",
+        "pid": 7,
+        "host": "node2",
+        "span": "verl.worker W.update_actor",
+        "trace_id": "ab",
+        "span_id": "cd",
+    },
+    "reason": "frozen",
+}
+
+
+def events(reporter):
+    return [json.loads(line) for line in (reporter._run_path / "events.jsonl").read_text("utf-8").splitlines()]
+
+
+def test_the_culprit_of_another_node_is_named_with_who_waits_here(reporter, set_backend, call, caplog):
+    """The trainer's node knows who waits, the other one why: one line has both."""
+    snapshot, finding = call
+    set_backend(Cluster([{"place": "there", "time": time.time(), "findings": [REMOTE_FINDING]}]))
+    assert not reporter.awaits_cluster(finding, snapshot, 0.0)
+    reporter.report(snapshot, finding, None, {})
+    (event,) = events(reporter)
+    assert event["detail"]["culprit"] == REMOTE_FINDING["culprit"]
+    assert [row["span"] for row in event["detail"]["waiting"]] == ["verl.call update_actor", "verl.step"]
+    (line,) = caplog.messages
+    assert line.startswith("verl-otel: STALL rank-9 (pid 7, node2) is frozen")
+    assert "trainer-0 waits in verl.call update_actor for 150 s" in line
+
+
+FORGED = "verl.step\nverl-otel: CRASH trainer-1 died\x1b[2J\u202e" + "x" * 5_000
+
+
+def test_names_cannot_forge_lines_of_the_log(reporter, set_backend, call, caplog):
+    """Names of spans and hosts, of this node and of others, stand in one bounded line of the log, without what a terminal obeys."""
+    builder = SnapshotBuilder(100).process("trainer-0\n\x1b[1m", "trainer")
+    builder.open("trainer-0\n\x1b[1m", FORGED, 200, **{"verl.step_number": 1})
+    snapshot = builder.build()
+    (_, remote_finding) = call
+    (row,) = snapshot.rows.values()
+    for finding in (
+        remote_finding._replace(row=row, process_name=row.process_name, waiting=(row,)),
+        remote_finding._replace(reason="died", row=row),
+    ):
+        reporter.report(snapshot, finding, None, {})
+        reporter.repeat(snapshot, finding, None)
+        reporter.resolve(finding, 1.0)
+    set_backend(Cluster([{"place": "there", "time": time.time(), "findings": [{**REMOTE_FINDING, "text": FORGED}]}]))
+    assert not reporter.awaits_cluster(remote_finding, call[0], 0.0)
+    reporter.report(call[0], remote_finding, None, {})
+    assert len(caplog.messages) >= 5
+    for text in (*caplog.messages, *(event["text"] for event in events(reporter))):
+        assert not {"\n", "\x1b", "\u202e"} & set(text)
+        assert len(text) < 5_000
+
+
+def test_a_report_waits_for_other_nodes_but_not_for_ever(reporter, set_backend, call):
+    """Nobody has spoken yet: a few seconds; an old note is no answer; without a cluster at once."""
+    snapshot, finding = call
+    assert not reporter.awaits_cluster(finding, snapshot, 0.0)
+    set_backend(Cluster([{"place": "there", "time": time.time() - 600, "findings": [REMOTE_FINDING]}]))
+    assert reporter.awaits_cluster(finding, snapshot, 0.0)
+    assert not reporter.awaits_cluster(finding, snapshot, reporter_module.CLUSTER_SECONDS)
+
+
+def test_a_note_is_put_while_something_hangs_and_taken_away_after(reporter, set_backend, call):
+    """Other nodes read what hangs here, until it is resolved."""
+    snapshot, finding = call
+    cluster = set_backend(Cluster())
+    reporter.publish()
+    assert not cluster.notes
+    reporter.report(snapshot, finding, None, {})
+    reporter.publish()
+    (note,) = cluster.notes["here"]["findings"]
+    assert note["culprit"]["span"] == "verl.call update_actor"
+    reporter.resolve(finding, 12.0)
+    reporter.publish()
+    assert cluster.notes["here"] is None
+    assert [event["kind"] for event in events(reporter)] == ["stall", "resolved"]
+
+
+def test_a_node_that_dies_does_not_fill_the_log(reporter, call, caplog):
+    """Many findings at once: all of them in the file, a few lines in the log."""
+    snapshot, finding = call
+    with caplog.at_level(logging.WARNING):
+        for _ in range(40):
+            reporter.report(snapshot, finding, None, {})
+    assert len(events(reporter)) == 40
+    assert len(caplog.messages) == reporter_module.MAX_LINES
+
+
+def test_a_folder_that_cannot_be_written_costs_the_events_and_no_line(reporter, call, caplog):
+    """The line of the log comes all the same, and says once that the file does not."""
+    snapshot, finding = call
+    reporter._run_path.rmdir()
+    reporter.report(snapshot, finding, None, {})
+    reporter.report(snapshot, finding, None, {})
+    assert len([line for line in caplog.messages if "STALL" in line]) == 2
+    assert len([line for line in caplog.messages if "cannot write" in line]) == 1

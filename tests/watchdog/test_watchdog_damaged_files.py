@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""With a damaged file of one process the monitor still sees the other processes."""
+
+import json
+import os
+import random
+import time
+
+import pytest
+
+from tests.builders.damage import replace_value
+from tests.watchdog.snapshots import make_report
+from verl_otel.system import procfs
+from verl_otel.watchdog import diagnosis, messages, process_reports, run_state
+from verl_otel.watchdog.process_table import ProcessTable
+from verl_otel.watchdog.snapshot import Snapshot, read_rows
+
+DEEP_JSON = b"[" * 200_000
+NOW = 1_800_000_000_000_000_000
+SPAN = {
+    "traceId": f"{1:032x}", "spanId": f"{2:016x}", "parentSpanId": "", "name": "verl.step", "startTimeUnixNano": str(NOW),
+    "attributes": [{"key": "verl.step.number", "value": {"intValue": "3"}}], "links": [{"traceId": f"{5:032x}"}],
+}  # fmt: skip
+OPEN = {"resourceSpans": [{"scopeSpans": [{"spans": [SPAN]}]}]}
+EVENT = {"kind": "stall", "time_ns": NOW, "text": "x", "detail": {"place": "here", "key": ["stall", "a", "b"]}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The folder of the watchdog in a run, with one healthy process."""
+    path = tmp_path / process_reports.FOLDER
+    path.mkdir()
+    process_reports.write(path, make_report("good")._replace(process=procfs.find_process(os.getpid())))
+    (path / f"{process_reports.HEARTBEAT_PREFIX}good").write_bytes(b"       3                7\n")
+    (tmp_path / "open-good.jsonl").write_text(json.dumps(OPEN))
+    return path
+
+
+def read_everything(folder):
+    """Read every file as the monitor does; return the names of the spans of the good process."""
+    process_table = ProcessTable(folder.parent, "here", time.time() - 1)
+    process_table.refresh()
+    rows = list(process_table.read_rows())
+    states = {process_name: status.state for process_name, status in process_table.statuses.items()}
+    reports = {process_name: status.report for process_name, status in process_table.statuses.items()}
+    snapshot = Snapshot(NOW + 10**15, reports, states, rows, {}, 1.0)
+    findings = diagnosis.find(snapshot) if hasattr(diagnosis, "find") else []
+    for finding in findings:
+        messages.format_incident(snapshot, finding, process_table.statuses.get(finding.process_name), "")
+        json.dumps(messages.describe_culprit(snapshot, finding), default=str)
+    for row in rows:
+        snapshot.is_overdue(row)
+        list(snapshot.ancestors(row))
+        messages.describe_span(snapshot, row)
+    run_state.read(folder)
+    messages.read_reported(folder.parent, "here")
+    return [row.name for row in rows if row.process_name == "good"]
+
+
+def list_files(folder, process_name="bad"):
+    """The files of a process, and those of the run."""
+    return [
+        folder / f"{process_reports.REPORT_PREFIX}{process_name}.json",
+        folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}",
+        folder.parent / f"open-{process_name}.jsonl",
+        folder.parent / messages.EVENTS,
+        folder / "ended",
+    ]
+
+
+def write_bad_process(folder):
+    """Have a second process that is well, so far."""
+    process_reports.write(folder, make_report("bad")._replace(process=procfs.find_process(os.getpid())))
+    (folder / f"{process_reports.HEARTBEAT_PREFIX}bad").write_bytes(b"       3                7\n")
+    (folder.parent / "open-bad.jsonl").write_text(json.dumps(OPEN))
+    (folder.parent / messages.EVENTS).write_text(json.dumps(EVENT) + "\n")
+
+
+@pytest.mark.parametrize("number", range(5))
+@pytest.mark.parametrize("kind", ["deep", "fifo", "nul", "huge", "folder", "link", "gigabyte"])
+def test_a_damaged_file_hides_no_other_process(folder, number, kind):
+    """Deep JSON, a FIFO, a folder, a gigabyte or a link in the place of one file: the good process is seen."""
+    write_bad_process(folder)
+    path = list_files(folder)[number]
+    path.unlink(missing_ok=True)
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "link":
+        path.symlink_to("/dev/zero")
+    elif kind == "gigabyte":
+        with path.open("wb") as file:
+            file.truncate(1 << 30)
+    else:
+        path.write_bytes({"deep": DEEP_JSON, "nul": b"\x00" * 1000, "huge": b"9" * 10_000}[kind])
+    assert read_everything(folder) == ["verl.step"]
+
+
+VALUES = [
+    None,
+    True,
+    -1,
+    1.5,
+    10**400,
+    1 << 62,
+    float("inf"),
+    float("nan"),
+    "",
+    "x",
+    "9" * 5000,
+    [],
+    {},
+    [[]],
+    [{}],
+    {"a": {}},
+    "\x00",
+]
+
+
+def mutate(draw, text):
+    """Return a document with one value of another kind, some bytes changed, or cut off."""
+    document = json.loads(text)
+    kind = draw.choice(["value", "value", "value", "bytes", "cut", "missing"])
+    if kind in ("value", "missing"):
+        return replace_value(draw, document, None if kind == "missing" else VALUES)
+    data = bytearray(text.encode())
+    if kind == "cut":
+        return bytes(data[: draw.randrange(len(data))])
+    for _ in range(draw.randrange(1, 4)):
+        data[draw.randrange(len(data))] = draw.randrange(256)
+    return bytes(data)
+
+
+def test_mutated_files_hide_no_other_process(folder):
+    """Values of every other kind, changed bytes, ends cut off, in each file of a process: the good one is always seen."""
+    draw = random.Random(17)
+    for _ in range(300):
+        write_bad_process(folder)
+        path = draw.choice([list_files(folder)[0], list_files(folder)[2], list_files(folder)[3]])
+        path.write_bytes(mutate(draw, path.read_text()))
+        assert read_everything(folder) == ["verl.step"], path.read_bytes()[:2000]
+
+
+def test_a_record_that_names_another_process_cannot_have_files_removed(folder):
+    """The name of a process is that of its file, whatever the file says."""
+    path = folder / f"{process_reports.REPORT_PREFIX}bad.json"
+    values = {**json.loads((folder / f"{process_reports.REPORT_PREFIX}good.json").read_text()), "who": "../../victim"}
+    path.write_text(json.dumps(values))
+    assert process_reports.read(path).process_name == "bad"
+
+
+def test_spans_of_a_deep_file_are_none(tmp_path):
+    """As of a file that does not exist."""
+    (tmp_path / "open-x.jsonl").write_bytes(DEEP_JSON)
+    assert read_rows(tmp_path / "open-x.jsonl", "x") == []

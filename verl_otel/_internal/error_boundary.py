@@ -1,0 +1,135 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Keeps failures of the library out of the training: suppresses them, logs each place once, and counts them.
+
+A failing hook or exporter may lose telemetry, never a step. An exception that our code did not raise, such as a time-out from a signal
+handler of the user, passes: `verl_otel._internal.foreign_exceptions` tells the two apart. Every ``except Exception`` that may run in a
+thread of the user calls `record_internal_error` or `may_propagate`. Our own tests set `RAISE_INTERNAL_ERRORS`, so that they fail.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+import os
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, ParamSpec, TypeVar
+
+from verl_otel._internal import process_state
+from verl_otel._internal.foreign_exceptions import is_foreign
+from verl_otel._internal.printable import show
+
+MAX_VALUE: Final = 2000
+"""Characters of one value in a log line."""
+P = ParamSpec("P")
+R = TypeVar("R")
+
+RAISE_INTERNAL_ERRORS: Final = "VERL_OTEL_RAISE_INTERNAL_ERRORS"
+"""Environment variable of our own tests: internal errors are raised."""
+_logger = logging.getLogger("verl_otel")
+_counts: dict[str, int] = {}
+_warned: set[str] = set()
+
+
+def record_internal_error(place: str, error: BaseException) -> None:
+    """Count an internal error, and log the first one at each place. Call in the ``except`` clause.
+
+    Args:
+        place: Where it happened. It becomes a metric label, so use few names.
+        error: The exception.
+
+    Raises:
+        BaseException: ``error`` itself, if our code did not raise it, or if `RAISE_INTERNAL_ERRORS` is set.
+    """
+    may_propagate(error)
+    _counts[place] = _counts.get(place, 0) + 1
+    warn_once(place, "verl-otel: %s failed and was skipped: %s: %s (logged once)", place, type(error).__name__, error)
+    if os.environ.get(RAISE_INTERNAL_ERRORS):
+        raise error
+
+
+def may_propagate(error: BaseException) -> None:
+    """Raise an exception again that our code did not raise. Call in the ``except`` clause that would suppress it.
+
+    Raises:
+        BaseException: ``error`` itself.
+    """
+    try:
+        foreign = is_foreign(error)
+    except Exception as interruption:  # a second one while the first is examined
+        foreign = True
+        error.__context__ = interruption
+    if foreign:
+        raise error
+
+
+def warn_once(key: str, message: str, *values: object) -> None:
+    """Log one line, once per process and ``key``."""
+    if key in _warned:
+        return
+    _warned.add(key)
+    _logger.warning(message, *map(_to_line, values))
+
+
+def _to_line(value: object) -> object:
+    """Return a value for a log line; the name of its type if it has no text."""
+    try:
+        return value if isinstance(value, int | float) else show(value, MAX_VALUE)
+    except Exception as error:
+        may_propagate(error)
+        return f"<{type(value).__name__}>"
+
+
+def counts() -> dict[str, int]:
+    """Return the number of internal errors by place, for `verl.otel.errors`."""
+    return dict(_counts)
+
+
+def reset() -> None:
+    """Reset counts and logged messages. For tests and for a forked child."""
+    _counts.clear()
+    _warned.clear()
+
+
+process_state.register(reset=reset)
+
+
+class suppress_errors:  # noqa: N801 - used like a function
+    """Suppress ordinary exceptions of our own code. Not for the hot path.
+
+    A class and no generator function: the traceback then begins in the frame of the block, as in an ``except`` clause.
+    """
+
+    __slots__ = ("_place",)
+
+    def __init__(self, place: str) -> None:
+        self._place = place
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        if not isinstance(error, Exception):
+            return False
+        record_internal_error(self._place, error)
+        return True
+
+
+def never_raises(place: str) -> Callable[[Callable[P, R]], Callable[P, R | None]]:
+    """Decorate one of our functions: an ordinary exception is logged and counted, and the function returns ``None``."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R | None]:
+        @functools.wraps(function)
+        def wrapper(*args: P.args, **kwargs: P.kwargs) -> R | None:
+            try:
+                return function(*args, **kwargs)
+            except Exception as error:
+                record_internal_error(place, error)
+                return None
+
+        return wrapper
+
+    return decorate

@@ -1,0 +1,44 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Escapes text from outside for log lines, tables and pages: names of spans, hosts and files, and messages of errors.
+
+Such text may contain line breaks, which would forge lines of a log, terminal control sequences, and marks of text direction.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LONGEST: Final = 300
+"""Longest text that is shown, in characters."""
+_HIDDEN: Final = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufeff\ufff9-\ufffb\U000e0000-\U000e007f]"
+)
+
+
+def show(text: object, limit: int = LONGEST) -> str:
+    r"""Return text for one line: cut off, with line breaks, control characters and marks of direction escaped.
+
+    Args:
+        text: A name, or a sentence with names.
+        limit: Maximum number of characters.
+
+    Example:
+        show("a" + chr(0x202E) + "b") == r"a\u202eb"
+    """
+    value = str(text)
+    value = value if len(value) <= limit else value[: limit - 1] + "…"
+    return _HIDDEN.sub(lambda match: f"\\u{ord(match[0]):04x}", value)
+
+
+def show_lines(text: object, limit: int = 20_000, longest: int = LONGEST) -> str:
+    """Return text of several lines, such as a stack, with each line escaped as by `show`.
+
+    Args:
+        text: Several lines.
+        limit: Maximum number of characters.
+        longest: Maximum number of characters of one line.
+    """
+    value = str(text)
+    return "\n".join(show(line, longest) for line in value[:limit].split("\n"))

@@ -1,0 +1,190 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Creates the files and folders of the library: private to the user, or readable by one group (``VERL_OTEL_FILES_GROUP``).
+
+Every writer opens its files here. A file is opened only if it is a regular file with one name: not through a link, and not a FIFO. It is
+not truncated before it has been checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import IO, Final
+
+PRIVATE_FOLDER: Final = 0o700
+PRIVATE_FILE: Final = 0o600
+_GROUP_FOLDER: Final = 0o750
+_GROUP_FILE: Final = 0o640
+_ADVICE: Final = "set VERL_OTEL_RUN_DIR to a folder of your own"
+_SHARED: Final = stat.S_IWOTH | stat.S_ISVTX
+"""Mode of a folder such as ``/tmp``, in which every user can create files and only the owner can replace them."""
+
+
+class Access:
+    """The group that may read what this process creates, besides its user."""
+
+    group: int | None = None
+    """Group id; None: no group."""
+
+
+def use_group(name: str) -> str:
+    """Let the members of a group read files that are created from now on.
+
+    Args:
+        name: Name or number of a group; empty: no group.
+
+    Returns:
+        Why the group cannot be used, in which case files stay private; empty if it can.
+    """
+    import grp
+
+    Access.group = None
+    if not name:
+        return ""
+    try:
+        group = int(name) if name.isdecimal() else grp.getgrnam(name).gr_gid
+    except (KeyError, ValueError):
+        return f"this machine has no group {name!r}"
+    if os.geteuid() != 0 and group != os.getegid() and group not in os.getgroups():
+        return f"this user is not a member of the group {name!r}"
+    Access.group = group
+    return ""
+
+
+def make_folder(folder: Path) -> None:
+    """Create a folder and its missing parents. Existing folders keep their mode.
+
+    Raises:
+        OSError: It cannot be created, or `check_folder` refuses it.
+    """
+    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    for path in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another process has created it meanwhile
+            path.mkdir(PRIVATE_FOLDER)
+            if Access.group is not None:
+                with contextlib.suppress(OSError):  # it stays private
+                    os.chown(path, -1, Access.group, follow_symlinks=False)
+                    path.chmod(_GROUP_FOLDER)
+    if not folder.is_dir():
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    check_folder(folder)
+
+
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that another user may have prepared.
+
+    Two kinds of folders are checked: a folder directly inside one such as ``/tmp``, and the default folder of a user without a home
+    folder, also as a parent. Other folders that a user has chosen are not checked.
+
+    Raises:
+        PermissionError: It is a link, belongs to another user, or is writable by others. The message says what to do.
+        OSError: It cannot be examined.
+    """
+    own = f"verl-otel-{os.getuid()}"
+    for path in (folder, *folder.parents):
+        if path.name == own:
+            _check_owner(path, stat.S_IWGRP | stat.S_IWOTH)
+        elif path is folder and path.parent != path and path.parent.stat().st_mode & _SHARED == _SHARED:
+            _check_owner(path, stat.S_IWOTH)
+
+
+def _check_owner(folder: Path, writable: int) -> None:
+    stat_result = folder.lstat()
+    problem = ""
+    if stat.S_ISLNK(stat_result.st_mode):
+        problem = "is a symbolic link"
+    elif stat_result.st_uid != os.geteuid():
+        problem = f"belongs to another user (uid {stat_result.st_uid})"
+    elif stat_result.st_mode & writable:
+        problem = f"can be written by other users (mode {stat.S_IMODE(stat_result.st_mode):04o})"
+    if problem:
+        raise PermissionError(errno.EPERM, f"the folder {folder} {problem}; {_ADVICE}", str(folder))
+
+
+def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_APPEND) -> int:
+    """Open a file of the library for writing, and return its descriptor.
+
+    Args:
+        path: The file; its folder exists.
+        flags: As of `os.open`. A new file is private; an existing one keeps its mode.
+
+    Raises:
+        OSError: It cannot be opened; it is a link, has a second name, or is no regular file; or `check_folder` refuses its folder.
+    """
+    check_folder(path.parent)
+    safe = (flags & ~os.O_TRUNC) | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    handle, created = _open(path, safe)
+    try:
+        _check_file(path, os.fstat(handle))
+        if created and Access.group is not None:
+            with contextlib.suppress(OSError):  # it stays private
+                os.fchown(handle, -1, Access.group)
+                os.fchmod(handle, _GROUP_FILE)
+        if flags & os.O_TRUNC:
+            os.ftruncate(handle, 0)
+    except BaseException:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _check_file(path: Path, stat_result: os.stat_result) -> None:
+    if not stat.S_ISREG(stat_result.st_mode):
+        raise OSError(errno.EINVAL, f"{path.name} is not a regular file", str(path))
+    if stat_result.st_nlink > 1:
+        raise OSError(errno.EMLINK, f"{path.name} is a hard link to a file that has another name", str(path))
+
+
+def _open(path: Path, flags: int) -> tuple[int, bool]:
+    """Open a file, and return whether it was created."""
+    try:
+        if flags & os.O_CREAT:
+            with contextlib.suppress(FileExistsError):
+                return os.open(path, flags | os.O_EXCL, PRIVATE_FILE), True
+        return os.open(path, flags, PRIVATE_FILE), False
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise OSError(errno.ELOOP, f"{path.name} is a symbolic link", str(path)) from None
+        if error.errno == errno.ENXIO:  # a FIFO without a reader, or a socket
+            raise OSError(errno.EINVAL, f"{path.name} is not a regular file", str(path)) from None
+        raise
+
+
+def open_text(path: Path, mode: str, flags: int) -> IO[str]:
+    """Open a file as `open_private` does, for text in UTF-8."""
+    return os.fdopen(open_private(path, flags), mode, encoding="utf-8", errors="backslashreplace")
+
+
+def touch(path: Path) -> None:
+    """Create an empty file unless it exists. Raises `OSError`."""
+    os.close(open_private(path))
+
+
+def write_atomically(path: Path, data: bytes | str, *, private: bool = True) -> None:
+    """Replace a file atomically: a reader sees either the old content or the new one.
+
+    Args:
+        path: The file; its folder exists.
+        data: The new content.
+        private: Whether it is private. A file that a user has requested follows the umask instead.
+
+    Raises:
+        OSError: It cannot be written. The old content stays, and no temporary file is left.
+    """
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with contextlib.suppress(FileNotFoundError):
+        temporary.unlink()  # a process with the same id was killed while it was writing
+    handle = open_private(temporary, flags) if private else os.open(temporary, flags, 0o666)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise

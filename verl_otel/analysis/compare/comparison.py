@@ -1,0 +1,288 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compares two runs: durations of steps and phases, GPU time, cost per token, significance, and the explanation of differences.
+
+A step's critical path is without gaps, so its groups sum up to the step: over the same steps, the differences of the groups' means sum up to
+the difference of the steps. That is the explanation; no model is fitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.compare import significance
+from verl_otel.analysis.model import CAUSES, STATES, Explanation, Step
+from verl_otel.semconv import attributes as attr
+
+LEVEL: Final = 0.05
+"""Probability that two equivalent runs show a difference in any row that is called significant."""
+SMALLEST_CHANGE: Final = 0.03
+"""Smaller changes are not called significant, however certain: they are not worth fixing, and other load on the machine causes as much."""
+START_UP_STEPS: Final = 1
+"""Number of first steps that are skipped: they contain the start of the agent loop's workers, compilation and cold caches."""
+SMALLEST_SHARE: Final = 0.01
+"""Rows below this share of a step in both runs are not tested: every tested row makes the others harder to detect."""
+NOTED_DIFFERENCE: Final = 0.1
+"""Differences in the amount of work per step above this are noted: durations are then not comparable."""
+UNLIKE: Final = 0.25
+"""If median and trimmed mean of the steps differ by more, a run has long and short steps, and neither represents all."""
+_FACTS: Final = (
+    attr.ALGORITHM,
+    attr.TRAINER_MODE,
+    attr.VERL_VERSION,
+    "verl.model",
+    "verl.engine",
+    "verl.nodes",
+    "verl.gpus",
+)
+
+
+class Row(NamedTuple):
+    """One line of the comparison."""
+
+    name: str
+    """Name in a condition: ``step``, a phase, ``gpu <state or cause>``, ``tokens_per_second``, ``path <kind> <name>``."""
+    unit: str
+    """``s`` (of a step), ``s on the path``, ``s per GPU`` (both of a step, too), ``tokens/s`` or ``GPU s/token``."""
+    difference: significance.Difference
+    p: float
+    """Adjusted for the number of rows."""
+    significant: bool
+    detectable: float
+    """The smallest relative change that would have been detected in this row alone."""
+
+
+class Contribution(NamedTuple):
+    """The contribution of one kind of work on the critical path to the difference of a step."""
+
+    kind: str
+    """A kind of segment."""
+    seconds: float
+    """Difference of a typical step: B minus A."""
+    share: float
+    """Fraction of A's typical step."""
+    names: tuple[tuple[str, float, float], ...]
+    """Name, seconds in A, seconds in B; the largest difference first."""
+
+
+class Comparison(NamedTuple):
+    """The result of comparing two runs."""
+
+    a: str
+    b: str
+    """Ids of the runs."""
+    counts: tuple[int, int]
+    """Number of usable steps of each; of the longer run the first ones are compared."""
+    skipped: int
+    """Number of first steps of each run that were skipped."""
+    enough: bool
+    """False: too few steps; no row is significant."""
+    rows: tuple[Row, ...]
+    contributions: tuple[Contribution, ...]
+    """Contributions, the largest first. They sum up to the difference of the typical step; empty where a run has no critical paths."""
+    notes: tuple[str, ...]
+    """Differences in kind between the runs, and what was left out."""
+    noise: float = significance.NOISE
+    """Assumed relative standard deviation of a run's level among equivalent runs."""
+    untested: tuple[str, ...] = ()
+    """Requested rows that one of the runs has, but in too few steps to test."""
+
+
+Values = dict[str, tuple[str, list[float]]]
+"""By name: the unit and one value of each step."""
+
+
+def compare(
+    a: Explanation,
+    b: Explanation,
+    *,
+    asked: Iterable[str] = (),
+    noise: float = significance.NOISE,
+    skip: int = START_UP_STEPS,
+) -> Comparison:
+    """Return how run B differs from run A.
+
+    Args:
+        a: The run to compare with.
+        b: The run to judge.
+        asked: Names of rows to test even if they are small, or parts of the critical path.
+        noise: Assumed relative standard deviation of a run's level among equivalent runs.
+        skip: Number of first steps of each run to skip.
+    """
+    usable = [_usable(explanation.steps, skip) for explanation in (a, b)]
+    counts = (len(usable[0]), len(usable[1]))
+    first, second = (steps[: min(counts)] for steps in usable)
+    notes = tuple(_note(a, b, first, second, skip))
+    if min(counts) < significance.FEWEST:
+        return Comparison(a.run_id, b.run_id, counts, skip, False, (), (), notes, noise)
+    values = [_measure(steps, run.steps) for steps, run in ((first, a), (second, b))]
+    wanted = set(asked)
+    rows = _test(values[0], values[1], wanted, noise)
+    untested = wanted - {row.name for row in rows}
+    untested = {
+        name
+        for name in untested
+        if any(max(run_values[name][1], default=0) > 0 for run_values in values if name in run_values)
+    }
+    parts = _explain(first, second)
+    return Comparison(a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)))
+
+
+def names(explanation: Explanation) -> list[str]:
+    """Return the names of the rows that a run can be compared in."""
+    return list(_measure(_usable(explanation.steps, 0), ()))
+
+
+def _usable(steps: Sequence[Step], skip: int) -> list[Step]:
+    """Return the steps to compare: whole ones in the order of time, without those that start the run up."""
+    ordered = sorted(steps, key=lambda step: step.start_ns)
+    return [step for step in ordered[skip:] if not step.failed and step.end_ns > step.start_ns]
+
+
+def _measure(steps: Sequence[Step], run: Sequence[Step]) -> Values:
+    """Return the values of some steps of a run, by the name of their row."""
+    measures: Values = {"step": ("s", [step.seconds for step in steps])}
+    costs = [step.cost for step in steps if step.cost is not None and step.cost.trained_tokens]
+    if costs and len(costs) == len(steps):
+        rates = [cost.trained_tokens / step.seconds for cost, step in zip(costs, steps, strict=True)]
+        measures["tokens_per_second"] = ("tokens/s", rates)
+        if all(cost.gpu_seconds for cost in costs):
+            prices = [cost.gpu_seconds / cost.trained_tokens for cost in costs]
+            measures["gpu_seconds_per_token"] = ("GPU s/token", prices)
+    measures |= _by_name("", "s", steps, lambda step: {phase.key: phase.seconds for phase in step.phases})
+    last = max((step.start_ns for step in run), default=0)  # its GPU time runs on to the end of the run
+    with_devices = [step for step in steps if step.devices and step.start_ns != last]
+    measures |= _by_name("gpu ", "s per GPU", with_devices, _device_seconds)
+    if all(step.groups for step in steps):
+        measures |= _by_name("path ", "s on the path", steps, _path_seconds)
+    return measures
+
+
+def _by_name(prefix: str, unit: str, steps: Sequence[Step], read: Callable[[Step], Mapping[str, float]]) -> Values:
+    """Return the values of all names that occur in any step; missing values are zero."""
+    rows = [read(step) for step in steps]
+    keys = dict.fromkeys(key for values in rows for key in values)
+    return {f"{prefix}{key}": (unit, [values.get(key, 0.0) for values in rows]) for key in keys}
+
+
+def _device_seconds(step: Step) -> dict[str, float]:
+    """Return the mean seconds per GPU, by state and by cause."""
+    seconds = dict.fromkeys((*STATES, *CAUSES), 0.0)
+    for device in step.devices:
+        for cause, nanoseconds in device.nanoseconds.items():
+            seconds[cause] += nanoseconds / 1e9 / len(step.devices)
+            seconds[CAUSES[cause]] += nanoseconds / 1e9 / len(step.devices)
+    return seconds
+
+
+def _path_seconds(step: Step) -> dict[str, float]:
+    return {f"{kind} {name}".rstrip(): nanoseconds / 1e9 for kind, name, nanoseconds in step.groups}
+
+
+def _test(a: Values, b: Values, asked: set[str], noise: float) -> tuple[Row, ...]:
+    """Test every row. The step has half of the error to itself; Holm's procedure divides the other half among the rest."""
+    differences: dict[str, significance.Difference] = {}
+    units: dict[str, str] = {}
+    for name in dict.fromkeys([*a, *b]):
+        unit, values = (
+            (a.get(name) or b[name])[0],
+            [run_values[name][1] if name in run_values else [] for run_values in (a, b)],
+        )
+        first, second = (
+            run_series or [0.0] * _length(run_values, unit)
+            for run_series, run_values in zip(values, (a, b), strict=True)
+        )
+        if min(len(first), len(second)) >= significance.FEWEST and (max(first) > 0 or max(second) > 0):
+            differences[name], units[name] = significance.differ(first, second, noise=noise), unit
+    step = differences["step"]
+    tested = [name for name in differences if name != "step" and (name in asked or _matters(name, differences, step))]
+    adjusted = dict(zip(tested, significance.holm([differences[name].p for name in tested]), strict=True))
+    adjusted["step"] = step.p
+    return tuple(_row(name, units[name], differences[name], min(1.0, 2 * adjusted[name])) for name in ("step", *tested))
+
+
+def _length(values: Values, unit: str) -> int:
+    """Return the number of values of rows with one unit, 0 if there are no such rows."""
+    return next((len(series) for row_unit, series in values.values() if row_unit == unit), 0)
+
+
+def _matters(name: str, differences: Mapping[str, significance.Difference], step: significance.Difference) -> bool:
+    """Return whether a row is tested by default."""
+    if name.endswith(("tokens_per_second", "gpu_seconds_per_token")):
+        return True
+    row_difference = differences[name]
+    large = any(
+        part.typical >= SMALLEST_SHARE * whole.typical
+        for part, whole in ((row_difference.a, step.a), (row_difference.b, step.b))
+    )
+    return large and not name.startswith("path ")
+
+
+def _row(name: str, unit: str, difference: significance.Difference, p: float) -> Row:
+    significant = p < LEVEL and abs(difference.change) >= SMALLEST_CHANGE
+    detectable = max(SMALLEST_CHANGE, difference.detectable(LEVEL / 2))
+    return Row(name, unit, difference, p, significant, detectable)
+
+
+def _explain(a: Sequence[Step], b: Sequence[Step]) -> tuple[Contribution, ...]:
+    """Return the contributions to the difference of the typical steps."""
+    if not all(step.groups for step in (*a, *b)):
+        return ()
+    kept = [_trim(a), _trim(b)]
+    means: list[dict[tuple[str, str], float]] = []
+    for steps in kept:
+        sums: dict[tuple[str, str], float] = {}
+        for step in steps:
+            for kind, name, nanoseconds in step.groups:
+                sums[(kind, name)] = sums.get((kind, name), 0.0) + nanoseconds / 1e9 / len(steps)
+        means.append(sums)
+    whole = fmean(step.seconds for step in kept[0])
+    by_kind: dict[str, list[tuple[str, float, float]]] = {}
+    for kind, name in dict.fromkeys([*means[0], *means[1]]):
+        seconds = [mean.get((kind, name), 0.0) for mean in means]
+        by_kind.setdefault(kind, []).append((name, seconds[0], seconds[1]))
+    contributions = []
+    for kind, parts in by_kind.items():
+        parts.sort(key=lambda part: (-abs(part[2] - part[1]), part[0]))
+        seconds_more = sum(after - before for _, before, after in parts)
+        contributions.append(Contribution(kind, seconds_more, seconds_more / whole, tuple(parts)))
+    return tuple(sorted(contributions, key=lambda contribution: (-abs(contribution.seconds), contribution.kind)))
+
+
+def _trim(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps whose mean length is the typical one: those that `significance.describe` keeps."""
+    ordered = sorted(steps, key=lambda step: step.end_ns - step.start_ns)
+    cut = int(significance.TRIMMED * len(ordered))
+    return ordered[cut : len(ordered) - cut]
+
+
+def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequence[Step], skip: int) -> Iterator[str]:
+    if a.run_id == b.run_id and a.folders == b.folders:
+        yield "A and B are the same run"
+    for key in _FACTS:
+        before, after = a.manifest.get(key), b.manifest.get(key)
+        if before != after and None not in (before, after):
+            yield f"{key} differs: {before} in A, {after} in B"
+    for word, count in _WORK.items():
+        means = [fmean(map(count, steps)) if steps else 0.0 for steps in (first, second)]
+        if all(means) and abs(means[1] / means[0] - 1) >= NOTED_DIFFERENCE:
+            yield f"a step has {means[0]:.0f} {word} in A, {means[1]:.0f} in B: times do not compare like with like"
+    for name, run, steps in (("A", a, first), ("B", b, second)):
+        failed = sum(step.failed for step in sorted(run.steps, key=lambda step: step.start_ns)[skip:])
+        if failed:
+            yield f"{failed} failed steps of {name} are left out"
+        if len(steps) >= significance.FEWEST:
+            lengths = significance.describe([step.seconds for step in steps])
+            if abs(lengths.typical / lengths.median - 1) > UNLIKE:
+                yield (
+                    f"steps of {name} are of more than one kind: the median is {lengths.median:.3g} s, the mean without the "
+                    f"extremes {lengths.typical:.3g} s"
+                )
+
+
+_WORK: Final[dict[str, Callable[[Step], int]]] = {
+    "trajectories": lambda step: step.members or len(step.trajectories),
+    "trained tokens": lambda step: step.cost.trained_tokens if step.cost else 0,
+}

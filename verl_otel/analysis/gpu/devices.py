@@ -1,0 +1,184 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds the GPUs of a run, and the processes that compute on each.
+
+A process reports the ids of its GPUs (`verl.gpu.ids`): a worker those that Ray reserved for it, an LLM server those that verl made
+visible to it. A device is then (host, node, id), whichever processes share it. Where no ids are reported, each process with a rank
+stands for one device, and servers are assigned to these: a standalone replica to its own ranks, the others to the actor's ranks in
+order, as verl itself places them (``RolloutReplica.init_hybrid``).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NamedTuple
+
+from verl_otel.model import Resource
+from verl_otel.semconv import attributes as attr
+
+_SERVER: Final = "llm_server"
+_PURPOSE: Final = re.compile(r"llm_server-(reward|teacher)-")
+MAX_DIGITS: Final = 19
+_NUMBERS: Final = re.compile(r"(\d+)")
+
+
+class Device(NamedTuple):
+    """One GPU."""
+
+    name: str
+    """``<host>/<id>``; the process that stands for it where no ids are known."""
+    trains: bool = False
+    """True: a worker of the trainer computes on it."""
+    serves: str = ""
+    """Purpose of an LLM server on it: ``rollout``, ``reward`` or ``teacher``; empty: there is none."""
+
+    @property
+    def lane(self) -> str:
+        """Its use, which determines why it can be idle: ``train``, ``hybrid``, ``rollout``, ``reward`` or ``other``."""
+        if self.trains:
+            return "hybrid" if self.serves in ("rollout", "teacher") else "train"
+        return {"rollout": "rollout", "teacher": "rollout", "reward": "reward"}.get(self.serves, "other")
+
+
+class Devices(NamedTuple):
+    """The GPUs of a run, in a natural order of their names."""
+
+    gpus: tuple[Device, ...]
+    users: Mapping[str, tuple[int, ...]]
+    """Indexes of the devices that a process computes on, by its instance."""
+    problems: tuple[str, ...] = ()
+    """Messages about missing GPUs."""
+
+    @property
+    def replicas(self) -> int:
+        """Number of LLM servers that generate rollouts."""
+        return sum(instance.startswith(_SERVER) and not _PURPOSE.match(instance) for instance in self.users)
+
+
+class _Process(NamedTuple):
+    instance: str
+    role: str
+    rank: int | None
+    mode: str
+    ids: tuple[str, ...]
+    place: tuple[str, str]
+    """Host and node of Ray."""
+
+
+def find(resources: Iterable[Resource], manifest: Mapping[str, Any]) -> Devices:
+    """Return the GPUs of a run.
+
+    Args:
+        resources: The resources of all its processes.
+        manifest: The run's manifest: how many GPUs the trainer has.
+    """
+    processes = sorted(map(_read, resources), key=lambda process: (_natural(process.instance), process.place))
+    used = _assign_workers(processes)
+    _assign_servers(processes, used)
+    trains = {name for process in processes if _is_trainer(process) for name in used.get(process.instance, ())}
+    serves: dict[str, str] = {}
+    for process in processes:
+        if process.role == _SERVER:
+            purpose = _PURPOSE.match(process.instance)
+            for name in used.get(process.instance, ()):
+                if serves.get(name) != "rollout":  # a reward model may share the GPUs of the rollout
+                    serves[name] = purpose[1] if purpose else "rollout"
+    names = sorted({name for device_names in used.values() for name in device_names}, key=_natural)
+    index = {name: number for number, name in enumerate(names)}
+    devices = tuple(Device(name, name in trains, serves.get(name, "")) for name in names)
+    users = {
+        instance: tuple(sorted(index[name] for name in set(device_names))) for instance, device_names in used.items()
+    }
+    return Devices(devices, users, _find_problems(processes, devices, manifest))
+
+
+def _read(resource: Resource) -> _Process:
+    values = resource.attributes
+    rank, ids = values.get(attr.RANK), values.get(attr.GPU_IDS, ())
+    return _Process(
+        resource.text(attr.SERVICE_INSTANCE).rpartition("/")[2],
+        resource.text(attr.ROLE),
+        rank if isinstance(rank, int) else None,
+        resource.text(attr.REPLICA_MODE),
+        tuple(map(str, ids)) if isinstance(ids, (tuple, list)) else (str(ids),),
+        (resource.text(attr.HOST_NAME), resource.text(attr.RAY_NODE)),
+    )
+
+
+def _is_trainer(process: _Process) -> bool:
+    return process.rank is not None and process.role != "rollout"
+
+
+def _assign_workers(processes: list[_Process]) -> dict[str, list[str]]:
+    """Return device names by instance, for every process that reports its GPUs or stands for one."""
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for process in processes:
+        if process.ids:
+            nodes[process.place[0]].add(process.place[1])
+    used: dict[str, list[str]] = defaultdict(list)
+    for process in processes:
+        host, node = process.place
+        where = (
+            f"{host}-{node[:8]}" if len(nodes[host]) > 1 else host
+        )  # several nodes of Ray on one host: a test's cluster
+        used[process.instance] += [f"{where}/{gpu_id}" for gpu_id in process.ids]
+        if not process.ids and process.rank is not None and process.role != _SERVER:
+            used[process.instance].append(process.instance)
+    return {instance: names for instance, names in used.items() if names}
+
+
+def _assign_servers(processes: list[_Process], used: dict[str, list[str]]) -> None:
+    """Assign devices to the LLM servers that do not report their GPUs."""
+    silent = {
+        process.instance: process for process in processes if process.role == _SERVER and process.instance not in used
+    }
+    hybrid = []
+    for instance, server in silent.items():
+        own = f"rollout-{instance.removeprefix(_SERVER + '-')}-"
+        ranks = [
+            name for process in processes if process.instance.startswith(own) for name in used.get(process.instance, ())
+        ]
+        if ranks:
+            used[instance] = ranks
+        elif server.mode == "standalone":
+            used[instance] = [instance]
+        else:
+            hybrid.append(instance)
+    hosts = _order_hosts(processes, used)
+    for number, instance in enumerate(hybrid):
+        begin = number * len(hosts) // len(hybrid)
+        end = max((number + 1) * len(hosts) // len(hybrid), begin + 1)
+        used[instance] = hosts[begin:end] or [instance]
+
+
+def _order_hosts(processes: list[_Process], used: Mapping[str, list[str]]) -> list[str]:
+    """Return the devices that replicas share with the trainer: those of the actor, in the order of its ranks."""
+    ranked = sorted((process for process in processes if _is_trainer(process)), key=lambda process: process.rank or 0)
+    actors = [process for process in ranked if process.role.startswith("actor")] or ranked
+    return list(dict.fromkeys(name for actor in actors for name in used.get(actor.instance, ())))
+
+
+def _find_problems(
+    processes: list[_Process], devices: tuple[Device, ...], manifest: Mapping[str, Any]
+) -> tuple[str, ...]:
+    try:
+        expected = int(manifest.get("verl.gpus", 0)) * int(manifest.get("verl.nodes", 1))
+    except (TypeError, ValueError):
+        expected = 0
+    problems = []
+    trained_on = sum(device.trains for device in devices)
+    if not devices:
+        problems.append("GPUs: no process says which it uses; there is no account of their time")
+    elif trained_on < expected:
+        problems.append(f"GPUs: {trained_on} of the trainer's {expected} are known; the others are in no account")
+    elif trained_on > expected > 0 and not any(process.ids for process in processes):
+        problems.append(f"GPUs: every rank counts as one, that makes {trained_on}, but the trainer has {expected}")
+    return tuple(problems)
+
+
+def _natural(name: str) -> tuple[tuple[int, str], ...]:
+    """Return a key that sorts ``node-2/10`` after ``node-2/9``."""
+    parts = _NUMBERS.split(name)
+    return tuple((int(part), "") if part.isdecimal() and len(part) < MAX_DIGITS else (-1, part) for part in parts)

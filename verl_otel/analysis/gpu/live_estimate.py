@@ -1,0 +1,248 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Estimates GPU time in the running trainer, from its own phases and calls and from the timings of its samples.
+
+The live form of `accounting`, with the same causes and decision tables (`idle_causes`). The sweeps differ because the inputs do: here a
+call stands for the work of all its ranks, and a trajectory reports its start, its end and the shares that it spent in LLM calls, tools
+and reward, but not when, nor on which replica: both are modelled as random, per GPU count instead of per device. Seconds instead of
+nanoseconds: the causes sum up to window x GPUs except for rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.gpu import idle_causes
+
+SLOWEST: Final = 0.05
+"""Share of a step's trajectories whose wait is its tail."""
+
+GRAINS: Final = 1000
+"""With more trajectories than this the window is evaluated at this many points only: a step of 8,192 then costs 30 ms and not 200."""
+
+Spell = tuple[str, float, float]
+"""Name, start, end."""
+_STATES: Final = {name: index for index, name in enumerate(idle_causes.STATES)}
+_SAVING, _TURN, _CLOSES, _OPENS, _MARK = range(len(_STATES), len(_STATES) + 5)
+"""Changes besides the trainer's state: a call saves a checkpoint, the GPUs change their role, a trajectory ends, starts."""
+_Change = tuple[float, int, int, float, float, float]
+"""Time, index, delta, and the shares of a trajectory."""
+
+
+class Pool(NamedTuple):
+    """The number of GPUs of a run by use."""
+
+    trains: int
+    """GPUs of the trainer."""
+    generates: int = 0
+    """GPUs that only generate."""
+    hybrid: bool = True
+    """True: the trainer's GPUs also generate."""
+    replica: int = 1
+    """Number of GPUs of one replica."""
+
+
+class Rollout(NamedTuple):
+    """One trajectory. Shares are fractions of its duration; the rest is its own code and waiting time."""
+
+    start: float
+    end: float
+    llm: float
+    tool: float = 0.0
+    reward: float = 0.0
+    validate: bool = False
+
+
+class Window(NamedTuple):
+    """Activity of a trainer between the ends of two steps. Times in seconds on the clock of `Rollout`."""
+
+    begin: float
+    end: float
+    phases: Sequence[Spell]
+    calls: Sequence[Spell] = ()
+    """Calls of worker groups, by method."""
+    taken: Sequence[float] = ()
+    """When it received the samples that it waited for."""
+
+
+def spend(
+    window: Window, rollouts: Iterable[Rollout], pool: Pool, *, asleep: bool = False
+) -> tuple[dict[str, float], bool]:
+    """Return the GPU seconds of a window by cause.
+
+    Args:
+        window: What the trainer did.
+        rollouts: Trajectories, whether they touch the window or not.
+        pool: The GPUs.
+        asleep: True: the trainer had taken its GPUs back when the window started.
+
+    Returns:
+        Seconds by cause, ``(end - begin) x GPUs`` in total; and whether the trainer has its GPUs back at the end.
+    """
+    changes = _find_changes(window)
+    sizes = [0, 0]
+    for rollout in rollouts:
+        start, end = max(rollout.start, window.begin), min(rollout.end, window.end)
+        if end > start:
+            which = int(rollout.validate)
+            sizes[which] += 1
+            changes.append((start, _OPENS, which, rollout.llm, rollout.tool, rollout.reward))
+            changes.append((end, _CLOSES, which, rollout.llm, rollout.tool, rollout.reward))
+    changes.sort()
+    spent: dict[str, float] = defaultdict(float)
+    counts = [0] * len(_STATES) + [0]
+    open_trajectories = _OpenTrajectories(sizes[0]), _OpenTrajectories(sizes[1])
+    grain = (window.end - window.begin) / GRAINS if sum(sizes) > GRAINS else 0.0
+    reached = window.begin
+    for when, what, by, llm, tool, reward in [*changes, (window.end, _MARK, 0, 0.0, 0.0, 0.0)]:
+        if when - reached > (grain if what in (_OPENS, _CLOSES) else 0.0):
+            for cause, gpus in _find_uses(pool, counts, *open_trajectories, asleep=asleep):
+                spent[cause] += gpus * (when - reached)
+            reached = when
+        if what == _TURN:
+            asleep = by > 0
+        elif what in (_OPENS, _CLOSES):
+            open_trajectories[by].add(1 if what == _OPENS else -1, llm, tool, reward)
+        elif what != _MARK:
+            counts[what] += by
+    return {cause: seconds for cause, seconds in spent.items() if seconds > 0}, asleep
+
+
+def find_tail(window: Window, ends: Sequence[float]) -> float | None:
+    """Return the fraction of a window that the trainer waited for the slowest of its trajectories, while all others had ended.
+
+    Args:
+        window: What the trainer did.
+        ends: The ends of the trajectories that it trained on.
+
+    Returns:
+        From 0 to 1; None for fewer than two trajectories, of which none is slower than the others.
+    """
+    slowest = math.ceil(SLOWEST * len(ends))
+    if len(ends) <= slowest or window.end <= window.begin:
+        return None
+    ordered = sorted(ends)
+    begin, end = ordered[-slowest - 1], ordered[-1]
+    waits = [(start, stop) for key, start, stop in window.phases if idle_causes.find_state(key) == "samples"]
+    return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in waits) / (window.end - window.begin)
+
+
+class _OpenTrajectories:
+    """The trajectories open at one time, of ``size`` in the window; ``certain`` of them only make LLM calls.
+
+    What each does at that moment is unknown, so each is in an LLM call with the probability of its share.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.count = self.certain = 0
+        self.llm = self.tool = self.reward = self.silence = 0.0
+
+    def add(self, by: int, llm: float, tool: float, reward: float) -> None:
+        self.count += by
+        if not self.count:  # removes rounding errors
+            self.llm = self.tool = self.reward = self.silence = 0.0
+            return
+        self.llm += by * llm
+        self.tool += by * tool
+        self.reward += by * reward
+        if llm < 1:
+            self.silence += by * math.log1p(-llm)
+        else:
+            self.certain += by
+
+    def called(self) -> float:
+        """Return the probability that at least one of them is in an LLM call."""
+        return 1.0 if self.certain else max(0.0, 1 - math.exp(self.silence))
+
+    def busy(self, replicas: int) -> float:
+        """Return the expected share of busy replicas, assuming that trajectories are spread evenly and any of them may be open."""
+        if not self.count:
+            return 0.0
+        if replicas == 1:
+            return self.called()
+        trajectories_per_replica = self.size / replicas
+        share = min(1.0, max(0.0, self.llm / self.size))
+        return min(
+            1.0,
+            share * trajectories_per_replica
+            if trajectories_per_replica <= 1
+            else 1 - (1 - share) ** trajectories_per_replica,
+        )
+
+    def split(self, replicas: int) -> list[tuple[str, float]]:
+        """Return the activity of the replicas' GPUs as shares: idle ones wait for other calls, tools or rewards."""
+        busy = self.busy(replicas)
+        called = max(busy, self.called())
+        own = max(0.0, self.count - self.llm - self.tool - self.reward)
+        waits = (("tool_wait", self.tool), ("reward_wait", self.reward), ("rollout_wait", own))
+        most = sum(max(0.0, share) for _, share in waits)
+        shares = [("rollout", busy), ("tail_wait", called - busy)]
+        if most <= 0:
+            return [*shares, ("rollout_wait", 1 - called)]
+        return shares + [(cause, (1 - called) * max(0.0, share) / most) for cause, share in waits]
+
+
+def _find_changes(window: Window) -> list[_Change]:
+    """Return the changes of the trainer's state."""
+    changes: list[_Change] = []
+
+    def add(what: int, start: float, end: float) -> None:
+        begin, stop = max(start, window.begin), min(end, window.end)
+        if stop > begin:
+            changes.extend(((begin, what, 1, 0.0, 0.0, 0.0), (stop, what, -1, 0.0, 0.0, 0.0)))
+
+    for method, start, end in window.calls:
+        work = idle_causes.find_work(method)
+        if work in ("train", "rollout", "checkpoint"):
+            add(_SAVING if work == "checkpoint" else _STATES["training"], start, end)
+    for key, start, end in window.phases:
+        state = idle_causes.find_state(key)
+        if state == "train" and not any(begin < end and stop > start for _, begin, stop in window.calls):
+            state = "training"  # its calls are not recorded
+        add(_STATES[state], start, end)
+        took = max((when for when in window.taken if start <= when <= end), default=end)
+        if state == "samples":
+            add(_STATES["switch"], took, end)
+        if state in ("switch", "validation"):
+            takes = key == "switch_to_trainer"
+            when = min(max(end if takes else start, window.begin), window.end)
+            changes.append((when, _TURN, int(takes), 0.0, 0.0, 0.0))
+    return changes
+
+
+def _find_uses(
+    pool: Pool, counts: list[int], training: _OpenTrajectories, validating: _OpenTrajectories, *, asleep: bool
+) -> list[tuple[str, float]]:
+    """Return the number of GPUs by cause between two changes."""
+    state = next((name for name, index in _STATES.items() if counts[index]), "data")
+    lane = "hybrid" if pool.hybrid else "train"
+    generating = pool.generates + (pool.trains if pool.hybrid and not asleep else 0)
+    replicas = max(1, generating // max(1, pool.replica))
+    validation = [("validation", validating.busy(replicas)), ("validation_wait", 1 - validating.busy(replicas))]
+    if counts[_STATES["training"]]:
+        trainer = [("train", 1.0)]
+    elif counts[_SAVING]:
+        trainer = [("checkpoint", 1.0)]
+    elif state == "weight_sync":
+        trainer = [("weight_sync", 1.0)]
+    elif state == "validation" and pool.hybrid:
+        trainer = validation
+    elif state == "samples" and pool.hybrid and not asleep and training.count:
+        trainer = training.split(replicas)
+    else:
+        trainer = [(idle_causes.find_cause(lane, state, "", asleep=asleep, validating=False), 1.0)]
+    if state == "weight_sync":
+        generators = [("weight_sync", 1.0)]
+    elif training.count:
+        generators = training.split(replicas)
+    elif validating.count:
+        generators = validation
+    else:
+        generators = [(idle_causes.find_cause("rollout", state, "", asleep=asleep, validating=False), 1.0)]
+    return [(cause, share * pool.trains) for cause, share in trainer] + [
+        (cause, share * pool.generates) for cause, share in generators
+    ]

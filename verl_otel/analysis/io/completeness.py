@@ -1,0 +1,122 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Finds what is missing or unfinished in the files of a run: processes, ranks, nodes, the last second, dead processes."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from verl_otel.analysis.model import Completeness, OpenSpan, Process, UnfinishedProcess
+from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, WORKER_PREFIX
+from verl_otel.analysis.traces.tree import Node, Trace
+from verl_otel.model import SAMPLED
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import CLIENT
+
+SILENT_SECONDS: Final = 5.0
+"""A process with open work rewrites its open-span file every second; one that is silent for longer while others write is dead."""
+OPERATIONS: Final = ("chat", "text_completion")
+"""Operation names of LLM calls."""
+
+
+class Tally:
+    """Counts what is missing in traces.
+
+    Args:
+        engine: Name of the run's own LLM engine; calls to other providers have no server side that could be missing.
+    """
+
+    def __init__(self, engine: str = "") -> None:
+        self._own = ("", "verl", engine)
+        self.orphans = 0
+        self.ranks: Counter[tuple[str, int, int]] = Counter()
+        """Number of calls by group, answering ranks and expected ranks."""
+        self.calls = 0
+        self.calls_without_server = 0
+
+    def add(self, trace: Trace) -> None:
+        """Count what is missing in a trace. OpenSpan spans are part of it, and nothing below them is missing."""
+        self.orphans += trace.orphans
+        waiting = list(trace.roots)
+        for node in waiting:
+            if node.children:
+                waiting += node.children
+            if node.span.kind == CLIENT and attr.OPEN_AGE not in node.span.attributes:
+                self._add_call(node)
+
+    def _add_call(self, node: Node) -> None:
+        span, values = node.span, node.span.attributes
+        if span.name.startswith(CALL_PREFIX):
+            expected = _int(values.get(attr.WORLD_SIZE))
+            answered = sum(child.span.name.startswith(WORKER_PREFIX) for child in node.children)
+            if answered < expected:
+                self.ranks[(str(values.get(attr.WORKER_GROUP, "workers")), answered, expected)] += 1
+        elif values.get(attr.GEN_AI_OPERATION) in OPERATIONS:
+            has_server = GENERATE in [child.span.name for child in node.children]
+            self.add_llm_call(str(values.get(attr.GEN_AI_PROVIDER, "")), span.flags, has_server=has_server)
+
+    def add_llm_call(self, provider: str, flags: int, *, has_server: bool) -> None:
+        """Count an LLM call. If it went to the run's own servers and is sampled, it should have a server side."""
+        if flags & SAMPLED and provider in self._own:
+            self.calls += 1
+            self.calls_without_server += not has_server
+
+    def merge(self, other: Tally) -> None:
+        """Add the counts of another instance."""
+        self.orphans += other.orphans
+        self.ranks += other.ranks
+        self.calls += other.calls
+        self.calls_without_server += other.calls_without_server
+
+
+def find(
+    tally: Tally, processes: Sequence[Process], opened: Iterable[OpenSpan], manifest: Mapping[str, Any]
+) -> Completeness:
+    """Return what is missing or unfinished.
+
+    Args:
+        tally: What is missing in the traces.
+        processes: The processes that wrote files.
+        opened: OpenSpan spans, with the index into ``processes``.
+        manifest: The run's manifest (``run.json``).
+    """
+    return Completeness(_find_unfinished(processes, opened), tuple(_missing(tally, processes, manifest)), tally.orphans)
+
+
+def _find_unfinished(processes: Sequence[Process], opened: Iterable[OpenSpan]) -> tuple[UnfinishedProcess, ...]:
+    by_process: dict[int, list[OpenSpan]] = defaultdict(list)
+    for open_span in opened:
+        by_process[open_span.process].append(open_span)
+    newest = max((process.newest_ns for process in processes), default=0)
+    unfinished = []
+    for index, work in by_process.items():
+        process = processes[index]
+        silent = (newest - process.newest_ns) / 1e9
+        work.sort(key=lambda open_span: open_span.span.start_ns)
+        unfinished.append(UnfinishedProcess(process, silent > SILENT_SECONDS, silent, tuple(work)))
+    return tuple(sorted(unfinished, key=lambda entry: (not entry.dead, -entry.silent)))
+
+
+def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, Any]) -> list[str]:
+    texts = [
+        f"{group}: none of {expected} ranks wrote files for {count} calls"
+        if not answered
+        else f"{group}: only {answered} of {expected} ranks wrote files for {count} calls"
+        for (group, answered, expected), count in tally.ranks.items()
+    ]
+    if tally.calls_without_server:
+        texts.append(f"LLM servers: {tally.calls_without_server} of {tally.calls} calls have no server side")
+    nodes = {process.resource.text(attr.RAY_NODE) for process in processes} - {""}
+    expected_nodes = _int(manifest.get("verl.nodes"))
+    if 0 < len(nodes) < expected_nodes:  # none: processes outside of Ray name no node
+        texts.append(f"nodes: files of {len(nodes)} of {expected_nodes}; give the folders of the others, too")
+    return texts
+
+
+def _int(value: object) -> int:
+    try:
+        return int(str(value))
+    except ValueError:
+        return 0

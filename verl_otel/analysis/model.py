@@ -1,0 +1,382 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The data model of the analysis: immutable records, each produced by one stage from the records of the stage before.
+
+``io`` → spans and points · ``traces.tree`` → whole traces · ``traces.timeline`` → `Step`, `Trajectory` ·
+``traces.critical_path`` → `Segment` · ``gpu.accounting`` → `DeviceTime` · ``verdicts`` → `Verdict`, `Saving` ·
+``summary`` → `Explanation`. Times are nanoseconds since 1970 on the trainer's clock (``traces.clocks`` shifts those of other
+hosts); durations that are shown to users are seconds.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, NamedTuple
+
+from verl_otel.model import Resource, SpanRecord
+from verl_otel.semconv import attributes as attr
+
+KINDS: Final = (
+    "step",  # the trainer itself, in no phase
+    "phase",  # the trainer itself, in a phase
+    "call",  # a worker group's call: dispatch and transport
+    "worker",  # a method on a rank
+    "weight_sync",
+    "checkpoint",
+    "validation",
+    "poll",  # all rollouts had ended; the trainer had not noticed yet
+    "start",  # submitted, not started: the agent loop had no free slot, or was not running yet
+    "trajectory",  # the agent loop's own code and waiting time
+    "llm",  # an LLM call outside its server: transport and routing
+    "server",  # an LLM server whose engine reports no states
+    "queue",  # the three states that an engine reports
+    "prefill",
+    "decode",
+    "tool",
+    "reward",
+    "unknown",  # covered by no span
+)
+"""Kinds of segment of a critical path."""
+
+STATES: Final = ("productive", "overhead", "idle")
+CAUSES: Final = {
+    "train": "productive",
+    "rollout": "productive",
+    "validation": "overhead",
+    "weight_sync": "overhead",
+    "checkpoint": "overhead",
+    "switch": "overhead",
+    "start_up": "overhead",
+    "tail_wait": "idle",
+    "tool_wait": "idle",
+    "reward_wait": "idle",
+    "rollout_wait": "idle",
+    "train_wait": "idle",
+    "sync_wait": "idle",
+    "checkpoint_wait": "idle",
+    "validation_wait": "idle",
+    "data": "idle",
+    "unknown": "idle",
+}
+"""Causes of GPU time and the state that each belongs to."""
+
+_UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
+
+
+class Segment(NamedTuple):
+    """An interval of a critical path: everything else waited for this between its start and its end."""
+
+    start_ns: int
+    end_ns: int
+    kind: str
+    """One of `KINDS`."""
+    name: str
+    """Phase key, method, tool, model or data source; empty where the kind is sufficient."""
+    phase: str = ""
+    """Phase of the step that contains it; empty: none."""
+    instance: str = ""
+    """Process: ``<role>-<number>``."""
+    trace_id: int = 0
+    """Trace id of its trajectory; 0: none."""
+    turn: int | None = None
+    span_id: int = 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+class Activity(NamedTuple):
+    """Work for a trajectory outside of its own code: an LLM call, a tool, a reward."""
+
+    kind: str
+    """``llm`` (the call), ``server`` (the part of the call on a replica), ``tool`` or ``reward``."""
+    name: str
+    instance: str
+    start_ns: int
+    end_ns: int
+    turn: int | None = None
+    failed: bool = False
+
+
+class Part(NamedTuple):
+    """The time of a trajectory in one LLM, tool or reward, summed over its calls."""
+
+    kind: str
+    """``llm``, ``tool``, ``reward`` or ``wait``."""
+    name: str
+    """Model or tool; empty for other kinds."""
+    seconds: float
+    calls: int
+    turn: int | None
+    """Turn of its longest call; None where turns are unknown."""
+
+
+class Trajectory(NamedTuple):
+    """One trajectory."""
+
+    trace_id: int
+    uid: str
+    rollout_index: int
+    step: int | None
+    validate: bool
+    start_ns: int
+    end_ns: int
+    score: float | None
+    failed: bool
+    whole: bool
+    """False: only its root span was kept."""
+    parts: tuple[Part, ...] = ()
+    instance: str = ""
+    outcome: str = ""
+    finish: str = ""
+    turns: int = 0
+    prompt_tokens: int = 0
+    response_tokens: int = 0
+    path: tuple[Segment, ...] = ()
+    """Its own critical path, from its start to its end."""
+    activities: tuple[Activity, ...] = ()
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def label(self) -> str:
+        """``<uid>/<index>`` with a uid short enough to read."""
+        return f"{self.uid[:8] if _UUID.fullmatch(self.uid) else self.uid[-24:]}/{self.rollout_index}"
+
+
+class Phase(NamedTuple):
+    """One phase of a step. Phases with the same key are summed."""
+
+    key: str
+    seconds: float
+    share: float
+    """Fraction of the step."""
+
+
+class Straggler(NamedTuple):
+    """A rank that delayed the others of its group, measured before the first collective."""
+
+    method: str
+    rank: int
+    instance: str
+    seconds: float
+    """Delay relative to the median of its group."""
+    evidence: str
+    """``arrival`` (the call arrived late), ``data`` (it started to compute late), ``tokens`` (it had more tokens) or ``cpu``."""
+
+
+class Saving(NamedTuple):
+    """How much shorter a step would have been without something; counts only wait time that would really have been saved."""
+
+    what: str
+    """``slowest``, ``1%``, ``5%``, or ``replica <name>``, ``tool <name>``, ``reward``."""
+    trajectories: int
+    """Number of trajectories that would have had to be faster."""
+    seconds: float
+
+
+class Verdict(NamedTuple):
+    """One cause that made a step longer, and by how much."""
+
+    step: int | None
+    step_seconds: float
+    kind: str
+    """``trajectory``, ``replica``, ``tool``, ``reward``, ``phase``, ``rank``."""
+    subject: str
+    """Trajectory label, replica, tool, phase key or rank, as shown to users."""
+    cause: str
+    """Kind of segment that took the time: ``tool``, ``server``, ``queue``, ``reward``, ``weight_sync``, ``worker`` …"""
+    cause_name: str
+    seconds: float
+    """Excess of the cause: how much longer it took than its peers."""
+    saved: float
+    """Seconds by which the step would have been shorter."""
+    trace_id: int = 0
+    turn: int | None = None
+    instance: str = ""
+    uncertainty: float = 0.0
+    """Seconds by which the clocks of the hosts involved may differ."""
+
+
+class DeviceTime(NamedTuple):
+    """How one GPU spent a window of time. The nanoseconds sum up to exactly the window."""
+
+    device: str
+    nanoseconds: dict[str, int]
+    """Nanoseconds by cause (`CAUSES`)."""
+    gpus: int = 1
+    """Number of GPUs that it is the mean of: more than one only for steps of a long run whose detail was dropped."""
+
+
+class Cost(NamedTuple):
+    """The cost of the tokens of a step."""
+
+    gpu_seconds: float
+    trained_tokens: int
+    """Response tokens that reached the optimizer."""
+    wasted_tokens: dict[str, int]
+    """Wasted response tokens by reason: ``aborted``, ``failed``, ``zero_variance``, ``dropped``, ``truncated``."""
+
+
+class Step(NamedTuple):
+    """One training step."""
+
+    number: int | None
+    trace_id: int
+    start_ns: int
+    end_ns: int
+    failed: bool
+    phases: tuple[Phase, ...]
+    no_phase: float
+    """Seconds outside of all phases."""
+    trajectories: tuple[int, ...]
+    """Trace ids of the trajectories that it trained on."""
+    gen_start_ns: int
+    rollouts_end_ns: int
+    """End of the last of its trajectories; 0: unknown."""
+    gen_end_ns: int
+    path: tuple[Segment, ...] = ()
+    """Its critical path, from its start to its end without a gap; empty where only `groups` were kept."""
+    groups: tuple[tuple[str, str, int], ...] = ()
+    """Its critical path by group: kind, name, nanoseconds; the longest first."""
+    savings: tuple[Saving, ...] = ()
+    verdicts: tuple[Verdict, ...] = ()
+    """The largest saving first; empty: no cause was found."""
+    stragglers: tuple[Straggler, ...] = ()
+    devices: tuple[DeviceTime, ...] = ()
+    """GPU time from the start of this step to the start of the next one (or the end of the run). For steps of a long run
+    whose detail was dropped: one entry, the mean of all GPUs."""
+    cost: Cost | None = None
+    slowest: tuple[Trajectory, ...] = ()
+    """A few of its slowest trajectories."""
+    quantiles: tuple[float, ...] = ()
+    """Durations of its trajectories in seconds: minimum, p50, p95, p99, maximum."""
+    uncertainty: float = 0.0
+    """Seconds by which the clocks on its path may differ; infinite where one of them has no bound."""
+    members: int = 0
+    """Number of trajectories that it trained on. Long runs keep their ids for some steps only."""
+    blind_spots: tuple[str, ...] = ()
+    """Evidence for stragglers that its spans do not contain (`stragglers.EVIDENCE`)."""
+    error: str = ""
+    """Type of the exception that ended it; empty: none, or unknown."""
+
+    @property
+    def seconds(self) -> float:
+        """How long it took."""
+        return (self.end_ns - self.start_ns) / 1e9
+
+
+class Event(NamedTuple):
+    """A stall or a crash that the watchdog reported during the run."""
+
+    kind: str
+    """``stall`` or ``crash``."""
+    time_ns: int
+    text: str
+    """One line, as in the log of the training."""
+    detail: dict[str, Any]
+
+
+class Series(NamedTuple):
+    """One scalar over the run."""
+
+    name: str
+    labels: tuple[tuple[str, str], ...]
+    times_ns: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+class Counts(NamedTuple):
+    """Counts of spans, trajectories, calls and processes of a run."""
+
+    spans: int
+    trajectories: int
+    trained: int
+    llm_calls: int
+    tool_calls: int
+    rewards: int
+    processes: int
+
+
+class Process(NamedTuple):
+    """One process that wrote files."""
+
+    resource: Resource
+    newest_ns: int
+    """Timestamp of the newest data that it wrote."""
+    ended: bool
+    """True: it has no open spans."""
+
+    @property
+    def instance(self) -> str:
+        """``<role>-<number>``, as shown to users."""
+        return self.resource.text(attr.SERVICE_INSTANCE).rpartition("/")[2]
+
+    @property
+    def label(self) -> str:
+        """Instance, process id and host, as shown to users."""
+        return f"{self.instance} (pid {self.resource.text(attr.PROCESS_ID)} on {self.resource.text(attr.HOST_NAME)})"
+
+
+class OpenSpan(NamedTuple):
+    """A span that had started and not ended when it was last written."""
+
+    span: SpanRecord
+    process: int
+    age: float
+    written_ns: int
+    last_child: str
+
+
+class UnfinishedProcess(NamedTuple):
+    """A process that had open spans at its last sign of life."""
+
+    process: Process
+    dead: bool
+    """True: it stopped writing while others continued. False: it may still be running."""
+    silent: float
+    """Seconds between its last sign of life and the newest of the run."""
+    work: tuple[OpenSpan, ...]
+
+
+class Completeness(NamedTuple):
+    """The limits of what was recorded of a run."""
+
+    unfinished: tuple[UnfinishedProcess, ...]
+    missing: tuple[str, ...]
+    orphans: int
+    """Number of spans whose parent is in no file."""
+
+
+class Explanation(NamedTuple):
+    """The result of the analysis of a run, for reports, pages and comparisons. Its size is bounded, however long the run was."""
+
+    run_id: str
+    folders: tuple[str, ...]
+    manifest: dict[str, Any]
+    state: str
+    """``running``, ``finished``, ``failed``, ``ended`` or ``no end seen``."""
+    start_ns: int
+    end_ns: int
+    counts: Counts
+    steps: tuple[Step, ...]
+    validations: tuple[tuple[int | None, int, int], ...]
+    """Number of the preceding step, start, end."""
+    slowest: tuple[Trajectory, ...]
+    """The slowest trajectories of the run."""
+    devices: tuple[DeviceTime, ...]
+    """GPU time of the whole run, from ``start_ns`` to ``end_ns``."""
+    events: tuple[Event, ...]
+    series: tuple[Series, ...]
+    completeness: Completeness
+    problems: tuple[str, ...]
+    """Messages about what could not be read."""
+    offsets: tuple[tuple[str, float, float], ...] = ()
+    """Host, seconds by which its clock is ahead of the trainer's, and the uncertainty of that in seconds."""
+    unused: dict[str, int] = {}
+    """Response tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""

@@ -1,0 +1,225 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads one slice of a run independently of the others: most trajectories lie completely in one slice and are analysed here.
+
+Spans of traces that cross the edges of the slice, or that are no trajectory, are passed on. Slices are independent of each
+other, so they can be read by several processes; the results are small.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from operator import itemgetter
+from typing import Any, Final, NamedTuple
+
+from verl_otel.analysis.io import packing, run_files
+from verl_otel.analysis.io.completeness import Tally
+from verl_otel.analysis.io.packing import Packed
+from verl_otel.analysis.io.run_files import Extent, Writers
+from verl_otel.analysis.io.slices import BEGINNING, END, Slice
+from verl_otel.analysis.scalars import Columns
+from verl_otel.analysis.step_summary import (
+    ClockUncertainty,
+    StepSummary,
+    summarise_step,
+)
+from verl_otel.analysis.traces import critical_path, tree
+from verl_otel.analysis.traces.clocks import Clock
+from verl_otel.analysis.traces.fast_path import FastPath
+from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
+from verl_otel.analysis.traces.timeline import build_root, find_activities, find_consumed
+from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
+from verl_otel.model import AttributeValue, SpanRecord
+from verl_otel.semconv import attributes as attr
+
+_NEVER: Final = 1 << 64
+_KNOWN: Final = (TRAJECTORY, STEP)
+_START: Final = itemgetter(SpanRecord._fields.index("start_ns"))
+_END: Final = itemgetter(SpanRecord._fields.index("end_ns"))
+
+
+class Context(NamedTuple):
+    """Data about the whole run that is known before its slices are read."""
+
+    engine: str = ""
+    clocks: Mapping[str, Clock] = {}
+    """By host; empty where there is only one."""
+    open_traces: frozenset[int] = frozenset()
+    """Traces with open spans: they are passed on unchanged."""
+    hosts: Mapping[str, str] = {}
+    """Host of each process, by its instance."""
+
+    @property
+    def clock_uncertainty(self) -> ClockUncertainty:
+        """The uncertainty of the clocks."""
+        return ClockUncertainty(self.clocks, self.hosts)
+
+    @property
+    def slack_ns(self) -> int:
+        """Minimum distance in nanoseconds between a trace and the edge of its slice, so that the slice has all its spans."""
+        shifts = [shift for clock in self.clocks.values() for shift in clock.ahead_ns]
+        return LATE_NS + max(shifts, default=0) - min(shifts, default=0)
+
+
+class SliceSummary(NamedTuple):
+    """The summary of one slice."""
+
+    processes: tuple[tuple[dict[str, AttributeValue], int], ...]
+    """The processes that wrote it: attributes and the newest timestamp."""
+    trajectories: tuple[Packed, ...]
+    spans: tuple[Written, ...]
+    """Spans of all other traces, with the index into ``processes``."""
+    tally: Tally
+    read: int
+    """Number of spans that became trajectories."""
+    first_ns: int
+    """Start of the first span; `_NEVER` if there is none."""
+    last_ns: int
+    columns: Columns
+    problems: tuple[str, ...]
+    step_summaries: tuple[StepSummary, ...] = ()
+    """Summaries of the steps that lie in the slice with all trajectories that they trained on."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle with packed trajectories, which take 1.9 µs of CPU time a span to send and receive instead of 3.9 µs."""
+        return _unpack, (tuple(self._replace(trajectories=())), packing.pack_trajectories(self.trajectories))
+
+
+def _unpack(values: Iterable[Any], trajectories: bytes) -> SliceSummary:
+    return SliceSummary._make(values)._replace(trajectories=tuple(packing.unpack_trajectories(trajectories)))
+
+
+def summarise_spans(piece: Slice, context: Context) -> SliceSummary:
+    """Read the spans of a slice."""
+    writers, problems = Writers(), list[str]()
+    by_trace: defaultdict[int, list[Written]] = defaultdict(list)
+    firsts: dict[int, int] = {}
+    for process, spans in run_files.read_spans(piece.extents, writers, problems):
+        if spans:
+            for span in spans:
+                by_trace[span[0]].append((span, process))
+            writers.note_alive(process, max(map(_END, spans)))
+            first = min(map(_START, spans))
+            firsts[process] = min(firsts.get(process, _NEVER), first)
+    instances = [name_instance(values) for values in writers.resources]
+    ahead = ahead_of(writers.resources, context.clocks)
+    tally, trajectories, rest, read = Tally(context.engine), list[Packed](), list[Written](), 0
+    fast_path = FastPath(instances, ahead, tally)
+    steps: list[tuple[int, list[Written]]] = []
+    slack = context.slack_ns
+    for trace_id, written in by_trace.items():
+        name = _find_inside(written, piece, context, slack)
+        if name != TRAJECTORY:
+            rest += written
+            if name == STEP:
+                steps.append((trace_id, written))
+            continue
+        trajectory = fast_path.take(written)
+        if trajectory is not None:
+            trajectories.append(trajectory)
+            read += len(written)
+            continue
+        trace = tree.assemble(trace_id, written, instances, ahead)
+        tally.add(trace)
+        trajectories += trajectories_of(trace)
+        read += trace.spans
+    first, last = _bounds(firsts, writers, ahead)
+    processes = tuple(zip(writers.resources, writers.newest, strict=True))
+    members = {trajectory.trace_id: trajectory for trajectory in trajectories if not trajectory.validate}
+    summaries = (
+        _summarise_step(tree.assemble(*step, instances, ahead), members, context.clock_uncertainty) for step in steps
+    )
+    step_summaries = tuple(summary for summary in summaries if summary is not None)
+    return SliceSummary(
+        processes,
+        tuple(trajectories),
+        tuple(rest),
+        tally,
+        read,
+        first,
+        last,
+        Columns(),
+        tuple(problems),
+        step_summaries,
+    )
+
+
+def _summarise_step(
+    trace: Trace, trajectories: Mapping[int, Packed], clock_uncertainty: ClockUncertainty
+) -> StepSummary | None:
+    """Return the summary of a step; None where a trajectory of it is missing in this slice."""
+    if len(trace.roots) != 1:
+        return None
+    root = trace.roots[0]
+    members = {trace_id: trajectories.get(trace_id) for trace_id in find_consumed(root)}
+    known_members = {trace_id: trajectory for trace_id, trajectory in members.items() if trajectory is not None}
+    return (
+        summarise_step(root, known_members, clock_uncertainty)._replace(spans=trace.spans)
+        if len(known_members) == len(members)
+        else None
+    )
+
+
+def _bounds(firsts: Mapping[int, int], writers: Writers, ahead: Ahead | None) -> tuple[int, int]:
+    """Return the start of the first and the end of the last span, on the trainer's clock."""
+    begins = [(process, time) for process, time in firsts.items()]
+    ends = [(process, writers.newest[process]) for process in firsts]
+    if ahead is not None:
+        begins, ends = ([(process, time - ahead(process, time)) for process, time in times] for times in (begins, ends))
+    return min((time for _, time in begins), default=_NEVER), max((time for _, time in ends), default=0)
+
+
+def summarise_metrics(extents: Sequence[Extent]) -> SliceSummary:
+    """Read scalars from parts of the metrics files."""
+    writers, problems, columns = Writers(), list[str](), Columns()
+    for process, points in run_files.read_points(extents, writers, problems):
+        columns.add(points, name_instance(writers.resources[process]))
+        writers.note_alive(process, max((point.time_ns for point in points), default=0))
+    processes = tuple(zip(writers.resources, writers.newest, strict=True))
+    return SliceSummary(processes, (), (), Tally(), 0, _NEVER, 0, columns, tuple(problems))
+
+
+def trajectories_of(trace: Trace) -> list[Packed]:
+    """Return the trajectory of a trace, if it has one; spans without a parent are included."""
+    roots = [root for root in trace.roots if root.span.name == TRAJECTORY and not root.span.parent_id]
+    orphans = [root for root in trace.roots if root.span.parent_id]
+    return [
+        packing.pack(
+            build_root(root.span, root.instance),
+            list(map(tuple, find_activities(root, orphans))),
+            [(*segment[:6], *segment[7:]) for segment in critical_path.of_trajectory(root)],
+        )
+        for root in roots[:1]
+    ]
+
+
+def name_instance(resource: Mapping[str, AttributeValue]) -> str:
+    """Return ``<role>-<number>`` of a process."""
+    return str(resource.get(attr.SERVICE_INSTANCE, "")).rpartition("/")[2]
+
+
+def ahead_of(resources: Iterable[Mapping[str, AttributeValue]], clocks: Mapping[str, Clock]) -> Ahead | None:
+    """Return a function that gives the offset of a process's clock at a time; None where no clock has an offset."""
+    if not any(any(clock.ahead_ns) for clock in clocks.values()):
+        return None
+    clock_of_process = [clocks.get(str(resource.get(attr.HOST_NAME))) for resource in resources]
+
+    def ahead(process: int, time_ns: int) -> int:
+        clock = clock_of_process[process]
+        return 0 if clock is None else clock.ahead(time_ns)
+
+    return ahead
+
+
+def _find_inside(written: Sequence[Written], piece: Slice, context: Context, slack: int) -> str:
+    """Return the name of the root span of a trace that lies completely in a slice; empty if it does not."""
+    for root, _ in written:
+        if not root.parent_id:
+            break
+    else:
+        return ""
+    if root.name not in _KNOWN or root.trace_id in context.open_traces:
+        return ""
+    begins = piece.begin_ns == BEGINNING or root.start_ns >= piece.begin_ns + slack
+    return root.name if begins and (piece.end_ns == END or root.end_ns + slack <= piece.end_ns) else ""

@@ -1,0 +1,124 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Divides the time of a run into adjacent windows, from the start of each step to the start of the next one.
+
+A window is closed when no more spans can overlap it: what was open in it ends before the longest span of the run would.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+from typing import Final, Generic, NamedTuple, TypeVar
+
+from verl_otel.analysis.io.packing import Packed
+from verl_otel.analysis.model import Step, Trajectory
+from verl_otel.analysis.traces.tree import Node, walk
+
+MAX_HELD: Final = 50_000
+"""Maximum number of trajectories kept for open windows; above it the oldest window is closed early."""
+
+Item = TypeVar("Item")
+
+
+class Draft(NamedTuple):
+    """A step without the data that depends on its whole window (GPU time, cost)."""
+
+    step: Step
+    members: tuple[Trajectory, ...]
+
+
+class Window(NamedTuple):
+    """An interval of the run, and everything that overlaps it."""
+
+    begin_ns: int
+    end_ns: int
+    draft: Draft | None
+    """The step that starts with it; None before the first step."""
+    roots: tuple[Node, ...]
+    """Roots of traces that are no trajectories."""
+    trajectories: tuple[Packed, ...]
+
+
+class _IntervalQueue(Generic[Item]):
+    """A queue of intervals, queried by windows in the order of time."""
+
+    def __init__(self) -> None:
+        self.longest_ns = 0
+        self._coming: list[tuple[int, int, int, Item]] = []
+        """A heap by start: start, sequence number, end, item."""
+        self._present: list[tuple[int, Item]] = []
+        self._added = 0
+
+    def __len__(self) -> int:
+        return len(self._coming) + len(self._present)
+
+    def add(self, start_ns: int, end_ns: int, item: Item) -> None:
+        self._added += 1
+        heapq.heappush(self._coming, (start_ns, self._added, end_ns, item))
+        self.longest_ns = max(self.longest_ns, end_ns - start_ns)
+
+    def touching(self, begin_ns: int, end_ns: int) -> tuple[Item, ...]:
+        """Return the items that overlap a window and discard those that end in it; windows come in the order of time."""
+        while self._coming and self._coming[0][0] < end_ns:
+            _, _, end, item = heapq.heappop(self._coming)
+            self._present.append((end, item))
+        touching = tuple(item for end, item in self._present if end > begin_ns)
+        self._present = [present for present in self._present if present[0] > end_ns]
+        return touching
+
+
+class Windows:
+    """Collects steps, traces and trajectories, and returns complete windows."""
+
+    def __init__(self) -> None:
+        self.begin_ns: int | None = None
+        """Start of the next window; None: there are no spans yet."""
+        self._drafts: deque[Draft] = deque()
+        self._is_before = True
+        """True until the window of the first step starts."""
+        self._roots: _IntervalQueue[Node] = _IntervalQueue()
+        self._trajectories: _IntervalQueue[Packed] = _IntervalQueue()
+
+    def note_time(self, time_ns: int) -> None:
+        """Extend the start of the run to a time. After the first window is closed the start is fixed."""
+        if self.begin_ns is None or (self._is_before and time_ns < self.begin_ns):
+            self.begin_ns = time_ns
+
+    def add_root(self, node: Node) -> None:
+        """Add the root of a trace that is no trajectory."""
+        self._roots.add(node.span.start_ns, max(descendant.span.end_ns for descendant in walk(node)), node)
+
+    def add_trajectory(self, trajectory: Packed) -> None:
+        """Add a trajectory."""
+        self._trajectories.add(trajectory.start_ns, trajectory.end_ns, trajectory)
+
+    def add_step(self, draft: Draft) -> None:
+        """Add a step; steps come in the order of their ends."""
+        self._drafts.append(draft)
+
+    def close(self, watermark_ns: int) -> Iterator[Window]:
+        """Return the windows that are complete when all spans up to ``watermark_ns`` are known."""
+        while self._drafts:
+            waits = self._is_before or len(self._drafts) > 1
+            if not waits:
+                return
+            end = self._drafts[0 if self._is_before else 1].step.start_ns
+            longest = max(self._roots.longest_ns, self._trajectories.longest_ns)
+            if end + longest > watermark_ns and len(self._trajectories) <= MAX_HELD:
+                return
+            yield self._cut(end)
+
+    def close_all(self, end_ns: int) -> Iterator[Window]:
+        """Return the remaining windows, up to the end of the run."""
+        yield from self.close(1 << 65)
+        if self.begin_ns is not None:
+            yield self._cut(end_ns)
+
+    def _cut(self, end_ns: int) -> Window:
+        begin = self.begin_ns or 0
+        end = max(begin, end_ns)
+        draft = None if self._is_before else self._drafts.popleft()
+        self._is_before, self.begin_ns = False, end
+        return Window(begin, end, draft, self._roots.touching(begin, end), self._trajectories.touching(begin, end))

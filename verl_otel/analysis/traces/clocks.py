@@ -1,0 +1,179 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Estimates the clock offset of each host relative to the trainer's from causal relations between spans.
+
+A cause on one host comes before its effect on another: a call begins before the method that it calls, and ends after it when it
+waits for it. Each such pair bounds the offset of the two clocks from one side; many pairs make an interval. That is
+Cristian's algorithm (1989), also used by NTP with its four timestamps (RFC 5905), applied to existing spans as in Google's
+Dapper (2010, section 2.1). Over several hosts the bounds are a system of difference constraints, solved as shortest paths (Bellman and
+Ford; Cormen et al., section 22.4).
+
+An offset of zero is kept where the bounds allow it, else the smallest one that they allow. Drifting clocks are followed in windows.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from verl_otel.model import SpanRecord
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import CLIENT, SERVER, STATUS_ERROR
+
+WINDOW_NS: Final = 300_000_000_000
+"""Bounds of five minutes and of the neighbouring windows are combined: clocks that drift by 10 ppm diverge by 9 ms in that time."""
+
+_FINE_NS: Final = 1_000_000_000
+"""Of all bounds of two hosts in one second only the tightest is kept."""
+
+
+class Bound(NamedTuple):
+    """At a time the clock of ``other`` is at most ``most_ns`` ahead of that of ``host``."""
+
+    time_ns: int
+    """On the clock of ``host``."""
+    host: str
+    other: str
+    most_ns: int
+
+
+class Clock(NamedTuple):
+    """The offset of one host's clock from the trainer's at some times."""
+
+    times_ns: tuple[int, ...]
+    ahead_ns: tuple[int, ...]
+    uncertain_ns: tuple[float, ...]
+    """Uncertainty of each offset; infinite where it has no bound."""
+
+    def ahead(self, time_ns: int) -> int:
+        """Return the offset at a time, interpolated linearly between two known times."""
+        times, values = self.times_ns, self.ahead_ns
+        if not any(values):
+            return 0
+        right = bisect_left(times, time_ns)
+        if right in (0, len(times)):
+            return values[min(right, len(times) - 1)]
+        begin, end = times[right - 1], times[right]
+        rise = values[right] - values[right - 1]
+        return values[right - 1] + round(rise * ((time_ns - begin) / (end - begin)))
+
+    @property
+    def largest(self) -> float:
+        """The offset with the largest magnitude, in seconds; negative: the clock was behind."""
+        return max(self.ahead_ns, key=abs) / 1e9
+
+    @property
+    def uncertainty(self) -> float:
+        """The largest uncertainty, in seconds."""
+        return max(self.uncertain_ns) / 1e9
+
+
+def find_bounds(spans: Iterable[tuple[SpanRecord, str]]) -> Iterator[Bound]:
+    """Return the bounds on clock offsets that follow from pairs of related spans on different hosts.
+
+    Args:
+        spans: Spans with their hosts, with unshifted times. Pairs of which one span is missing give no bound.
+    """
+    spans_by_id = {(span.trace_id, span.span_id): (span, host) for span, host in spans}
+    for span, host in spans_by_id.values():
+        cause = spans_by_id.get((span.trace_id, span.parent_id))
+        if cause is not None and cause[1] != host:
+            yield from _of_call(*cause, span, host)
+        for link in span.links:
+            other = spans_by_id.get((link.trace_id, link.span_id))
+            if other is not None and other[1] != host:
+                yield from _of_link(link.attributes.get(attr.LINK_TYPE), span, host, *other)
+
+
+def _of_call(cause: SpanRecord, host: str, effect: SpanRecord, other: str) -> Iterator[Bound]:
+    yield Bound(cause.start_ns, host, other, effect.start_ns - cause.start_ns)
+    waits = cause.kind == CLIENT and effect.kind == SERVER and cause.attributes.get(attr.CALL_BLOCKING, True)
+    if waits and cause.status != STATUS_ERROR:  # after a timeout the caller does not wait for the end
+        yield Bound(effect.start_ns, other, host, cause.end_ns - effect.end_ns)
+
+
+def _of_link(kind: object, span: SpanRecord, host: str, linked: SpanRecord, other: str) -> Iterator[Bound]:
+    if kind == "submitted_by":
+        yield Bound(linked.start_ns, other, host, span.start_ns - linked.start_ns)
+    elif (
+        kind == "consumed"
+    ):  # verl consumes finished trajectories: in all its modes the end came first, by 4 ms or more
+        yield Bound(linked.end_ns, other, host, span.end_ns - linked.end_ns)
+
+
+def estimate(bounds: Iterable[Bound], reference: str, hosts: Iterable[str]) -> dict[str, Clock]:
+    """Return the clock of each host.
+
+    Args:
+        bounds: Bounds in any order; of contradicting bounds the mean is taken.
+        reference: The host whose clock all times are converted to.
+        hosts: All hosts. One without any bound gets no offset and an infinite uncertainty.
+    """
+    fine: dict[tuple[str, str, int], int] = {}
+    for bound in bounds:
+        key = (bound.host, bound.other, bound.time_ns // _FINE_NS)
+        fine[key] = min(bound.most_ns, fine.get(key, bound.most_ns))
+    roughly = _solve(_tightest([{key[:2]: most} for key, most in fine.items()]), reference)
+    windows: dict[int, dict[tuple[str, str], int]] = defaultdict(dict)
+    for (
+        host,
+        other,
+        number,
+    ), most in fine.items():  # what happened at one time belongs together, whatever the clocks said
+        window = windows[(number * _FINE_NS - roughly.get(host, (0, 0.0))[0]) // WINDOW_NS]
+        window[host, other] = min(most, window.get((host, other), most))
+    points_by_host: dict[str, list[tuple[int, int, float]]] = {host: [] for host in hosts}
+    for number in sorted(windows):
+        near = [windows[neighbour] for neighbour in (number - 1, number, number + 1) if neighbour in windows]
+        for host, (ahead, uncertain) in _solve(_tightest(near), reference).items():
+            points_by_host.setdefault(host, []).append((number * WINDOW_NS + WINDOW_NS // 2, ahead, uncertain))
+    return {host: _clock(points, is_reference=host == reference) for host, points in points_by_host.items()}
+
+
+def _clock(points: Sequence[tuple[int, int, float]], *, is_reference: bool) -> Clock:
+    if is_reference or not points:
+        return Clock((0,), (0,), (0.0 if is_reference else math.inf,))
+    bounded = [point for point in points if math.isfinite(point[2])]
+    times, ahead, uncertain = zip(*(bounded or points), strict=True)
+    return Clock(times, ahead, uncertain)
+
+
+def _tightest(windows: Iterable[Mapping[tuple[str, str], int]]) -> dict[tuple[str, str], int]:
+    tightest: dict[tuple[str, str], int] = {}
+    for window in windows:
+        for pair, most in window.items():
+            tightest[pair] = min(most, tightest.get(pair, most))
+    return tightest
+
+
+def _solve(most: Mapping[tuple[str, str], int], reference: str) -> dict[str, tuple[int, float]]:
+    """Return the offset of each host from the reference, and its uncertainty."""
+    above = _shortest(most, reference)
+    below = _shortest({(other, host): value for (host, other), value in most.items()}, reference)
+    hosts = (above.keys() | below.keys()) - {reference}
+    return {host: _choose(-below.get(host, math.inf), above.get(host, math.inf)) for host in hosts}
+
+
+def _shortest(weights: Mapping[tuple[str, str], int], begin: str) -> dict[str, float]:
+    """Return the length of the shortest path to each host. A cycle of negative length, a contradiction, is cut."""
+    length: dict[str, float] = {begin: 0}
+    for _ in range(len({host for pair in weights for host in pair})):
+        changed = False
+        for (host, other), weight in weights.items():
+            if host in length and other != begin and length[host] + weight < length.get(other, math.inf):
+                length[other] = length[host] + weight
+                changed = True
+        if not changed:
+            break
+    return length
+
+
+def _choose(least: float, most: float) -> tuple[int, float]:
+    """Return the smallest offset between two bounds and its distance to the farther bound."""
+    if least > most:
+        return round((least + most) / 2), (least - most) / 2
+    shift = least if least > 0 else min(most, 0)
+    return round(shift), max(most - shift, shift - least)

@@ -1,0 +1,163 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Assembles whole traces from spans that come from many files.
+
+A trace is whole when its root has been read and no more spans of it can follow: every process writes spans within a second,
+`LATE_NS` allows for more. Traces that never get a root, because a process was killed or a file is missing, are released at the
+end, or earlier when they hold too many spans.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from verl_otel.model import SpanRecord
+
+LATE_NS: Final = 5_000_000_000
+"""How much later than a span ended it may be written, or lie in the files."""
+MAX_UNFINISHED: Final = 500_000
+"""Maximum number of spans of incomplete traces, about a gigabyte. The oldest traces are released first."""
+
+
+class Node(NamedTuple):
+    """One span in its trace; times are on the trainer's clock."""
+
+    span: SpanRecord
+    instance: str
+    """``<role>-<number>`` of the process that wrote it."""
+    process: int
+    """Index of the process."""
+    children: list[Node]
+    """Sorted by start; filled while the trace is assembled."""
+
+
+class Trace(NamedTuple):
+    """All spans of one trace."""
+
+    trace_id: int
+    roots: tuple[Node, ...]
+    """Sorted by start; more than one if parents are missing: orphans become roots."""
+    spans: int
+
+    @property
+    def orphans(self) -> int:
+        """Number of spans whose parent is in no file."""
+        return sum(1 for root in self.roots if root.span.parent_id)
+
+
+Written = tuple[SpanRecord, int]
+"""A span and the index of the process that wrote it."""
+Ahead = Callable[[int, int], int]
+"""Offset of the clock of a process (by its index) from the trainer's at a time, in nanoseconds."""
+_start: Final = attrgetter("span.start_ns", "span.span_id")
+
+
+def assemble(
+    trace_id: int,
+    written: Sequence[Written],
+    instances: Sequence[str],
+    offset_of: Callable[[int, int], int] | None = None,
+) -> Trace:
+    """Return the tree of one trace. Repeated spans count once; spans that end before they start have no length.
+
+    Args:
+        trace_id: Its id.
+        written: Its spans, in any order.
+        instances: Name of each process.
+        offset_of: Offset of the clock of a process from the trainer's at a time, in nanoseconds; None: no offsets.
+    """
+    nodes: dict[int, Node] = {}
+    for span, process in written:
+        kept = span if offset_of is None else _shift(span, offset_of(process, span.start_ns))
+        if kept.end_ns < kept.start_ns:
+            kept = kept._replace(end_ns=kept.start_ns)
+        nodes.setdefault(kept.span_id, Node(kept, instances[process], process, []))
+    roots = []
+    for node in nodes.values():
+        parent = nodes.get(node.span.parent_id)
+        if parent is None or parent is node:
+            roots.append(node)
+        else:
+            parent.children.append(node)
+    for node in nodes.values():
+        if len(node.children) > 1:
+            node.children.sort(key=_start)
+    if len(roots) != 1:
+        roots = _reachable(roots, nodes)
+    return Trace(trace_id, tuple(roots), len(nodes))
+
+
+def _shift(span: SpanRecord, ahead: int) -> SpanRecord:
+    return span._replace(start_ns=span.start_ns - ahead, end_ns=span.end_ns - ahead) if ahead else span
+
+
+def _reachable(roots: list[Node], nodes: dict[int, Node]) -> list[Node]:
+    """Return the roots and, where damaged ids form cycles, one span of each cycle, which is cut there."""
+    seen: set[int] = set()
+
+    def follow(node: Node) -> None:
+        waiting = [node]
+        while waiting:
+            current = waiting.pop()
+            seen.add(current.span.span_id)
+            current.children[:] = [child for child in current.children if child.span.span_id not in seen]
+            waiting += current.children
+
+    for root in roots:
+        follow(root)
+    for node in nodes.values():
+        if node.span.span_id not in seen:
+            roots.append(node)
+            follow(node)
+    return sorted(roots, key=_start)
+
+
+def walk(node: Node) -> Iterator[Node]:
+    """Return a node and its descendants, parents before their children."""
+    waiting = [node]
+    while waiting:
+        current = waiting.pop()
+        yield current
+        waiting += reversed(current.children)
+
+
+class IncompleteTraces:
+    """The spans of incomplete traces, in bounded memory."""
+
+    def __init__(self, limit: int = MAX_UNFINISHED) -> None:
+        self._limit = limit
+        self._spans: dict[int, list[Written]] = {}
+        self._root_ends: dict[int, int] = {}
+        self._count = 0
+        self.discarded = 0
+        """Number of traces that were released early to stay within the limit."""
+
+    def add(self, span: SpanRecord, process: int) -> None:
+        """Add a span."""
+        self._spans.setdefault(span.trace_id, []).append((span, process))
+        self._count += 1
+        if not span.parent_id:
+            self._root_ends[span.trace_id] = max(span.end_ns, self._root_ends.get(span.trace_id, 0))
+
+    def take_whole(self, watermark_ns: int) -> Iterator[tuple[int, list[Written]]]:
+        """Return the traces whose root ended well before ``watermark_ns``, and the oldest ones beyond the limit."""
+        whole = sorted((end, trace_id) for trace_id, end in self._root_ends.items() if end + LATE_NS <= watermark_ns)
+        for _, trace_id in whole:
+            yield trace_id, self._take(trace_id)
+        while self._count > self._limit:
+            trace_id = next(iter(self._spans))
+            self.discarded += 1
+            yield trace_id, self._take(trace_id)
+
+    def take_rest(self) -> Iterator[tuple[int, list[Written]]]:
+        """Return all remaining traces in the order of the ends of their roots; traces without a root come last."""
+        for trace_id in sorted(self._spans, key=lambda trace_id: self._root_ends.get(trace_id, 1 << 64)):
+            yield trace_id, self._take(trace_id)
+
+    def _take(self, trace_id: int) -> list[Written]:
+        self._root_ends.pop(trace_id, None)
+        spans = self._spans.pop(trace_id)
+        self._count -= len(spans)
+        return spans

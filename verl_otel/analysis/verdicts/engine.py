@@ -1,0 +1,174 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts: the causes of slow steps, and how much shorter a step would have been without each.
+
+A verdict has three conditions: the cause lies on the critical path of the step, it exceeds its peers by more than their spread,
+and without it the step would have been noticeably shorter. Rules and limits: ``docs/explanation/verdicts.md``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from verl_otel.analysis.io.packing import Packed
+from verl_otel.analysis.model import Step, Verdict
+from verl_otel.analysis.traces import critical_path
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.attribution import judge_awaited_work
+from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
+from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases, measure_calls, measure_phases
+from verl_otel.analysis.verdicts.slow_trajectories import AwaitedWork, find_awaited_work, may_be_long, measure_spans
+from verl_otel.analysis.verdicts.thresholds import (
+    LOOK_AHEAD,
+    PHASE_SECONDS,
+    RANK_SECONDS,
+    STEP_SHARE,
+    TRAJECTORY_SECONDS,
+)
+
+
+class _RecentStep(NamedTuple):
+    """The data needed to judge a recent step again."""
+
+    step: Step
+    """The step without its large fields."""
+    awaited_work: tuple[AwaitedWork, ...]
+    phase_times: tuple[PhaseTime, ...]
+    calls: Mapping[str, float]
+    """Seconds of its critical path in calls of worker groups, by method."""
+
+
+class Findings(NamedTuple):
+    """Possible causes found in one step, before it is compared with others."""
+
+    awaited_work: tuple[AwaitedWork, ...]
+    phase_times: tuple[PhaseTime, ...]
+    calls: Mapping[str, float]
+    """As in `_RecentStep`."""
+    baselines: Mapping[Hashable, Baseline]
+    """Baselines of what its trajectories did, by kind of work."""
+
+
+def examine(step: Step, root: Node, members: Sequence[Packed]) -> Findings:
+    """Return the possible causes in one step, independently of other steps.
+
+    Args:
+        step: With its critical path and its stragglers.
+        root: Its tree.
+        members: The trajectories that it trained on, with their paths.
+    """
+    path = step.path or critical_path.of_step(root, {member.trace_id: member for member in members}, step.trajectories)
+    return Findings(
+        find_awaited_work(path, root, members, _floor(step, TRAJECTORY_SECONDS)),
+        () if step.failed else measure_phases(path, root),  # what an exception cut off is not comparable
+        measure_calls(path, root) if step.stragglers else {},
+        {key: baseline for key, values in measure_spans(members).items() if (baseline := measure(values))},
+    )
+
+
+class VerdictEngine:
+    """Judges the steps of a run in the order of time.
+
+    The baselines grow with the run: `judge` returns preliminary verdicts, `settle` the final ones. A
+    verdict is final some steps later; of older steps only the verdicts are kept.
+    """
+
+    def __init__(self) -> None:
+        self._baselines = Baselines()
+        self._recent: deque[_RecentStep] = deque()
+        self._final: dict[int, tuple[Verdict, ...]] = {}
+        self._first: int | None = None
+
+    def judge(self, step: Step, findings: Findings) -> tuple[Verdict, ...]:
+        """Return the preliminary verdicts on a step, the largest saving first.
+
+        Args:
+            step: With its stragglers.
+            findings: The possible causes found in it.
+        """
+        if self._first is None:
+            self._first = step.trace_id
+        floor = _floor(step, TRAJECTORY_SECONDS)
+        awaited_work = tuple(work for work in findings.awaited_work if may_be_long(work, self._baselines, floor))
+        for key, baseline in findings.baselines.items():
+            self._baselines.take(key, step.trace_id, baseline)
+        for phase_time in findings.phase_times:
+            self._baselines.learn(phase_time.key, step.trace_id, [phase_time.seconds])
+        slim = step._replace(
+            path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
+        )
+        recent_step = _RecentStep(slim, awaited_work, findings.phase_times, findings.calls)
+        self._recent.append(recent_step)
+        while len(self._recent) > LOOK_AHEAD:
+            self._finalise(self._recent.popleft())
+        return self._decide(recent_step)
+
+    def settle(self, steps: Iterable[Step]) -> tuple[Step, ...]:
+        """Return the steps with the verdicts that stand at the end of the run."""
+        final = dict(self._final)
+        for recent_step in self._recent:
+            final[recent_step.step.trace_id] = self._decide(recent_step)
+        return tuple(step._replace(verdicts=final.get(step.trace_id, ())) for step in steps)
+
+    def _finalise(self, recent_step: _RecentStep) -> None:
+        verdicts = self._decide(recent_step)
+        if verdicts:
+            self._final[recent_step.step.trace_id] = verdicts
+
+    def _decide(self, recent_step: _RecentStep) -> tuple[Verdict, ...]:
+        step, awaited_work, phase_times, calls = recent_step
+        first = step.trace_id == self._first
+        verdicts: list[Verdict] = []
+        for summed in (False, True):  # the sum of many short spans only where no single one was long
+            verdicts = verdicts or self._judge_awaited_work(
+                step, (work for work in awaited_work if work.summed == summed), first=first
+            )
+        if not first:  # the first step includes the start-up
+            ranks = _judge_ranks(step, calls)
+            late = {verdict.cause_name: verdict.seconds for verdict in ranks}
+            verdicts += ranks
+            verdicts += judge_phases(phase_times, step, self._baselines, _floor(step, PHASE_SECONDS), late)
+        return tuple(sorted(verdicts, key=lambda verdict: (-verdict.saved, -verdict.seconds, verdict.subject)))
+
+    def _judge_awaited_work(self, step: Step, awaited_work: Iterable[AwaitedWork], *, first: bool) -> list[Verdict]:
+        """Return verdicts on the awaited work: for each subject the one with the largest excess."""
+        worst: dict[tuple[str, str], Verdict] = {}
+        for work in awaited_work:
+            verdict = judge_awaited_work(work, step, self._baselines, _floor(step, TRAJECTORY_SECONDS), first=first)
+            if verdict is not None:
+                key = (verdict.kind, verdict.subject)
+                worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
+        return list(worst.values())
+
+
+def _floor(step: Step, seconds: float) -> float:
+    """Return the minimum saving for a verdict on this step: at least the uncertainty of its clocks."""
+    return max(seconds, STEP_SHARE * step.seconds, step.uncertainty)
+
+
+def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
+    """Return verdicts on late ranks, one per rank: the delay that cost the step most.
+
+    A call that is not on the critical path cost the step nothing, and no delay costs more than the time that the
+    path spent in the call.
+    """
+    worst: dict[int, Verdict] = {}
+    for straggler in step.stragglers:
+        saved = min(straggler.seconds, calls.get(straggler.method, 0.0))
+        previous = worst.get(straggler.rank)
+        if saved >= _floor(step, RANK_SECONDS) and (previous is None or saved > previous.saved):
+            worst[straggler.rank] = Verdict(
+                step.number,
+                step.seconds,
+                "rank",
+                f"rank {straggler.rank}",
+                "worker",
+                straggler.method,
+                straggler.seconds,
+                saved,
+                instance=straggler.instance,
+                uncertainty=step.uncertainty,
+            )
+    return list(worst.values())

@@ -1,0 +1,185 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Phases that took longer than in other steps, and the part of each that did."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.model import Segment, Step, Verdict
+from verl_otel.analysis.traces.segments import NOWHERE, find_place
+from verl_otel.analysis.traces.span_names import CALL_PREFIX
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.baselines import Baselines
+from verl_otel.analysis.verdicts.thresholds import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS
+
+_NOT_JUDGED: Final = frozenset(("poll", "start"))
+"""Idle kinds: a poll ends with the trainer's next check, a start when a slot is free."""
+_NAMED: Final = frozenset(("weight_sync", "checkpoint", "validation"))
+"""Descendants of these are attributed to them: users know the weight sync, not the calls that it makes."""
+
+_METHODS: Final = frozenset(("worker", "call"))
+
+
+class PhaseTime(NamedTuple):
+    """Time that the critical path spent in a phase, or in one kind of work in it."""
+
+    phase: str
+    kind: str
+    """Empty: the whole phase."""
+    name: str
+    seconds: float
+    instance: str = ""
+    """The process in which it spent most of that time."""
+    detail: str = ""
+    """The method in which it spent most of that time."""
+    methods: frozenset[str] = frozenset()
+    """All methods on that part of the path."""
+
+    @property
+    def key(self) -> Hashable:
+        """Key of the same time in other steps."""
+        return "phase", self.phase, self.kind, self.name
+
+
+def measure_phases(path: Iterable[Segment], root: Node) -> tuple[PhaseTime, ...]:
+    """Return the time of a step's critical path in each phase and in each kind of work in it, without trajectories."""
+    own = [segment for segment in _name_awaited(path) if not segment.trace_id and segment.kind not in _NOT_JUDGED]
+    scopes = dict(_find_scopes(root)) if own else {}
+    groups: dict[tuple[str, str, str], list[Segment]] = defaultdict(list)
+    for segment in own:
+        groups[segment.phase, "", ""].append(segment)
+        kind, name = scopes.get(segment.span_id, (segment.kind, segment.name))
+        groups[segment.phase, kind, name].append(segment)
+    return tuple(_sum_up(key, segments) for key, segments in groups.items())
+
+
+def _name_awaited(path: Iterable[Segment]) -> Iterator[Segment]:
+    """Yield a path in which the time of a call next to a worker's method names that worker.
+
+    The trainer only waits then: for the transport, or for a worker that is busy, stopped or serializes its result. Spans cannot
+    distinguish these, but the cause is in the worker's process and not in the trainer's.
+    """
+    parts = list(path)
+    for before, segment, after in zip([None, *parts], parts, [*parts[1:], None]):  # noqa: B905 - the first one is longer
+        near = next((other for other in (after, before) if other is not None and other.kind == "worker"), None)
+        yield segment._replace(instance=near.instance) if segment.kind == "call" and near is not None else segment
+
+
+def measure_calls(path: Iterable[Segment], root: Node) -> dict[str, float]:
+    """Return the seconds of a step's critical path in calls of worker groups and below them, by method."""
+    called: dict[int, tuple[str, ...]] = {}
+    waiting: list[tuple[Node, tuple[str, ...]]] = [(root, ())]
+    while waiting:
+        node, above = waiting.pop()
+        name = node.span.name
+        if name.startswith(CALL_PREFIX) and (method := name.removeprefix(CALL_PREFIX)) not in above:
+            above = (*above, method)
+        if above:
+            called[node.span.span_id] = above
+        waiting += [(child, above) for child in node.children]
+    sums: dict[str, float] = defaultdict(float)
+    for segment in path:
+        for method in called.get(segment.span_id, ()) if not segment.trace_id else ():
+            sums[method] += segment.seconds
+    return dict(sums)
+
+
+def _sum_up(key: tuple[str, str, str], segments: Sequence[Segment]) -> PhaseTime:
+    total = sum(segment.end_ns - segment.start_ns for segment in segments)
+    longest = max(segments, key=lambda segment: segment.end_ns - segment.start_ns)
+    methods = frozenset(segment.name for segment in segments if segment.kind in _METHODS)
+    return PhaseTime(*key, total / 1e9, longest.instance, longest.name if longest.kind in _METHODS else "", methods)
+
+
+def _find_scopes(root: Node) -> Iterator[tuple[int, tuple[str, str]]]:
+    """Yield the scope of each span of a step, by span id: the outermost worker method, weight sync, checkpoint or validation."""
+    waiting = [(root, NOWHERE, ("", ""))]
+    while waiting:
+        node, above, scope = waiting.pop()
+        place = find_place(node.span, above)
+        own = scope
+        if scope[0] not in _NAMED and scope[0] != "worker":
+            own = (place.kind, place.name)
+        yield place.span_id, own
+        waiting += [(child, place, own) for child in node.children]
+
+
+def judge_phases(
+    phase_times: Iterable[PhaseTime], step: Step, baselines: Baselines, floor: float, late: Mapping[str, float]
+) -> Iterator[Verdict]:
+    """Yield verdicts on the phases of a step that took longer than in other steps.
+
+    Args:
+        phase_times: Times of the phases of the step.
+        step: The step.
+        baselines: Durations in other steps.
+        floor: Minimum saving in seconds for a verdict.
+        late: Seconds by which a rank came late to a method. A phase that a rank explains gets no verdict of its own.
+    """
+    measured = list(phase_times)
+    for whole in measured:
+        if whole.kind or whole.seconds < floor or baselines.is_first(whole.key, step.trace_id):
+            continue
+        baseline = baselines.of_others(whole.key, step.trace_id)
+        if baseline is None or baseline.allows(whole.seconds, floor):
+            continue
+        pace = _measure_pace(measured, whole, step, baselines)
+        if whole.seconds - pace * baseline.median < floor:  # all phases took longer: this one is not the cause
+            continue
+        excess = whole.seconds - baseline.median
+        if any(late.get(method, 0.0) >= DETAIL_SHARE * excess for method in whole.methods):
+            continue
+        cause, name, instance = _find_cause(whole, excess, measured, step, baselines)
+        yield Verdict(
+            step.number,
+            step.seconds,
+            "phase",
+            whole.phase or "step",
+            cause,
+            name,
+            excess,
+            excess,
+            instance=instance,
+            uncertainty=step.uncertainty,
+        )
+
+
+def _measure_pace(measured: Iterable[PhaseTime], judged: PhaseTime, step: Step, baselines: Baselines) -> float:
+    """Return the factor by which the other phases of a step took longer than usual, at least 1.
+
+    A machine under other load slows all phases alike. The median is weighted by time, so that a second slow phase does not hide
+    the first, and a short one does not dominate.
+    """
+    factors: list[tuple[float, float]] = []
+    for other in measured:
+        if not other.kind and other is not judged and not baselines.is_first(other.key, step.trace_id):
+            baseline = baselines.of_others(other.key, step.trace_id)
+            if baseline is not None and baseline.median >= PACE_SECONDS:
+                factors.append((other.seconds / baseline.median, baseline.median))
+    if len(factors) < PACE_PHASES:
+        return 1.0
+    half, passed = sum(weight for _, weight in factors) / 2, 0.0
+    for factor, weight in sorted(factors):
+        passed += weight
+        if passed >= half:
+            return max(1.0, factor)
+    return 1.0
+
+
+def _find_cause(
+    whole: PhaseTime, excess: float, measured: Iterable[PhaseTime], step: Step, baselines: Baselines
+) -> tuple[str, str, str]:
+    """Return kind, name and process of the part of a phase that explains most of its excess."""
+    best, most = whole, DETAIL_SHARE * excess
+    for part in measured:
+        if part.phase == whole.phase and part.kind:
+            baseline = baselines.of_others(part.key, step.trace_id)
+            beyond = part.seconds - (baseline.median if baseline else 0.0)
+            if beyond >= most:
+                best, most = part, beyond
+    if not best.kind:
+        return ("phase", whole.phase, whole.instance) if whole.phase else ("step", "", whole.instance)
+    return best.kind, best.name or best.detail, best.instance

@@ -1,0 +1,213 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What awaited trajectories spent their time on, and which other trajectories were slow for the same reason."""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.io.packing import Packed
+from verl_otel.analysis.model import Segment
+from verl_otel.analysis.traces.self_times import Span, Spans, find_spans
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
+from verl_otel.analysis.verdicts.thresholds import FEW_PEERS, SAMPLE
+from verl_otel.analysis.verdicts.what_if import Wait, find_waits
+
+SERVED: Final = frozenset(("server", "queue", "prefill", "decode"))
+"""Kinds of work of a replica."""
+_length: Final = attrgetter("length_ns")
+_UNKNOWN: Final = ("unknown", "")
+"""Kind and name for trajectories of which only the root was kept."""
+
+
+class SlowTrajectory(NamedTuple):
+    """Another trajectory that spent long on the same kind of work."""
+
+    end_ns: int
+    instance: str
+    lengths: tuple[float, ...]
+    """Seconds of each occurrence."""
+
+
+class AwaitedWork(NamedTuple):
+    """A kind of work on which an awaited trajectory spent noticeable time."""
+
+    wait: Wait
+    label: str
+    kind: str
+    name: str
+    instance: str
+    turn: int | None
+    key: Hashable
+    seconds: float
+    inside: float
+    """Seconds of it since the wait started."""
+    summed: bool
+    """True: the sum of several spans."""
+    cold: bool
+    """True: it started before the first work of its kind in its process had finished."""
+    here: Baseline | None
+    """The same kind of work elsewhere in this step."""
+    elsewhere: Baseline | None
+    """The same on other replicas."""
+    again: tuple[float, ...]
+    """Seconds of other occurrences in this trajectory."""
+    late: tuple[SlowTrajectory, ...] = ()
+    """The other trajectories that took at least the floor."""
+    rest_ns: int = 0
+    """End of the last of the remaining trajectories."""
+
+
+def measure_spans(members: Sequence[Packed]) -> dict[Hashable, list[float]]:
+    """Return the durations in seconds of the work of trajectories, by kind: each span, and the sum per trajectory.
+
+    Of many trajectories a random sample is measured: that is enough for a median.
+    """
+    if len(members) > SAMPLE:
+        members = random.Random(members[0].trace_id).sample(members, SAMPLE)  # noqa: S311 - no secret
+    lengths: dict[Hashable, list[float]] = defaultdict(list)
+    for member in members:
+        lengths[_key(*_UNKNOWN, summed=False)].append(member.seconds)
+        spans = find_spans(member) if member.whole else {}
+        for (kind, name), same in spans.items():
+            lengths[_key(kind, name, summed=False)] += [span.length_ns / 1e9 for span in same]
+        for (kind, name), same in spans.items():
+            lengths[_key(kind, name, summed=True)].append(sum([span.length_ns for span in same]) / 1e9)
+    return lengths
+
+
+def _key(kind: str, name: str, *, summed: bool) -> Hashable:
+    return "sum" if summed else "span", kind, name
+
+
+def find_awaited_work(
+    path: Iterable[Segment], root: Node, members: Sequence[Packed], floor: float
+) -> tuple[AwaitedWork, ...]:
+    """Return the work of the trajectories that a step waited for.
+
+    Args:
+        path: Critical path of the step.
+        root: Its tree.
+        members: The trajectories that it trained on.
+        floor: Minimum seconds of work to be returned.
+    """
+    members_by_id = {member.trace_id: member for member in members}
+    slow: list[AwaitedWork] = []
+    for wait in find_waits(path, root):
+        awaited = members_by_id.get(wait.trace_id)
+        if awaited is not None and wait.end_ns - wait.begin_ns >= floor * 1e9:
+            others = [member for member in members if member.end_ns <= wait.end_ns and member is not awaited]
+            slow += _find_awaited_work(wait, awaited, others, floor)
+    return tuple(slow)
+
+
+def _find_awaited_work(wait: Wait, awaited: Packed, others: Sequence[Packed], floor: float) -> Iterator[AwaitedWork]:
+    long = _find_long(wait, awaited, floor)
+    kinds = {kind for kind, _ in long}
+    own, spans_of_others = find_spans(awaited, kinds), [(other, find_spans(other, kinds)) for other in others]
+    for what in long:
+        own_spans, other_spans = (
+            _choose(awaited, own, what),
+            [(other.end_ns, _choose(other, spans, what)) for other, spans in spans_of_others],
+        )
+        for span in own_spans:
+            if span.cut(wait.begin_ns) / 1e9 >= floor:
+                again = [other for other in own_spans if other is not span]
+                yield _make_awaited_work(wait, awaited.label, what, span, again, other_spans, floor, summed=False)
+        if len(own_spans) > 1:
+            together = [(end, [_sum_up(spans)] if spans else []) for end, spans in other_spans]
+            yield _make_awaited_work(wait, awaited.label, what, _sum_up(own_spans), [], together, floor, summed=True)
+
+
+def _find_long(wait: Wait, awaited: Packed, floor: float) -> list[tuple[str, str]]:
+    """Return kinds and names of the work that took noticeable time since the wait for the trajectory started."""
+    if not awaited.whole:
+        return [_UNKNOWN]
+    sums: dict[tuple[str, str], int] = defaultdict(int)
+    for segment in awaited.path:
+        sums[segment.kind, segment.name] += max(0, segment.end_ns - max(segment.start_ns, wait.begin_ns))
+    return [what for what, length in sums.items() if length >= floor * 1e9]
+
+
+def may_be_long(work: AwaitedWork, baselines: Baselines, floor: float) -> bool:
+    """Return whether awaited work has to be kept: not where many steps are known and all peers took as long."""
+    run = baselines.of_others(work.key, 0)
+    peers = [baseline for baseline in (work.here, work.elsewhere, run) if baseline is not None]
+    return run is None or run.peers < FEW_PEERS or not all(baseline.allows(work.seconds, floor) for baseline in peers)
+
+
+def _choose(trajectory: Packed, spans: Spans, what: tuple[str, str]) -> Sequence[Span]:
+    """Return the spans of a trajectory with one kind and name."""
+    if what[0] == _UNKNOWN[0]:
+        begin, end = trajectory.start_ns, trajectory.end_ns
+        return [Span(trajectory.instance, None, begin, end, end - begin)]
+    return spans.get(what, ()) if trajectory.whole else ()
+
+
+def _sum_up(spans: Sequence[Span]) -> Span:
+    if len(spans) == 1:
+        return spans[0]
+    longest = max(spans, key=_length)
+    begin, end = min([span.start_ns for span in spans]), max([span.end_ns for span in spans])
+    return Span(longest.instance, longest.turn, begin, end, sum([span.length_ns for span in spans]))
+
+
+def _make_awaited_work(
+    wait: Wait,
+    label: str,
+    what: tuple[str, str],
+    span: Span,
+    again: Sequence[Span],
+    other_spans: Sequence[tuple[int, Sequence[Span]]],
+    floor: float,
+    *,
+    summed: bool,
+) -> AwaitedWork:
+    peers = [*again, *(other for _, spans in other_spans for other in spans)]
+    elsewhere = [other for other in peers if other.instance != span.instance] if what[0] in SERVED else []
+    late, rest_ns = _find_late(wait, other_spans, floor)
+    return AwaitedWork(
+        wait,
+        label,
+        *what,
+        span.instance,
+        span.turn,
+        _key(*what, summed=summed),
+        span.length_ns / 1e9,
+        span.cut(wait.begin_ns) / 1e9,
+        summed,
+        _is_cold(span, peers),
+        measure([other.length_ns / 1e9 for other in peers]),
+        measure([other.length_ns / 1e9 for other in elsewhere]),
+        tuple(other.cut(wait.begin_ns) / 1e9 for other in again),
+        late,
+        rest_ns,
+    )
+
+
+def _find_late(
+    wait: Wait, other_spans: Iterable[tuple[int, Sequence[Span]]], floor: float
+) -> tuple[tuple[SlowTrajectory, ...], int]:
+    """Return the other slow trajectories, and the end of the last of the remaining ones."""
+    late: list[SlowTrajectory] = []
+    least, rest = floor * 1e9, None
+    for end, spans in other_spans:
+        long = [span for span in spans if span.length_ns >= least]
+        if long:
+            instance = max(long, key=_length).instance
+            late.append(SlowTrajectory(end, instance, tuple([span.length_ns / 1e9 for span in long])))
+        elif rest is None or end > rest:
+            rest = end
+    return tuple(late), wait.begin_ns if rest is None else rest
+
+
+def _is_cold(span: Span, peers: Iterable[Span]) -> bool:
+    """Return whether a span started before the first one of its kind in its process had finished."""
+    instance, _, begin, end, _ = span
+    times = [(start, stop) for where, _, start, stop, _ in peers if where == instance]
+    return begin <= min([(begin, end), *times])[1]

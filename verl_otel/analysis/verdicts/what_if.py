@@ -1,0 +1,199 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What-if analysis: how much shorter a step would have been without some of its trajectories. A wait ends with the last remaining one.
+
+A step waits for all its trajectories at once. Without the slowest it would have waited for the second-slowest: only the time between
+the two is saved, and nothing before the wait started. (The review of tinker-cookbook#822 shows the alternative: whole waits are
+charged to stragglers, and the charges of two of them exceed the wait.)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import median
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.io.packing import Packed, find_served, plain_path
+from verl_otel.analysis.model import Saving, Segment, Step
+from verl_otel.analysis.traces.span_names import CONSUME
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.awaited_trajectories import find_phases
+from verl_otel.analysis.verdicts.thresholds import MAX_GROUPS
+
+GONE: Final = -(1 << 63)
+"""The end of a trajectory that is removed."""
+_SHARES: Final = (("1%", 1), ("5%", 5))
+_SAVABLE: Final = ("tool", "reward")
+
+
+class Wait(NamedTuple):
+    """A part of a step in which it waited for a trajectory."""
+
+    begin_ns: int
+    """Earliest end: before this the phase had not started, or something else was still running."""
+    end_ns: int
+    """The end of the trajectory."""
+    trace_id: int
+    phase: str
+
+
+def find_savings(step: Step, members: Sequence[Packed], root: Node) -> tuple[Saving, ...]:
+    """Return the savings of a step without its slowest trajectories, a replica, a tool or its rewards.
+
+    Args:
+        step: With its critical path.
+        members: The trajectories that it trained on.
+        root: Its tree: other work that a phase waited for is not charged to the trajectories.
+
+    Returns:
+        ``slowest``, ``1%`` and ``5%`` wherever the step waited for a trajectory, then groups that would save anything. "Slowest"
+        is what ended last, because that is what a step waits for; of 1 % and 5 %, at least one.
+    """
+    waits = find_waits(step.path, root)
+    if not waits or not members:
+        return ()
+    awaited = [_find_awaited(wait, members) for wait in waits]
+    lasts = [_find_lasts(wait, 1) for wait in awaited]
+    best = max((_shorten(awaited, dict.fromkeys(last, GONE)) for last in lasts), default=0)
+    savings = [Saving("slowest", 1, best / 1e9)]
+    for what, share in _SHARES:
+        gone = {last for wait in awaited for last in _find_lasts(wait, math.ceil(len(members) * share / 100))}
+        savings.append(Saving(what, len(gone), _shorten(awaited, dict.fromkeys(gone, GONE)) / 1e9))
+    groups = []
+    for what, ends in _find_groups(members):
+        saved = _shorten(awaited, ends)
+        if saved > 0:
+            groups.append(Saving(what, len(ends), saved / 1e9))
+    groups.sort(key=lambda saving: (-saving.seconds, saving.what))
+    return (*savings, *groups[:MAX_GROUPS])
+
+
+def find_waits(path: Iterable[Segment], root: Node | None = None) -> tuple[Wait, ...]:
+    """Return the parts of a step's critical path that lead through trajectories."""
+    waits: list[Wait] = []
+    started = 0
+    phase = ""
+    for segment in path:
+        if segment.trace_id:
+            last = waits[-1] if waits else None
+            if last and last.trace_id == segment.trace_id and last.end_ns == segment.start_ns:
+                waits[-1] = last._replace(end_ns=segment.end_ns)
+                continue
+            begin = started if started and phase == segment.phase else segment.start_ns
+            waits.append(Wait(begin, segment.end_ns, segment.trace_id, segment.phase))
+        if segment.kind != "start":
+            started = 0
+        elif not started:
+            started, phase = segment.start_ns, segment.phase
+    return tuple(waits) if root is None else tuple(_hold(wait, root) for wait in waits)
+
+
+def _hold(wait: Wait, root: Node) -> Wait:
+    """Return a wait that starts after all other work of its phase had ended."""
+    begin = wait.begin_ns
+    for phase in find_phases(root):
+        if phase.span.start_ns <= wait.begin_ns and wait.end_ns <= phase.span.end_ns:
+            ends = (child.span.end_ns for child in phase.children if child.span.name != CONSUME)
+            begin = max(begin, *(end for end in ends if end <= wait.end_ns), begin)
+    return wait._replace(begin_ns=begin)
+
+
+class _Awaited(NamedTuple):
+    """A wait and the trajectories that had ended by its end, the last one first."""
+
+    wait: Wait
+    ends: list[tuple[int, bool, int]]
+    """End, whether it is the awaited trajectory, trace id."""
+
+
+def _find_awaited(wait: Wait, members: Iterable[Packed]) -> _Awaited:
+    end_ns, trace_id = wait.end_ns, wait.trace_id
+    ends = [
+        (end, trace == trace_id, trace)
+        for trace, end in ((member.trace_id, member.end_ns) for member in members)
+        if end <= end_ns or trace == trace_id
+    ]
+    ends.sort(reverse=True)
+    return _Awaited(wait, ends)
+
+
+def _shorten(awaited: Iterable[_Awaited], ends: Mapping[int, int]) -> int:
+    """Return by how many nanoseconds waits would have been shorter with other ends of some trajectories.
+
+    Args:
+        awaited: The waits of one step.
+        ends: The earlier ends, by trace id.
+    """
+    saved = 0
+    for wait, ended in awaited:
+        latest = wait.begin_ns
+        for end, _, trace_id in ended:
+            if end <= latest:
+                break  # ends never move to a later time
+            latest = max(latest, ends.get(trace_id, end))
+        saved += max(0, wait.end_ns - latest)
+    return saved
+
+
+def _find_lasts(awaited: _Awaited, count: int) -> list[int]:
+    """Return the trajectories that a wait ended with, the last ``count`` of them."""
+    wait, ends = awaited
+    inside = (end for end in ends if wait.begin_ns < end[0] <= wait.end_ns or end[1])
+    return [trace_id for _, _, trace_id in itertools.islice(inside, count)]
+
+
+def _find_groups(members: Sequence[Packed]) -> list[tuple[str, dict[int, int]]]:
+    """Return groups: their names, and the ends of their trajectories without what they share."""
+    groups = []
+    replicas: dict[str, dict[int, int]] = defaultdict(dict)
+    rewards = {}
+    calls: dict[str, list[tuple[Packed, int]]] = defaultdict(list)
+    for member in members:
+        replica = find_replica(member)
+        if replica:
+            replicas[replica][member.trace_id] = GONE
+        rewarded = 0
+        called: dict[tuple[str, int], int] = {}
+        for start, end, kind, name, _, _, _, span_id in [part for part in plain_path(member) if part[2] in _SAVABLE]:
+            if kind == "reward":
+                rewarded += end - start
+            else:
+                called[name, span_id] = called.get((name, span_id), 0) + end - start
+        for (name, _), length in called.items():
+            calls[name].append((member, length))
+        if rewarded:
+            rewards[member.trace_id] = member.end_ns - rewarded
+    if len(replicas) > 1:
+        groups += [(f"replica {name}", ends) for name, ends in replicas.items()]
+    groups += [(f"tool {name}", ends) for name, ends in _find_tools(calls).items()]
+    groups.append(("reward", rewards))
+    return groups
+
+
+def find_replica(trajectory: Packed) -> str:
+    """Return the replica that served a trajectory longest; empty if unknown."""
+    served: dict[str, int] = {}
+    for instance, start, end in find_served(trajectory):
+        served[instance] = served.get(instance, 0) + end - start
+    if len(served) > 1:
+        return max(sorted(served), key=served.__getitem__)
+    return next(iter(served), "")
+
+
+def _find_tools(calls: Mapping[str, Sequence[tuple[Packed, int]]]) -> dict[str, dict[int, int]]:
+    """Return for each tool the ends of trajectories if none of its calls had taken longer than the median.
+
+    Args:
+        calls: By tool, the trajectories that called it and the nanoseconds of their paths in it.
+    """
+    ends_by_tool: dict[str, dict[int, int]] = {}
+    for name, lengths in calls.items():
+        typical_ns = round(median([length for _, length in lengths]))
+        ends = ends_by_tool[name] = dict[int, int]()
+        for trajectory, length in lengths:
+            if length > typical_ns:
+                ends[trajectory.trace_id] = ends.get(trajectory.trace_id, trajectory.end_ns) - (length - typical_ns)
+    return ends_by_tool

@@ -1,0 +1,245 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The checks behind ``verl-otel check``: small functions that return findings, in the order in which they are shown."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+from typing import Final
+
+from verl_otel import config
+from verl_otel.cli.check import cluster as cluster_checks
+from verl_otel.cli.check.cluster import Finding
+from verl_otel.cli.check.exporter_checks import REINSTALL, check_exporters
+from verl_otel.errors import ConfigError
+from verl_otel.integrations.source_inspection import read_version
+
+SUPPORTED_VERL: Final = ((0, 7), (0, 9))
+"""First and last supported release."""
+SUPPORTED_RAY: Final = ((2, 41), (2, 60))
+
+
+def run_all(*, cluster: bool = False) -> list[Finding]:
+    """Run every check."""
+    findings = list(check_settings())
+    if any(finding.state == "fail" for finding in findings):
+        return findings
+    settings = config.load()
+    checks: list[Callable[[], Iterator[Finding]]] = [
+        check_switch,
+        check_plugin,
+        check_verl,
+        check_hooks,
+        check_ray,
+        check_provider,
+        lambda: check_exporters(settings),
+    ]
+    for check in checks:
+        try:
+            findings += check()
+        except ImportError as error:
+            findings.append(Finding("fail", "installation", f"a part cannot be loaded: {error}", REINSTALL))
+    if cluster:
+        findings += cluster_checks.ask_nodes()
+    return findings
+
+
+def check_settings() -> Iterator[Finding]:
+    """Whether every setting can be used."""
+    try:
+        settings = config.load()
+    except ConfigError as error:
+        yield Finding("fail", "settings", str(error), "correct the variable; the guide has the table of settings")
+        return
+    exporters = ", ".join(settings.exporters) or "none"
+    yield Finding("ok", "settings", f"exporters {exporters}; run folder below {settings.run_dir}")
+    if settings.token_file is not None and not os.access(settings.token_file, os.R_OK):
+        yield Finding(
+            "fail", "token file", f"{settings.token_file} cannot be read", "create it, readable for the training's user"
+        )
+
+
+def check_switch() -> Iterator[Finding]:
+    """Whether the switch is on in this shell."""
+    if config.is_disabled():
+        yield Finding("note", "switch", "OTEL_SDK_DISABLED=true turns everything off", "unset it to record")
+    elif config.is_enabled():
+        yield Finding("ok", "switch", "VERL_OTEL_ENABLED is on")
+    else:
+        yield Finding(
+            "note",
+            "switch",
+            "VERL_OTEL_ENABLED is not set here",
+            "put VERL_OTEL_ENABLED=1 in front of the training command",
+        )
+
+
+def check_plugin() -> Iterator[Finding]:
+    """Whether verl will find and load the plug-in (verl itself says so at DEBUG only)."""
+    plugins = [point for point in entry_points(group="verl.plugins") if point.name == "verl_otel"]
+    if not plugins:
+        yield Finding(
+            "fail",
+            "plug-in",
+            "no entry point verl_otel in group verl.plugins",
+            "pip install verl-otel into the environment that trains",
+        )
+        return
+    yield _load(plugins[0])
+    policy = os.environ.get("VERL_USE_EXTERNAL_PLUGINS", "auto").strip().lower()
+    if policy != "auto" and "verl_otel" not in (name.strip() for name in policy.split(",")):
+        yield Finding(
+            "fail",
+            "plug-in policy",
+            f"VERL_USE_EXTERNAL_PLUGINS={policy!r} keeps verl from loading it",
+            "unset it, or add verl_otel to the list",
+        )
+
+
+def _load(point: EntryPoint) -> Finding:
+    try:
+        with _switched_off():
+            point.load()
+            import_module("verl_otel.integrations.verl")  # what the plug-in imports where the switch is on
+    except Exception as error:
+        text = f"found, but it cannot be loaded: {type(error).__name__}: {error}"
+        return Finding("fail", "plug-in", text, REINSTALL)
+    return Finding("ok", "plug-in", "found and loaded")
+
+
+@contextlib.contextmanager
+def _switched_off() -> Iterator[None]:
+    """Have the plug-in do nothing while it is imported: a check starts no session and no run."""
+    before = os.environ.get("VERL_OTEL_ENABLED")
+    os.environ["VERL_OTEL_ENABLED"] = "0"
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ["VERL_OTEL_ENABLED"]
+        else:
+            os.environ["VERL_OTEL_ENABLED"] = before
+
+
+def check_verl() -> Iterator[Finding]:
+    """Whether verl is installed in a supported version."""
+    number = read_version("verl")
+    if number is None:
+        yield Finding(
+            "fail",
+            "verl",
+            "not installed in this environment",
+            "run this check where the training runs, or pip install verl",
+        )
+        return
+    text = ".".join(map(str, number))
+    if not SUPPORTED_VERL[0] <= number[:2] <= SUPPORTED_VERL[1]:
+        first, last = (".".join(map(str, release)) for release in SUPPORTED_VERL)
+        yield Finding(
+            "fail",
+            "verl",
+            f"{text} is not supported (supported: {first} to {last})",
+            "what its hooks still find is below; training is never harmed",
+        )
+    elif number[:2] < (0, 9):
+        modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
+        if "verl_otel.plugin" in modules:
+            yield Finding("ok", "verl", f"{text}, which loads verl-otel by VERL_USE_EXTERNAL_MODULES")
+        else:
+            advice = "set VERL_USE_EXTERNAL_MODULES=verl_otel.plugin (verl-otel must be installed on every node), or use verl-otel run"
+            yield Finding("fail", "verl", f"{text} has no plug-in entry points", advice)
+    else:
+        yield Finding("ok", "verl", text)
+
+
+def check_hooks() -> Iterator[Finding]:
+    """Whether the installed verl has every patched function."""
+    from verl_otel.integrations import source_inspection, verl
+
+    if source_inspection.find_root("verl") is None:
+        return
+    missing = 0
+    expected = [hook for hook in verl.HOOKS if hook.is_expected()]
+    for hook in expected:
+        root = source_inspection.find_root(hook.module.partition(".")[0])
+        if root is not None and source_inspection.has_symbol(root, hook.module, hook.symbol):
+            continue
+        missing += 1
+        where = f"{hook.module} has no {hook.symbol}" if root is not None else f"{hook.module} is not installed"
+        yield Finding(
+            "note",
+            "hook",
+            f"{where}; without it: {hook.gives}",
+            "the rest is recorded; a newer verl-otel may know this version",
+        )
+    yield Finding(
+        "ok" if not missing else "note",
+        "hooks",
+        f"{len(expected) - missing} of {len(expected)} found in verl's source",
+    )
+
+
+def check_ray() -> Iterator[Finding]:
+    """Whether context is propagated through Ray's actor calls, and whether the job has its own setup hook."""
+    from verl_otel.integrations import source_inspection
+    from verl_otel.integrations.ray import init_hook
+
+    number, root = read_version("ray"), source_inspection.find_root("ray")
+    if number is None or root is None:
+        yield Finding("note", "Ray", "not installed: processes are traced one by one")
+        return
+    text = ".".join(map(str, number))
+    helper = "ray.util.tracing.tracing_helper"
+    if not source_inspection.has_symbol(root, "ray.actor", "ActorMethod._remote") or not source_inspection.has_symbol(
+        root, helper, "_is_tracing_enabled"
+    ):
+        yield Finding("note", "Ray carrier", f"Ray {text} has changed: spans of other processes have no parents")
+    elif not source_inspection.has_symbol(root, helper, "_get_opentelemetry"):
+        yield Finding(
+            "note", "Ray carrier", f"Ray {text}: works if verl is imported before ray.init (verl's own trainers do)"
+        )
+    else:
+        yield Finding(
+            "ok",
+            "Ray carrier",
+            f"Ray {text}: context goes with actor calls; streaming generators and remote functions are left alone",
+        )
+    if not SUPPORTED_RAY[0] <= number[:2] <= SUPPORTED_RAY[1]:
+        first, last = (".".join(map(str, release)) for release in SUPPORTED_RAY)
+        yield Finding("note", "Ray", f"{text} was not tried (tried: {first} to {last})")
+    job = init_hook.read_job_runtime_env()
+    if init_hook.HOOK in job or init_hook.HOOK_VARIABLE in os.environ:
+        yield Finding(
+            "note",
+            "Ray setup hook",
+            "this job was submitted with a worker_process_setup_hook of its own, which stays",
+            "workers load verl-otel when they import verl; those that never do are not recorded",
+        )
+    same = sorted(set(job.get("env_vars") or {}) & set(init_hook.settings_to_forward()))
+    if same:
+        yield Finding("note", "Ray environment", f"this job sets {', '.join(same)} itself; its values stay")
+
+
+def check_provider() -> Iterator[Finding]:
+    """Whether another library sets OpenTelemetry's global provider."""
+    from verl_otel.exporting import providers
+
+    foreign = providers.foreign_provider()
+    named = os.environ.get("OTEL_PYTHON_TRACER_PROVIDER", "")
+    if foreign or named:
+        yield Finding(
+            "note",
+            "OpenTelemetry provider",
+            f"{foreign or named} is set first and stays",
+            "its spans go where it sends them; verl-otel's go to the exporters above",
+        )
+    else:
+        yield Finding(
+            "ok",
+            "OpenTelemetry provider",
+            "none is set here: your own spans and metrics will use verl-otel's exporters",
+        )

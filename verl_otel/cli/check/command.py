@@ -1,0 +1,52 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Check whether telemetry works here, and say what to do if not.
+
+Checks the settings, the plug-in, the hooks in verl and Ray, an OpenTelemetry provider, and each exporter. Nothing is trained, and nothing is
+sent except an empty request to the OTLP endpoint.
+
+Exit code: 0 everything works, 1 something does not.
+
+Examples:
+  verl-otel check
+  verl-otel check --cluster            also ask every node of the running Ray cluster
+  VERL_OTEL_EXPORTERS=otlp verl-otel check --json
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+
+from verl_otel._internal.printable import show
+from verl_otel.cli.check import checks
+from verl_otel.cli.check.cluster import Finding
+from verl_otel.cli.formatting import SENTENCE
+
+_MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    parser.add_argument("--cluster", action="store_true", help="also ask every node of the running Ray cluster")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run every check and return 1 if one failed."""
+    findings = checks.run_all(cluster=arguments.cluster)
+    if arguments.json:
+        json.dump([finding._asdict() for finding in findings], sys.stdout, indent=1)
+        print()
+    else:
+        for finding in findings:
+            print(_line(finding))
+        failed = sum(finding.state == "fail" for finding in findings)
+        print(f"\n{failed} of {len(findings)} checks failed." if failed else f"\nAll {len(findings)} checks passed.")
+    return int(any(finding.state == "fail" for finding in findings))
+
+
+def _line(finding: Finding) -> str:
+    advice = f"\n       -> {show(finding.advice, SENTENCE)}" if finding.advice else ""
+    return f"{_MARKS[finding.state]} {show(finding.subject)}: {show(finding.text, SENTENCE)}{advice}"

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The checks of ``verl-otel check`` for the destinations of telemetry: a folder, an OTLP endpoint, a port."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from importlib import import_module
+from typing import Final
+
+from verl_otel.cli.check.cluster import Finding
+from verl_otel.config import Config
+from verl_otel.errors import ConfigError
+from verl_otel.exporting.http_server import show_address, strip_brackets
+
+MIN_FREE_BYTES: Final = 1 << 30
+_FREE_PORTS: Final = "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets file"
+REINSTALL: Final = "reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel"
+
+
+def check_exporters(settings: Config) -> Iterator[Finding]:
+    """Check every configured exporter."""
+    checks = {
+        "file": ("files", "files", _check_files),
+        "otlp": ("OTLP", "otlp", _check_otlp),
+        "prometheus": ("Prometheus", "prometheus", _check_port),
+        "console": ("console", "console", _check_nothing),
+    }
+    for subject, module, check in (checks[name] for name in settings.exporters):
+        try:
+            import_module(f"verl_otel.exporting.{module}")
+            yield from check(settings)
+        except ImportError as error:
+            yield Finding("fail", subject, f"cannot be loaded: {error}", REINSTALL)
+    if not settings.exporters:
+        yield Finding("note", "exporters", "none: nothing is written or sent")
+
+
+def _check_nothing(_: Config) -> Iterator[Finding]:
+    return iter(())
+
+
+def _check_files(settings: Config) -> Iterator[Finding]:
+    folder = settings.run_dir
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+        free = shutil.disk_usage(existing).free
+    except OSError:  # a parent folder is not accessible, or the name is too long
+        writable, free = False, 0
+    if not writable:
+        yield Finding(
+            "fail", "files", f"{folder} cannot be written", "set VERL_OTEL_RUN_DIR to a folder of the training's user"
+        )
+        return
+    if free < MIN_FREE_BYTES:
+        yield Finding(
+            "fail",
+            "files",
+            f"{folder}: only {free >> 20} MiB free",
+            "make room, or set VERL_OTEL_RUN_DIR to another disk",
+        )
+    else:
+        yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
+
+
+def _check_otlp(settings: Config) -> Iterator[Finding]:
+    from verl_otel.exporting.otlp.endpoint import SIGNALS, load_endpoint
+    from verl_otel.exporting.otlp.transport import connect
+
+    for signal in SIGNALS:
+        try:
+            endpoint = load_endpoint(signal, settings.token_file)
+            transport = connect(endpoint)
+        except (ConfigError, OSError) as error:
+            yield Finding("fail", f"OTLP {signal}", str(error), "correct the OTEL_EXPORTER_OTLP_* variables")
+            continue
+        answer = transport.send(b"", 5.0)
+        transport.close()
+        if answer.ok:
+            yield Finding("ok", f"OTLP {signal}", f"{endpoint.shown} takes requests")
+        else:
+            advice = (
+                "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT"
+                if answer.retry
+                else "check path, token and protocol"
+            )
+            yield Finding("fail", f"OTLP {signal}", answer.reason, advice)
+
+
+def _check_port(settings: Config) -> Iterator[Finding]:
+    host, port = strip_brackets(settings.prometheus_host), settings.prometheus_port
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    shown = show_address(host, port)
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            probe.bind((host, port))
+    except OSError as error:
+        if port and error.errno == errno.EADDRINUSE:
+            text = f"{shown} is in use: all processes of a run take free ports"
+            yield Finding("note", "Prometheus", text, _FREE_PORTS)
+            return
+        text = f"{shown} cannot be bound: {error.strerror}"
+        yield Finding("fail", "Prometheus", text, "set VERL_OTEL_PROMETHEUS_HOST to an address of this machine")
+        return
+    if port:
+        text = f"{shown} is free: one process of a run takes it, all others take free ports"
+        yield Finding("note", "Prometheus", text, _FREE_PORTS)
+    else:
+        yield Finding(
+            "ok", "Prometheus", f"{host}, a free port for each process; targets in {settings.run_dir / 'targets'}"
+        )

@@ -1,0 +1,74 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Formats names, durations and runs for users, independently of the output format."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Final
+
+from verl_otel._internal.printable import show
+from verl_otel.analysis.model import Explanation, Step, UnfinishedProcess
+from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.semconv import attributes as attr
+
+SENTENCE: Final = 2_000
+"""Maximum number of characters of one sentence."""
+MOST_FAILED: Final = 5
+"""Maximum number of failed steps that are listed; the others are counted."""
+
+
+def seconds(value: float) -> str:
+    """Format a duration given in seconds.
+
+    Example:
+        seconds(0.0312) == "31 ms"; seconds(75) == "1 m 15 s"
+    """
+    if not math.isfinite(value):
+        return "an unknown time"
+    if value < 0.9995:  # noqa: PLR2004 - below what rounds to a second
+        return f"{value * 1000:.0f} ms"
+    if value < 60:  # noqa: PLR2004 - a minute
+        return f"{value:.2f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m" if hours else f"{minutes} m {rest:02d} s"
+
+
+def number(step: Step) -> str:
+    """Return the number of a step."""
+    return "?" if step.number is None else str(step.number)
+
+
+def headline(run: Explanation) -> Iterator[str]:
+    """Yield the header lines: project, experiment and trainer of the run (empty if unknown), and its counts."""
+    facts = run.manifest
+    experiment = "/".join(str(facts[key]) for key in (attr.PROJECT, attr.EXPERIMENT) if facts.get(key))
+    how = ", ".join(str(facts[key]) for key in (attr.ALGORITHM, attr.TRAINER_MODE) if facts.get(key))
+    version = f"verl {facts[attr.VERL_VERSION]}" if facts.get(attr.VERL_VERSION) else ""
+    yield show(" · ".join(part for part in (experiment, how, version) if part))
+    count = run.counts
+    yield (
+        f"{len(run.steps):,} steps, {len(run.validations):,} validations, {count.trajectories:,} trajectories "
+        f"({count.trained:,} trained on), {count.llm_calls:,} LLM calls, {count.tool_calls:,} tool calls, "
+        f"{count.processes:,} processes" + (f", {seconds((run.end_ns - run.start_ns) / 1e9)}" if run.start_ns else "")
+    )
+
+
+def failed(run: Explanation) -> str:
+    """Return the message about failed steps; empty if there are none."""
+    steps = [step for step in run.steps if step.failed]
+    texts = [
+        f"step {number(step)} after {seconds(step.seconds)}{f': {step.error}' if step.error else ''}"
+        for step in steps[:MOST_FAILED]
+    ]
+    more = [f"and {len(steps) - MOST_FAILED:,} more"] if len(steps) > MOST_FAILED else []
+    return show(f"FAILED: {', '.join(texts + more)}", SENTENCE) if steps else ""
+
+
+def dead(unfinished: UnfinishedProcess) -> str:
+    """Return the message about a dead process with open spans."""
+    held = [work for work in unfinished.work if work.span.name == TRAJECTORY]
+    doing = f"{len(held)} open trajectories" if held else unfinished.work[-1].span.name
+    return f"{unfinished.process.label} stopped writing {seconds(unfinished.silent)} before the others, with {doing}."

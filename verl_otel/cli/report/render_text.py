@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Renders a report as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from verl_otel._internal.printable import show
+from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
+from verl_otel.cli.formatting import headline, number, seconds
+from verl_otel.cli.report import headlines
+from verl_otel.cli.report.render_json import reward_by_step
+from verl_otel.semconv import attributes as attr
+
+
+def render(run: Explanation, *, slowest: int = 5, steps: int = 20) -> str:
+    """Return the report as text."""
+    parts = [
+        _headline(run),
+        "\n".join(line.text for line in headlines.find_headlines(run)),
+        _steps_table(run, steps),
+        _slowest_table(run, slowest),
+        _rewards(run),
+        _unfinished(run.completeness),
+        _limits(run),
+        f"Files: {', '.join(map(show, run.folders))}",
+    ]
+    return "\n\n".join(part for part in parts if part)
+
+
+def _headline(run: Explanation) -> str:
+    experiment, *counts = headline(run)
+    state = "FAILED" if run.state == "failed" else show(run.state)
+    head = " · ".join(part for part in (f"Run {show(run.run_id)}", experiment, state) if part)
+    return "\n".join([head, *counts])
+
+
+def _steps_table(run: Explanation, limit: int) -> str:
+    if not run.steps:
+        return "No step has ended yet."
+    shown = run.steps
+    title = "Steps: seconds and share of each phase"
+    if len(shown) > limit:
+        kept = set(sorted(range(len(shown)), key=lambda index: -shown[index].seconds)[:limit])
+        shown = tuple(step for index, step in enumerate(shown) if index in kept)
+        title += f" (the {limit} slowest of {len(run.steps)})"
+    keys = list(dict.fromkeys(phase.key for step in shown for phase in step.phases))
+    rows = [["step", "total", *keys, "no phase"]]
+    for step in shown:
+        by_key = {phase.key: phase for phase in step.phases}
+        cells = [_cell(by_key[key].seconds, by_key[key].share) if key in by_key else "-" for key in keys]
+        rows.append(
+            [
+                number(step) + (" FAILED" if step.failed else ""),
+                f"{step.seconds:.2f}",
+                *cells,
+                _cell(step.no_phase, step.no_phase / step.seconds if step.seconds else 0),
+            ]
+        )
+    lines = [title, _table(rows), *filter(None, map(_gen_line, shown))]
+    return "\n".join(lines)
+
+
+def _cell(value: float, share: float) -> str:
+    return f"{value:.2f} {share:4.0%}"
+
+
+def _gen_line(step: Step) -> str:
+    if not step.rollouts_end_ns or not step.gen_end_ns:
+        return ""
+    done = (step.rollouts_end_ns - step.gen_start_ns) / 1e9
+    rest = (step.gen_end_ns - step.rollouts_end_ns) / 1e9
+    if done < 0:
+        return f"  step {number(step)}: its rollouts were finished {seconds(-done)} before gen began (they run ahead of the step)"
+    return f"  step {number(step)}: rollouts were finished {seconds(done)} into gen, then {seconds(max(0.0, rest))} until the trainer noticed"
+
+
+def _slowest_table(run: Explanation, limit: int) -> str:
+    chosen = run.slowest[: max(0, limit)]
+    if not chosen:
+        return ""
+    rows = [["trajectory", "step", "seconds", "LLM", "tools", "reward", "wait", "score", ""]]
+    rows += [_trajectory_row(trajectory) for trajectory in chosen]
+    return "Slowest trajectories\n" + _table(rows)
+
+
+def _trajectory_row(trajectory: Trajectory) -> list[str]:
+    tools = [part for part in trajectory.parts if part.kind == "tool"]
+    tool_text = ", ".join(f"{part.name} {part.seconds:.2f} ({part.calls}x)" for part in tools[:2]) or "-"
+    llm = [part for part in trajectory.parts if part.kind == "llm"]
+    calls = sum(part.calls for part in llm)
+    by_kind = {part.kind: part.seconds for part in trajectory.parts}
+    marks = [
+        word
+        for word, on in (
+            ("validation", trajectory.validate),
+            ("FAILED", trajectory.failed),
+            ("only its root was kept", not trajectory.whole),
+        )
+        if on
+    ]
+    return [
+        trajectory.label,
+        "?" if trajectory.step is None else str(trajectory.step),
+        f"{trajectory.seconds:.2f}",
+        f"{sum(part.seconds for part in llm):.2f} ({calls}x)" if llm else "-",
+        tool_text,
+        f"{by_kind['reward']:.2f}" if "reward" in by_kind else "-",
+        f"{by_kind['wait']:.2f}" if "wait" in by_kind else "-",
+        "-" if trajectory.score is None else f"{trajectory.score:.3g}",
+        ", ".join(marks),
+    ]
+
+
+def _rewards(run: Explanation) -> str:
+    by_step = reward_by_step(run)
+    if not by_step:
+        return ""
+    values = list(by_step.items())
+    shown = values if len(values) <= 12 else [*values[:3], *values[-9:]]  # noqa: PLR2004 - a line's worth
+    text = "  ".join(f"{step}: {value:.4g}" for step, value in shown)
+    change = f"   (first to last: {values[-1][1] - values[0][1]:+.4g})" if len(values) > 1 else ""
+    return f"Reward, mean of each step (critic/rewards/mean)\n  {text}{change}"
+
+
+def _unfinished(completeness: Completeness) -> str:
+    if not completeness.unfinished:
+        return ""
+    lines = ["Unfinished work"]
+    for unfinished in completeness.unfinished:
+        state = f"silent for {seconds(unfinished.silent)}: dead" if unfinished.dead else "open at its last sign of life"
+        lines.append(f"  {show(unfinished.process.label)}: {state}")
+        for work in unfinished.work[:8]:
+            what = " ".join(
+                str(work.span.attributes[key])
+                for key in (attr.STEP_NUMBER, attr.SAMPLE_UID, attr.ROLLOUT_INDEX)
+                if key in work.span.attributes
+            )
+            child = f", last child {work.last_child}" if work.last_child else ""
+            lines.append(show(f"    {work.span.name} {what}".rstrip()) + f": open for {seconds(work.age)}{show(child)}")
+        if len(unfinished.work) > 8:  # noqa: PLR2004 - a screen's worth
+            lines.append(f"    and {len(unfinished.work) - 8} more")
+    return "\n".join(lines)
+
+
+def _limits(run: Explanation) -> str:
+    lines = [f"  {show(text)}" for text in (*run.completeness.missing, *run.problems)]
+    if run.completeness.orphans:
+        lines.append(
+            f"  {run.completeness.orphans} spans have a parent in no file: a process was killed in its last second, or its files are missing"
+        )
+    return "\n".join(["What is missing", *lines]) if lines else ""
+
+
+def _table(rows: Sequence[Sequence[str]]) -> str:
+    rows = [[show(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
+    lines = [
+        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]
+    return "\n".join(lines)

@@ -1,0 +1,156 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Run a Collector and a Prometheus for the trainings of this machine, until stopped.
+
+The Collector receives OTLP. Prometheus scrapes it and every process of the trainings that serves /metrics, vLLM and SGLang included, with the rules of
+verl-otel. With --tempo, traces are sent to a Tempo, otherwise selected ones are written to a file. With --grafana-home a Grafana has the boards.
+Everything listens on the loopback interface, and ends with Ctrl-C, SIGTERM or the terminal (not under nohup). The data stays in the folder of --data, which
+one stack at a time can use. Programs are searched for in PATH and where `make collector` installs them.
+
+Exit code: 0 ended by a signal, 1 a program has failed, 2 a program is missing, or a port or the folder is in use.
+
+Examples:
+  verl-otel stack
+  verl-otel stack --free-ports --data ./stack
+  verl-otel stack --tempo ~/bin/tempo --grafana-home ~/grafana-v12.1.0
+  verl-otel stack --grafana-home ~/grafana-v12.1.0 --prometheus /opt/prometheus/prometheus
+
+Then, in the shell of the training:
+  export VERL_OTEL_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT=http://127.0.0.1:4318
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import threading
+from pathlib import Path
+from typing import Final
+
+from verl_otel import config
+from verl_otel._internal import private_files
+from verl_otel.cli.stack import addresses as stack_addresses
+from verl_otel.cli.stack import components, lock
+from verl_otel.cli.stack.components import Plan
+from verl_otel.cli.stack.processes import StackProcess, catch_signals
+from verl_otel.cli.stack.programs import OTELCOL, PROMETHEUS, TEMPO, find_program
+from verl_otel.errors import VerlOtelError
+from verl_otel.session import prometheus_targets
+
+DATA: Final = "~/.local/state/verl-otel/stack"
+LOOK_SECONDS: Final = 0.5
+"""Interval in seconds for checking that every component is running."""
+_TITLES: Final = {
+    "otlp_http": "OTLP/HTTP",
+    "otlp_grpc": "OTLP/gRPC",
+    "collector_metrics": "Collector's page",
+    "prometheus": "Prometheus",
+    "traces": "Traces",
+    "grafana": "Grafana",
+    "targets": "Targets of",
+    "data": "Data and logs",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("--otelcol", type=Path, metavar="PATH", help="the OpenTelemetry Collector")
+    parser.add_argument("--prometheus", type=Path, metavar="PATH", help="Prometheus, 3.8 or newer")
+    parser.add_argument("--tempo", type=Path, metavar="PATH", help="Tempo, for traces (default: a file)")
+    parser.add_argument("--grafana-home", type=Path, metavar="DIR", help="unpacked Grafana, for boards (default: none)")
+    parser.add_argument("--data", type=Path, metavar="DIR", help=f"folder for the data ({DATA})")
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
+    parser.add_argument("--free-ports", action="store_true", help="use free ports instead of the usual ones")
+    parser.add_argument("--json", action="store_true", help="print the addresses as one line of JSON, for scripts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Start the components and wait. Returns 1 when one has failed."""
+    plan = _make_plan(arguments)
+    with lock.hold(plan.data), catch_signals() as ended:
+        children = _make_children(arguments, plan)
+        started: list[StackProcess] = []
+        try:
+            for child in children:
+                if ended.is_set():
+                    break
+                started.append(child)
+                child.start()
+                child.wait_ready(ended)
+            if not ended.is_set():
+                _show(plan, children, as_json=arguments.json)
+            _watch(children, ended)
+            return 0
+        except VerlOtelError as error:
+            print(f"verl-otel: {error}", file=sys.stderr)
+            return 1
+        finally:
+            for child in started:
+                child.stop()
+
+
+def _make_plan(arguments: argparse.Namespace) -> Plan:
+    private_files.use_group(config.load().files_group)
+    data = (arguments.data or Path(DATA)).expanduser().absolute()
+    folder = config.load(run_dir=arguments.run_dir).run_dir.absolute() / prometheus_targets.FOLDER
+    for option, path in (
+        ("--data", data),
+        ("--run-dir", folder),
+    ):  # Prometheus reports an error for a missing folder
+        try:
+            private_files.make_folder(path)
+        except OSError as error:
+            raise VerlOtelError(f"{option} {path}: {error.strerror}") from None
+    addresses = stack_addresses.choose(os.environ, free=arguments.free_ports)
+    return Plan(addresses, data, folder, tempo=arguments.tempo is not None)
+
+
+def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProcess]:
+    """Return the components in the order in which they start and stop: senders before receivers.
+
+    Raises:
+        VerlOtelError: A program is missing, or a port is taken.
+    """
+    children = [
+        components.make_collector(find_program(OTELCOL, arguments.otelcol), plan),
+        components.make_prometheus(find_program(PROMETHEUS, arguments.prometheus), plan),
+    ]
+    names: tuple[str, ...] = ("grpc", "http", "metrics", "self", "health", "prometheus")
+    if arguments.tempo is not None:
+        children.append(components.make_tempo(find_program(TEMPO, arguments.tempo), plan))
+        names = (*names, "store", "tempo", "tempo-grpc")
+    if arguments.grafana_home is not None:
+        children.append(components.make_grafana(arguments.grafana_home.absolute(), plan))
+        names = (*names, "grafana")
+    stack_addresses.check_free(plan.addresses, names)
+    return children
+
+
+def _watch(children: list[StackProcess], ended: threading.Event) -> None:
+    while not ended.wait(LOOK_SECONDS):
+        for child in children:
+            child.check()
+
+
+def _show(plan: Plan, children: list[StackProcess], *, as_json: bool) -> None:
+    addresses = {
+        "otlp_http": plan.url("http"),
+        "otlp_grpc": plan.url("grpc"),
+        "collector_metrics": f"{plan.url('metrics')}/metrics",
+        "prometheus": plan.url("prometheus"),
+        "traces": plan.url("tempo") if plan.tempo else str(plan.trace_file),
+        **({"grafana": plan.url("grafana")} if any(child.title == "Grafana" for child in children) else {}),
+        "targets": str(plan.targets),
+        "data": str(plan.data),
+    }
+    if as_json:
+        print(json.dumps({**addresses, "pids": {child.title: child.pid for child in children}}), flush=True)
+        return
+    width = max(map(len, _TITLES.values()))
+    for name, text in addresses.items():
+        print(f"{_TITLES[name].ljust(width)}  {text}")
+    print("\nIn the shell of the training:")
+    print(f"  export VERL_OTEL_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT={plan.url('http')}")
+    print("\nCtrl-C ends it.", flush=True)

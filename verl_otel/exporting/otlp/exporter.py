@@ -1,0 +1,308 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel._internal.deadline import remaining
+from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.delta_temporality import Deltas
+from verl_otel.exporting.otlp import encode_metrics, encode_spans
+from verl_otel.exporting.otlp.endpoint import SIGNALS, load_endpoint
+from verl_otel.exporting.otlp.retry import RetryingSender
+from verl_otel.exporting.otlp.span_queue import SpanQueue
+from verl_otel.exporting.otlp.transport import Answer, connect
+from verl_otel.model import SAMPLED, WeighedAttributes
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+    from pathlib import Path
+
+    from verl_otel.exporting.metric_state import MetricState
+    from verl_otel.model import Batch, Resource, Scope, SpanRecord
+
+SPANS_PER_REQUEST: Final = 512
+WEIGHT_PER_REQUEST: Final = 1 << 20
+"""Bytes of large attributes in one request; a Collector accepts 4 MiB at least."""
+MAX_MESSAGES: Final = 60
+"""Delta messages of the user's own metrics that may wait: usually ten minutes."""
+
+
+class OtlpExporter(Exporter):
+    """Sends spans and metrics by OTLP.
+
+    Encoded spans wait in a queue that is bounded by bytes. Metrics do not wait: each request is built from the current state, so that an
+    outage of the endpoint loses no measurement. With delta temporality (``OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE``) one request
+    may wait, and the next one has everything since then.
+
+    Args:
+        capacity: Bytes of encoded spans that may wait.
+        interval: Seconds after which unchanged series are sent again; a Collector expires series that are not.
+        token_file: File with a bearer token.
+        asked: Metrics that have a callback; see `Deltas`.
+    """
+
+    name = "otlp"
+
+    def __init__(
+        self,
+        capacity: int = 32 << 20,
+        interval: float = 10.0,
+        token_file: Path | None = None,
+        asked: Collection[str] = (),
+    ) -> None:
+        super().__init__()
+        self._interval = interval
+        self._endpoints = {signal: load_endpoint(signal, token_file) for signal in SIGNALS}
+        preference = self._endpoints["metrics"].temporality
+        self._deltas = Deltas(preference, asked) if preference != "cumulative" else None
+        self._user_metrics_are_cumulative = self._deltas is None
+        """Whether the user's own metrics arrive with cumulative, not delta, temporality."""
+        self._pending: tuple[bytes, int] | None = None
+        """A delta request that was neither accepted nor rejected. It is sent again unchanged, so that nothing is counted twice."""
+        self._queue = SpanQueue(capacity)
+        self._messages: deque[bytes] = deque()
+        self._lock = threading.Lock()
+        self._wake = threading.Event()
+        self._flushed = threading.Condition()
+        self._wanted = self._done = 0
+        """Numbers of the last requested and of the last completed flush."""
+        self._deadline: float | None = None
+        self._stopped = False
+        self._cursor = 0
+        self._full_at = float("-inf")  # the monotonic clock may start at 0 with the machine
+        self._thread: threading.Thread | None = None
+
+    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:
+        """Connect and start the thread."""
+        self._resource, self._scope, self._state = resource, scope, state
+        self._channels = {signal: RetryingSender(connect(endpoint)) for signal, endpoint in self._endpoints.items()}
+        self._thread = threading.Thread(target=self._run, name="verl-otel-otlp", daemon=True)
+        self._thread.start()
+
+    def consume(self, batch: Batch) -> None:
+        """Encode and queue the sampled spans. The oldest are dropped if the queue is full."""
+        spans = [span for span in batch.spans if span.flags & SAMPLED]
+        for part in _split(spans):
+            body, count = self._encode(part)
+            if count:
+                self.drop("spans", self._queue.add(body, count), "queue full")
+        if spans or batch.points:
+            self._wake.set()
+
+    def _encode(self, spans: list[SpanRecord]) -> tuple[bytes, int]:
+        """Return a request and its number of spans. Spans that cannot be encoded are dropped."""
+        try:
+            return encode_metrics.encode_traces(self._resource, self._scope, spans), len(spans)
+        except Exception:
+            good = [span for span in spans if _is_encodable(span)]
+            self.drop("spans", len(spans) - len(good), "cannot be encoded")
+            return encode_metrics.encode_traces(self._resource, self._scope, good), len(good)
+
+    @property
+    def temporality(self) -> str:
+        """The temporality preference, one of `PREFERENCES`."""
+        return self._endpoints["metrics"].temporality
+
+    def consume_metrics(self, message: bytes) -> None:
+        """Queue cumulative metrics of the user. With delta temporality they arrive by `consume_deltas`."""
+        if not self._user_metrics_are_cumulative:
+            return
+        if self._deltas is not None:
+            error_boundary.warn_once(
+                "otlp whole",
+                "verl-otel: OTLP: this version of OpenTelemetry has no differences of your own metrics for a forked process or a second "
+                "session: their totals are sent (logged once)",
+            )
+        with self._lock:
+            self._messages.clear()  # cumulative: only the latest is needed
+            self._messages.append(message)
+        self._wake.set()
+
+    def detach_reader(self) -> None:
+        """Accept cumulative metrics of the user: no reader computes deltas of them."""
+        self._user_metrics_are_cumulative = True
+
+    def consume_deltas(self, message: bytes) -> None:
+        """Queue delta metrics of the user. The oldest are dropped if the queue is full."""
+        with self._lock:
+            too_many = len(self._messages) >= MAX_MESSAGES
+            if too_many:
+                self._messages.popleft()
+            self._messages.append(message)
+        self.drop("points", int(too_many), "queue full")
+        self._wake.set()
+
+    def flush(self, deadline: float) -> None:
+        """Send the queue until ``deadline``, also what waits for a retry."""
+        if self._thread is None:
+            return
+        with self._flushed:
+            self._wanted += 1
+            wanted = self._wanted
+            for channel in self._channels.values():
+                channel.not_before = 0.0
+            self._deadline = deadline
+            self._wake.set()
+            self._flushed.wait_for(lambda: self._done >= wanted, remaining(deadline))
+            self._deadline = None
+
+    def close(self, deadline: float) -> None:
+        """Send the queue until ``deadline``, stop, and count the rest as dropped."""
+        self.flush(deadline)
+        self._stopped = True
+        self._wake.set()
+        self.drop("spans", self._queue.clear(), "not sent before exit")
+        if self._deltas is not None and self._pending is not None:
+            self.drop("points", self._pending[1], "not sent before exit")
+
+    def _run(self) -> None:
+        _suppress_instrumentation()
+        while not self._stopped:
+            self._wake.wait(self._seconds_until_due())
+            self._wake.clear()
+            wanted = self._wanted
+            try:
+                begin = time.monotonic()
+                self._send_spans()
+                sent = self._send_metrics(full=self._done < wanted) and not self._queue
+                self.seconds += time.monotonic() - begin
+                self.cpu_seconds = time.thread_time()
+            except Exception as error:
+                error_boundary.record_internal_error("otlp", error)
+                sent = False
+            if sent and self._done < wanted:
+                with self._flushed:
+                    self._done = wanted
+                    self._flushed.notify_all()
+        for channel in self._channels.values():
+            channel.transport.close()
+
+    def _seconds_until_due(self) -> float:
+        """Return the seconds until the next retry or full export of metrics."""
+        full_at = 0.0 if self._deadline is not None else self._full_at + self._interval
+        due = [max(full_at, self._channels["metrics"].not_before)]
+        if self._queue:
+            due.append(self._channels["traces"].not_before)
+        if self._pending is not None:
+            due.append(self._channels["metrics"].not_before)
+        return max(0.05, min(due) - time.monotonic())
+
+    def _may_send(self, channel: RetryingSender) -> bool:
+        return time.monotonic() >= channel.not_before
+
+    def _send_spans(self) -> None:
+        channel = self._channels["traces"]
+        while self._queue and self._may_send(channel) and not self._stopped:
+            deadline = self._deadline
+            if deadline is not None and not remaining(deadline):
+                return
+            parts = self._queue.join()
+            answer = channel.send(b"".join(part.body for part in parts), deadline)
+            if not answer.ok:
+                self._queue.separate(parts)
+                if answer.retry:
+                    self._log_once(answer)
+                    return
+                if len(parts) > 1:
+                    continue
+            self._queue.remove(parts)
+            refused = answer.rejected if answer.ok else sum(part.spans for part in parts)
+            self.drop("spans", refused, answer.reason or "rejected by the server")
+
+    def _send_metrics(self, *, full: bool) -> bool:
+        """Send the metrics of the user and of verl-otel; return whether nothing is left to send."""
+        channel = self._channels["metrics"]
+        if not self._may_send(channel) or self._stopped:
+            return False
+        now = time.monotonic()
+        full = full or now - self._full_at >= self._interval
+        if not self._send_pending(channel):
+            return False
+        for message in list(self._messages):
+            if not self._send_points(channel, message, 1):
+                return False
+            with self._lock:
+                if self._messages and self._messages[0] is message:
+                    self._messages.popleft()
+        version, points = self._state.read(0 if full else self._cursor)
+        if self._deltas is not None:
+            points = self._deltas.convert(points)
+        if points:
+            is_delta = self._deltas.is_delta if self._deltas is not None else None
+            self._pending = encode_metrics.encode_metrics(self._resource, self._scope, points, is_delta), len(points)
+        if self._deltas is not None:
+            self._cursor = version  # on failure the request is sent again unchanged
+        if not self._send_pending(channel):
+            return False
+        self._cursor = version
+        self._full_at = now if full else self._full_at
+        return True
+
+    def _send_pending(self, channel: RetryingSender) -> bool:
+        """Send the pending request, if any; return whether it was accepted or rejected permanently."""
+        if self._pending is None:
+            return True
+        settled = self._send_points(channel, *self._pending)
+        if settled or self._deltas is None:  # the next request has newer cumulative points
+            self._pending = None
+        return settled
+
+    def _send_points(self, channel: RetryingSender, body: bytes, count: int) -> bool:
+        """Send one request; return whether it was accepted or rejected permanently, which drops ``count`` points."""
+        answer = channel.send(body, self._deadline)
+        if answer.retry and not answer.ok:
+            self._log_once(answer)
+            return False
+        self.drop("points", answer.rejected if answer.ok else count, answer.reason or "rejected by the server")
+        return True
+
+    def _log_once(self, answer: Answer) -> None:
+        if answer.cut_short or (self._deadline is not None and not remaining(self._deadline)):
+            return  # at exit: the deadline says nothing about the endpoint, and there is no retry
+        error_boundary.warn_once(
+            "otlp retry",
+            "verl-otel: OTLP: %s; trying again in the background, training is not affected (logged once)",
+            answer.reason,
+        )
+
+
+def _is_encodable(span: SpanRecord) -> bool:
+    try:
+        encode_spans.encode_spans((span,))
+    except Exception:
+        return False
+    return True
+
+
+def _suppress_instrumentation() -> None:
+    """Keep instrumented HTTP libraries from tracing our own exports (the keys are private names of the API)."""
+    from opentelemetry import context
+
+    for name in ("_SUPPRESS_INSTRUMENTATION_KEY", "_SUPPRESS_HTTP_INSTRUMENTATION_KEY"):
+        key = getattr(context, name, None)
+        if key is not None:
+            context.attach(context.set_value(key, True))
+
+
+def _split(spans: list[SpanRecord]) -> Iterator[list[SpanRecord]]:
+    """Split spans into requests by number, and by size if some are large."""
+    if not any(type(span.attributes) is WeighedAttributes for span in spans):
+        for begin in range(0, len(spans), SPANS_PER_REQUEST):
+            yield spans[begin : begin + SPANS_PER_REQUEST]
+        return
+    part: list[SpanRecord] = []
+    weight = 0
+    for span in spans:
+        if part and (len(part) >= SPANS_PER_REQUEST or weight + span.weight > WEIGHT_PER_REQUEST):
+            yield part
+            part, weight = [], 0
+        part.append(span)
+        weight += span.weight
+    yield part

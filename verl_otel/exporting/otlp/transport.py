@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Transports: one OTLP request over HTTP or gRPC and the meaning of its response."""
+
+from __future__ import annotations
+
+import gzip
+import time
+import zlib
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+
+from verl_otel._version import __version__
+from verl_otel.errors import ConfigError
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.otlp.endpoint import Endpoint
+
+MAX_ANSWER: Final = 4096
+"""Bytes of a response that are read; it has a number and a line of text."""
+_RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
+"""OTLP/HTTP specification, "Failures"."""
+_RETRYABLE_GRPC: Final = frozenset(
+    {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
+)
+_BROKEN_GRPC: Final = frozenset({"DEADLINE_EXCEEDED", "UNAVAILABLE"})
+"""After these the next request has a new connection: gRPC never replaces broken connections and old certificates."""
+
+
+class Answer(NamedTuple):
+    """Result of one request."""
+
+    ok: bool
+    retry: bool = False
+    """Whether the same request may succeed later."""
+    wait: float = 0.0
+    """Seconds to wait that the server asked for (``Retry-After``)."""
+    reason: str = ""
+    rejected: int = 0
+    """Items that the server rejected although it accepted the request (``partial_success``)."""
+    cut_short: bool = False
+    """Whether it ended by a deadline of the caller before the time-out of the endpoint, so that the state of the endpoint is unknown."""
+
+
+class Transport(Protocol):
+    """Sends encoded requests of one signal."""
+
+    def send(self, body: bytes, timeout: float) -> Answer:
+        """Send one request; never raises."""
+
+    def close(self) -> None:
+        """Close the connection."""
+
+
+def connect(endpoint: Endpoint) -> Transport:
+    """Return the transport of an endpoint.
+
+    Raises:
+        ConfigError: gRPC is asked for and not installed.
+    """
+    return _Grpc(endpoint) if endpoint.protocol == "grpc" else _Http(endpoint)
+
+
+class _Http:
+    def __init__(self, endpoint: Endpoint) -> None:
+        import requests
+
+        from verl_otel.exporting.otlp.bounded_http import Limits, make_session
+
+        self._endpoint = endpoint
+        self._limits = Limits()
+        self._session = make_session(self._limits)
+        user = requests.utils.get_auth_from_url(endpoint.url)
+        # Credentials in the URL are used; without them requests would read ~/.netrc and replace the token.
+        self._session.auth = user if any(user) and "authorization" not in endpoint.headers else _keep_unchanged
+        if endpoint.client_certificate:
+            key = endpoint.client_key
+            self._session.cert = (endpoint.client_certificate, key) if key else endpoint.client_certificate
+        self._session.headers["User-Agent"] = f"verl-otel/{__version__}"
+        self._session.headers["Content-Type"] = "application/x-protobuf"
+        self._session.headers["Accept-Encoding"] = (
+            "identity"  # a response has a few bytes; a compressed one could expand in memory
+        )
+        if endpoint.compression != "none":
+            self._session.headers["Content-Encoding"] = endpoint.compression
+
+    def send(self, body: bytes, timeout: float) -> Answer:
+        seconds = min(timeout, self._endpoint.timeout)
+        self._limits.begin(seconds)
+        try:
+            with self._session.post(
+                self._endpoint.url,
+                data=_compress(body, self._endpoint.compression),
+                headers=self._endpoint.fresh_headers(),
+                timeout=seconds,
+                allow_redirects=False,
+                stream=True,
+                verify=self._endpoint.certificate
+                or None,  # as attribute of the session, REQUESTS_CA_BUNDLE would override it
+            ) as response:
+                if 200 <= response.status_code < 300:  # noqa: PLR2004 - a redirect, to a login page perhaps, is no success
+                    return Answer(ok=True, rejected=_rejected(self._endpoint.signal, _read(response)))
+                wait = _retry_after(response.headers.get("Retry-After", ""))
+                status = response.status_code
+        except (
+            Exception
+        ) as error:  # not only OSError: a header or host that cannot be encoded, a token that is not text
+            return Answer(
+                ok=False,
+                retry=True,
+                reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}",
+                cut_short=seconds < self._endpoint.timeout and _is_timeout(error),
+            )
+        reason = f"{self._endpoint.shown} answers HTTP {status}"
+        return Answer(ok=False, retry=status in _RETRYABLE_HTTP, wait=wait, reason=reason)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _is_timeout(error: BaseException | None) -> bool:
+    """Return whether an exception is a time-out, or was raised because of one; ``requests`` wraps some in a `ConnectionError`."""
+    while error is not None:
+        if isinstance(error, TimeoutError) or "Timeout" in type(error).__name__:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _keep_unchanged(request: Any) -> Any:
+    return request
+
+
+def _read(response: Any) -> bytes:
+    """Return the body of a response, empty if it is not usable: the status has shown that the request was accepted."""
+    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
+        return b""
+    try:
+        body = bytes(response.raw.read(MAX_ANSWER, decode_content=False))
+    except Exception:  # cut off, too late, or no valid chunk
+        return b""
+    return body if len(body) < MAX_ANSWER else b""
+
+
+class _Grpc:
+    def __init__(self, endpoint: Endpoint) -> None:
+        try:
+            import grpc
+        except ImportError:
+            raise ConfigError("OTEL_EXPORTER_OTLP_PROTOCOL='grpc' needs: pip install 'verl-otel[grpc]'") from None
+        self._grpc: Any = grpc
+        self._endpoint = endpoint
+        self._channel: Any = None
+        self._connect()
+
+    def _connect(self) -> None:
+        """Open a connection with the current certificates, which may have been renewed."""
+        grpc, endpoint = self._grpc, self._endpoint
+        scheme, _, rest = endpoint.url.rpartition("://")
+        target = rest.partition("/")[0].rpartition("@")[2]
+        kinds = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
+        compression = kinds.get(endpoint.compression, grpc.Compression.NoCompression)
+        options = [
+            ("grpc.use_local_subchannel_pool", 1)
+        ]  # a shared connection would outlive this channel, with its errors
+        if scheme == "https":
+            credentials = grpc.ssl_channel_credentials(
+                *map(_read_file, (endpoint.certificate, endpoint.client_key, endpoint.client_certificate))
+            )
+            self._channel = grpc.secure_channel(target, credentials, options, compression)
+        else:
+            self._channel = grpc.insecure_channel(target, options, compression)
+        kind = endpoint.signal.removesuffix("s")
+        method = f"/opentelemetry.proto.collector.{endpoint.signal if kind == 'metric' else kind}.v1.{kind.title()}{'s' if kind == 'metric' else ''}Service/Export"
+        self._call = self._channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
+
+    def send(self, body: bytes, timeout: float) -> Answer:
+        try:
+            if self._channel is None:
+                self._connect()
+            metadata = tuple(self._endpoint.fresh_headers().items())
+            answer = self._call(body, timeout=min(timeout, self._endpoint.timeout), metadata=metadata)
+        except self._grpc.RpcError as error:
+            code = error.code().name
+            retry = code in _RETRYABLE_GRPC or (code == "RESOURCE_EXHAUSTED" and _has_retry_info(error))
+            if code in _BROKEN_GRPC:
+                self.close()
+            return Answer(ok=False, retry=retry, reason=f"{self._endpoint.shown} answers gRPC {code}")
+        except Exception as error:  # its text may hold a header, which is a secret
+            return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
+        return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer))
+
+    def close(self) -> None:
+        channel, self._channel = self._channel, None
+        if channel is not None:
+            channel.close()
+
+
+def _has_retry_info(error: Any) -> bool:
+    """Return whether the server asks for a retry (``RetryInfo``). Without it the request is too large, permanently."""
+    details = dict(error.trailing_metadata() or ()).get("grpc-status-details-bin", b"")
+    return b"google.rpc.RetryInfo" in details
+
+
+def _compress(body: bytes, compression: str) -> bytes:
+    if compression == "gzip":
+        return gzip.compress(body, compresslevel=1)  # level 9 costs ten times as much for a tenth fewer bytes
+    if compression == "deflate":
+        return zlib.compress(body, 1)
+    return body
+
+
+def _read_file(path: str | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()
+
+
+def _retry_after(text: str) -> float:
+    try:
+        seconds = float(text)
+    except ValueError:
+        try:
+            seconds = parsedate_to_datetime(text).timestamp() - time.time()
+        except (ValueError, TypeError):
+            return 0.0
+    return min(max(seconds, 0.0), 300.0) if seconds == seconds else 0.0
+
+
+def _rejected(signal: str, body: bytes) -> int:
+    """Return the number of items in the answer's ``partial_success``."""
+    if not body:
+        return 0
+    from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
+    from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
+
+    try:
+        if signal == "traces":
+            return int(trace_service_pb2.ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans)
+        return int(
+            metrics_service_pb2.ExportMetricsServiceResponse.FromString(body).partial_success.rejected_data_points
+        )
+    except DecodeError:
+        return 0

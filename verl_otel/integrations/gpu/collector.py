@@ -1,0 +1,161 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The GPUs of a node, read by one of its processes.
+
+A device that cannot be read has no series meanwhile; ``verl.gpu.unreadable`` and one log line give the reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+from verl_otel._internal import error_boundary, private_files
+from verl_otel.integrations.api import Measurement, NodeScope
+from verl_otel.integrations.gpu import amd, ascend, nvml
+from verl_otel.integrations.gpu.call_timeout import TIMEOUT, CallTimeout
+from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measure_own
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
+
+DRIVERS: Final[tuple[Callable[[], Driver | None], ...]] = (nvml.find_driver, amd.find_driver, ascend.find_driver)
+"""Each returns a driver, or None if this node has no device of this kind."""
+SEARCH_SECONDS: Final = 60.0
+"""Seconds between two searches for devices, while there is none or one cannot be read."""
+MAX_DEVICES: Final = 64
+"""Maximum number of devices of a node, MIG devices included."""
+
+
+class GpuCollector:
+    """Reads the GPUs of a node.
+
+    Args:
+        drivers: Functions that find the drivers.
+        driver_calls: Calls the drivers with a timeout.
+    """
+
+    name = "gpu"
+    metrics = (
+        metric_names.HW_GPU_UTILIZATION,
+        metric_names.HW_GPU_MEMORY_USAGE,
+        metric_names.HW_GPU_MEMORY_LIMIT,
+        metric_names.HW_POWER,
+        metric_names.HW_ENERGY,
+        metric_names.HW_TEMPERATURE,
+        metric_names.HW_ERRORS,
+        metric_names.GPU_CLOCK,
+        metric_names.GPU_THROTTLED,
+        metric_names.GPU_THROTTLING,
+        metric_names.GPU_LINK_IO,
+        metric_names.GPU_MEMORY_IO_UTILIZATION,
+        metric_names.GPU_UNREADABLE,
+    )
+    once_per_node = True
+
+    def __init__(
+        self, drivers: Sequence[Callable[[], Driver | None]] = DRIVERS, driver_calls: CallTimeout | None = None
+    ) -> None:
+        self._finders = drivers
+        self._driver_calls = driver_calls or CallTimeout()
+        self._drivers: list[Driver] = []
+        self._devices: list[Device] = []
+        self._failures: Counter[tuple[str, str]] = Counter()
+        self._search_at = 0.0
+        self._written: list[Device] = []
+        self._process = 0
+
+    def read(self, scope: NodeScope) -> Iterable[Measurement]:
+        """Return the measurements of every device, and the failures to read one."""
+        self._process = os.getpid()
+        now = time.monotonic()
+        if now >= self._search_at:
+            self._search_at = now + SEARCH_SECONDS
+            self._search()
+        elif not self._devices and self._driver_calls.is_stuck:
+            self._fail("all", TIMEOUT)
+        devices = self._devices
+        if devices != self._written and write_devices(scope, devices):
+            self._written = devices
+        measurements = self._read_devices(devices)
+        measurements += [
+            measure_own(metric_names.GPU_UNREADABLE, device_id, count, (attr.REASON, reason))
+            for (device_id, reason), count in self._failures.items()
+        ]
+        return measurements
+
+    def close(self) -> None:
+        """Shut the drivers down. A forked child only drops its references: the drivers belong to its parent."""
+        drivers, self._drivers, self._devices, self._written = self._drivers, [], [], []
+        self._search_at = 0.0
+        if self._process == os.getpid() and not self._driver_calls.is_stuck:
+            for driver in drivers:
+                with error_boundary.suppress_errors("close gpu"), contextlib.suppress(Unreadable):
+                    self._driver_calls.call("close", driver.close)
+        else:
+            self._driver_calls = self._driver_calls.renew()
+        self._failures.clear()
+        self._process = 0
+
+    def _read_devices(self, devices: Sequence[Device]) -> list[Measurement]:
+        measurements: list[Measurement] = []
+        for device_id, result in self._driver_calls.call_all({device.id: device.read for device in devices}).items():
+            if isinstance(result, BaseException):
+                self._fail(device_id, str(result) if isinstance(result, Unreadable) else type(result).__name__)
+            else:
+                measurements += result
+        return measurements
+
+    def _search(self) -> None:
+        """Find devices if there are none or one has failed. Devices of a slow driver appear at a later collection."""
+        self._drivers = self._drivers or [driver for driver in (find() for find in self._finders) if driver is not None]
+        if not self._drivers or self._driver_calls.is_stuck:
+            return
+        try:
+            self._driver_calls.call("search", self._find)
+        except Unreadable as reason:
+            if str(reason) != TIMEOUT:  # drivers take seconds to start
+                self._fail("all", str(reason))
+        except Exception as error:
+            self._fail("all", type(error).__name__)
+
+    def _find(self) -> None:
+        devices: list[Device] = []
+        for driver in self._drivers:
+            driver.close()
+            devices += driver.find_devices()
+        self._devices = devices[:MAX_DEVICES]
+        if devices:
+            self._search_at = float("inf")
+
+    def _fail(self, device: str, reason: str) -> None:
+        self._failures[device, reason] += 1
+        self._search_at = min(self._search_at, time.monotonic() + SEARCH_SECONDS)
+        error_boundary.warn_once(
+            f"gpu {device} {reason}", "verl-otel: GPU %s cannot be read: %s (logged once)", device, reason
+        )
+
+
+def write_devices(scope: NodeScope, devices: Sequence[Device]) -> bool:
+    """Write a file that maps numbers to devices for the other processes of this node; return whether it was written."""
+    path = find_path(scope)
+    entries = {device.name: {"id": device.id, "model": device.model} for device in devices}
+    with error_boundary.suppress_errors("gpu numbers"):
+        try:
+            private_files.write_atomically(path, json.dumps(entries))
+            return True
+        except OSError as error:
+            error_boundary.warn_once(
+                "gpu numbers", f"verl-otel: no {metric_names.GPU_OWNER}: cannot write %s: %s", path, error.strerror
+            )
+    return False
+
+
+def find_path(scope: NodeScope) -> Path:
+    """Return the path of the file that maps numbers to devices."""
+    return scope.folder / f"gpus-{scope.node}.json"

@@ -1,0 +1,42 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Ray's key-value store, for what the processes of a cluster tell each other.
+
+The store is in the memory of Ray's head process. A call takes less than a millisecond while the head responds, and may block for minutes while
+it does not. A value outlives the process that wrote it.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any, Final
+
+NAMESPACE: Final = b"verl_otel"
+
+
+def is_connected() -> bool:
+    """Return whether this process is part of a Ray cluster. Never imports Ray."""
+    ray: Any = sys.modules.get("ray")
+    return ray is not None and bool(ray.is_initialized())
+
+
+def put(key: bytes, value: bytes) -> None:
+    """Set a value; replaces an earlier one."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_put(key, value, overwrite=True, namespace=NAMESPACE)
+
+
+def delete(key: bytes, *, by_prefix: bool = False) -> None:
+    """Delete a key, or all keys that begin with it."""
+    from ray.experimental import internal_kv
+
+    internal_kv._internal_kv_del(key, del_by_prefix=by_prefix, namespace=NAMESPACE)
+
+
+def read_all(prefix: bytes) -> list[bytes | None]:
+    """Return the values of all keys that begin with a prefix; None for a key that was deleted meanwhile."""
+    from ray.experimental import internal_kv
+
+    keys = internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
+    return [internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys]

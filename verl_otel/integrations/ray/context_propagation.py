@@ -1,0 +1,137 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Propagate the trace context over Ray's actor calls.
+
+Every actor method takes the hidden keyword ``_ray_trace_ctx`` and resumes the context in it. Ray's own way to fill it,
+``_enable_tracing()``, breaks streaming generators and remote functions that were called before (seen on 2.60), and creates two
+spans per call. So the keyword is added to actor method calls only, and only if the method's signature has it. Ray's spans are
+replaced by the span of a registered opener (`server_spans`), or by none.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from types import ModuleType, SimpleNamespace
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel.integrations import server_spans
+from verl_otel.integrations.api import RECORDER, otel_context
+from verl_otel.integrations.patch import assign, close_span, open_span, replace
+from verl_otel.integrations.propagation import current_span_context
+
+KEYWORD: Final = "_ray_trace_ctx"
+
+
+class Propagation:
+    """State of the propagation in this process."""
+
+    state = "off"
+    """``on``, ``off``, ``user`` (the user has enabled Ray's tracing, which stays unchanged), or why it is not possible."""
+    early = False
+    """Whether verl-otel was loaded before any actor class could be exported from this process; set by the setup hook, too."""
+
+
+class _ServerTracer:
+    """Replaces the tracer of Ray's helper: opens the span of a registered opener, and none of Ray's."""
+
+    @contextlib.contextmanager
+    def start_as_current_span(self, name: str, *_args: Any, **_kwargs: Any) -> Iterator[Any]:
+        class_name, _, method = name.partition(" ")[0].rpartition(".")
+        opener = server_spans.find_opener(method)
+        span = None
+        if opener is not None:
+            span = open_span("ray call", lambda *_: opener(class_name), None, (), {})
+        try:
+            yield otel_context().invalid
+        except BaseException as error:
+            close_span(span, error)
+            raise
+        close_span(span)
+
+
+def _make_opentelemetry() -> Any:
+    from opentelemetry import context, propagate, trace
+
+    tracer = _ServerTracer()
+    trace_module = SimpleNamespace(SpanKind=trace.SpanKind, get_tracer=lambda *_, **__: tracer)
+    return SimpleNamespace(trace=trace_module, context=context, propagate=propagate, Context=context.Context)
+
+
+def silence_ray(helper: ModuleType) -> None:
+    """Enable the receiving side of Ray's tracing, with a replacement of OpenTelemetry. Skipped if the user has enabled tracing."""
+    if helper._is_tracing_enabled():
+        Propagation.state = "user"
+        return
+    if not hasattr(helper, "_get_opentelemetry") and not Propagation.early:
+        # Before that function existed (2.41), an actor class exported earlier fails on every call that carries context.
+        Propagation.state = "Ray was started before verl-otel was loaded, which this version of Ray does not allow"
+        return
+    assign(helper, "_opentelemetry", _make_opentelemetry())
+    assign(helper, "_global_is_tracing_enabled", True)
+    assign(helper, "_actor_hydrate_span_args", lambda *_: None)
+    assign(helper, "_function_hydrate_span_args", lambda *_: None)
+    Propagation.state = "on"
+
+
+def patch_actors(actor: ModuleType) -> None:
+    """Add the context to actor method calls, and remove Ray's own tracing from every other call."""
+    if Propagation.state != "on":
+        return
+    from ray import remote_function
+
+    replace(actor.ActorMethod, "_remote", _send_context)
+    replace(actor.ActorMethod, "_bind", _untraced)
+    replace(actor.ActorClass, "_remote", _untraced)
+    replace(remote_function.RemoteFunction, "_remote", _untraced)
+    assign(remote_function, "_inject_tracing_into_function", lambda function: function)
+
+
+def _untraced(method: Any) -> Any:
+    """Return a method of Ray without its tracing layer, with its automatic ``ray.init``."""
+    from ray._private.auto_init_hook import wrap_auto_init
+
+    inner = method
+    while hasattr(inner, "__wrapped__"):
+        inner = inner.__wrapped__
+    replacement = wrap_auto_init(inner)
+    replacement.__wrapped__ = inner
+    return replacement
+
+
+def _send_context(method: Any) -> Any:
+    inner = _untraced(method)
+
+    def _remote(self: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
+        if RECORDER.on:
+            try:
+                kwargs = _with_context(self, kwargs)
+            except Exception as error:
+                error_boundary.record_internal_error("ray carrier", error)
+        return inner(self, args, kwargs, *rest, **options)
+
+    _remote.__wrapped__ = inner.__wrapped__  # type: ignore[attr-defined]  # Ray unwraps its methods
+    return _remote
+
+
+def _with_context(method: Any, kwargs: Any) -> Any:
+    if not current_span_context().is_valid or not _takes_context(method):
+        return kwargs
+    from opentelemetry import propagate
+
+    carrier: dict[str, str] = {}
+    propagate.inject(carrier)
+    return {**(kwargs or {}), KEYWORD: carrier}
+
+
+def _takes_context(method: Any) -> bool:
+    actor = getattr(method, "_actor", None)
+    if actor is None and hasattr(method, "_actor_ref"):
+        actor = method._actor_ref()  # Ray 2.41 holds it weakly
+    if actor is None or getattr(actor, "_ray_is_cross_language", False):
+        return False
+    signature = getattr(method, "_signature", None)
+    if signature is None:
+        signature = (getattr(actor, "_ray_method_signatures", None) or {}).get(method._method_name, ())
+    return any(parameter.name == KEYWORD for parameter in signature)

@@ -1,0 +1,205 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Load verl-otel in every worker of the job: adds a setup hook and the settings to the job's own ``ray.init``."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import functools
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from types import ModuleType
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel._internal.untrusted_files import parse_json
+from verl_otel.integrations.api import current_session
+from verl_otel.integrations.patch import replace
+from verl_otel.integrations.ray import forwarding, target_registry
+
+JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
+HOOK: Final = "worker_process_setup_hook"
+MODULES: Final = "VERL_USE_EXTERNAL_MODULES"
+
+
+def patch_init(ray: ModuleType) -> None:
+    """Wrap ``ray.init`` and ``ray.shutdown``."""
+    replace(ray, "init", _wrap_init)
+    replace(ray, "shutdown", _wrap_shutdown)
+
+
+def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def init(*args: Any, **kwargs: Any) -> Any:
+        prepared = kwargs
+        with error_boundary.suppress_errors("ray.init"):
+            prepared = _prepare(kwargs)
+        try:
+            result = original(*args, **prepared)
+        except (ValueError, RuntimeError) as error:
+            if prepared is kwargs or not _is_runtime_env_error(error):
+                raise
+            error_boundary.warn_once(
+                "ray.init",
+                "verl-otel: Ray refused our runtime_env (%s); started without it: workers load verl-otel only "
+                "when they import verl",
+                str(error).splitlines()[0][:200],
+            )
+            with _environment(settings_to_forward()):  # a cluster that starts now inherits the environment
+                result = original(*args, **kwargs)
+        atexit.register(_wait_for_workers)  # registered after Ray's handler, so that it runs first
+        _log_withheld()
+        target_registry.REGISTRY.publish()  # targets that were added before there was a cluster
+        return result
+
+    return init
+
+
+@contextlib.contextmanager
+def _environment(values: dict[str, str]) -> Iterator[None]:
+    missing = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(missing)
+    try:
+        yield
+    finally:
+        for name in missing:
+            os.environ.pop(name, None)
+
+
+def _is_runtime_env_error(error: Exception) -> bool:
+    text = str(error)
+    return "Failed to merge" in text or "setup_hook" in text or "setup hook" in text
+
+
+def _wrap_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def shutdown(*args: Any, **kwargs: Any) -> Any:
+        _wait_for_workers()
+        return original(*args, **kwargs)
+
+    return shutdown
+
+
+@error_boundary.never_raises("ray.shutdown")
+def _wait_for_workers() -> None:
+    """Wait one drain interval, within the exit timeout: Ray kills the workers without running their ``atexit`` handlers."""
+    atexit.unregister(_wait_for_workers)
+    current = current_session()
+    if current is not None and _is_driver():
+        time.sleep(current.last_drain_seconds)
+        current.end_run()
+
+
+def _is_driver() -> bool:
+    import ray
+
+    worker = ray._private.worker
+    return bool(ray.is_initialized()) and worker.global_worker.mode != worker.WORKER_MODE
+
+
+def _prepare(kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``ray.init`` with the setup hook and the settings in ``runtime_env``."""
+    runtime_env = dict(kwargs.get("runtime_env") or {})
+    job = read_job_runtime_env()
+    user_variables = {**(job.get("env_vars") or {}), **(runtime_env.get("env_vars") or {})}
+    settings = {name: value for name, value in settings_to_forward().items() if name not in user_variables}
+    if HOOK not in job and HOOK_VARIABLE not in os.environ:
+        runtime_env[HOOK] = make_setup_hook(runtime_env.get(HOOK))
+        _remove_plugin(settings)
+    runtime_env["env_vars"] = {**settings, **(runtime_env.get("env_vars") or {})}
+    return {**kwargs, "runtime_env": runtime_env}
+
+
+def _remove_plugin(settings: dict[str, str]) -> None:
+    """Remove verl-otel from the external modules that verl imports in every worker, if the setup hook loads it.
+
+    verl 0.7 and 0.8 load it by that variable. A worker on a node without verl-otel would fail at ``import verl``.
+    """
+    names = [name for name in settings.pop(MODULES, "").split(",") if name.strip().partition(".")[0] != "verl_otel"]
+    if any(names):
+        settings[MODULES] = ",".join(names)
+
+
+def read_job_runtime_env() -> Mapping[str, Any]:
+    """Return the runtime environment of ``ray job submit``: Ray refuses a key that is set in both."""
+    try:
+        config = parse_json(os.environ.get(JOB_CONFIG, "{}"))
+    except ValueError:
+        return {}
+    runtime_env = config.get("runtime_env") if isinstance(config, dict) else None
+    return runtime_env if isinstance(runtime_env, dict) else {}
+
+
+def settings_to_forward() -> dict[str, str]:
+    """Return the variables that every process of the run needs, including the identity of the run."""
+    settings = forwarding.choose(os.environ).forwarded
+    current = current_session()
+    if current is not None:
+        current.begin_run()
+        settings["VERL_OTEL_RUN_ID"] = current.config.run_id
+        settings["VERL_OTEL_RUN_ATTEMPT"] = str(current.config.run_attempt)
+        settings["VERL_OTEL_RUN_DIR"] = str(current.config.run_dir)
+    return settings
+
+
+@error_boundary.never_raises("ray.init")
+def _log_withheld() -> None:
+    """Log the variables that are withheld from workers because they hold secrets, unless the cluster inherits them from this process."""
+    names = forwarding.choose(os.environ).withheld
+    if not names or _started_cluster():
+        return
+    error_boundary.warn_once(
+        "ray secrets",
+        "verl-otel: not forwarded to Ray's workers, because it holds a secret and Ray shows the environment of workers: %s. "
+        "Use VERL_OTEL_TOKEN_FILE, whose path is forwarded, and an endpoint without a password, or set the variable on every node",
+        ", ".join(names),
+    )
+
+
+def _started_cluster() -> bool:
+    import ray
+
+    node = getattr(getattr(ray._private, "worker", None), "_global_node", None)
+    return node is not None and bool(node.is_head())
+
+
+def make_setup_hook(previous: Any) -> Callable[[], None]:
+    """Return a setup hook for worker processes that loads verl-otel, after the hook that was set before.
+
+    It holds no reference to this package: Ray pickles it by value, and a worker without verl-otel runs it and continues. A dotted path
+    would kill that worker.
+    """
+
+    def verl_otel_worker_setup() -> None:
+        if callable(previous):
+            previous()
+        elif previous:
+            import importlib
+
+            module, _, name = previous.rpartition(".")
+            getattr(importlib.import_module(module), name)()
+        try:
+            from verl_otel.integrations.ray.context_propagation import Propagation
+
+            Propagation.early = True
+            from verl_otel import plugin
+
+            plugin.load()
+        except BaseException as error:
+            import os
+            import sys
+            import tempfile
+
+            mark = f"{tempfile.gettempdir()}/verl-otel-missing-{os.getuid()}-{os.environ.get('VERL_OTEL_RUN_ID', '')}"
+            try:
+                os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+            except OSError:
+                return
+            print(  # noqa: T201 - that worker has no logger of verl-otel
+                f"verl-otel is not on this node: its processes will be missing ({error!r})", file=sys.stderr
+            )
+
+    return verl_otel_worker_setup

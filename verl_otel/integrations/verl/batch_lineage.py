@@ -1,0 +1,194 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Lineage without TransferQueue: the legacy, one-step-off and fully asynchronous trainers, and verl 0.7 and 0.8.
+
+Tags are transported in one entry of a batch's ``meta_info``: a text under a unique key. A process may lack verl-otel, so the entry has to survive
+every merge of verl in any order, and to be unpickled without verl-otel. `DataProto.concat` and `DataProto.union` take the union of such
+entries. They reject a column or a key of the metrics that only some of the batches have.
+See docs/explanation/decisions/0017-send-lineage-under-a-unique-key.md.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import uuid
+import weakref
+from contextvars import ContextVar
+from types import ModuleType
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.api import RECORDER, CallSite, Span
+from verl_otel.integrations.open_spans import find_open
+from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span, replace
+from verl_otel.integrations.verl import gpu_time, lineage
+from verl_otel.integrations.verl.coroutines import wrap_awaited
+from verl_otel.integrations.verl.sample_origin import Origin, find_origin
+from verl_otel.integrations.verl.trainer import Trainer
+
+PREFIX: Final = "verl_otel_"
+"""Prefix of the key in ``meta_info``; a random number follows, so that keys of batches never collide."""
+MAX_READY: Final = 16
+"""Maximum number of batches that wait for their step; verl generates one ahead."""
+_WARMUP: Final = CallSite("warmup", hook=True)
+_arrived: ContextVar[list[Origin] | None] = ContextVar("verl_otel_arrived", default=None)
+_ready: dict[int, list[Origin]] = {}
+"""Origins of a batch that was generated ahead of its step, by the ``id`` of the batch."""
+_finished: dict[int, tuple[weakref.ref[Any], str]] = {}
+"""Tag of an output that waits for its batch, by the ``id`` of the output; removed together with the output."""
+
+
+def _store_output_tag(_args: tuple[Any, ...], _kwargs: dict[str, Any], output: Any) -> None:
+    """Store the tag of a finished output beside the output, and not in it."""
+    if RECORDER.on and output is not None:
+        origin = find_origin()
+        if origin is not None:
+            _store_tag(output, origin.encode())
+
+
+def _store_tag(output: Any, tag: str) -> None:
+    key = id(output)
+    _finished[key] = weakref.ref(output, lambda _: _finished.pop(key, None)), tag
+
+
+def _take_tag(output: Any) -> str | None:
+    entry = _finished.get(id(output))
+    if entry is None or entry[0]() is not output:
+        return None
+    del _finished[id(output)]
+    return entry[1]
+
+
+def _send_tags(args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any) -> None:
+    """Add the tags of a worker's outputs to the ``meta_info`` of their batch."""
+    outputs = argument(args, kwargs, 1, "inputs")
+    tags = [tag for tag in map(_take_tag, outputs) if tag is not None]
+    if tags:
+        batch.meta_info[PREFIX + uuid.uuid4().hex] = "\n".join(tags)  # JSON has no line break inside
+
+
+def take_origins(meta_info: dict[str, Any]) -> list[Origin]:
+    """Take our entries out of a batch's ``meta_info`` and return where its rows come from, in no order.
+
+    Args:
+        meta_info: That of one batch, or of batches that verl merged.
+    """
+    keys = [key for key in meta_info if isinstance(key, str) and key.startswith(PREFIX)]
+    texts = [meta_info.pop(key) for key in keys]
+    tags = [tag for text in texts for tag in (text.split("\n") if isinstance(text, str) else [text])]
+    return [origin for origin in map(lineage.read_tag, tags) if origin is not None]
+
+
+def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Read the origins of a complete batch, before the trainer computes its metrics."""
+    origins = take_origins(argument(args, kwargs, 2, "output").meta_info)
+    waiting = _arrived.get()
+    if waiting is not None:
+        waiting.extend(origins)
+    elif find_open("validation") is None:
+        lineage.consume(origins, step=Trainer.step_number(), summarise=False)
+    else:
+        gpu_time.note_samples(origins, validate=True)
+
+
+def _clean_result(original: Any) -> Any:
+    """Wrap the generation of a batch: verl returns the ``meta_info`` of the first worker with it, including our entry."""
+    if not inspect.iscoroutinefunction(original):
+        return original
+    return add_callbacks("lineage", after=lambda _args, _kwargs, batch: take_origins(batch.meta_info))(original)
+
+
+def _begin_warmup(*_: Any) -> Span | None:
+    """Begin the span of the first batch, which is generated before the first step."""
+    return Span(_WARMUP) if find_open("step") is None else None
+
+
+def _collect_ahead(original: Any) -> Any:
+    """Wrap the generation of the next batch, which runs concurrently with the step."""
+
+    @functools.wraps(original)
+    async def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
+        origins: list[Origin] = []
+        token = _arrived.set(origins)
+        span = open_span("warmup", _begin_warmup, self, args, kwargs)
+        try:
+            result = await original(self, *args, **kwargs)
+        except BaseException as error:
+            close_span(span, error)
+            raise
+        finally:
+            _arrived.reset(token)
+        close_span(span)
+        with error_boundary.suppress_errors("lineage"):
+            if result is not None and origins:
+                if len(_ready) >= MAX_READY:
+                    _ready.clear()
+                _ready[id(result[3])] = origins
+        return result
+
+    return generate
+
+
+def _consume_ahead(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any) -> None:
+    """Consume the batch that was generated ahead, after the step has waited for it."""
+    origins = _ready.pop(id(result[0]), None)
+    if origins:
+        lineage.consume(origins, step=Trainer.step_number(), summarise=False)
+
+
+def _consume_queue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Consume the samples of a message queue, before they become a batch."""
+    samples = argument(args, kwargs, 0, "rollout_samples")
+    origins = [origin for sample in samples for origin in take_origins(sample.full_batch.meta_info)]
+    lineage.consume(origins, step=Trainer.step_number())
+
+
+def _patch_worker(module: ModuleType) -> None:
+    replace(module.AgentLoopWorker, "_postprocess", add_callbacks("lineage", after=_send_tags))
+    replace(module.AgentLoopWorker, "_agent_loop_postprocess", add_callbacks("lineage", after=_store_output_tag))
+
+
+def _patch_manager(module: ModuleType) -> None:
+    replace(module.AgentLoopManager, "_performance_metrics", add_callbacks("lineage", before=_read_batch))
+
+
+def _patch_generate(module: ModuleType) -> None:
+    replace(module.AgentLoopManager, "generate_sequences", lambda original: wrap_awaited(original, _clean_result))
+
+
+def _patch_one_step(module: ModuleType) -> None:
+    replace(module.OneStepOffRayTrainer, "_async_gen_next_batch", _collect_ahead)
+    replace(module.OneStepOffRayTrainer, "_fit_generate", add_callbacks("lineage", after=_consume_ahead))
+
+
+def _patch_fully_async(module: ModuleType) -> None:
+    replace(module, "assemble_batch_from_rollout_samples", add_callbacks("lineage", before=_consume_queue))
+
+
+_LOOP: Final = "verl.experimental.agent_loop.agent_loop"
+_CONSEQUENCE: Final = "steps are not linked to the trajectories that they trained on ({})"
+HOOKS: Final = (
+    Hook(_LOOP, "AgentLoopWorker._postprocess", _patch_worker, _CONSEQUENCE.format("without TransferQueue")),
+    Hook(_LOOP, "AgentLoopManager._performance_metrics", _patch_manager, _CONSEQUENCE.format("without TransferQueue")),
+    Hook(
+        _LOOP,
+        "AgentLoopManager.generate_sequences",
+        _patch_generate,
+        "validation counts as training (one-step-off and fully asynchronous trainers)",
+    ),
+    Hook(
+        "verl.experimental.one_step_off_policy.ray_trainer",
+        "OneStepOffRayTrainer._async_gen_next_batch",
+        _patch_one_step,
+        _CONSEQUENCE.format("one-step-off"),
+        since="verl 0.8",
+    ),
+    Hook(
+        "verl.experimental.fully_async_policy.detach_utils",
+        "assemble_batch_from_rollout_samples",
+        _patch_fully_async,
+        _CONSEQUENCE.format("fully asynchronous"),
+        since="verl 0.8",
+    ),
+)

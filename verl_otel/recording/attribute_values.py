@@ -1,0 +1,270 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Conversion of arbitrary values to attribute values, names and numbers.
+
+Text, numbers, enums, dates and paths are recorded by their value, as are lists, tuples and dictionaries of them. Everything else is
+described by its type (see `verl_otel.recording.object_description`): no code of the object runs, and no array is read. The only exception
+are numpy arrays and CPU tensors of one element, which are numbers.
+
+Classes are compared by ``issubclass(type(value), ...)``: ``isinstance`` reads the ``__class__`` of the object, which may raise.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Mapping
+from itertools import islice
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel.model import AttributeValue, fit_64_bits
+from verl_otel.recording.object_description import describe, describe_value, root_of
+
+MAX_TEXT: Final = 4096
+"""Characters of a text attribute."""
+MAX_ITEMS: Final = 128
+"""Items of a sequence attribute."""
+MAX_SEQUENCE: Final = 4 * MAX_TEXT
+"""Characters of all texts of a sequence attribute together."""
+MAX_NAME: Final = 256
+"""Characters of a name: of a span, an event, an attribute, an exception class."""
+MAX_INNER: Final = 256
+"""Characters of a text inside a nested sequence or a dictionary."""
+OTHER_NAME: Final = "_OTHER"
+"""OpenTelemetry's value for a name outside a known set."""
+
+_ERROR_NAME: Final = re.compile(r"[\w.<>]{1,256}")
+
+
+def coerce_attribute(value: object) -> AttributeValue:
+    """Return ``value`` as an attribute value. Never raises, and never reads an array.
+
+    Numpy scalars and CPU tensors of one element become numbers, sequences of one kind become tuples, everything else becomes text.
+    """
+    kind = type(value)
+    if kind is str:
+        return value[:MAX_TEXT]  # type: ignore[index,no-any-return]  # checked by its type
+    number = to_number(value)
+    if number is not None:
+        return number
+    if issubclass(kind, (list, tuple)):
+        try:
+            return _coerce_sequence(value)
+        except Exception as error:  # another thread changed it
+            error_boundary.may_propagate(error)
+            return describe(value)
+    return to_text(value)
+
+
+def _coerce_sequence(values: Any) -> AttributeValue:
+    items = [coerce_attribute(item) if not _is_container(item) else to_text(item) for item in _first_items(values)]
+    kinds = {type(item) for item in items}
+    if kinds == {int, float}:
+        return tuple(float(item) for item in items)  # type: ignore[arg-type]  # both are numbers
+    if len(kinds) == 1 and str not in kinds:
+        return tuple(items)  # type: ignore[return-value]  # one kind of primitive
+    return _fit_texts([item if type(item) is str else to_text(item) for item in items])
+
+
+def _fit_texts(texts: list[str]) -> tuple[str, ...]:
+    """Return the texts that fit into `MAX_SEQUENCE`, the last one truncated."""
+    room, kept = MAX_SEQUENCE, []
+    for text in texts:
+        kept.append(text[:room])
+        room -= len(text)
+        if room <= 0:
+            break
+    return tuple(kept)
+
+
+def _is_container(value: object) -> bool:
+    return issubclass(type(value), (list, tuple, dict))
+
+
+def _first_items(values: Any) -> list[Any]:
+    base: Any = list if issubclass(type(values), list) else tuple
+    return list(islice(base.__iter__(values), MAX_ITEMS))
+
+
+def to_number(value: object) -> int | float | bool | None:
+    """Return the number that a value is, else None. Never raises, and never waits for a device.
+
+    Numbers are Python's (their subclasses and enums, ``Decimal`` and ``Fraction``, too), numpy's scalars, and numpy arrays and CPU tensors
+    of one element. A tensor on an accelerator gives None: reading it would make the host wait. An integer beyond 64 bits becomes a float,
+    infinite beyond all floats.
+    """
+    kind = type(value)
+    if kind is float or kind is bool:
+        return value  # type: ignore[return-value]  # checked by its type
+    if kind is int:
+        return fit_64_bits(value)  # type: ignore[arg-type]  # checked by its type
+    if value is None or kind is str:
+        return None
+    try:
+        return _read_number(kind, value)
+    except Exception as error:
+        error_boundary.may_propagate(error)
+        return None
+
+
+def _read_number(kind: type, value: Any) -> int | float | bool | None:
+    if issubclass(kind, float):
+        return float.__float__(value)
+    if issubclass(kind, int):  # also an enum, such as HTTPStatus
+        return fit_64_bits(int.__int__(value))
+    numpy, torch = sys.modules.get("numpy"), sys.modules.get("torch")
+    array, scalar, tensor = (
+        getattr(numpy, "ndarray", None),
+        getattr(numpy, "generic", None),
+        getattr(torch, "Tensor", None),
+    )
+    number: Any = None
+    if scalar is not None and issubclass(kind, scalar):
+        number = scalar.item(value)
+    elif array is not None and issubclass(kind, array):
+        number = array.item(value) if value.size == 1 else None
+    elif tensor is not None and issubclass(kind, tensor):
+        number = value.item() if value.is_cpu and value.numel() == 1 else None
+    elif root_of(kind) in ("decimal", "fractions"):
+        number = float(value)
+    return fit_64_bits(number) if type(number) in (bool, int, float) else None
+
+
+def is_host_array(value: object) -> bool:
+    """Return whether something is a numpy array or a tensor in the memory of the host, which may be read without waiting."""
+    kind = type(value)
+    array = getattr(sys.modules.get("numpy"), "ndarray", None)
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if array is not None and issubclass(kind, array):
+        return True
+    return tensor is not None and issubclass(kind, tensor) and bool(value.is_cpu)  # type: ignore[attr-defined]  # a tensor's
+
+
+def to_text(value: object) -> str:
+    """Return any value as bounded text: plain values, enums, dates and paths as such, other objects by their type. Never raises."""
+    kind = type(value)
+    if kind is str:
+        return value[:MAX_TEXT]  # type: ignore[index,no-any-return]  # checked by its type
+    try:
+        for convert in (_plain_text, _container_text):
+            text = convert(kind, value)
+            if text is not None:
+                return text
+    except Exception as error:  # another thread changed it, or a metaclass that raises
+        error_boundary.may_propagate(error)
+        return describe(value)
+    return describe(value)
+
+
+def _plain_text(kind: type, value: Any) -> str | None:
+    if value is None or kind is bool:
+        return repr(value)
+    if issubclass(kind, str):
+        return str.__getitem__(value, slice(MAX_TEXT))  # an enum's own text would be the name of its class
+    if issubclass(kind, int):
+        return repr(fit_64_bits(int.__int__(value)))
+    if issubclass(kind, float):
+        return repr(float.__float__(value))
+    text = describe_value(value)
+    return None if text is None else text[:MAX_TEXT]
+
+
+def _container_text(kind: type, value: Any) -> str | None:
+    """Return the text of a list, tuple or dictionary: nothing is followed deeper."""
+    if issubclass(kind, dict):
+        pairs = islice(dict.items(value), MAX_ITEMS)
+        return repr({_to_inner(key): _to_inner(item) for key, item in pairs})[:MAX_TEXT]
+    if issubclass(kind, (list, tuple)):
+        return repr(tuple(map(_to_inner, _first_items(value))))[:MAX_TEXT]
+    return None
+
+
+class _Bare(str):
+    """Text whose ``repr`` has no quotation marks."""
+
+    __slots__ = ()
+    __repr__ = str.__str__
+
+
+def _to_inner(value: object) -> Any:
+    number = to_number(value)
+    if number is not None or value is None:
+        return number
+    if issubclass(type(value), str):
+        return to_text(value)[:MAX_INNER]
+    return _Bare(describe(value) if _is_container(value) else to_text(value)[:MAX_INNER])
+
+
+def to_name(value: object) -> str:
+    """Return any value as a name: text of bounded length. Never raises."""
+    if type(value) is str and len(value) <= MAX_NAME:
+        return value
+    return to_text(value)[:MAX_NAME]
+
+
+def to_message(error: BaseException) -> str:
+    """Return the message of an exception, without reading an array among its arguments. Never raises.
+
+    If all arguments are plain values, ``__str__`` of the class is used, as in a traceback.
+    """
+    try:
+        arguments = error.args
+        if all(type(argument) in _PLAIN or argument is None for argument in arguments):
+            return str.__getitem__(str(error), slice(MAX_TEXT))
+        return to_text(arguments[0] if len(arguments) == 1 else arguments)
+    except Exception as failure:
+        error_boundary.may_propagate(failure)
+        return describe(error)
+
+
+_PLAIN: Final = frozenset({str, bool, int, float})
+
+
+def items_of(mapping: Any) -> list[tuple[Any, Any]]:
+    """Return the first `MAX_ITEMS` + 1 pairs of a mapping; none if it is not a mapping. Never raises."""
+    if mapping is None:
+        return []
+    try:
+        pairs = dict.items(mapping) if issubclass(type(mapping), dict) else mapping.items()
+        return [(key, value) for key, value in islice(pairs, MAX_ITEMS + 1)]
+    except Exception as error:
+        error_boundary.may_propagate(error)
+        return []
+
+
+def error_name(error: BaseException) -> str:
+    """Return the qualified class name of an exception, as ``error.type`` wants it (builtins without a module).
+
+    Names that are too long or not identifiers become ``_OTHER``: code that a model wrote may define classes, and the name becomes a label.
+    Never raises.
+    """
+    kind = type(error)
+    try:
+        module, name = kind.__module__, kind.__qualname__
+        full_name = name if module == "builtins" else f"{module}.{name}"
+        return full_name if _ERROR_NAME.fullmatch(full_name) else OTHER_NAME
+    except Exception as failure:
+        error_boundary.may_propagate(failure)
+        return OTHER_NAME
+
+
+def is_cancellation(error: BaseException) -> bool:
+    """Return whether an exception is a cancellation. Compared by name: asyncio may not be loaded."""
+    try:
+        return issubclass(type(error), GeneratorExit) or any(
+            kind.__name__ == "CancelledError" and kind.__module__.startswith(("asyncio.", "concurrent.futures."))
+            for kind in type(error).__mro__
+        )
+    except Exception as failure:  # the module of the class is not text
+        error_boundary.may_propagate(failure)
+        return False
+
+
+def first(mapping: Mapping[str, Any], *names: str) -> Any:
+    """Return the first value under one of several names that is not None, else None."""
+    for name in names:
+        value = mapping.get(name)
+        if value is not None:
+            return value
+    return None

@@ -1,0 +1,117 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the verbs read from arguments and results by themselves. Duck-typed: no framework is imported here.
+
+Each function takes the call's arguments by name and its result and returns attributes. A user replaces one by
+``@verl_otel.reward("math", extract=my_function)``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from verl_otel._internal import error_boundary
+from verl_otel.recording.attribute_values import first, is_host_array, to_name, to_number
+from verl_otel.semconv import attributes as attr
+
+
+def extract_batch(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """Batch size, tokens, loss and gradient norm of an update or a rollout.
+
+    Reads the first argument that is a batch: a verl ``DataProto`` or ``TensorDict`` (their ``len``), a mapping with a
+    ``batch_size``, or any sized collection. Tokens come from ``meta_info["global_token_num"]``, where verl puts them.
+    """
+    batch = first(arguments, "batch", "data", "prompts", "samples", "inputs")
+    metrics = _metrics_of(result)
+    return {
+        attr.BATCH_SIZE: _size(batch),
+        attr.BATCH_TOKENS: _tokens(batch),
+        attr.LOSS: to_number(first(metrics, "loss", "actor/loss", "critic/loss", "actor/pg_loss")),
+        attr.GRAD_NORM: to_number(first(metrics, "grad_norm", "actor/grad_norm", "critic/grad_norm")),
+    }
+
+
+def extract_reward(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """Data source and score or scores of a reward function.
+
+    Knows a number, a mapping with ``score`` or ``reward_score``, a tuple that begins with the score, and a list or 1-dim
+    array of scores.
+    """
+    return {attr.DATA_SOURCE: arguments.get("data_source"), **_scores(result)}
+
+
+def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """Tokens, finish reason and preemptions of an LLM call (an OpenAI-style answer, or verl's ``TokenOutput``)."""
+    usage = _member(result, "usage")
+    prompt_ids = arguments.get("prompt_ids")
+    token_ids = _member(result, "token_ids")
+    choices = _member(result, "choices")
+    answer = choices[0] if isinstance(choices, (list, tuple)) and choices else result
+    reason = _member(answer, "stop_reason") or _member(answer, "finish_reason")
+    return {
+        attr.GEN_AI_INPUT_TOKENS: _member(usage, "prompt_tokens") if prompt_ids is None else _size(prompt_ids),
+        attr.GEN_AI_OUTPUT_TOKENS: _member(usage, "completion_tokens") if token_ids is None else _size(token_ids),
+        attr.GEN_AI_FINISH_REASONS: (to_name(reason),) if reason is not None else None,
+        attr.PREEMPTIONS: to_number(_member(result, "num_preempted")),
+    }
+
+
+def extract_trajectory(_arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """Turns, tokens and reward of an agent loop (verl's ``AgentLoopOutput``, or an object or mapping with those names)."""
+    fields = _member(result, "extra_fields")
+    return {
+        attr.TURNS: to_number(_member(result, "num_turns")),
+        attr.PROMPT_TOKENS: _size(_member(result, "prompt_ids")),
+        attr.RESPONSE_TOKENS: _size(_member(result, "response_ids")),
+        attr.REWARD_SCORE: to_number(_member(result, "reward_score")),
+        attr.MODEL_VERSION_MIN: to_number(_member(fields, "min_global_steps")),
+        attr.MODEL_VERSION_MAX: to_number(_member(fields, "max_global_steps")),
+    }
+
+
+def _member(thing: Any, name: str) -> Any:
+    if isinstance(thing, Mapping):
+        return thing.get(name)
+    return getattr(thing, name, None)
+
+
+def _size(thing: Any) -> int | None:
+    if thing is None or isinstance(thing, (str, bytes)):
+        return None
+    try:
+        return len(thing)
+    except Exception as error:
+        error_boundary.may_propagate(error)
+        return None
+
+
+def _tokens(batch: Any) -> int | None:
+    counts = _member(_member(batch, "meta_info"), "global_token_num")
+    if not isinstance(counts, (list, tuple)):
+        return None
+    numbers = [number for number in map(to_number, counts) if number is not None]
+    return int(sum(numbers)) if len(numbers) == len(counts) else None
+
+
+def _metrics_of(result: Any) -> Mapping[str, Any]:
+    for candidate in (_member(_member(result, "meta_info"), "metrics"), _member(result, "metrics"), result):
+        if isinstance(candidate, Mapping):
+            return candidate
+    return {}
+
+
+def _scores(result: Any) -> dict[str, Any]:
+    if isinstance(result, Mapping):
+        return _scores(first(result, "score", "reward_score", "reward", "scores"))
+    if isinstance(result, tuple) and result:
+        return _scores(result[0])
+    number = to_number(result)
+    if number is not None:
+        return {attr.REWARD_SCORE: float(number)}
+    if is_host_array(result) and result.ndim == 1:
+        result = result.tolist()
+    if isinstance(result, list):
+        numbers = [float(item) for item in map(to_number, result) if item is not None]
+        return {attr.REWARD_SCORES: tuple(numbers)} if numbers else {}
+    return {}

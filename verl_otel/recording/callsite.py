@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A call site: the settings of one place in the code that records, evaluated once and not at each call."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, Optional, Union
+
+from verl_otel._internal import error_boundary
+from verl_otel.model import AttributeValue, SharedAttributes
+from verl_otel.recording.attribute_values import to_name
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import SPANS, SpanSpec
+
+if TYPE_CHECKING:
+    from verl_otel.recording.series import Histogram
+    from verl_otel.recording.span import Span
+
+Arguments = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
+"""The arguments of a call by parameter name, or a function that returns them."""
+
+Extract = Callable[[Mapping[str, Any], Any], Optional[Mapping[str, Any]]]
+"""``extract(arguments, result)`` returns attributes for the span of one call; arguments by their parameter's name."""
+
+SCORE: Final = 32
+"""Bytes of one score of a batch."""
+MAX_SCORES: Final = 32 << 20
+"""Bytes that the scores of one batch may take: a million of them."""
+NO_ATTRIBUTES: Final[Mapping[str, AttributeValue]] = {}
+
+
+class CallSite:
+    """Settings of the spans of one place, fixed when it is decorated or first used."""
+
+    __slots__ = (
+        "attributes",
+        "default_series",
+        "defaults",
+        "extract",
+        "hook",
+        "merges_with_parent",
+        "name",
+        "needs_parent",
+        "needs_slow_path",
+        "series",
+        "spec",
+        "superseded",
+    )
+
+    def __init__(
+        self,
+        verb: str,
+        name: str = "",
+        *,
+        attributes: Mapping[str, AttributeValue] = NO_ATTRIBUTES,
+        extract: Extract | None = None,
+        hook: bool = False,
+        merges_with_parent: bool | None = None,
+        series: Histogram | None = None,
+        defaults: frozenset[str] = frozenset(),
+    ) -> None:
+        self.spec: SpanSpec = SPANS[verb]
+        self.name = to_name(name) or self.spec.name
+        self.attributes: Mapping[str, AttributeValue] = SharedAttributes(attributes)
+        self.extract = extract
+        self.hook = hook
+        """Whether an integration opens the spans, not the user."""
+        self.merges_with_parent = self.spec.merges_with_parent if merges_with_parent is None else merges_with_parent
+        """Whether a span merges with a direct parent of the same verb."""
+        self.needs_parent = verb == "phase" and not self.merges_with_parent
+        """Whether a span without a parent is only measured."""
+        self.defaults = defaults
+        """Attributes with default values, which do not replace those of a parent that the span merges with."""
+        self.series = series
+        """Histogram of the durations, instead of that of the verb."""
+        self.default_series: Histogram | None = None
+        """Histogram of calls without labels of their own; cached by `verl_otel.recording.span_metrics`."""
+        self.superseded = False
+        """Whether a decorator records the function instead, so that this site makes no spans."""
+        self.needs_slow_path = self.spec.root or self.merges_with_parent or self.needs_parent
+        """Whether the inlined entry of a wrapper does not suffice; see `verl_otel.recording.wrapper_source`."""
+
+    def supersede(self) -> None:
+        """Stop making spans: a decorator records the function that the hook had wrapped."""
+        self.superseded = self.needs_slow_path = True
+
+    def with_attributes(self, attributes: Mapping[str, AttributeValue] | None) -> CallSite:
+        """Return a copy with further static attributes; the site itself if there are none."""
+        return self._copy(self.name, {**self.attributes, **attributes}) if attributes else self
+
+    def for_function(self, function: Callable[..., Any]) -> CallSite:
+        """Return a copy with the name and attributes that follow from the name of the decorated function."""
+        qualified = str(getattr(function, "__qualname__", type(function).__qualname__))
+        parts = qualified.replace("<locals>.", "").split(".")
+        attributes = dict(self.attributes)
+        name = self.name
+        verb = self.spec.verb
+        if verb == "worker":
+            name = self.spec.name + ".".join(parts[-2:])
+            attributes[attr.WORKER_METHOD] = parts[-1]
+        elif verb == "tool" and attr.GEN_AI_TOOL not in attributes:
+            name = self.spec.name + parts[-1]
+            attributes[attr.GEN_AI_TOOL] = parts[-1]
+        elif verb == "reward":
+            attributes.setdefault(attr.REWARD_FUNCTION, qualified)
+        elif not name:
+            name = qualified
+        return self._copy(name, attributes)
+
+    def _copy(self, name: str, attributes: Mapping[str, AttributeValue]) -> CallSite:
+        return CallSite(self.spec.verb, name, **{**self._keywords(), "attributes": attributes})
+
+    def _keywords(self) -> dict[str, Any]:
+        """Return the arguments of the constructor besides verb and name."""
+        return {
+            "attributes": dict(self.attributes),
+            "extract": self.extract,
+            "hook": self.hook,
+            "merges_with_parent": self.merges_with_parent,
+            "series": self.series,
+            "defaults": self.defaults,
+        }
+
+    def read(self, span: Span, arguments: Arguments, result: Any) -> None:
+        """Set the attributes that the extractor returns for one call. Those of the decorator take precedence. Never raises."""
+        if self.extract is None or not (span.start or span.merged_parent):
+            return
+        try:
+            host = span.merged_parent
+            target = host or span
+            named = arguments() if callable(arguments) else arguments
+            for key, value in (self.extract(named, result) or NO_ATTRIBUTES).items():
+                if value is None or key in self.attributes or (self.hook and host and key in host.attributes):
+                    continue
+                target.set_attribute(key, value)
+                if key == attr.REWARD_SCORES and type(value) is tuple and target.charge(SCORE * len(value), MAX_SCORES):
+                    target.detail.scores = value  # type: ignore[assignment]  # numbers
+        except Exception as error:
+            error_boundary.may_propagate(error)
+            message = "verl-otel: the extractor of %s failed and was skipped: %r (logged once)"
+            error_boundary.warn_once(f"extract {self.name}", message, self.name, error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _rebuild, (self.spec.verb, self.name, self._keywords(), self.superseded)
+
+
+def _rebuild(verb: str, name: str, keywords: dict[str, Any], superseded: bool) -> CallSite:  # noqa: FBT001 - as pickled
+    site = CallSite(verb, name, **keywords)
+    if superseded:
+        site.supersede()
+    return site

@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Marks on trajectories that are worth keeping, for a tail sampler that keeps marked traces whole.
+
+A Collector that samples by traces cannot tell that a trajectory was the slowest of its step, or that its score is an outlier; in the
+process it takes a comparison. Marks are limited per step: a mark on every second trajectory would keep everything.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Final
+
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import SPANS
+
+if TYPE_CHECKING:
+    from verl_otel.recording.span import Span
+
+MAX_STEPS: Final = 16
+"""Steps that are tracked: trajectories of several steps may end alternately."""
+PER_STEP: Final = 4
+"""Limit of marks for truncated responses, and of marks for outlier scores, in one step of a process."""
+SHOWN_PER_STEP: Final = 16
+"""Limit of marks for exemplars in one step of a process: one for each bucket of the histogram and a few more."""
+ENOUGH: Final = 30
+"""Scores of a data source before one of them can be an outlier."""
+FAR: Final = 3.0
+"""Standard deviations from the mean beyond which a score is an outlier."""
+clock = time.perf_counter
+TRAJECTORY: Final = SPANS["trajectory"]
+_TIMEOUTS: Final = ("TimeoutError", "Timeout", "DeadlineExceeded")
+
+
+class _Scores:
+    """Mean and spread of the scores of one data source. Source: B. P. Welford, Technometrics 4 (1962)."""
+
+    __slots__ = ("count", "mean", "squares")
+
+    def __init__(self) -> None:
+        self.count, self.mean, self.squares = 0, 0.0, 0.0
+
+    def add(self, score: float) -> bool:
+        """Add a score; return whether it is an outlier among those before."""
+        spread = math.sqrt(self.squares / self.count) if self.count else 0.0
+        is_outlier = self.count >= ENOUGH and spread > 0 and abs(score - self.mean) > FAR * spread
+        self.count += 1
+        distance = score - self.mean
+        self.mean += distance / self.count
+        self.squares += distance * (score - self.mean)
+        return is_outlier
+
+
+class _Step:
+    """The trajectories of one step."""
+
+    __slots__ = ("slowest", "taken")
+
+    def __init__(self) -> None:
+        self.slowest = 0.0
+        self.taken: dict[str, int] = {}
+
+    def take(self, reason: str, limit: int = PER_STEP) -> bool:
+        """Return whether this step has a mark of a kind left, and take it."""
+        taken = self.taken.get(reason, 0)
+        self.taken[reason] = taken + 1
+        return taken < limit
+
+
+class TrajectoryMarks:
+    """What a process knows of the trajectories of the last few steps, and the marks that it gives."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """Discard everything: a session begins."""
+        self.steps: dict[object, _Step] = {}
+        self.longest: dict[object, float] = {}
+        """Seconds that the slowest trajectory of a step takes at least, of those that ended since the last drain or are open."""
+        self.scores: dict[object, _Scores] = {}
+
+    def look_ahead(self, ended: list[Span], begun: list[Span]) -> None:
+        """Find how long the trajectories take at least of the steps of which some have ended.
+
+        A trajectory that another one of its step outlasts is not the slowest. Those of a step begin together and end in the order of their
+        duration: without this nearly each one would be the slowest so far.
+
+        Args:
+            ended: What the drain has taken.
+            begun: What is left, in the order in which it began.
+        """
+        longest: dict[object, float] = {}
+        for span in ended:
+            if span.site.spec is TRAJECTORY:
+                key = find_step(span)
+                longest[key] = max(longest.get(key, 0.0), span.stop - span.start)
+        waiting = set(longest)
+        now = clock()
+        for span in begun:
+            if not waiting:
+                break
+            if span.site.spec is TRAJECTORY and span.start:
+                key = find_step(span)
+                if key in waiting:
+                    waiting.discard(key)  # the one that began before all others
+                    longest[key] = max(longest[key], (span.stop or now) - span.start)
+        self.longest = longest
+
+    def mark(self, span: Span, seconds: float) -> None:
+        """Set ``verl.sampling.keep`` and its reason on a trajectory that ends, if it is worth keeping.
+
+        Args:
+            span: The trajectory, with all its attributes.
+            seconds: Its duration.
+        """
+        reason = self.find_reason(span, seconds)
+        if reason is not None:
+            span.set_attribute(attr.SAMPLING_KEEP, True)
+            span.set_attribute(attr.SAMPLING_REASON, reason)
+
+    def allows_exemplar(self, span: Span, *, needed: bool) -> bool:
+        """Return whether an exemplar may lead to a trajectory: to one that is kept, so one that is marked, or is marked now for this.
+
+        Args:
+            span: The trajectory, which has ended and went through `mark`.
+            needed: Whether its bucket has no other exemplar, or no recent one.
+        """
+        if span.attributes.get(attr.SAMPLING_KEEP):
+            return True
+        if not needed or not self._step(find_step(span)).take("exemplar", SHOWN_PER_STEP):
+            return False
+        span.set_attribute(attr.SAMPLING_KEEP, True)
+        span.set_attribute(attr.SAMPLING_REASON, "exemplar")
+        return True
+
+    def find_reason(self, span: Span, seconds: float) -> str | None:
+        """Return why a trajectory is worth keeping: ``failure``, ``timeout``, ``slowest`` of its step so far, ``reward``, ``truncated``."""
+        values = span.attributes
+        key = find_step(span)
+        step = self._step(key)
+        slowest = seconds > step.slowest and seconds >= self.longest.get(key, 0.0)
+        step.slowest = max(step.slowest, seconds)
+        score = to_number(values.get(attr.REWARD_SCORE))
+        is_outlier = (
+            score is not None and math.isfinite(score) and self._scores(values.get(attr.DATA_SOURCE)).add(float(score))
+        )
+        if span.error:
+            return "timeout" if span.error.rpartition(".")[2].endswith(_TIMEOUTS) else "failure"
+        if values.get(attr.OUTCOME) == "failure":
+            return "failure"
+        if slowest:
+            return "slowest"
+        if is_outlier and step.take("reward"):
+            return "reward"
+        reasons = values.get(attr.GEN_AI_FINISH_REASONS)
+        is_cut = type(reasons) is tuple and "length" in reasons
+        return "truncated" if is_cut and step.take("truncated") else None
+
+    def _step(self, key: object) -> _Step:
+        step = self.steps.get(key)
+        if step is None:
+            step = self.steps.setdefault(key, _Step())
+            for old in list(self.steps)[:-MAX_STEPS]:  # the copy is atomic: other threads may end trajectories, too
+                self.steps.pop(old, None)
+        return step
+
+    def _scores(self, source: object) -> _Scores:
+        key = source if len(self.scores) < MAX_STEPS or source in self.scores else None
+        return self.scores.setdefault(key, _Scores())
+
+
+def find_step(span: Span) -> tuple[object, object]:
+    """Return step number and validation flag of a trajectory, which may be open. Reads them without merging all its attributes."""
+    own, defaults = span._attributes or {}, span.site.attributes
+    return own.get(attr.STEP_NUMBER, defaults.get(attr.STEP_NUMBER)), own.get(
+        attr.VALIDATE, defaults.get(attr.VALIDATE)
+    )

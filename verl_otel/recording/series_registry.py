@@ -1,0 +1,171 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""All series of this process by name and labels, bounded in number."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Final
+
+from verl_otel._internal import error_boundary, process_state
+from verl_otel.model import Instrument, Labels, Point
+from verl_otel.recording.attribute_values import error_name
+from verl_otel.recording.labels import bound_labels
+from verl_otel.recording.series import Counter, Gauge, Histogram, Series
+from verl_otel.recording.state import RECORDER
+from verl_otel.semconv.attributes import ERROR_TYPE
+from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.spans import OTHER
+
+if TYPE_CHECKING:
+    from verl_otel.recording.sampled_timers import SampledTimer
+
+MAX_SERIES: Final = 200
+"""Series of one metric in one process; further ones share one series with the label values ``other``."""
+OVERFLOW: Final[Labels] = (("otel.metric.overflow", "true"),)
+"""Labels of the series for measurements with too many sets of label names, as OpenTelemetry defines them."""
+MAX_METRICS: Final = 2000
+"""Metric names of one process; those of the catalogue do not count."""
+MAX_SCALARS: Final = 1000
+"""Training scalars of one process."""
+
+
+class _Registry:
+    """All series of this process. ``dict.setdefault`` decides between two threads that create the same one."""
+
+    series: dict[tuple[str, Labels], Series] = {}
+    sizes: dict[str, int] = {}
+    kinds: dict[str, type[Series]] = {}
+
+
+def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tuple[float, ...] = ()) -> Series:
+    """Return the series of these labels, created at the first call; that with the values ``other`` if there are too many."""
+    key = (instrument.name, labels)
+    existing = _Registry.series.get(key)
+    if existing is not None:
+        return existing
+    bounded = bound_labels(labels)
+    if bounded is not labels:
+        return find(kind, instrument, bounded, bounds)
+    size = _Registry.sizes.get(instrument.name, 0)
+    if labels and size >= MAX_SERIES:
+        labels = tuple((name, OTHER) for name, _ in labels)
+        key = (instrument.name, labels)
+        if key not in _Registry.series and size >= 2 * MAX_SERIES - 1:  # too many sets of label names
+            key = (instrument.name, OVERFLOW)
+        if key in _Registry.series:
+            return _Registry.series[key]
+    labels = key[1]
+    series = Histogram(instrument, labels, bounds) if kind is Histogram else kind(instrument, labels)
+    if claim(instrument.name, kind) is not kind:
+        return series  # the name has another kind, or there are too many names: this series is never exported
+    _Registry.sizes[instrument.name] = _Registry.sizes.get(instrument.name, 0) + 1
+    return _Registry.series.setdefault(key, series)
+
+
+INSTRUMENTS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
+"""The instruments of the catalogue by name."""
+
+
+def histogram(name: str, labels: Labels = ()) -> Histogram:
+    """Return a histogram of the catalogue."""
+    series = _Registry.series.get((name, labels)) or find(Histogram, INSTRUMENTS[name], labels, METRICS[name].bounds)
+    assert isinstance(series, Histogram)  # noqa: S101 - the catalogue says so
+    return series
+
+
+def counter(name: str, labels: Labels = ()) -> Counter:
+    """Return a counter of the catalogue."""
+    series = _Registry.series.get((name, labels)) or find(Counter, INSTRUMENTS[name], labels)
+    assert isinstance(series, Counter)  # noqa: S101 - the catalogue says so
+    return series
+
+
+def gauge(name: str, labels: Labels = ()) -> Gauge:
+    """Return a gauge of the catalogue."""
+    series = _Registry.series.get((name, labels)) or find(Gauge, INSTRUMENTS[name], labels)
+    assert isinstance(series, Gauge)  # noqa: S101 - the catalogue says so
+    return series
+
+
+def record_success(series: Histogram | SampledTimer, seconds: float) -> None:
+    """Record a duration, unless recording is off."""
+    if RECORDER.on:
+        series.record(seconds)
+
+
+def record_failure(series: Histogram | SampledTimer, seconds: float, error: BaseException) -> None:
+    """Record a duration that ended with an exception, in the series of its ``error.type``."""
+    if not isinstance(series, Histogram):
+        series.fail(seconds, error)
+    elif RECORDER.on and isinstance(error, GeneratorExit):  # the consumer closed the generator: no failure
+        series.record(seconds)
+    elif RECORDER.on:
+        labels = (*series.labels, (ERROR_TYPE, error_name(error)))
+        find(Histogram, series.instrument, labels, series.bounds).record(seconds)
+
+
+def fold_all(wait: float = -1) -> list[Point]:
+    """Fold every buffer and return the points that changed since the last call. Call under the drain lock.
+
+    Args:
+        wait: Seconds to wait in all for callers that fold; 0 to only try, -1 to wait without limit. Buffers that are not folded stay.
+    """
+    now = time.time_ns()
+    deadline = time.monotonic() + wait
+    points = []
+    for series in list(_Registry.series.values()):
+        lock = series.lock
+        if not lock.acquire(blocking=False) and not lock.acquire(
+            timeout=wait if wait < 0 else max(0.0, deadline - time.monotonic())
+        ):
+            continue
+        try:
+            series.fold()
+            if series.changed:
+                series.changed = False
+                points.append(series.point(now))
+        except Exception as error:  # other series are not affected
+            error_boundary.record_internal_error("fold", error)
+        finally:
+            lock.release()
+    return points
+
+
+def claim(name: str, kind: type[Series]) -> type[Series] | None:
+    """Return the kind of a metric, which the first caller determines for the life of the process; None if there are too many names."""
+    if len(_Registry.kinds) >= MAX_METRICS and name not in METRICS:
+        return _Registry.kinds.get(name)
+    return _Registry.kinds.setdefault(name, kind)
+
+
+def exists(name: str) -> bool:
+    """Return whether this process has recorded to a metric."""
+    return _Registry.sizes.get(name, 0) > 0
+
+
+def count_values() -> int:
+    """Return how many values the histograms of this process have taken."""
+    return sum(series.count for series in list(_Registry.series.values()) if isinstance(series, Histogram))
+
+
+def dropped() -> int:
+    """Return how many measurements full buffers have dropped in this process."""
+    return sum(sum(list(series.dropped.values())) for series in list(_Registry.series.values()))
+
+
+def clear() -> None:
+    """Discard everything that was measured and keep the series, which wrappers hold. May be called while other threads record."""
+    for series in list(_Registry.series.values()):
+        with series.lock:
+            series.reset()
+
+
+def _after_fork() -> None:
+    for series in list(_Registry.series.values()):
+        series.lock = threading.Lock()  # a thread of the parent may have held it
+    clear()
+
+
+process_state.register(clear=clear, after_fork=_after_fork)

@@ -1,0 +1,146 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Resource attributes of this process, resolved at the first export, and the id of the run."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import socket
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+from urllib.parse import unquote
+
+from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.masking import mask_command
+from verl_otel._internal.setting_parsers import MAX_NAME
+from verl_otel._version import __version__
+from verl_otel.config import Config
+from verl_otel.model import AttributeValue, Resource
+from verl_otel.recording import id_generator
+from verl_otel.semconv import attributes as attr
+
+Describe = Callable[[], Mapping[str, AttributeValue]]
+"""Returns attributes that only an integration knows. Called at the first export, and again when attributes are added."""
+
+_described: dict[str, AttributeValue] = {}
+_describers: list[Describe] = []
+_CHILD: Final = "verl.child"
+"""Process id of a forked child. Like ``verl.index`` it becomes part of the instance and is no attribute."""
+COMMANDS: Final = frozenset(("process.command", "process.command_line", "process.command_args"))
+"""Attributes with a command line, if a user or an integration sets them. They are masked like that in ``run.json``."""
+_NO_NAME: Final = re.compile(r"^\.|[^A-Za-z0-9._:-]")
+
+
+def describe(attributes: Mapping[str, AttributeValue]) -> None:
+    """Add resource attributes. Existing ones are not replaced.
+
+    Example:
+        describe({attr.ROLE: "agent_loop", attr.RANK: 3})
+    """
+    for key, value in attributes.items():
+        _described.setdefault(key, value)
+
+
+def add_describer(describer: Describe) -> None:
+    """Register a function that returns attributes whenever the resource is built."""
+    _describers.append(describer)
+
+
+def make_run_id(environ: Mapping[str, str] | None = None) -> str:
+    """Return an id for a run that starts now: scheduler and job, time, and four random characters.
+
+    Example:
+        ``slurm-4711-20261121-093000-a3f2``
+    """
+    values = os.environ if environ is None else environ
+    started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
+    tail = f"{started}-{id_generator.make_span_id() & 0xFFFF:04x}"
+    for prefix, name in (("ray", "RAY_JOB_SUBMISSION_ID"), ("slurm", "SLURM_JOB_ID")):
+        job = _as_name(values.get(name, "").removeprefix("raysubmit_"))
+        if job:
+            return f"{prefix}-{job[: MAX_NAME // 2]}-{tail}"
+    return tail
+
+
+def _as_name(text: str) -> str:
+    """Return the id of a job as a valid run id, which is also a folder name."""
+    return _NO_NAME.sub("-", text.strip())[:MAX_NAME]
+
+
+def find_run_id(config: Config, environ: Mapping[str, str] | None = None) -> str:
+    """Return the id of the run of this process; a new one if neither settings nor environment have one."""
+    values = os.environ if environ is None else environ
+    elastic = _as_name(values.get("TORCHELASTIC_RUN_ID", ""))
+    return config.run_id or (elastic if elastic != "none" else "") or make_run_id(values)
+
+
+def mark_forked() -> None:
+    """Mark this process as a forked child: it keeps the attributes of its parent and gets an instance of its own."""
+    _described[_CHILD] = os.getpid()
+
+
+def is_forked() -> bool:
+    """Return whether this process is a forked child."""
+    return _CHILD in _described
+
+
+def build(config: Config) -> Resource:
+    """Return the resource of this process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence."""
+    described: dict[str, AttributeValue] = dict(_described)
+    for describer in _describers:
+        with error_boundary.suppress_errors("resource"):
+            for key, value in describer().items():
+                described.setdefault(key, value)
+    role = str(described.setdefault(attr.ROLE, "process"))
+    rank = described.get(attr.RANK, described.get(attr.REPLICA_RANK))
+    numbers = [described.pop(attr.INDEX, rank), described.pop(_CHILD, None)]
+    number = "-".join(str(number) for number in numbers if number is not None) or os.getpid()
+    host = socket.gethostname()
+    values: dict[str, AttributeValue] = {
+        attr.SERVICE_NAME: "verl",
+        attr.SERVICE_INSTANCE: f"{config.run_id}/{role}-{number}",
+        attr.RUN_ID: config.run_id,
+        attr.RUN_ATTEMPT: config.run_attempt,
+        attr.HOST_NAME: host,
+        attr.PROCESS_ID: os.getpid(),
+        "process.runtime.name": platform.python_implementation().lower(),
+        "process.runtime.version": platform.python_version(),
+        "telemetry.sdk.language": "python",
+        "telemetry.sdk.name": "opentelemetry",
+        "telemetry.distro.name": "verl-otel",
+        "telemetry.distro.version": __version__,
+        **described,
+    }
+    if attr.PROJECT in described or attr.EXPERIMENT in described:
+        values[attr.SERVICE_NAMESPACE] = (
+            f"{described.get(attr.PROJECT, '')}/{described.get(attr.EXPERIMENT, '')}".strip("/")
+        )
+    for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
+        key, separator, text = pair.partition("=")
+        if separator and key.strip():
+            values[key.strip()] = unquote(text.strip())
+    for key in COMMANDS & values.keys():
+        command = values[key]
+        values[key] = " ".join(
+            mask_command(command.split() if isinstance(command, str) else list(map(str, _as_tuple(command))))
+        )
+    name = os.environ.get("OTEL_SERVICE_NAME", "").strip()
+    if name:
+        values[attr.SERVICE_NAME] = name
+    return Resource(values)
+
+
+def _as_tuple(value: AttributeValue) -> tuple[object, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def clear() -> None:
+    """Discard every description and describer. For tests."""
+    _described.clear()
+    _describers.clear()
+
+
+process_state.register(reset=clear)

@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Observable metrics of the session: open work, and the health of the library itself."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
+
+from verl_otel._internal import error_boundary
+from verl_otel.recording import collection, series_registry
+from verl_otel.recording.span import clock
+from verl_otel.recording.state import RECORDER
+from verl_otel.semconv import attributes as attr
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.base import Exporter
+
+_seen_phases: set[str] = set()
+
+
+def register(
+    exporters: Callable[[], Iterable[Exporter]],
+    overhead: Callable[[], dict[str, float]],
+    budget_used: Callable[[], float | None],
+) -> None:
+    """Register every observable metric of the session.
+
+    Args:
+        exporters: Returns the exporters in use.
+        overhead: Returns the CPU seconds of telemetry, by kind of work.
+        budget_used: Returns the share of its CPU budget that telemetry takes, or None.
+    """
+    _seen_phases.clear()
+    collection.observe("verl.phase.active", _open_phases)
+    collection.observe("verl.rollout.active", _open_trajectories)
+    collection.observe("verl.rollout.oldest.age", _oldest_trajectory)
+    collection.observe("verl.otel.errors", _errors)
+    collection.observe(
+        "verl.otel.spans.dropped",
+        lambda: [*_dropped("spans", exporters(), sum(RECORDER.dropped.values())), *_skipped_over_budget()],
+    )
+    collection.observe("verl.otel.budget.used", lambda: [((), used)] if (used := budget_used()) is not None else [])
+    collection.observe(
+        "verl.otel.points.dropped",
+        lambda: _dropped("points", exporters(), series_registry.dropped() + RECORDER.dropped_points),
+    )
+    collection.observe(
+        "verl.otel.export.duration",
+        lambda: [((("exporter", exporter.name),), exporter.seconds) for exporter in exporters()],
+    )
+    collection.observe(
+        "verl.otel.overhead", lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()]
+    )
+
+
+def _errors() -> list[collection.Observation]:
+    counts = error_boundary.counts()
+    if RECORDER.misplaced:
+        counts["exit where it was not current"] = RECORDER.misplaced
+    return [(((attr.REASON, place),), count) for place, count in counts.items()]
+
+
+def _open_phases() -> list[collection.Observation]:
+    open_now: Counter[str] = Counter()
+    for span in RECORDER.opened:
+        if span.site.spec.verb == "phase":
+            open_now[str(span.attributes.get(attr.PHASE, ""))] += 1
+    _seen_phases.update(open_now)  # a phase that has ended is reported as 0
+    return [(((attr.PHASE, phase),), open_now[phase]) for phase in sorted(_seen_phases)]
+
+
+def _open_trajectories() -> list[collection.Observation]:
+    trajectories = _trajectories()
+    return [((), len(trajectories))] if trajectories or _had_trajectories() else []
+
+
+def _oldest_trajectory() -> list[collection.Observation]:
+    trajectories = _trajectories()
+    if not trajectories and not _had_trajectories():
+        return []
+    now = clock()
+    return [((), max((now - start for start in trajectories), default=0.0))]
+
+
+def _trajectories() -> list[float]:
+    return [span.start for span in RECORDER.opened if span.site.spec.verb == "trajectory"]
+
+
+def _had_trajectories() -> bool:
+    return series_registry.exists("verl.rollout.trajectory.duration")
+
+
+def _skipped_over_budget() -> list[collection.Observation]:
+    return [(((attr.REASON, "over budget"),), RECORDER.sampling.left_out)] if RECORDER.sampling.left_out else []
+
+
+def _dropped(kind: str, exporters: Iterable[Exporter], in_memory: int) -> list[collection.Observation]:
+    counts: Counter[str] = Counter({"memory": in_memory} if in_memory else {})
+    for exporter in exporters:
+        for reason, count in exporter.dropped(kind).items():
+            cause = reason.rpartition(" answers ")[2].partition(":")[
+                0
+            ]  # without addresses, which would make many series
+            counts[f"{exporter.name}: {cause}"[:64]] += count
+    return [(((attr.REASON, reason),), count) for reason, count in counts.items()]

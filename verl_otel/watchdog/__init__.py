@@ -1,0 +1,47 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The watchdog: detects stalls and crashes while a run is going on. See ``docs/explanation/decisions/0013-run-one-watchdog-per-node.md``.
+
+Every process writes a heartbeat and a report about itself (`heartbeat`, `process_reports`). One process of a node, the holder of a lock,
+monitors all of them (`monitor`). It keeps a table of the processes (`process_table`). If a process looks suspicious, it takes a snapshot of
+all open spans (`snapshot`), finds the process that the others wait for (`diagnosis`), collects stacks (`incidents`, `stack_dumps`), and
+reports the incident (`reporter`, `messages`).
+"""
+
+from __future__ import annotations
+
+from verl_otel.config import Config
+from verl_otel.exporting.base import Exporter
+
+__all__ = ["begin_run", "end_run", "make_exporters"]
+
+
+def make_exporters(config: Config) -> list[Exporter]:
+    """Return the exporters of the watchdog; none if stall detection or exporting is off."""
+    if not config.stalls or not config.exporters:
+        return []
+    from verl_otel.watchdog import heartbeat
+
+    return heartbeat.make_exporters(config)
+
+
+def begin_run(config: Config) -> None:
+    """Record that a run begins, in a folder where an earlier attempt may have ended."""
+    from verl_otel.watchdog import run_state
+
+    _mark_run_state(config, run_state.RUNNING)
+
+
+def end_run(config: Config) -> None:
+    """Record that a run has ended: heartbeats are not expected any more."""
+    from verl_otel.watchdog import cluster_backend, run_state
+
+    _mark_run_state(config, run_state.FINISHED)
+    cluster_backend.query(lambda cluster: cluster.clear(config.run_id))
+
+
+def _mark_run_state(config: Config, state: str) -> None:
+    if config.stalls and config.exporters:
+        from verl_otel.watchdog import run_state
+
+        run_state.mark(config, state)

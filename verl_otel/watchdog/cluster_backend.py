@@ -1,0 +1,75 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The interface to a cluster: why a process died, and what the monitors of other nodes have found. Integrations implement it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
+
+from verl_otel._internal import error_boundary
+
+T = TypeVar("T")
+
+QUERY_SECONDS: Final = 2.0
+"""Seconds that the monitor waits for an answer. It does not check its node meanwhile."""
+Note = dict[str, Any]
+"""The active incidents of a node: ``place``, ``time`` (Unix seconds), ``findings`` as in ``events.jsonl``."""
+
+
+class DeathInfo(NamedTuple):
+    """What a cluster knows about the death of a process."""
+
+    expected: bool
+    """Whether the death was intended: the job has ended, or the process was not needed any more."""
+    text: str
+
+
+class ClusterBackend(Protocol):
+    """A cluster. The methods may block on the network; call them through `query`."""
+
+    def explain(self, actor: str) -> DeathInfo | None:
+        """Return why the process of an actor died; None if it is unknown, or if the process lives."""
+
+    def publish(self, run_id: str, node: str, note: Note | None) -> None:
+        """Publish the incidents of this node for the monitors of other nodes; None: there are none any more."""
+
+    def clear(self, run_id: str) -> None:
+        """Remove the notes of all nodes: the run has ended."""
+
+    def read(self, run_id: str) -> list[Note]:
+        """Return the notes of all nodes."""
+
+
+class _Current:
+    backend: ClusterBackend | None = None
+
+
+def set_backend(backend: ClusterBackend | None) -> None:
+    """Set the cluster that `query` asks; None: no cluster."""
+    _Current.backend = backend
+
+
+def query(call: Callable[[ClusterBackend], T]) -> T | None:
+    """Return the answer of the cluster; None if there is no cluster, or no answer in time.
+
+    Example:
+        query(lambda cluster: cluster.explain(actor))
+    """
+    backend = _Current.backend
+    if backend is None:
+        return None
+    answers: list[T] = []
+
+    def run() -> None:
+        with error_boundary.suppress_errors("cluster"):
+            answers.append(call(backend))
+
+    thread = threading.Thread(target=run, name="verl-otel-cluster", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter ends
+        return None
+    thread.join(QUERY_SECONDS)
+    return answers[0] if answers else None

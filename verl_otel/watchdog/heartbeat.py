@@ -1,0 +1,297 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The heartbeat of one process, its report for the monitor, its stacks on request, and the election of the monitor.
+
+An exporter, since it needs the same batches. All work is done on the drain thread.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final
+
+from verl_otel import resource
+from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal.deadline import remaining
+from verl_otel._internal.file_names import process_file_name
+from verl_otel.config import Config
+from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.files import FileExporter
+from verl_otel.exporting.metric_state import MetricState
+from verl_otel.model import Batch, OpenSpan, Resource, Scope
+from verl_otel.recording import duration_stats
+from verl_otel.recording.state import RECORDER
+from verl_otel.semconv import attributes as attr
+from verl_otel.system import procfs
+from verl_otel.system.leader_lock import LeaderLock
+from verl_otel.watchdog import process_reports, run_state, timeouts
+from verl_otel.watchdog.monitor import Monitor
+from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
+from verl_otel.watchdog.stack_dumps import StackFile, find_blocked_loop
+
+HEARTBEAT_SECONDS: Final = 0.9
+"""Seconds between two heartbeats, a little less than between two drains."""
+ELECTION_SECONDS: Final = 2.0
+"""Seconds between two attempts to acquire the lock of the monitor."""
+MAX_SUSPECTS_PER_NAME: Final = 8
+"""Suspects of one span name that are reported: the oldest."""
+_STATES: Final[dict[object, str]] = {1: run_state.RUNNING, 2: run_state.FINISHED, 3: run_state.FAILED}
+"""Values of ``verl.run.state``."""
+GROWTH: Final = 1.05
+"""How much longer the longest peer must be than in the last report for a new report to be written."""
+
+
+class Heartbeat(Exporter):
+    """Writes what the monitor needs to know about this process.
+
+    Args:
+        config: The settings.
+    """
+
+    name = "black_box"
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self._config = config
+        self._folder = config.run_path / process_reports.FOLDER
+        self._node = procfs.read_node_name()
+        self._open: tuple[OpenSpan, ...] = ()
+        self._quiet_since: dict[int, int] = {}
+        self._written: ProcessReport | None = None
+        self._next_heartbeat = self._next_election = 0.0
+        self._monitor: Monitor | None = None
+        self._stacks_written = False
+        self._blocked = ""
+        self._drain_thread = 0
+        self._lock = threading.Lock()
+        self._started_at = time.time()
+
+    # -- life cycle ---------------------------------------------------------------------------------------------------------
+
+    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - as every exporter
+        """Create the files of this process. Raises `OSError` if that is not possible."""
+        role, host = resource.text(attr.ROLE, "process"), resource.text(attr.HOST_NAME, "host")
+        self._process_name = process_file_name(role, host)
+        self._resource = resource
+        private_files.make_folder(self._folder)
+        own_process = procfs.find_process(os.getpid())
+        if own_process is None:
+            raise OSError("this system has no /proc")
+        self._process = own_process
+        self._outputs = tuple(procfs.read_output_files())
+        self._stacks = StackFile(self._folder / f"{process_reports.STACKS_PREFIX}{self._process_name}.txt")
+        self._stacks.open()
+        self._heartbeat_file = private_files.open_private(
+            self._folder / f"{process_reports.HEARTBEAT_PREFIX}{self._process_name}", os.O_RDWR | os.O_CREAT
+        )
+        self._request_path = self._folder / f"{process_reports.REQUEST_PREFIX}{self._process_name}"
+        self._leader_lock = LeaderLock(self._folder, self._node)
+        RECORDER.durations.switch(on=True)  # only a process with a report needs the statistics
+        self._write_report()
+
+    def update_resource(self, resource: Resource) -> None:
+        """Replace the resource; the file names stay."""
+        self._resource = resource
+        self._written = None
+
+    def consume(self, batch: Batch) -> None:
+        """Keep the open spans, and record the end of the run."""
+        self._open = batch.open_spans
+        for point in batch.points:
+            if point.instrument.name == "verl.run.state":
+                self._mark_run_state(_STATES.get(point.value, run_state.FINISHED))
+
+    def _mark_run_state(self, state: str) -> None:
+        """Record the state of the run, and then a heartbeat: this process did not die before the end of the run."""
+        run_state.mark(self._config, state)
+        with contextlib.suppress(OSError):
+            os.utime(self._heartbeat_file)
+
+    def poll(self) -> None:
+        """Write a heartbeat, answer a stack request, and become the monitor if there is none."""
+        now = time.monotonic()
+        if now < self._next_heartbeat:
+            return
+        self._next_heartbeat = now + HEARTBEAT_SECONDS
+        with self._lock:
+            self._write_heartbeat(now)
+        self.cpu_seconds = self._monitor.cpu_seconds if self._monitor is not None else 0.0
+
+    def _write_heartbeat(self, now: float) -> None:
+        try:
+            os.pwrite(self._heartbeat_file, b"%8d %16d\n" % (len(RECORDER.opened), RECORDER.ended_count), 0)
+            self._answer_request()
+            self._drain_thread = threading.get_native_id()
+            self._write_report()
+            if now >= self._next_election:
+                self._next_election = now + ELECTION_SECONDS
+                self._acquire_leadership()
+        except OSError as error:
+            self.log_once("stalls", f"cannot write {self._folder}: {error.strerror}")
+
+    def flush(self, deadline: float) -> None:
+        """Do nothing: no data is queued."""
+
+    def close(self, deadline: float) -> None:
+        """Remove the report, which deregisters this process. If the drain thread is still writing, its files stay open."""
+        RECORDER.durations.switch(on=False)
+        self._next_heartbeat = math.inf
+        monitor, self._monitor = self._monitor, None
+        if monitor is not None:
+            monitor.stop(deadline)
+        process_reports.remove(self._folder, self._process_name)
+        if self._lock.acquire(timeout=remaining(deadline)):
+            self._leader_lock.release()
+            self._stacks.close()
+            os.close(self._heartbeat_file)
+
+    def after_fork(self) -> None:
+        """Release files, lock and signal handler in a forked child. The monitor thread exists in the parent only."""
+        self._monitor = None
+        self._leader_lock.release()
+        self._stacks.after_fork()
+        os.close(self._heartbeat_file)
+
+    # -- work ---------------------------------------------------------------------------------------------------------
+
+    def _acquire_leadership(self) -> None:
+        if self._monitor is not None and not self._monitor.is_alive():
+            self._monitor = None
+            self._leader_lock.release()
+        if self._monitor is None and self._can_lead():
+            self._monitor = Monitor(self._config, self._folder, self._node, self._started_at, self._leader_lock)
+            self._monitor.start()
+
+    def _can_lead(self) -> bool:
+        try:
+            return self._leader_lock.acquire()
+        except OSError as error:
+            error_boundary.warn_once(
+                "watch",
+                "verl-otel: stalls and crashes will not be seen: no lock in %s: %s",
+                self._folder,
+                error.strerror,
+            )
+            return False
+
+    def _answer_request(self) -> None:
+        """Write the stacks if the monitor has requested them; the report is written after them."""
+        if self._request_path.exists():
+            with error_boundary.suppress_errors("stacks"):
+                self._stacks.write()
+                self._blocked = find_blocked_loop()
+            self._stacks_written = True
+
+    def _write_report(self) -> None:
+        """Replace the report if it has changed."""
+        with error_boundary.suppress_errors("black box"):
+            peers = RECORDER.durations.by_name()
+            suspects = tuple(self._find_suspects(peers))
+            written = self._written
+            if (
+                written is None
+                or self._stacks_written
+                or suspects != written.suspects
+                or self._drain_thread != written.drain_thread
+                or _have_grown(written.peers, peers)
+            ):
+                self._written = self._describe(peers, suspects)
+                process_reports.write(self._folder, self._written)
+                if self._stacks_written:
+                    self._stacks_written = False
+                    self._request_path.unlink(missing_ok=True)  # after the answer was written
+
+    def _describe(
+        self, peers: dict[str, duration_stats.DurationStats], suspects: tuple[SuspectSpan, ...]
+    ) -> ProcessReport:
+        resource_ = self._resource
+        rank = resource_.attributes.get(attr.RANK)
+        return ProcessReport(
+            self._process_name,
+            self._process,
+            self._node,
+            resource_.text(attr.SERVICE_INSTANCE).rpartition("/")[2],
+            resource_.text(attr.ROLE, "process"),
+            rank if isinstance(rank, int) else None,
+            resource_.text(attr.RAY_ACTOR),
+            self._stacks.signal,
+            max(HEARTBEAT_SECONDS, self._config.drain_interval),
+            self._outputs,
+            peers,
+            suspects,
+            tuple(f"{call.parent_id:016x}" for call in RECORDER.durations.served()),
+            resource_.text(attr.HOST_NAME),
+            self._blocked,
+            self._drain_thread,
+            resource.is_forked(),
+        )
+
+    def _find_suspects(self, peers: dict[str, duration_stats.DurationStats]) -> Iterable[SuspectSpan]:
+        """Yield the open spans that are old, have no recent activity, and have no open children in this process."""
+        now = time.time_ns()
+        self._track_progress(now)
+        parents = {open_span.span.parent_id for open_span in self._open}
+        counts: dict[str, int] = {}
+        for open_span in self._open:
+            span = open_span.span
+            quiet_ns = max(self._quiet_since.get(span.span_id, 0), span.start_ns)
+            if span.span_id in parents or (now - quiet_ns) / 1e9 < timeouts.QUIET:
+                continue
+            count = counts[span.name] = counts.get(span.name, 0) + 1
+            if count <= MAX_SUSPECTS_PER_NAME and open_span.age > timeouts.shortest_timeout(peers.get(span.name)):
+                yield SuspectSpan(
+                    f"{span.trace_id:032x}",
+                    f"{span.span_id:016x}",
+                    f"{span.parent_id:016x}",
+                    span.name,
+                    span.start_ns,
+                    quiet_ns,
+                )
+
+    def _track_progress(self, now: int) -> None:
+        """Update the time at which a descendant of each open span has ended last."""
+        parents = {open_span.span.span_id: open_span.span.parent_id for open_span in self._open}
+        quiet_since = {span: self._quiet_since[span] for span in parents if span in self._quiet_since}
+        for ended_parent in RECORDER.durations.take_active():
+            current = ended_parent
+            while current in parents and quiet_since.get(current) != now:
+                quiet_since[current] = now
+                current = parents[current]
+        self._quiet_since = quiet_since
+
+
+class OpenFile(FileExporter):
+    """Writes the open spans if the file exporter is off: the monitor reads what a process had open when it died."""
+
+    name = "open"
+
+    def consume(self, batch: Batch) -> None:
+        """Keep the open spans."""
+        self._open_spans = batch.open_spans
+
+    def consume_metrics(self, message: bytes) -> None:
+        """Do nothing: metrics are not written."""
+
+    def _write_metrics(self) -> None:
+        """Do nothing: metrics are not written."""
+
+
+def make_exporters(config: Config) -> list[Exporter]:
+    """Return the heartbeat, and an exporter of open spans if the file exporter does not write them."""
+    heartbeat = Heartbeat(config)
+    return [heartbeat] if "file" in config.exporters else [heartbeat, OpenFile(config.run_path)]
+
+
+def _have_grown(
+    written: dict[str, duration_stats.DurationStats], peers: dict[str, duration_stats.DurationStats]
+) -> bool:
+    """Return whether the report is out of date: a new span name, a longer peer, or twice as many peers."""
+    return any(
+        (before := written.get(name)) is None or now.longest > GROWTH * before.longest or now.ended >= 2 * before.ended
+        for name, now in peers.items()
+    )

@@ -1,0 +1,351 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The monitor of a node: checks every second for stalls and crashes, requests stacks, and reports each incident once."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from verl_otel._internal import error_boundary
+from verl_otel._internal.deadline import remaining
+from verl_otel._internal.signal_safe_event import SignalSafeEvent
+from verl_otel.config import Config
+from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.system.leader_lock import LeaderLock
+from verl_otel.watchdog import diagnosis, run_state, timeouts
+from verl_otel.watchdog.diagnosis import OVERDUE, Finding
+from verl_otel.watchdog.incidents import Incident, StackRequests
+from verl_otel.watchdog.process_table import ProcessStatus, ProcessTable
+from verl_otel.watchdog.reporter import Reporter
+from verl_otel.watchdog.snapshot import ALIVE, DIED, Snapshot, could_be_overdue, is_users_own
+
+POLL_SECONDS: Final = 1.0
+LATE_SECONDS: Final = 6.0
+"""Seconds between two checks after which this process itself was stopped or frozen, and has missed heartbeats."""
+RECHECK_SECONDS: Final = 2.0
+"""Seconds between two snapshots while the same processes are suspicious."""
+REPORTED_RECHECK_SECONDS: Final = 5.0
+"""The same while every finding has been reported."""
+CONFIRM_SECONDS: Final = 2.0
+"""Seconds between the detection of a death and its report: at the end of a run all processes are killed, this one a little later."""
+STACK_WAIT_SECONDS: Final = 3.0
+"""Seconds to wait for the requested stacks."""
+REPEAT_SECONDS: Final = 600.0
+"""Seconds after which an incident that still lasts is reported again."""
+LINGER_SECONDS: Final = 5.0
+"""Seconds after the failure of a run in which earlier deaths are still searched for: a process with a GPU takes long to exit."""
+KEEP_DEAD_SECONDS: Final = 60.0
+"""Seconds until a dead process without open work is removed."""
+MAX_INCIDENTS: Final = 32
+
+
+class Monitor(threading.Thread):
+    """Monitors the processes of a run on this node as long as this process holds the lock.
+
+    Args:
+        config: The settings.
+        folder: The folder of the reports and heartbeats.
+        node: This node.
+        since: Unix time; processes with no heartbeat after it belong to an earlier attempt.
+        leader_lock: The lock, held.
+    """
+
+    def __init__(self, config: Config, folder: Path, node: str, since: float, leader_lock: LeaderLock) -> None:
+        super().__init__(name="verl-otel-watch", daemon=True)
+        self.cpu_seconds = 0.0
+        self._folder = folder
+        self._default_timeout = config.stall_seconds
+        self._leader_lock = leader_lock
+        self._stop_requested = SignalSafeEvent()
+        self._processes = ProcessTable(config.run_path, node, since)
+        self._stack_requests = StackRequests(folder, self._processes)
+        self._reporter = Reporter(config, node)
+        self._peers: dict[str, DurationStats] = {}
+        self._incidents: dict[tuple[str, str, str], Incident] = {}
+        self._reported_before: dict[tuple[str, str, str], None] = {}
+        self._signature: object = None
+        self._checked_at = 0.0
+        self._last_reported: dict[tuple[str, str, str], float] = {}
+        self._saw_running = False
+        self._end_seen: float | None = None
+        """Monotonic time at which the end of the run was seen."""
+
+    def run(self) -> None:
+        """Check once a second until stopped or replaced, and once more if this process exits because the run has failed."""
+        last = 0.0
+        while not self._stop_requested.wait(POLL_SECONDS):
+            now = time.monotonic()
+            with error_boundary.suppress_errors("watcher"):
+                self._leader_lock.renew()
+                if not self._leader_lock.is_held or self._leader_lock.should_step_down():
+                    return  # the session stopped and could not wait for this check
+                if not last or now - last > LATE_SECONDS:
+                    self._processes.reset_timeouts() if last else None
+                    self._reported_before = dict.fromkeys(self._reporter.read_reported())
+                self._check()
+            last = time.monotonic()
+            self.cpu_seconds = time.thread_time()
+        with error_boundary.suppress_errors("watcher"):
+            if run_state.read(self._folder) is not None:
+                self._check()
+
+    def stop(self, deadline: float) -> None:
+        """End, until ``deadline`` (`time.monotonic`)."""
+        self._stop_requested.set()
+        self.join(min(1.0, remaining(deadline)))
+
+    # -- one check ----------------------------------------------------------------------------------------------------
+
+    def _check(self) -> None:
+        self._processes.refresh()
+        statuses = self._processes.statuses
+        if self._processes.changed:
+            self._processes.changed = False
+            self._peers = timeouts.merge_all(
+                [self._processes.departed_peers, *(status.report.peers for status in statuses.values())]
+            )
+        run_end = run_state.read(self._folder)
+        if run_end is not None:
+            self._handle_run_end(run_end)
+            return
+        self._saw_running, self._end_seen = True, None
+        self._expire_dead()
+        signature = [
+            (process_name, status.state) for process_name, status in statuses.items() if self._is_suspicious(status)
+        ]
+        if not signature and not self._incidents:
+            return
+        now = time.monotonic()
+        waiting = any(incident.reported_at is None for incident in self._incidents.values())
+        pause = 0.0 if waiting else REPORTED_RECHECK_SECONDS if self._incidents else RECHECK_SECONDS
+        if signature == self._signature and now - self._checked_at < pause:
+            return
+        self._signature, self._checked_at = signature, now
+        snapshot = self._take_snapshot(now)
+        self._update_incidents(snapshot, self._diagnose(snapshot))
+
+    def _take_snapshot(self, now: float) -> Snapshot:
+        statuses = self._processes.statuses
+        alive = {
+            process_name: now - status.last_progress
+            for process_name, status in statuses.items()
+            if status.state == ALIVE
+        }
+        return Snapshot(
+            time.time_ns(),
+            {
+                process_name: status.report._replace(suspects=()) if status.is_report_stale else status.report
+                for process_name, status in statuses.items()
+            },
+            {process_name: status.state for process_name, status in statuses.items()},
+            self._processes.read_rows(),
+            self._peers,
+            self._default_timeout,
+            {process_name for process_name, moved in alive.items() if moved < timeouts.QUIET},
+            {
+                process_name
+                for process_name, status in statuses.items()
+                if now - status.last_progress < self._default_timeout
+            },
+        )
+
+    def _diagnose(self, snapshot: Snapshot) -> list[Finding]:
+        return [*diagnosis.find(snapshot), *self._find_without_open_spans(snapshot)]
+
+    def _is_suspicious(self, status: ProcessStatus) -> bool:
+        """Return whether the state of a process justifies a snapshot, which reads the open spans of all processes."""
+        if status.state != ALIVE:
+            return True
+        now = time.time_ns()
+        busy = time.monotonic() - status.last_progress < self._default_timeout
+        return not status.is_report_stale and any(
+            could_be_overdue(suspect.name, (now - suspect.start_ns) / 1e9, self._peers, self._default_timeout)
+            for suspect in status.report.suspects
+            if int(suspect.parent_id, 16) or not busy or not is_users_own(suspect.name, self._peers)
+        )
+
+    # -- deaths -----------------------------------------------------------------------------------------------------
+
+    def _handle_run_end(self, run_end: run_state.RunEnd) -> None:
+        """Stop expecting heartbeats. If the run has failed, report first the processes that died before: usually the cause."""
+        now = time.monotonic()
+        first = self._end_seen is None
+        if self._end_seen is None:
+            self._end_seen = now
+            self._processes.refresh()  # a process may have died between the refresh and the reading of the run's end
+        if run_end.state != run_state.FAILED or now - self._end_seen > LINGER_SECONDS:
+            self._incidents.clear()
+            return
+        snapshot = self._take_snapshot(now)
+        for finding in self._diagnose(snapshot):
+            status = self._processes.statuses.get(finding.process_name)
+            if finding.kind != "crash" or status is None:
+                continue
+            incident = self._incidents.get(finding.key)
+            if incident is None:
+                if finding.key in self._reported_before or not self._died_before(
+                    status, run_end, certain=first and self._saw_running
+                ):
+                    continue
+                incident = self._incidents[finding.key] = Incident(finding, now)
+            if incident.reported_at is None and not self._mute_if_unwanted(incident, status, now):
+                self._report(snapshot, incident, status, now)
+
+    def _died_before(self, status: ProcessStatus, run_end: run_state.RunEnd, *, certain: bool) -> bool:
+        """Return whether the last heartbeat of a process is older than the failure of the run, so that it was not killed because of it.
+
+        Args:
+            status: The dead process.
+            run_end: The end of the run.
+            certain: Whether this monitor has seen the run alive within the last second. Otherwise the cluster is asked.
+        """
+        return status.heartbeat_ns < run_end.time_ns and (certain or self._reporter.explain(status) is not None)
+
+    def _expire_dead(self) -> None:
+        """Remove dead processes for which no open work was found for `KEEP_DEAD_SECONDS`."""
+        now = time.monotonic()
+        for process_name, status in list(self._processes.statuses.items()):
+            if status.state == DIED and status.died_at is not None and now - status.died_at > KEEP_DEAD_SECONDS:
+                self._processes.remove(process_name)
+
+    def _drop_dead(self, snapshot: Snapshot, incident: Incident) -> None:
+        """Remove a dead process that was reported once the span that waited for it has ended: a later stall has another cause."""
+        status = self._status_of(incident)
+        if status is None or incident.finding.kind != "crash" or incident.reported_at is None:
+            return
+        if incident.waiting_span_id in snapshot.rows:
+            status.died_at = time.monotonic()
+        else:
+            self._processes.remove(incident.finding.process_name)
+
+    # -- findings -----------------------------------------------------------------------------------------------------
+
+    def _find_without_open_spans(self, snapshot: Snapshot) -> list[Finding]:
+        """Return processes that died or froze without an open span in their file: all their open spans were younger than a second.
+
+        A death without any open span is a crash if the cluster says that it was not intended: the next task of the process is lost.
+        """
+        findings = []
+        busy = {row.process_name for row in snapshot.rows.values()}
+        for process_name, status in self._processes.statuses.items():
+            if status.state == ALIVE or process_name in busy:
+                continue
+            if status.state != DIED:
+                is_incident: object = status.open_count and status.silent_seconds > timeouts.heartbeat_timeout(
+                    _longest(status), self._default_timeout
+                )
+            else:
+                is_incident = status.open_count or self._reporter.explain(status) is not None
+            if is_incident:
+                findings.append(Finding(status.state, process_name, None, diagnosis.find_trainers(snapshot)))
+        return findings
+
+    def _update_incidents(self, snapshot: Snapshot, findings: list[Finding]) -> None:
+        now = time.monotonic()
+        for finding in findings:
+            incident = self._incidents.get(finding.key)
+            if incident is None:
+                if len(self._incidents) >= MAX_INCIDENTS:
+                    continue
+                incident = self._incidents[finding.key] = Incident(finding, now)
+                if finding.key in self._reported_before:
+                    incident.reported_at = now  # by the former monitor
+                    incident.waiting_span_id = finding.waiting_span_id
+                else:
+                    self._stack_requests.request(snapshot, incident)
+            incident.finding = finding
+            self._report_if_due(snapshot, incident, now)
+            self._drop_dead(snapshot, incident)
+        present = {finding.key for finding in findings}
+        troubled = {finding.process_name for finding in findings}
+        for key in [key for key in self._incidents if key not in present]:
+            if key[0] == "stall" and (status := self._status_of(self._incidents[key])) is not None and status.is_late:
+                continue  # it may continue, or turn out to be frozen
+            incident = self._incidents.pop(key)
+            self._stack_requests.clear(incident)
+            if incident.reported_at is not None:
+                self._reported_before.pop(key, None)
+                self._close(incident, now, troubled)
+        self._reporter.publish()
+
+    def _close(self, incident: Incident, now: float, troubled: set[str]) -> None:
+        """Report that a process continues, if it does: it may have died or frozen meanwhile."""
+        status = self._status_of(incident)
+        if incident.muted:
+            return
+        finding = incident.finding
+        goes_on = (
+            finding.kind == "stall"
+            and status is not None
+            and status.state == ALIVE
+            and finding.process_name not in troubled
+        )
+        (self._reporter.resolve if goes_on else self._reporter.drop)(finding, now - incident.first_seen)
+
+    def _report_if_due(self, snapshot: Snapshot, incident: Incident, now: float) -> None:
+        if incident.reported_at is not None:
+            if now - incident.reported_at >= REPEAT_SECONDS:
+                incident.reported_at = self._last_reported[incident.finding.key] = now
+                self._reporter.repeat(snapshot, incident.finding, self._status_of(incident))
+            return
+        if not self._is_confirmed(incident, now):
+            return
+        status = self._status_of(incident)
+        if status is not None and status.report.blocked and self._is_reported(status):
+            incident.reported_at = now  # everything in the process waits for its blocked event loop
+            incident.muted = True
+            return
+        if self._mute_if_unwanted(incident, status, now):
+            return
+        if incident.finding.reason == OVERDUE and any(status.is_late for status in self._processes.statuses.values()):
+            return  # it may wait for a process that is about to be found frozen
+        if self._reporter.awaits_cluster(incident.finding, snapshot, now - incident.first_seen):
+            return
+        self._report(snapshot, incident, status, now)
+
+    def _mute_if_unwanted(self, incident: Incident, status: ProcessStatus | None, now: float) -> bool:
+        """Mute an incident that must not be reported: the death was intended, or the same was reported lately."""
+        finding = incident.finding
+        last = self._last_reported.get(finding.key)
+        if finding.kind == "crash" and status is not None and self._reporter.is_expected(status):
+            incident.reported_at, incident.muted = now, True
+        elif last is not None and now - last < REPEAT_SECONDS:
+            incident.reported_at, incident.muted = last, True
+        return incident.reported_at is not None
+
+    def _report(self, snapshot: Snapshot, incident: Incident, status: ProcessStatus | None, now: float) -> None:
+        finding = incident.finding
+        incident.reported_at = now
+        incident.waiting_span_id = finding.waiting_span_id
+        self._last_reported = {
+            key: reported_at for key, reported_at in self._last_reported.items() if now - reported_at < REPEAT_SECONDS
+        }
+        self._last_reported[finding.key] = now
+        self._reporter.report(snapshot, finding, status, self._stack_requests.find_stacks(incident))
+        self._stack_requests.clear(incident)
+
+    def _is_reported(self, status: ProcessStatus) -> bool:
+        """Return whether an incident of this process was reported."""
+        process_name = status.report.process_name
+        return any(other.reported_at is not None for key, other in self._incidents.items() if key[1] == process_name)
+
+    def _status_of(self, incident: Incident) -> ProcessStatus | None:
+        return self._processes.statuses.get(incident.finding.process_name)
+
+    def _is_confirmed(self, incident: Incident, now: float) -> bool:
+        """Return whether the stacks are written, and a death has turned out not to be part of the end of the run."""
+        if incident.answered_at is None and self._stack_requests.has_answered(incident):
+            incident.answered_at = now
+        if incident.finding.kind == "crash" and now - incident.first_seen < CONFIRM_SECONDS:
+            return False
+        return now - incident.first_seen >= STACK_WAIT_SECONDS or (
+            incident.answered_at is not None and now > incident.answered_at
+        )
+
+
+def _longest(status: ProcessStatus) -> DurationStats | None:
+    """Return the longest peers of a process: which work it was doing is not known."""
+    return max(status.report.peers.values(), key=lambda peers: peers.longest, default=None)

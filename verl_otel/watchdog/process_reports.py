@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The files in which each process of a run describes itself for the monitor of its node.
+
+``process-<name>.json`` is the report: identity, durations of its work, and suspect spans. It is replaced when it changes, which is
+seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, with the numbers of open and of ended spans.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from verl_otel._internal import private_files, untrusted_files
+from verl_otel._internal.untrusted_files import parse_int64
+from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.system.procfs import Process
+
+FOLDER: Final = "black-box"
+"""Folder of these files in the run's folder."""
+REPORT_PREFIX, HEARTBEAT_PREFIX, STACKS_PREFIX, REQUEST_PREFIX = "process-", "beat-", "stacks-", "ask-"
+MAX_BYTES: Final = 4 << 20
+"""Largest report that is read."""
+MAX_SECONDS: Final = 1e12
+MAX_PID: Final = (1 << 31) - 1
+
+
+_JSON_KEYS: Final = {"process_name": "who", "node": "place", "drain_thread": "drain", "is_child": "child"}
+"""Keys in the file of the fields whose name is not the key."""
+
+
+class SuspectSpan(NamedTuple):
+    """An open span that is old compared with its peers in the same process, without an open child there."""
+
+    trace_id: str
+    span_id: str
+    """Ids in hexadecimal, as they are in the files."""
+    parent_id: str
+    name: str
+    start_ns: int
+    quiet_ns: int
+    """Unix time in nanoseconds at which a descendant has ended last."""
+
+
+class ProcessReport(NamedTuple):
+    """The report of one process of the run."""
+
+    process_name: str
+    """``<role>-<host>-<pid>``, as in the names of its files."""
+    process: Process
+    node: str
+    """The node, or the container with a pid namespace of its own."""
+    instance: str
+    role: str
+    rank: int | None
+    actor: str
+    """Ray's id of the actor in the process; empty: none."""
+    signal: int
+    interval: float
+    """Seconds between two heartbeats."""
+    outputs: tuple[str, ...]
+    peers: dict[str, DurationStats]
+    suspects: tuple[SuspectSpan, ...]
+    served: tuple[str, ...]
+    """Ids of the calls that it has answered lately; updated only with a stack request."""
+    host: str = ""
+    blocked: str = ""
+    """Where its event loop is blocked; updated only with a stack request."""
+    drain_thread: int = 0
+    """Kernel id of the thread that writes the heartbeats; 0: it has not started."""
+    is_child: bool = False
+    """Whether it is a forked child, which its parent may kill at any time."""
+
+    @property
+    def open_name(self) -> str:
+        """Name of the file with its open spans."""
+        return f"open-{self.process_name}.jsonl"
+
+
+def write(folder: Path, report: ProcessReport) -> None:
+    """Replace the report of a process. Raises `OSError`."""
+    values = {_JSON_KEYS.get(field, field): value for field, value in report._asdict().items()}
+    values["process"] = list(report.process)
+    values["peers"] = {
+        name: [durations.ended, *(round(seconds, 4) for seconds in durations.top)]
+        for name, durations in report.peers.items()
+    }
+    text = json.dumps(values, separators=(",", ":"))
+    private_files.write_atomically(folder / f"{REPORT_PREFIX}{report.process_name}.json", text)
+
+
+def read(path: Path) -> ProcessReport | None:
+    """Return the report of a process; None if there is none or the file is damaged."""
+    try:
+        values: dict[str, Any] = untrusted_files.read_json(path, MAX_BYTES, follow=False)
+        pid, start = map(parse_int64, values["process"])
+        return ProcessReport(
+            path.name[len(REPORT_PREFIX) : -len(".json")], Process(min(pid, MAX_PID), start), str(values["place"]), str(values["instance"]), str(values["role"]),
+            None if values["rank"] is None else parse_int64(values["rank"]), str(values["actor"]), parse_int64(values["signal"]),
+            _seconds(values["interval"]), tuple(map(str, values["outputs"])),
+            {str(name): DurationStats(parse_int64(numbers[0]), tuple(map(_seconds, numbers[1:]))) for name, numbers in values["peers"].items()},
+            tuple(map(_suspect, values["suspects"])), tuple(map(str, values["served"])), str(values["host"]),
+            str(values["blocked"]), parse_int64(values["drain"]), bool(values["child"]),
+        )  # fmt: skip
+    except untrusted_files.READ_ERRORS:
+        return None
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_SECONDS:
+        raise untrusted_files.DamagedError("not a number of seconds")
+    return float(value)
+
+
+def _suspect(values: Sequence[Any]) -> SuspectSpan:
+    trace_id, span_id, parent_id, name, start_ns, quiet_ns = values
+    return SuspectSpan(
+        str(trace_id), str(span_id), str(parent_id), str(name), parse_int64(start_ns), parse_int64(quiet_ns)
+    )
+
+
+def remove(folder: Path, process_name: str) -> None:
+    """Remove the files of a process, except its stacks."""
+    for name in (
+        f"{REPORT_PREFIX}{process_name}.json",
+        f"{HEARTBEAT_PREFIX}{process_name}",
+        f"{REQUEST_PREFIX}{process_name}",
+    ):
+        (folder / name).unlink(missing_ok=True)
+
+
+def list_paths(folder: Path) -> list[Path]:
+    """Return the paths of all reports in a folder; none if there is no such folder."""
+    try:
+        names = os.listdir(folder)  # noqa: PTH208 - names are all that is needed, every second
+    except OSError:
+        return []
+    return [folder / name for name in names if name.startswith(REPORT_PREFIX) and name.endswith(".json")]

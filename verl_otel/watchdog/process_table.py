@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The process table of a node: the processes of the run, their last heartbeats, states, and memory over time."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import deque
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Final
+
+from verl_otel._internal import untrusted_files
+from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.system import procfs
+from verl_otel.watchdog import process_reports, timeouts
+from verl_otel.watchdog.process_reports import ProcessReport
+from verl_otel.watchdog.snapshot import ALIVE, DIED, FROZEN, STOPPED, OpenSpanRow, read_rows
+
+STOPPED_SECONDS: Final = 3.0
+"""Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`."""
+MISSED_HEARTBEATS: Final = 3
+"""Heartbeats that a process may miss before it is late: a drain may take long."""
+MEMORY_SECONDS: Final = 5.0
+MEMORY_SAMPLES: Final = 120
+"""Ten minutes of memory."""
+MAX_PROCESSES: Final = 1024
+MAX_HEARTBEAT_BYTES: Final = 100
+"""Bytes of a heartbeat file that are read."""
+MAX_SILENT_SECONDS: Final = 600.0
+LATE_SECONDS: Final = 30.0
+"""Seconds without a heartbeat after which a late process does not delay other reports: it may wait for a disk for hours."""
+
+
+class ProcessStatus:
+    """A process as the monitor sees it."""
+
+    def __init__(self, report: ProcessReport, version: tuple[int, int, int]) -> None:
+        self.report = report
+        self.version = version
+        self.state = ALIVE
+        self.kernel_state = ""
+        """What the kernel says that it does, see `procfs.read_state`."""
+        self.heartbeat_ns = 0
+        self.last_heartbeat = time.monotonic()
+        """Monotonic time at which a heartbeat was seen last."""
+        self.open_count = 0
+        """Spans that it had open at its last heartbeat."""
+        self.ended_count = -1
+        self.last_progress = 0.0
+        """Monotonic time at which a change of the number of ended spans was seen last."""
+        self.waited_at = -math.inf
+        """Monotonic time at which its heartbeat thread was seen last to wait for a disk."""
+        self.died_at: float | None = None
+        """Monotonic time at which it was found dead, or a span last waited for it."""
+        self.memory: deque[tuple[int, int]] = deque(maxlen=MEMORY_SAMPLES)
+        """Pairs of Unix seconds and resident bytes."""
+        self.rows: tuple[OpenSpanRow, ...] = ()
+        self.rows_version: tuple[int, int] | None = None
+
+    @property
+    def silent_seconds(self) -> float:
+        """Seconds since the last heartbeat."""
+        return time.monotonic() - self.last_heartbeat
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it has missed heartbeats, but is not frozen."""
+        return (
+            self.state == ALIVE
+            and MISSED_HEARTBEATS * self.report.interval
+            < self.silent_seconds
+            < LATE_SECONDS + MISSED_HEARTBEATS * self.report.interval
+        )
+
+    @property
+    def is_report_stale(self) -> bool:
+        """Whether it is alive but cannot write because its disk does not answer, so that its report may be out of date."""
+        return self.state == ALIVE and self.silent_seconds > max(
+            timeouts.HEARTBEAT_TIMEOUT, MISSED_HEARTBEATS * self.report.interval
+        )
+
+
+class ProcessTable:
+    """All processes of a run on this node.
+
+    Args:
+        run_path: The run's folder.
+        node: This node.
+        since: Unix time; a dead process without a heartbeat after it belongs to an earlier attempt.
+    """
+
+    def __init__(self, run_path: Path, node: str, since: float) -> None:
+        self._run_path = run_path
+        self._folder = run_path / process_reports.FOLDER
+        self._node = node
+        self._since = since
+        self._foreign: dict[Path, tuple[int, int, int]] = {}
+        self._memory_at = 0.0
+        self.statuses: dict[str, ProcessStatus] = {}
+        self.departed_peers: dict[str, DurationStats] = {}
+        """Peers of removed processes, which stay valid for the others."""
+        self.changed = True
+        """Whether a report has changed since this was set to False."""
+
+    def refresh(self) -> None:
+        """Read changed reports, and update the states."""
+        paths = process_reports.list_paths(self._folder)[:MAX_PROCESSES]
+        present = set()
+        for path in paths:
+            process_name = path.name[len(process_reports.REPORT_PREFIX) : -len(".json")]
+            present.add(process_name)
+            self._read(path, process_name)
+        for process_name in [process_name for process_name in self.statuses if process_name not in present]:
+            del self.statuses[process_name]  # it has exited normally
+            self.changed = True
+        for status in list(self.statuses.values()):
+            self._check(status)
+            if status.state == DIED and status.report.is_child:
+                self.remove(status.report.process_name)  # its parent may have killed it
+                (self._run_path / status.report.open_name).unlink(missing_ok=True)
+        if time.monotonic() >= self._memory_at:
+            self._memory_at = time.monotonic() + MEMORY_SECONDS
+            for status in self.statuses.values():
+                self._sample_memory(status)
+
+    def remove(self, process_name: str) -> None:
+        """Remove a dead process and its files."""
+        process_reports.remove(self._folder, process_name)
+        status = self.statuses.pop(process_name, None)
+        if status is not None:
+            self.departed_peers = timeouts.merge_all([self.departed_peers, status.report.peers])
+            self.changed = True
+
+    def reset_timeouts(self) -> None:
+        """Set the last heartbeat of every process to now: this monitor itself was not running."""
+        for status in self.statuses.values():
+            status.last_heartbeat = time.monotonic()
+
+    def read_rows(self) -> Iterable[OpenSpanRow]:
+        """Yield the open spans of all processes. An unchanged file is not read again."""
+        for process_name, status in self.statuses.items():
+            path = self._run_path / status.report.open_name
+            try:
+                stat = path.stat()
+            except OSError:
+                status.rows, status.rows_version = (), None
+                continue
+            version = stat.st_mtime_ns, stat.st_ino
+            if version != status.rows_version:
+                status.rows, status.rows_version = tuple(read_rows(path, process_name)), version
+            yield from status.rows
+
+    def _read(self, path: Path, process_name: str) -> None:
+        try:
+            stat = path.stat()
+        except OSError:
+            return
+        version = stat.st_mtime_ns, stat.st_ino, stat.st_size
+        existing = self.statuses.get(process_name)
+        if (existing is not None and existing.version == version) or self._foreign.get(path) == version:
+            return
+        report = process_reports.read(path)
+        if report is None:
+            return
+        if report.node != self._node:
+            self._foreign[path] = version
+            return
+        self.changed = True
+        if existing is not None and existing.report.process == report.process:
+            existing.report, existing.version = report, version
+            return
+        status = ProcessStatus(report, version)
+        status.heartbeat_ns = self._read_heartbeat(process_name)
+        self._read_counts(status)
+        self._sample_memory(status)
+        age = time.time() - status.heartbeat_ns / 1e9
+        if procfs.read_state(report.process) == procfs.GONE and status.heartbeat_ns / 1e9 < self._since:
+            process_reports.remove(self._folder, process_name)  # it belongs to an earlier attempt
+            return
+        status.last_heartbeat -= min(max(age, 0.0), MAX_SILENT_SECONDS)
+        self.statuses[process_name] = status
+
+    def _read_heartbeat(self, process_name: str) -> int:
+        try:
+            return (self._folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}").stat().st_mtime_ns
+        except OSError:
+            return 0
+
+    def _check(self, status: ProcessStatus) -> None:
+        report = status.report
+        heartbeat_ns = self._read_heartbeat(report.process_name)
+        if heartbeat_ns != status.heartbeat_ns:
+            status.heartbeat_ns, status.last_heartbeat = heartbeat_ns, time.monotonic()
+            self._read_counts(status)
+        status.kernel_state = procfs.read_state(report.process)
+        if status.kernel_state == procfs.GONE:
+            status.state = DIED
+            status.died_at = status.died_at or time.monotonic()
+            return
+        silent_seconds, overdue = status.silent_seconds, MISSED_HEARTBEATS * report.interval
+        if silent_seconds > overdue and procfs.waits_for_device(report.process, report.drain_thread):
+            status.waited_at = time.monotonic()
+        if status.kernel_state in ("stopped", "traced") and silent_seconds > max(STOPPED_SECONDS, overdue):
+            status.state = STOPPED
+        elif (
+            silent_seconds > max(timeouts.HEARTBEAT_TIMEOUT, overdue)
+            and time.monotonic() - status.waited_at > timeouts.HEARTBEAT_TIMEOUT
+        ):
+            status.state = FROZEN
+        else:
+            status.state = ALIVE
+
+    def _read_counts(self, status: ProcessStatus) -> None:
+        """Read how many spans a process has open, and whether any has ended since the last heartbeat."""
+        path = self._folder / f"{process_reports.HEARTBEAT_PREFIX}{status.report.process_name}"
+        try:
+            open_count, ended_count = map(
+                int, untrusted_files.read_bytes(path, MAX_HEARTBEAT_BYTES, follow=False).split()
+            )
+        except (OSError, ValueError):
+            return
+        if ended_count != status.ended_count:
+            status.ended_count, status.last_progress = ended_count, time.monotonic()
+        status.open_count = open_count
+
+    def _sample_memory(self, status: ProcessStatus) -> None:
+        resident = procfs.read_memory(status.report.process.pid) if status.state != DIED else 0
+        if resident:
+            status.memory.append((int(time.time()), resident))

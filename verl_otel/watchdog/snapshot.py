@@ -1,0 +1,231 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A snapshot of a node: the open spans of all processes, linked as trees, and the state of each process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from verl_otel._internal import untrusted_files
+from verl_otel._internal.untrusted_files import parse_int64
+from verl_otel.recording.duration_stats import DurationStats
+from verl_otel.semconv import attributes as attr
+from verl_otel.watchdog import timeouts
+from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
+
+ALIVE, FROZEN, STOPPED, DIED = "alive", "frozen", "stopped", "died"
+"""States of a process. ``frozen``: it exists and writes no heartbeats."""
+TRAINER: Final = (
+    "verl.step",
+    "verl.validation",
+    "verl.warmup",
+    "verl.phase.",
+    "verl.call ",
+    "verl.weight_sync",
+    "verl.checkpoint",
+)
+"""Prefixes of the names of a trainer's spans."""
+_ROLLOUTS: Final = re.compile(
+    r"verl\.(?:step|validation|warmup|phase\.(?:[a-z0-9_]*gen(?:_|$)|generate|submit|rollout|reward|wait|testing).*)$"
+)
+"""Spans in which a trainer waits for trajectories. In its other spans it computes or calls its workers."""
+TRAJECTORY: Final = "verl.trajectory"
+_AROUND: Final = (TRAJECTORY, "verl.turn", "verl.call ", "chat", "text_completion")
+"""Prefixes of the names of spans whose peers are used for a descendant that has no peers."""
+MAX_BYTES: Final = 8 << 20
+"""Largest file of open spans that is read."""
+
+
+class OpenSpanRow(NamedTuple):
+    """An open span."""
+
+    process_name: str
+    """Name of the process that has it open."""
+    trace_id: str
+    span_id: str
+    parent_id: str
+    name: str
+    start_ns: int
+    last_child: str
+    attributes: dict[str, Any]
+    links: tuple[str, ...]
+    """Trace ids of the spans that it links to."""
+
+    @property
+    def is_trainer(self) -> bool:
+        """Whether a trainer has opened it."""
+        return self.name.startswith(TRAINER)
+
+    @property
+    def awaits_rollouts(self) -> bool:
+        """Whether a trainer waits for trajectories in it."""
+        return _ROLLOUTS.match(self.name) is not None
+
+
+class Snapshot:
+    """The open spans of a node and the state of its processes.
+
+    Args:
+        now_ns: Unix time in nanoseconds.
+        reports: The reports of the processes, by name.
+        states: The state of each process.
+        rows: The open spans.
+        peers: Durations of ended spans by span name, merged over all processes.
+        default_timeout: Seconds that work without any peer may take.
+        moving: Names of live processes in which spans have ended in the last `timeouts.QUIET` seconds.
+        busy: Names of processes in which spans have ended in the last ``default_timeout`` seconds.
+    """
+
+    def __init__(
+        self,
+        now_ns: int,
+        reports: Mapping[str, ProcessReport],
+        states: Mapping[str, str],
+        rows: Iterable[OpenSpanRow],
+        peers: Mapping[str, DurationStats],
+        default_timeout: float,
+        moving: Collection[str] = (),
+        busy: Collection[str] = (),
+    ) -> None:
+        self.now_ns, self.reports, self.states, self.peers, self.default_timeout = (
+            now_ns,
+            reports,
+            states,
+            peers,
+            default_timeout,
+        )
+        self.moving, self.busy = moving, busy
+        self.rows = {row.span_id: row for row in rows}
+        self.suspects: dict[str, SuspectSpan] = {
+            suspect.span_id: suspect
+            for report in reports.values()
+            for suspect in report.suspects
+            if self.state(report.process_name) == ALIVE
+        }
+
+    @cached_property
+    def children(self) -> dict[str, list[OpenSpanRow]]:
+        """The open children of each span id."""
+        children: dict[str, list[OpenSpanRow]] = {}
+        for row in self.rows.values():
+            children.setdefault(row.parent_id, []).append(row)
+        return children
+
+    def state(self, process_name: str) -> str:
+        """Return the state of a process; `DIED` for an unknown one, which has left a file of open spans."""
+        return self.states.get(process_name, DIED)
+
+    def age(self, row: OpenSpanRow) -> float:
+        """Return the seconds for which a span has been open."""
+        return (self.now_ns - row.start_ns) / 1e9
+
+    def is_overdue(self, row: OpenSpanRow) -> bool:
+        """Return whether a span without open children is far beyond its peers, and its process makes no progress."""
+        state = self.state(row.process_name)
+        if state == DIED:
+            return True
+        if state != ALIVE:
+            default_timeout = (
+                min(self.default_timeout, timeouts.STOPPED_ALONE) if state == STOPPED else self.default_timeout
+            )
+            overdue = self.age(row) > timeouts.heartbeat_timeout(self._peers_of(row), default_timeout)
+            return overdue and (state != FROZEN or self._is_still(row))
+        if row.span_id not in self.suspects or self.age(row) <= self.limit(row):
+            return False
+        return self._is_still(row)
+
+    def _is_still(self, row: OpenSpanRow) -> bool:
+        """Return whether its process makes no progress, if that matters: a user's span around a training is as old as the training."""
+        enclosing = (row, *self.ancestors(row))
+        return row.process_name not in self.busy or not all(is_users_own(span.name, self.peers) for span in enclosing)
+
+    def limit(self, row: OpenSpanRow) -> float:
+        """Return the age in seconds at which a span of a live process is overdue."""
+        return timeouts.span_timeout(self._peers_of(row), self.default_timeout)
+
+    def longest(self, row: OpenSpanRow) -> float | None:
+        """Return the duration of its longest peer in seconds; None: there is none."""
+        peers = self.peers.get(row.name)
+        return peers.longest if peers is not None else None
+
+    def _peers_of(self, row: OpenSpanRow) -> DurationStats | None:
+        """Return the peers of a span; without any, those of its caller in another process or of its trajectory.
+
+        A tool that is used for the first time should not take longer than whole trajectories did. The first checkpoint may well
+        take longer than steps did.
+        """
+        inner = row
+        for outer in (row, *self.ancestors(row)):
+            if outer is not row and not (
+                outer.process_name != inner.process_name or outer.name in (TRAJECTORY, "verl.turn")
+            ):
+                return None
+            peers = self.peers.get(outer.name)
+            if peers is not None:
+                return peers
+            inner = outer
+        return None
+
+    def ancestors(self, row: OpenSpanRow) -> Iterator[OpenSpanRow]:
+        """Yield the open ancestors of a span, innermost first. Damaged files may contain cycles."""
+        seen = {row.span_id}
+        above = self.rows.get(row.parent_id)
+        while above is not None and above.span_id not in seen:
+            yield above
+            seen.add(above.span_id)
+            above = self.rows.get(above.parent_id)
+
+
+def could_be_overdue(name: str, age: float, peers: Mapping[str, DurationStats], default_timeout: float) -> bool:
+    """Return whether an open span may be overdue by its name and age alone. Cheap: it is called every second."""
+    own_peers = peers.get(name)
+    if own_peers is not None or name.startswith(TRAINER):
+        return age > timeouts.span_timeout(own_peers, default_timeout)
+    enclosing_peers = (stats for other, stats in peers.items() if other.startswith(_AROUND))
+    return age > min(
+        (timeouts.span_timeout(stats, default_timeout) for stats in enclosing_peers), default=default_timeout
+    )
+
+
+def is_users_own(name: str, peers: Mapping[str, DurationStats]) -> bool:
+    """Return whether a span name is unknown to the library and has no peers."""
+    return name not in peers and not name.startswith(TRAINER) and name != TRAJECTORY
+
+
+def read_rows(path: Path, process_name: str) -> list[OpenSpanRow]:
+    """Return the spans that a process had open when it wrote its file last; none if there is no such file."""
+    try:
+        document = untrusted_files.read_json(path, MAX_BYTES, follow=False)
+        groups = [scope for group in document["resourceSpans"] for scope in group["scopeSpans"]]
+        return [_read(process_name, span) for scope in groups for span in scope["spans"]]
+    except untrusted_files.READ_ERRORS:
+        return []
+
+
+def _read(process_name: str, span: dict[str, Any]) -> OpenSpanRow:
+    attributes = {str(pair["key"]): _value(pair["value"]) for pair in span.get("attributes", ())}
+    links = tuple(str(link["traceId"]) for link in span.get("links", ()))
+    return OpenSpanRow(
+        process_name,
+        str(span["traceId"]),
+        str(span["spanId"]),
+        str(span.get("parentSpanId", "")),
+        str(span["name"]),
+        parse_int64(span["startTimeUnixNano"]),
+        str(attributes.get(attr.OPEN_LAST_CHILD, "")),
+        attributes,
+        links,
+    )
+
+
+def _value(value: dict[str, Any]) -> Any:
+    """Return a string, number or Boolean; None for other kinds such as arrays."""
+    for kind, held in value.items():
+        if kind == "intValue":
+            return parse_int64(held)
+        return held if isinstance(held, (str, bool, float)) else None
+    return None

@@ -1,0 +1,216 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Stacks of all threads and asyncio tasks of a process, in ``stacks-….txt``: files and lines, no values.
+
+There are two ways, because neither always works. A live process writes its own stacks on the drain thread, with those of its asyncio
+tasks. A frozen process, in which C code holds the interpreter lock, is sent a signal: `faulthandler` has registered a handler that does
+not need the interpreter.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import faulthandler
+import os
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from typing import IO, Any, Final
+
+from verl_otel._internal import error_boundary, private_files
+from verl_otel.system import procfs
+
+MAX_BYTES: Final = 1 << 20
+"""Size at which the file is truncated."""
+MAX_FRAMES: Final = 48
+MAX_THREADS: Final = 64
+MAX_TASKS: Final = 2000
+MAX_GROUPS: Final = 40
+"""Largest number of different task stacks that are written."""
+BLOCKED_SECONDS: Final = 0.2
+"""Seconds that a callback must run for its event loop to count as blocked."""
+
+
+class StackFile:
+    """The stack file of this process, open as long as it lives: a frozen process cannot open a file.
+
+    Args:
+        path: The file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.signal = 0
+        """The signal at which the stacks are written; 0: no signal was free."""
+        self._file: IO[str] | None = None
+
+    def open(self) -> None:
+        """Open the file and register the signal handler. Raises `OSError`."""
+        self._file = private_files.open_text(self.path, "a", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        number = procfs.find_free_signal()
+        if number:
+            faulthandler.register(number, file=self._file, all_threads=True, chain=False)
+            self.signal = number
+
+    def write(self) -> None:
+        """Write the stacks of all other threads of this process."""
+        if self._file is None:
+            return
+        if self._file.tell() > MAX_BYTES:
+            os.ftruncate(self._file.fileno(), 0)
+        self._file.write("\n".join([f"=== {_now()}, asked for", *_describe_threads(), *_describe_tasks(), "", ""]))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Unregister the handler, and remove the file if nothing was written."""
+        if self._file is None:
+            return
+        if self.signal:
+            faulthandler.unregister(self.signal)
+            self.signal = 0
+        empty = not os.fstat(self._file.fileno()).st_size
+        self._file.close()
+        self._file = None
+        if empty:
+            self.path.unlink(missing_ok=True)
+
+    def after_fork(self) -> None:
+        """Release the signal handler and the file handle in a forked child; the file belongs to the parent."""
+        if self._file is not None:
+            if self.signal:
+                faulthandler.unregister(self.signal)
+            self._file.close()
+        self._file, self.signal = None, 0
+
+
+def _now() -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()) + " UTC"
+
+
+def _format_frame(frame: FrameType) -> str:
+    return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
+
+
+def _describe_threads() -> Iterator[str]:
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    own_thread = threading.get_ident()
+    for ident, frame in list(sys._current_frames().items())[:MAX_THREADS]:
+        if ident == own_thread:
+            continue
+        yield f"Thread {ident:#x} [{names.get(ident, '?')}] (most recent call first):"
+        current: FrameType | None = frame
+        for _ in range(MAX_FRAMES):
+            if current is None:
+                break
+            yield _format_frame(current)
+            current = current.f_back
+
+
+def _describe_tasks() -> Iterator[str]:
+    """Yield where asyncio tasks wait, which no thread's stack shows. Equal stacks are counted."""
+    stacks: Counter[tuple[str, ...]] = Counter()
+    with error_boundary.suppress_errors("asyncio tasks"):
+        for task in _find_tasks()[:MAX_TASKS]:
+            if not task.done():
+                stacks[tuple(_walk_coroutine(task.get_coro()))] += 1
+    if stacks:
+        yield f"Tasks of asyncio: {sum(stacks.values())}"
+    for stack, count in stacks.most_common(MAX_GROUPS):
+        yield f"{count} task{'s' * (count > 1)} (most recent await last):"
+        yield from stack
+
+
+def find_blocked_loop() -> str:
+    """Return the line at which a callback blocks its event loop; empty if no loop is blocked."""
+    before = _find_running_callbacks()
+    if not before:
+        return ""
+    time.sleep(BLOCKED_SECONDS)
+    after = _find_running_callbacks()
+    for ident, step in before.items():
+        if after.get(ident) is step:
+            top = sys._current_frames().get(ident)
+            return _format_frame(top).strip() if top is not None else ""
+    return ""
+
+
+def _find_running_callbacks() -> dict[int, FrameType]:
+    """Return the outermost frame of the callback that each event loop runs, by thread: the one called by ``Handle._run``."""
+    callbacks: dict[int, FrameType] = {}
+    for ident, frame in sys._current_frames().items():
+        inner: FrameType | None = None
+        current: FrameType | None = frame
+        while current is not None:
+            if inner is not None and current.f_code is asyncio.Handle._run.__code__:
+                callbacks[ident] = inner
+            inner, current = current, current.f_back
+    return callbacks
+
+
+def _find_tasks() -> list[Any]:
+    """Return the tasks of all event loops. Their sets may change meanwhile: this is another thread."""
+    tasks_by_id: dict[int, Any] = {}
+    for loop in _find_loops():
+        for task in _copy(lambda loop=loop: asyncio.all_tasks(loop)):  # type: ignore[misc]  # the default binds it
+            tasks_by_id[id(task)] = task
+    for name in (
+        "_all_tasks",
+        "_scheduled_tasks",
+        "_eager_tasks",
+    ):  # where a loop runs outside of Python, as uvloop's does
+        tasks = getattr(asyncio.tasks, name, None)
+        if tasks is not None:
+            tasks_by_id.update((id(task), task) for task in _copy(lambda tasks=tasks: list(tasks)))  # type: ignore[misc]
+    return list(tasks_by_id.values())
+
+
+def _copy(read: Any) -> list[Any]:
+    for _ in range(10):
+        try:
+            return list(read())
+        except RuntimeError:  # changed while it was read
+            continue
+    return []
+
+
+def _find_loops() -> list[Any]:
+    loops = {}
+    for frame in sys._current_frames().values():
+        current: FrameType | None = frame
+        while current is not None:
+            if current.f_code.co_name == "run_forever":
+                loop = current.f_locals.get("self")
+                if isinstance(loop, asyncio.AbstractEventLoop):
+                    loops[id(loop)] = loop
+            current = current.f_back
+    return list(loops.values())
+
+
+def _walk_coroutine(coroutine: Any) -> Iterator[str]:
+    """Yield the lines at which a coroutine and the coroutines that it awaits are suspended."""
+    for _ in range(MAX_FRAMES):
+        frame = next(
+            (
+                value
+                for name in ("cr_frame", "ag_frame", "gi_frame")
+                if (value := getattr(coroutine, name, None)) is not None
+            ),
+            None,
+        )
+        if frame is None:
+            if coroutine is not None:
+                yield f"  awaits {type(coroutine).__module__}.{type(coroutine).__qualname__}"
+            return
+        yield _format_frame(frame)
+        coroutine = next(
+            (
+                value
+                for name in ("cr_await", "ag_await", "gi_yieldfrom")
+                if (value := getattr(coroutine, name, None)) is not None
+            ),
+            None,
+        )
