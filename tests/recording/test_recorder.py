@@ -98,7 +98,7 @@ def test_an_open_span_appears_when_it_is_a_second_old(recorded, later):
         (found,) = collect().open_spans
         assert found.age == pytest.approx(6, abs=0.9)
         assert (found.span.name, found.span.end_ns, found.verb) == ("verl.step", 0, "step")
-        assert found.span.attributes == {"verl.step.number": 7}
+        assert found.span.attributes == {"verl.step.number": 7, "verl.step.lineage": "submitted"}
     batch = collect()
     assert batch.open_spans == ()
     assert batch.spans[0].span_id == found.span.span_id

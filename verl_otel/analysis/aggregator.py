@@ -24,6 +24,7 @@ from verl_otel.analysis.step_windows import Draft, Window, Windows
 from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.fast_path import FastPath
 from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
 from verl_otel.analysis.verdicts import engine
 from verl_otel.model import Resource
@@ -205,11 +206,20 @@ class Aggregator:
 
     def _add_step(self, root: Node, spans: int) -> None:
         summary = self._step_summaries.pop(root.span.trace_id, None)
+        if consumes_submitted(root):
+            trace_id = root.span.trace_id
+            add_consumption(root, [waiting for waiting in self._waiting.values() if waiting.submitter == trace_id])
+            if summary is not None and set(summary.step.trajectories) != set(timeline.find_consumed(root)):
+                summary = None  # it was summarised without trajectories of other slices
         consumed = timeline.find_consumed(root) if summary is None else summary.step.trajectories
         members_by_id = {trace_id: member for trace_id in consumed if (member := self._consume(trace_id)) is not None}
         if summary is None or summary.spans != spans or len(members_by_id) < len(consumed):
             summary = summarise_step(root, members_by_id, self._context.clock_uncertainty)
-        members = tuple(members_by_id.values())
+        number = summary.step.number
+        members = tuple(
+            member if member.step is not None else member._replace(step=number) for member in members_by_id.values()
+        )
+        self.slowest.replace(members)
         step = summary.step._replace(slowest=_slowest(members))
         step = step._replace(verdicts=self._verdict_engine.judge(step, summary.findings))
         self._windows.add_step(Draft(step, members))

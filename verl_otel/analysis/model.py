@@ -137,6 +137,8 @@ class Trajectory(NamedTuple):
     path: tuple[Segment, ...] = ()
     """Its own critical path, from its start to its end."""
     activities: tuple[Activity, ...] = ()
+    submitter: int = 0
+    """Trace id of what submitted it; 0: unknown."""
 
     @property
     def seconds(self) -> float:

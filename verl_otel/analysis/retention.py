@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterable
 from typing import Final
 
 from verl_otel.analysis.io.packing import Packed
@@ -107,6 +108,11 @@ class Slowest:
             heapq.heappush(self._heap, (key, trajectory))
         elif key > self._heap[0][0]:
             heapq.heapreplace(self._heap, (key, trajectory))
+
+    def replace(self, trajectories: Iterable[Packed]) -> None:
+        """Replace those that are kept by what became known of them since they were added."""
+        newer = {trajectory.trace_id: trajectory for trajectory in trajectories}
+        self._heap = [(key, newer.get(trajectory.trace_id, trajectory)) for key, trajectory in self._heap]
 
     def all(self) -> tuple[Packed, ...]:
         """Return the trajectories, the slowest first; of equal ones the earliest first."""

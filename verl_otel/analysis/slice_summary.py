@@ -28,7 +28,14 @@ from verl_otel.analysis.traces import critical_path, tree
 from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.fast_path import FastPath
 from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
-from verl_otel.analysis.traces.timeline import build_root, find_activities, find_consumed
+from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted
+from verl_otel.analysis.traces.timeline import (
+    build_root,
+    find_activities,
+    find_consumed,
+    find_score,
+    with_score,
+)
 from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -127,8 +134,12 @@ def summarise_spans(piece: Slice, context: Context) -> SliceSummary:
     first, last = _bounds(firsts, writers, ahead)
     processes = tuple(zip(writers.resources, writers.newest, strict=True))
     members = {trajectory.trace_id: trajectory for trajectory in trajectories if not trajectory.validate}
+    submitted: defaultdict[int, list[Packed]] = defaultdict(list)
+    for trajectory in members.values():
+        submitted[trajectory.submitter].append(trajectory)
     summaries = (
-        _summarise_step(tree.assemble(*step, instances, ahead), members, context.clock_uncertainty) for step in steps
+        _summarise_step(tree.assemble(*step, instances, ahead), members, submitted, context.clock_uncertainty)
+        for step in steps
     )
     step_summaries = tuple(summary for summary in summaries if summary is not None)
     return SliceSummary(
@@ -146,12 +157,24 @@ def summarise_spans(piece: Slice, context: Context) -> SliceSummary:
 
 
 def _summarise_step(
-    trace: Trace, trajectories: Mapping[int, Packed], clock_uncertainty: ClockUncertainty
+    trace: Trace,
+    trajectories: Mapping[int, Packed],
+    submitted: Mapping[int, Sequence[Packed]],
+    clock_uncertainty: ClockUncertainty,
 ) -> StepSummary | None:
-    """Return the summary of a step; None where a trajectory of it is missing in this slice."""
+    """Return the summary of a step; None where a trajectory of it is missing in this slice.
+
+    Args:
+        trace: Its trace.
+        trajectories: The trajectories of the slice, by trace id.
+        submitted: The same, by the trace that submitted them.
+        clock_uncertainty: How far clocks may be apart.
+    """
     if len(trace.roots) != 1:
         return None
     root = trace.roots[0]
+    if consumes_submitted(root):
+        add_consumption(root, submitted.get(trace.trace_id, ()))
     members = {trace_id: trajectories.get(trace_id) for trace_id in find_consumed(root)}
     known_members = {trace_id: trajectory for trace_id, trajectory in members.items() if trajectory is not None}
     return (
@@ -186,7 +209,7 @@ def trajectories_of(trace: Trace) -> list[Packed]:
     orphans = [root for root in trace.roots if root.span.parent_id]
     return [
         packing.pack(
-            build_root(root.span, root.instance),
+            with_score(build_root(root.span, root.instance), find_score(root)),
             list(map(tuple, find_activities(root, orphans))),
             [(*segment[:6], *segment[7:]) for segment in critical_path.of_trajectory(root)],
         )

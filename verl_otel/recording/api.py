@@ -50,7 +50,7 @@ def _is_text(thing: object) -> bool:
     return issubclass(type(thing), str)
 
 
-_STEP = CallSite("step")
+_STEP = CallSite("step", attributes={attr.STEP_LINEAGE: "submitted"}, defaults=frozenset({attr.STEP_LINEAGE}))
 _ROLLOUT = CallSite(
     "phase", "verl.phase.gen", attributes={attr.PHASE: "gen"}, extract=extract_batch, merges_with_parent=True
 )

@@ -10,6 +10,8 @@ from typing import Final
 
 # -- what identifies a piece of work (spans only: these never become labels) --
 STEP_NUMBER: Final = "verl.step.number"
+STEP_LINEAGE: Final = "verl.step.lineage"
+"""How the trajectories of a step are found: ``submitted`` for those that began inside of it, absent where trainers record them."""
 SAMPLE_UID: Final = "verl.sample.uid"
 ROLLOUT_INDEX: Final = "verl.rollout.index"
 TURN_INDEX: Final = "verl.turn.index"

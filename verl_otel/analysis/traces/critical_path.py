@@ -71,7 +71,7 @@ def group(path: Iterable[Segment]) -> tuple[tuple[str, str, int], ...]:
     return tuple(sorted(((*key, total) for key, total in sums.items()), key=lambda item: (-item[2], item[0], item[1])))
 
 
-def _walk(root: Node, begin_ns: int, end_ns: int, awaited: Mapping[int, AwaitedTrajectory]) -> list[Segment]:
+def _walk(root: Node, begin_ns: int, end_ns: int, awaited: Mapping[int, Sequence[AwaitedTrajectory]]) -> list[Segment]:
     """Walk from the end to the start, with a stack instead of recursion: users nest spans deeper than Python allows calls."""
     segments: list[Segment] = []
     first = min(max(root.span.start_ns, begin_ns), end_ns)
@@ -108,7 +108,7 @@ def _enter(
     place: Place,
     begin: int,
     end: int,
-    awaited: Mapping[int, AwaitedTrajectory],
+    awaited: Mapping[int, Sequence[AwaitedTrajectory]],
 ) -> None:
     """Push a span between two times onto the stack, or add its own time where no child of it can be on the path."""
     if awaited and node.span.span_id in awaited:
@@ -204,14 +204,23 @@ def _add(segments: list[Segment], node: Node, place: Place, begin: int, end: int
 
 
 def _splice(
-    node: Node, place: Place, begin: int, end: int, awaited_trajectory: AwaitedTrajectory
+    node: Node, place: Place, begin: int, end: int, awaited: Sequence[AwaitedTrajectory]
 ) -> Iterator[_Frame | Segment]:
-    """Yield the parts of a phase that waited for a trajectory: before its start, the trajectory, the poll, and the rest."""
-    here = max(begin, min(awaited_trajectory.trajectory.start_ns, end))
-    there = max(here, min(awaited_trajectory.end_ns, end))
-    taken = max(there, min(awaited_trajectory.taken_ns, end)) if there > here else begin
-    if there > here:
-        yield [node, place._replace(kind="start", name=""), begin, here, _find_waited(node, begin, here)]
-        yield from clip(awaited_trajectory.trajectory, here, there, place.phase)
-        yield [node, place._replace(kind="poll", name=""), there, taken, _find_waited(node, there, taken)]
-    yield [node, place, taken, end, _find_waited(node, taken, end)]
+    """Yield the parts of a phase that waited for trajectories: for each the time before its start, the trajectory and the poll; then the rest."""
+    reached = begin
+    for trajectory, end_ns, taken_ns, begin_ns in awaited:
+        waits = max(reached, min(begin_ns, end))
+        here = max(waits, min(trajectory.start_ns, end))
+        there = max(here, min(end_ns, end))
+        if there == here:
+            continue
+        yield _frame(node, place, reached, waits)
+        yield _frame(node, place._replace(kind="start", name=""), waits, here)
+        yield from clip(trajectory, here, there, place.phase)
+        reached = max(there, min(taken_ns, end))
+        yield _frame(node, place._replace(kind="poll", name=""), there, reached)
+    yield _frame(node, place, reached, end)
+
+
+def _frame(node: Node, place: Place, begin: int, end: int) -> _Frame:
+    return [node, place, begin, end, _find_waited(node, begin, end)]

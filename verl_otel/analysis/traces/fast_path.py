@@ -18,9 +18,10 @@ from verl_otel.analysis.io.packing import Packed, Plain, pack
 from verl_otel.analysis.traces.segments import CLOSED, MAYBE_LLM, split_engine
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.analysis.traces.span_roles import Role, Roles
-from verl_otel.analysis.traces.timeline import build_root
+from verl_otel.analysis.traces.timeline import build_root, with_score
 from verl_otel.analysis.traces.tree import Ahead, Written
-from verl_otel.model import SpanRecord
+from verl_otel.model import AttributeValue, SpanRecord
+from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT
 
 _UNSURE: Final = ("", MAYBE_LLM)
@@ -29,7 +30,9 @@ _Row = list[Any]
 _START, _ID, _END, _PROCESS, _ROLE, _CHILDREN, _SPAN = range(7)
 _Own = tuple[str, str, int | None, int]
 """The classification of a span's own time: kind, name, turn, span id."""
-_NAME, _KIND, _PARENT = (SpanRecord._fields.index(name) for name in ("name", "kind", "parent_id"))
+_NAME, _KIND, _PARENT, _SPAN_ID, _ATTRIBUTES = (
+    SpanRecord._fields.index(name) for name in ("name", "kind", "parent_id", "span_id", "attributes")
+)
 
 
 class FastPath:
@@ -60,8 +63,8 @@ class FastPath:
             except RecursionError:
                 return None
             path.reverse()
-        activities = self._follow(root)
-        head = build_root(root[_SPAN], self._instances[root[_PROCESS]])
+        activities, score = self._follow(root)
+        head = with_score(build_root(root[_SPAN], self._instances[root[_PROCESS]]), score)
         if head.start_ns != begin:
             head = head._replace(start_ns=begin, end_ns=end)
         return pack(head, activities, path)
@@ -81,9 +84,11 @@ class FastPath:
             nodes[span_id] = [start, span_id, end, process, role, None, span]
         return _link(nodes) if len(nodes) == len(written) else None
 
-    def _follow(self, root: _Row) -> list[Plain]:
-        """Return the activities in the order of the tree, and count missing spans."""
+    def _follow(self, root: _Row) -> tuple[list[Plain], AttributeValue | None]:
+        """Return the activities in the order of the tree and the score of the last reward, and count missing spans."""
         instances = self._instances
+        rewarded: tuple[int, int] = (0, 0)
+        score: AttributeValue | None = None
         activities: list[Plain] = []
         waiting: list[tuple[_Row, int | None]] = [(root, None)]
         while waiting:
@@ -93,12 +98,16 @@ class FastPath:
                 turn = role.turn
             elif activity:
                 activities.append((activity, role[1], instances[process], start, end, turn, role[3]))
+                if activity == "reward" and attr.REWARD_SCORE in span[_ATTRIBUTES]:
+                    order = end, span[_SPAN_ID]
+                    if order > rewarded:
+                        rewarded, score = order, span[_ATTRIBUTES][attr.REWARD_SCORE]
             if role.provider is not None and span[_KIND] == CLIENT:
                 self._count_call(role.provider, span.flags, children)
             if children is not None:
                 for child in reversed(children):
                     waiting.append((child, turn))  # noqa: PERF401 - a third faster than making a list first
-        return activities
+        return activities, score
 
     def _count_call(self, provider: str, flags: int, children: Iterable[_Row] | None) -> None:
         has_server = any(child[_ROLE].is_server for child in children or ())

@@ -20,6 +20,8 @@ from verl_otel.semconv import attributes as attr
 _LLM_NAMES: Final = ("chat", "text_completion")
 _KINDS: Final = {TRAJECTORY: "", TURN: "turn", GENERATE: "server", REWARD: "reward"}
 """Kinds of activity of spans whose name determines it."""
+SUBMITTED_BY: Final = "submitted_by"
+"""Type of the link from a trajectory to the span in which it began."""
 _seconds: Final = attrgetter("seconds")
 
 
@@ -51,7 +53,29 @@ def build_root(span: SpanRecord, instance: str) -> Trajectory:
         read_whole(values.get(attr.TURNS)) or 0,
         read_whole(values.get(attr.PROMPT_TOKENS)) or 0,
         read_whole(values.get(attr.RESPONSE_TOKENS)) or 0,
+        submitter=next(
+            (link.trace_id for link in span.links if link.attributes.get(attr.LINK_TYPE) == SUBMITTED_BY), 0
+        ),
     )
+
+
+def with_score(trajectory: Trajectory, score: AttributeValue | None) -> Trajectory:
+    """Return a trajectory with the score of its last reward, unless it has a score of its own."""
+    if trajectory.score is not None or not isinstance(score, (int, float)):
+        return trajectory
+    return trajectory._replace(score=float(score))
+
+
+def find_score(root: Node) -> AttributeValue | None:
+    """Return the score of the reward that ended last in a trajectory; None if there is none."""
+    rewards = [
+        node.span for node in walk(root) if node.span.name == REWARD and attr.REWARD_SCORE in node.span.attributes
+    ]
+    return max(rewards, key=_reward_order).attributes[attr.REWARD_SCORE] if rewards else None
+
+
+def _reward_order(span: SpanRecord) -> tuple[int, int]:
+    return span.end_ns, span.span_id
 
 
 def find_activities(root: Node, orphans: Iterable[Node]) -> tuple[Activity, ...]:

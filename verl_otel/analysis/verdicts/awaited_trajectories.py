@@ -3,16 +3,19 @@
 """The trajectories that phases of a step waited for: of those that a phase consumed, the one that ended last in it.
 
 Only that one delays the phase. Its late start is not attributed to another trajectory that ended at that time: nothing proves
-a dependency (tinker-cookbook#822 charged whole waits to stragglers that way).
+a dependency (tinker-cookbook#822 charged whole waits to stragglers that way). The exception is an own loop that runs its trajectories
+one after the other in a process: there the phase waited for all of them.
 """
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Segment, Trajectory
 from verl_otel.analysis.traces.span_names import CONSUME, PHASE_PREFIX
+from verl_otel.analysis.traces.submissions import is_derived
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import SpanRecord
 
@@ -29,6 +32,8 @@ class AwaitedTrajectory(NamedTuple):
     end_ns: int
     taken_ns: int
     """When the trainer started to consume the samples; the end of the phase if that is unknown."""
+    begin_ns: int = 0
+    """From when on the phase waited for rollouts; 0: from its start."""
 
 
 def clip(trajectory: Trajectory, begin: int, end: int, phase: str) -> Iterator[Segment]:
@@ -48,12 +53,19 @@ def clip(trajectory: Trajectory, begin: int, end: int, phase: str) -> Iterator[S
 
 def find_awaited_trajectories(
     root: Node, trajectories: Mapping[int, Trajectory], consumed: Sequence[int]
-) -> dict[int, AwaitedTrajectory]:
-    """Return the trajectory that each phase waited for, by the phase's span id."""
+) -> dict[int, tuple[AwaitedTrajectory, ...]]:
+    """Return the trajectories that each phase waited for, in the order of time, by the phase's span id."""
     left = {trace_id: trajectories[trace_id] for trace_id in consumed if trace_id in trajectories}
-    awaited: dict[int, AwaitedTrajectory] = {}
+    awaited: dict[int, tuple[AwaitedTrajectory, ...]] = {}
     waiting: list[Node] = []
-    for phase in find_phases(root):
+    for phase in (root, *find_phases(root)):
+        derived = next(filter(is_derived, phase.children), None)
+        if derived is not None:
+            submitted = [left.pop(link.trace_id) for link in derived.span.links if link.trace_id in left]
+            awaited[phase.span.span_id] = tuple(_follow_submitted(submitted))
+            continue
+        if phase is root:
+            continue
         takers = [child.span for child in phase.children if child.span.name == CONSUME]
         taken = [left.pop(link.trace_id) for span in takers for link in span.links if link.trace_id in left]
         if taken:
@@ -77,8 +89,28 @@ def find_phases(root: Node) -> Iterator[Node]:
             nodes.extend(node.children)
 
 
+def _follow_submitted(submitted: Sequence[Trajectory]) -> Iterator[AwaitedTrajectory]:
+    """Yield the trajectories that a phase of an own loop waited for.
+
+    That is the one that ended last and, if its process ran one trajectory at a time, those that this process ran before it.
+    """
+    if not submitted:
+        return
+    first = min(trajectory.start_ns for trajectory in submitted)
+    last = max(submitted, key=lambda trajectory: (trajectory.end_ns, -trajectory.start_ns, trajectory.trace_id))
+    chain = sorted(
+        (trajectory for trajectory in submitted if trajectory.instance == last.instance),
+        key=lambda trajectory: (trajectory.start_ns, trajectory.end_ns),
+    )
+    if any(following.start_ns < trajectory.end_ns for trajectory, following in itertools.pairwise(chain)):
+        chain = [last]
+    for trajectory in chain:
+        begin = first if trajectory is chain[0] else trajectory.start_ns
+        yield AwaitedTrajectory(trajectory, trajectory.end_ns, trajectory.end_ns, begin)
+
+
 def _add_awaited(
-    awaited: dict[int, AwaitedTrajectory],
+    awaited: dict[int, tuple[AwaitedTrajectory, ...]],
     phase: Node,
     taken: Iterable[Trajectory],
     takers: Sequence[SpanRecord],
@@ -90,4 +122,4 @@ def _add_awaited(
     if inside:
         last = max(inside, key=lambda trajectory: (trajectory.end_ns, -trajectory.start_ns, trajectory.trace_id))
         seen = [span.start_ns for span in takers if span.start_ns >= last.end_ns]
-        awaited[phase.span.span_id] = AwaitedTrajectory(last, last.end_ns, min(seen, default=end))
+        awaited[phase.span.span_id] = (AwaitedTrajectory(last, last.end_ns, min(seen, default=end)),)

@@ -60,7 +60,7 @@ def find_savings(step: Step, members: Sequence[Packed], root: Node) -> tuple[Sav
     best = max((_shorten(awaited, dict.fromkeys(last, GONE)) for last in lasts), default=0)
     savings = [Saving("slowest", 1, best / 1e9)]
     for what, share in _SHARES:
-        gone = {last for wait in awaited for last in _find_lasts(wait, math.ceil(len(members) * share / 100))}
+        gone = _find_slowest(awaited, math.ceil(len(members) * share / 100), root)
         savings.append(Saving(what, len(gone), _shorten(awaited, dict.fromkeys(gone, GONE)) / 1e9))
     groups = []
     for what, ends in _find_groups(members):
@@ -99,6 +99,27 @@ def _hold(wait: Wait, root: Node) -> Wait:
             ends = (child.span.end_ns for child in phase.children if child.span.name != CONSUME)
             begin = max(begin, *(end for end in ends if end <= wait.end_ns), begin)
     return wait._replace(begin_ns=begin)
+
+
+def _find_slowest(awaited: Sequence[_Awaited], count: int, root: Node) -> set[int]:
+    """Return the trajectories that the waits ended with, for each phase the ``count`` without which it would be shortest."""
+    by_phase: dict[int, set[int]] = defaultdict(set)
+    for wait in awaited:
+        by_phase[_find_phase(wait.wait, root)].update(_find_lasts(wait, count))
+    gone: set[int] = set()
+    for lasts in by_phase.values():
+        gone.update(sorted(lasts, key=lambda last: (-_shorten(awaited, {last: GONE}), last))[:count])
+    return gone
+
+
+def _find_phase(wait: Wait, root: Node) -> int:
+    """Return the span id of the phase that contains a wait; that of the step if there is none."""
+    phases = [
+        phase.span
+        for phase in find_phases(root)
+        if phase.span.start_ns <= wait.begin_ns and wait.end_ns <= phase.span.end_ns
+    ]
+    return min(phases, key=lambda span: span.end_ns - span.start_ns, default=root.span).span_id
 
 
 class _Awaited(NamedTuple):
