@@ -47,6 +47,8 @@ GOOD = {
     "cpu_budget": ("0.05", 0.05, "0", 0.0),
     "exemplar_filter": ("always_off", "always_off", "Always_On", "always_on"),
     "files_group": ("ml-team", "ml-team", "4711", "4711"),
+    "project": ("math", "math", "code", "code"),
+    "experiment": ("lr-1e-6", "lr-1e-6", "lr-2e-6", "lr-2e-6"),
 }
 DEFAULTS = {
     "enabled": False,
@@ -79,6 +81,8 @@ DEFAULTS = {
     "cpu_budget": 0.05,
     "exemplar_filter": "trace_based",
     "files_group": "",
+    "project": "",
+    "experiment": "",
 }
 # field: texts that must be refused, and words of the message that say what is allowed
 BAD = {
@@ -219,14 +223,14 @@ def test_a_word_that_is_no_switch_counts_as_off_until_settings_are_read():
 
 
 @pytest.mark.parametrize("signal", ["", "_TRACES", "_METRICS"])
-def test_exporters_default_to_otlp_where_an_endpoint_is_set(signal):
-    """An endpoint variable turns the default into OTLP; VERL_OTEL_EXPORTERS and a keyword overrule it."""
+def test_an_endpoint_adds_otlp_to_the_files(signal):
+    """An endpoint variable adds OTLP to the default, so that a run can be explained later; VERL_OTEL_EXPORTERS and a keyword overrule it."""
     environ = {f"OTEL_EXPORTER_OTLP{signal}_ENDPOINT": "http://collector:4318"}
-    assert config.load(environ).exporters == ("otlp",)
+    assert config.load(environ).exporters == ("file", "otlp")
     assert config.load({**environ, "VERL_OTEL_EXPORTERS": "file"}).exporters == ("file",)
     assert config.load({**environ, "VERL_OTEL_EXPORTERS": "none"}).exporters == ()
     assert config.load(environ, exporters="console").exporters == ("console",)
-    assert config.load({**environ, "VERL_OTEL_EXPORTERS": ""}).exporters == ("otlp",)
+    assert config.load({**environ, "VERL_OTEL_EXPORTERS": ""}).exporters == ("file", "otlp")
 
 
 @pytest.mark.parametrize(

@@ -9,5 +9,5 @@ def test_a_step_is_recorded(recorded):
         pass
     step, phase = recorded.span("verl.step"), recorded.span("verl.phase.gen")
     assert phase.parent_id == step.span_id
-    assert step.attributes == {"verl.step.number": 3}
+    assert step.attributes == {"verl.step.number": 3, "verl.step.lineage": "submitted"}
     assert recorded.value("verl.training.steps") == 1

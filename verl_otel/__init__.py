@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenTelemetry instrumentation with a Prometheus bridge for verl reinforcement-learning training.
 
-Set ``VERL_OTEL_ENABLED=1`` in front of the training command, or decorate your own workers:
+Set ``VERL_OTEL_ENABLED=1`` in front of the command. verl is instrumented automatically; decorate code of your own:
 
 Example:
     import verl_otel
@@ -11,11 +11,15 @@ Example:
     def compute_score(data_source, solution, ground_truth): ...
 """
 
+import sys
+
+from verl_otel._internal.first_use import FirstUse
 from verl_otel._version import __version__
 
 TYPE_CHECKING = False  # type checkers know the name; `typing` is most of what importing this would cost
 if TYPE_CHECKING:
     from verl_otel.errors import ConfigError, VerlOtelError
+    from verl_otel.plugin import init
     from verl_otel.recording.api import (
         counter,
         gauge,
@@ -32,7 +36,7 @@ if TYPE_CHECKING:
         turn,
         update,
     )
-    from verl_otel.session import init, shutdown
+    from verl_otel.session import shutdown
 
 __all__ = [
     "ConfigError",
@@ -56,7 +60,7 @@ __all__ = [
     "update",
 ]
 
-_HOMES = {"ConfigError": "errors", "VerlOtelError": "errors", "init": "session", "shutdown": "session"}
+_HOMES = {"ConfigError": "errors", "VerlOtelError": "errors", "init": "plugin", "shutdown": "session"}
 
 
 def __getattr__(name: str) -> object:
@@ -65,9 +69,24 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'verl_otel' has no attribute {name!r}")
     from importlib import import_module
 
+    if name not in _HOMES:
+        _start_if_enabled()
     value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.api')}"), name)
     globals()[name] = value
     return value
+
+
+def _start_if_enabled() -> None:
+    """Start telemetry at the first use of a verb, if it is switched on here or in the Ray job of this process."""
+    from verl_otel import config
+
+    if config.is_enabled() or (config.is_unset() and "ray" in sys.modules):
+        from verl_otel import plugin
+
+        plugin.load()
+
+
+FirstUse.start = staticmethod(_start_if_enabled)
 
 
 def __dir__() -> list[str]:

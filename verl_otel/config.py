@@ -77,6 +77,8 @@ class Config:
     cpu_budget: float
     exemplar_filter: str
     files_group: str
+    project: str
+    experiment: str
 
     @property
     def run_path(self) -> Path:
@@ -91,7 +93,7 @@ SETTINGS: Final = (
         "VERL_OTEL_EXPORTERS",
         parse_exporters,
         "file",
-        "Exporters, separated by commas: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `otlp` instead of `file` if an "
+        "Exporters, separated by commas: `otlp`, `prometheus`, `file`, `console`, or `none`. The default is `file,otlp` if an "
         "`OTEL_EXPORTER_OTLP_*ENDPOINT` is set.",
     ),
     Setting("run_dir", "VERL_OTEL_RUN_DIR", parse_run_dir, DEFAULT_DIR, "Folder that holds one folder per run."),
@@ -286,6 +288,8 @@ SETTINGS: Final = (
         "Name or number of a group whose members may read the files of runs and the targets. By default only their user can read them "
         "(folders 0700, files 0600; with a group 0750 and 0640).",
     ),
+    Setting("project", "VERL_OTEL_PROJECT", str, "", "Project of a loop of your own; verl's trainers report theirs."),
+    Setting("experiment", "VERL_OTEL_EXPERIMENT", str, "", "Experiment of a loop of your own, as `VERL_OTEL_PROJECT`."),
 )
 
 _OTLP_ENDPOINTS: Final = (
@@ -306,6 +310,25 @@ def is_enabled(environ: Mapping[str, str] | None = None) -> bool:
     values = os.environ if environ is None else environ
     on = values.get("VERL_OTEL_ENABLED", "").strip().lower() in TRUE
     return on and not is_disabled(values)
+
+
+def is_unset(environ: Mapping[str, str] | None = None) -> bool:
+    """Return whether nobody has decided about the switch. An explicit 0 is a decision, which `verl_otel.init` respects, too."""
+    values = os.environ if environ is None else environ
+    return not values.get("VERL_OTEL_ENABLED", "").strip() and not is_disabled(values)
+
+
+def to_variables(keywords: Mapping[str, object]) -> dict[str, str]:
+    """Return settings given as keywords as the environment variables that have the same effect in another process.
+
+    Example:
+        to_variables({"exporters": ("file", "otlp")}) == {"VERL_OTEL_EXPORTERS": "file,otlp"}
+    """
+    return {
+        setting.variable: _to_text(keywords[setting.field])
+        for setting in SETTINGS
+        if keywords.get(setting.field) is not None
+    }
 
 
 def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config:
@@ -333,7 +356,7 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
     for setting in SETTINGS:
         parsed[setting.field] = _read(setting, values, keywords)
     if "exporters" not in keywords and not values.get("VERL_OTEL_EXPORTERS") and any(map(values.get, _OTLP_ENDPOINTS)):
-        parsed["exporters"] = ("otlp",)
+        parsed["exporters"] = ("file", "otlp")
     if parsed["sampler"] != "traceidratio":
         parsed["sampler_ratio"] = 0.0 if parsed["sampler"] == "always_off" else 1.0
     if not is_enabled(values) and "enabled" not in keywords:
@@ -346,15 +369,19 @@ def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, o
         name, given = setting.field, keywords[setting.field]
     else:
         name, given = setting.variable, environ.get(setting.variable) or setting.default
-    if isinstance(given, (tuple, list)):
-        given = ",".join(map(str, given))
-    text = str(int(given)) if isinstance(given, bool) else str(given)
+    text = _to_text(given)
     if not text and not setting.default:
         return None if setting.parse is parse_path else ""
     try:
         return setting.parse(text)
     except ValueError as error:
         raise ConfigError(f"{name}={text!r}: {error}") from None
+
+
+def _to_text(given: object) -> str:
+    if isinstance(given, (tuple, list)):
+        return ",".join(map(str, given))
+    return str(int(given)) if isinstance(given, bool) else str(given)
 
 
 def with_run(config: Config, run_id: str, attempt: int) -> Config:

@@ -8,17 +8,21 @@ raises: verl logs a failing plug-in at DEBUG only, and a failing external module
 
 import contextlib
 import logging
+import sys
 
 from verl_otel._internal.error_boundary import may_propagate
-from verl_otel.config import is_enabled
+from verl_otel.config import is_enabled, is_unset
 
 _loaded = False
 
 
 def load() -> None:
-    """Register every hook and start the session lazily, once per process, if the switch is on. Never raises."""
+    """Register every hook and start the session lazily, once per process, if the switch is on. Never raises.
+
+    The switch is the environment's; in a worker of Ray that has none, that of the driver of its job.
+    """
     global _loaded
-    if _loaded or not is_enabled():
+    if _loaded or not (_is_enabled_by_job() or is_enabled()):
         return
     _loaded = True
     try:
@@ -35,6 +39,56 @@ def load() -> None:
         logging.getLogger("verl_otel").warning("verl-otel is off: %s: %s", type(error).__name__, show(error, 2000))
         _undo()
         may_propagate(error)
+
+
+def _is_enabled_by_job() -> bool:
+    """Join the run of this process's Ray job, if it has one, and return whether that switches verl-otel on."""
+    ray = sys.modules.get("ray")
+    if ray is None or not (is_unset() or is_enabled()):
+        return False
+    try:
+        if not ray.is_initialized():
+            return False
+        from verl_otel.integrations.ray import job_run
+
+        return job_run.join()
+    except Exception as error:
+        may_propagate(error)
+        return False
+
+
+def init(**keywords: object) -> None:
+    """Start telemetry in this process and in the Ray workers of its job, with settings in code.
+
+    Not needed with ``VERL_OTEL_ENABLED=1``, which starts telemetry at the first use of verl, Ray or a function of verl-otel. Settings come
+    from keywords, the environment and the defaults, in this order. ``VERL_OTEL_ENABLED=0`` and ``OTEL_SDK_DISABLED=true`` overrule
+    this call. Once something was recorded, a call does nothing, with a warning.
+
+    Args:
+        **keywords: Settings by name; see the table in the guide.
+
+    Raises:
+        ConfigError: A setting cannot be used.
+
+    Example:
+        verl_otel.init(exporters="file,prometheus", run_dir="./runs")
+    """
+    global _loaded
+    from verl_otel import session
+
+    session.init(**keywords)
+    if session.current() is None or _loaded:
+        return
+    _loaded = True
+    try:
+        from verl_otel import early_imports, integrations
+
+        with early_imports.hold_off_forks():
+            integrations.install()
+    except Exception as error:
+        from verl_otel._internal.error_boundary import record_internal_error
+
+        record_internal_error("init", error)
 
 
 def _undo() -> None:

@@ -94,6 +94,8 @@ def build(config: Config) -> Resource:
         with error_boundary.suppress_errors("resource"):
             for key, value in describer().items():
                 described.setdefault(key, value)
+    names = {attr.PROJECT: config.project, attr.EXPERIMENT: config.experiment}
+    described.update({name: value for name, value in names.items() if value})
     role = str(described.setdefault(attr.ROLE, "process"))
     rank = described.get(attr.RANK, described.get(attr.REPLICA_RANK))
     numbers = [described.pop(attr.INDEX, rank), described.pop(_CHILD, None)]

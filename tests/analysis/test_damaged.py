@@ -126,7 +126,9 @@ OTHER_VALUES = st.one_of(
     st.booleans(),
     st.integers(-10, 10**30),
     st.floats(allow_nan=False, allow_infinity=False, width=32),
-    st.sampled_from(["", "x", "-1", "1e999", "\u20ac\u0000"]),  # `st.text` is not replayed reliably by Hypothesis 6.170 here
+    st.sampled_from(
+        ["", "x", "-1", "1e999", "\u20ac\u0000"]
+    ),  # `st.text` is not replayed reliably by Hypothesis 6.170 here
     st.sampled_from(["NaN", "Infinity", "-Infinity"]),
     st.just([]),
     st.just({}),

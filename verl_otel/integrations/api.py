@@ -16,7 +16,7 @@ from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
 from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
 from verl_otel.analysis.model import CAUSES
-from verl_otel.config import Config
+from verl_otel.config import Config, is_enabled
 from verl_otel.recording.attribute_values import OTHER_NAME, coerce_attribute, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.callsite import CallSite
@@ -33,7 +33,7 @@ from verl_otel.recording.state import RECORDER, wall_offset_ns
 from verl_otel.recording.state import keep as keep_span
 from verl_otel.recording.wrapping import HOOKED
 from verl_otel.recording.wrapping import marked as find_callsite
-from verl_otel.resource import add_describer
+from verl_otel.resource import add_describer, make_run_id
 from verl_otel.resource import build as build_resource
 from verl_otel.session import current as current_session
 from verl_otel.session import describe as describe_resource
@@ -55,6 +55,7 @@ from verl_otel.watchdog.cluster_backend import set_backend as set_cluster_backen
 
 __all__ = [  # noqa: RUF022 - in the order of their subjects
     # The switch
+    "is_enabled",  # whether the environment switches verl-otel on
     "RECORDER",  # recording in this process: `on`, and `capture_content`; read at each call, never copied
     # Spans
     "CallSite",  # what is recorded at one place in a host: verb, name, fixed attributes
@@ -105,6 +106,7 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     # The session of this process
     "Config",  # its settings
     "current_session",  # it, or None
+    "make_run_id",  # an id for a run that starts now
     "add_describer",  # have resource attributes asked for when the resource is built
     "build_resource",  # the resource of this process
     "describe_resource",  # add resource attributes that became known later

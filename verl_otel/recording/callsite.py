@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Optional, Union
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.first_use import FirstUse
 from verl_otel.model import AttributeValue, SharedAttributes
 from verl_otel.recording.attribute_values import to_name
 from verl_otel.semconv import attributes as attr
@@ -146,6 +147,7 @@ class CallSite:
 
 
 def _rebuild(verb: str, name: str, keywords: dict[str, Any], superseded: bool) -> CallSite:  # noqa: FBT001 - as pickled
+    FirstUse.start()
     site = CallSite(verb, name, **keywords)
     if superseded:
         site.supersede()

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import Labels
-from verl_otel.recording import series_registry
+from verl_otel.recording import own_loop, series_registry
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
@@ -88,6 +88,8 @@ def bin_of(score: float) -> str:
 
 
 def _step(span: Span, _seconds: float) -> None:
+    if attr.STEP_LINEAGE in span.attributes:
+        own_loop.note_step(to_number(span.attributes.get(attr.STEP_NUMBER)), failed=bool(span.error))
     if _was_stopped(span):
         return
     series_registry.counter("verl.training.steps").record(1)

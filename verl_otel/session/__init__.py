@@ -31,25 +31,34 @@ def current() -> Session | None:
 
 
 def init(**keywords: object) -> None:
-    """Start telemetry in this process. A second call does nothing.
-
-    Not needed under verl: there ``VERL_OTEL_ENABLED=1`` is enough. Settings come from keywords, the environment and the
-    defaults, in this order; calling this function is the switch, ``OTEL_SDK_DISABLED=true`` overrules it.
-
-    Args:
-        **keywords: Settings by name; see the table in the guide.
+    """Start telemetry in this process; see `verl_otel.init`, which also installs the hooks.
 
     Raises:
         ConfigError: A setting cannot be used.
-
-    Example:
-        verl_otel.init(exporters="file,prometheus", run_dir="./runs")
     """
+    variables = settings.to_variables(keywords)
     if keywords.get("enabled") is None:
         keywords["enabled"] = "1"
     config = settings.load(None, **keywords)
-    if config.enabled and not settings.is_disabled():
-        _start(config, lazy=False)
+    if not config.enabled or not (settings.is_unset() or settings.is_enabled()):
+        return
+    _discard_unused(variables)
+    _start(config, lazy=False, variables=variables)
+    if Current.session is not None:
+        Current.session.open_now()
+
+
+def _discard_unused(variables: Mapping[str, str]) -> None:
+    """Discard a session that the first use of a verb has started, so that one with these settings can replace it."""
+    session = Current.session
+    if session is None or not variables:
+        return
+    if session.opened:
+        error_boundary.warn_once(
+            "init", "verl-otel: init(%s) has no effect: telemetry has started already", ", ".join(sorted(variables))
+        )
+    else:
+        shutdown()
 
 
 def start_lazily() -> None:
@@ -62,11 +71,13 @@ def start_lazily() -> None:
         _start(settings.load(), lazy=True)
 
 
-def _start(config: settings.Config, *, lazy: bool, forked: bool = False) -> None:
+def _start(
+    config: settings.Config, *, lazy: bool, forked: bool = False, variables: Mapping[str, str] | None = None
+) -> None:
     global _registered
     if Current.session is not None:
         return
-    session = Current.session = Session(config)
+    session = Current.session = Session(config, variables)
     if not _registered:  # before it starts: another thread may fork meanwhile
         _registered = True
         atexit.register(shutdown)
@@ -132,7 +143,7 @@ def _restart_in_child() -> None:
     error_boundary.reset()
     resource.mark_forked()
     Current.session = None
-    _start(session.config, lazy=True, forked=True)
+    _start(session.config, lazy=True, forked=True, variables=session.variables)
     multiprocessing = sys.modules.get("multiprocessing.util")
     if multiprocessing is not None:  # its children discard the finalizers of the parent right after this
         multiprocessing.register_after_fork(Current, _register_multiprocessing_finalizer)

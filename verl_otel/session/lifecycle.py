@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from verl_otel import config as settings
@@ -19,8 +19,9 @@ from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, Resource, SpanRecord
-from verl_otel.recording import collection, context, series_registry, state, wrapping
+from verl_otel.recording import collection, context, own_loop, series_registry, state, wrapping
 from verl_otel.recording.state import RECORDER
+from verl_otel.semconv import attributes as attr
 from verl_otel.session import prometheus_targets, run_manifest, self_metrics
 from verl_otel.session.components import (
     Component,
@@ -51,11 +52,16 @@ class Session:
     """The telemetry of one process, from `start` to `stop`.
 
     Files, ports and ``file_sd`` entries are created at the first record: half of the processes of a verl run never record anything.
+
+    Args:
+        config: The settings.
+        variables: Settings that were given in code, as environment variables for other processes of the run.
     """
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, variables: Mapping[str, str] | None = None) -> None:
         # The run id is generated now, so that a child that is forked before the first record has the same.
         self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
+        self.variables = dict(variables or {})
         self.state = MetricState()
         self.opened = False
         self.resource = Resource({})
@@ -64,7 +70,7 @@ class Session:
         self._wake = SignalSafeEvent()
         self._flushed = SignalSafeEvent()
         self._flush_wanted = False
-        self._began_run = False
+        self._began_run = self._ended_run = False
         self._stopping = False
         self._last_observed = float("-inf")
         self._thread: threading.Thread | None = None
@@ -123,11 +129,14 @@ class Session:
         if self._thread is not None:
             self._thread.join(remaining(deadline))
         self._collect(observe=self.opened, deadline=deadline)
+        own_loop.end()
+        self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
         collection.stop_observing()
         self._for_each(lambda component: component.begin_flush(deadline))
         self._for_each(lambda component: component.stop(deadline))
         prometheus_targets.remove_target(self.config)
+        self._record_end()
 
     def open_now(self) -> None:
         """Open the components although nothing was recorded yet; they open at the first record otherwise."""
@@ -178,6 +187,8 @@ class Session:
         watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
             attempt = run_manifest.begin_attempt(self.config.run_path)
+            names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
+            self.record_run({name: value for name, value in names.items() if value})
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
 
     def record_run(self, facts: dict[str, str]) -> None:
@@ -197,6 +208,11 @@ class Session:
         """Record the end of the run and remove its ``file_sd`` file, in the process that started it."""
         if self._began_run:
             prometheus_targets.remove_run(self.config)
+        self._record_end()
+
+    def _record_end(self) -> None:
+        if self._began_run and not self._ended_run:
+            self._ended_run = True
             if "file" in self.config.exporters:
                 run_manifest.end_attempt(self.config.run_path)
             with error_boundary.suppress_errors("black box"):
@@ -283,6 +299,9 @@ class Session:
     def _open(self) -> None:
         """Build the resource of this process and open the components."""
         self.opened = True
+        writes = "file" in self.config.exporters
+        if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
+            self.begin_run()
         self.resource = resource.build(self.config)
         opening = Context(self.config, self.resource, self.state, self.refresh, self.announce)
         self._for_each(lambda component: component.open(opening))
@@ -310,6 +329,7 @@ def _configure_recording(config: Config) -> None:
     RECORDER.sampling.exemplars = config.exemplar_filter != "always_off"
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
     RECORDER.capture_content = config.capture_content
+    own_loop.configure(config.project, config.experiment)
     problem = private_files.use_group(config.files_group)
     if problem:
         error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)

@@ -11,11 +11,32 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
+from verl_otel import resource
 from verl_otel._internal import error_boundary, private_files, untrusted_files
 from verl_otel._internal.masking import mask_command
 from verl_otel._version import __version__
 
 NAME: Final = "run.json"
+
+
+def is_first_process() -> bool:
+    """Return whether this process starts a run: it is no rank but the first, no child, and no other process has told it the attempt."""
+    parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
+    return (
+        os.environ.get("RANK", "0") == "0"
+        and "VERL_OTEL_RUN_ATTEMPT" not in os.environ
+        and not parent
+        and not resource.is_forked()
+    )
+
+
+def can_write(folder: Path) -> bool:
+    """Return whether the folder of a run can be made. The file exporter logs it if it cannot."""
+    try:
+        private_files.make_folder(folder)
+    except OSError:
+        return False
+    return True
 
 
 def begin_attempt(folder: Path) -> int:

@@ -8,6 +8,8 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Explanation, Part, Step, Trajectory
 
+MAX_WAITS: Final = 2
+"""Trajectories on the critical path above which a step runs them one after the other: then it waits for each, and verdicts compare them."""
 NOTABLE_SHARE: Final = 0.2
 """Minimum share of a step for the wait for one trajectory to be reported."""
 
@@ -32,6 +34,8 @@ def find(run: Explanation) -> list[SingleWait]:
 def _find(step: Step) -> SingleWait | None:
     lead = next((saving.seconds for saving in step.savings if saving.what == "slowest"), 0.0)
     if step.members < 2 or lead <= 0 or lead < NOTABLE_SHARE * step.seconds or not step.slowest:  # noqa: PLR2004 - one has no other to be later than
+        return None
+    if len({segment.trace_id for segment in step.path} - {0}) > MAX_WAITS:
         return None
     last = max(step.slowest, key=lambda trajectory: trajectory.end_ns)
     if not last.parts:

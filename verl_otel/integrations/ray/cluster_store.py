@@ -20,11 +20,19 @@ def is_connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
-def put(key: bytes, value: bytes) -> None:
-    """Set a value; replaces an earlier one."""
+def put(key: bytes, value: bytes, *, overwrite: bool = True) -> None:
+    """Set a value; replaces an earlier one, unless ``overwrite`` is False."""
     from ray.experimental import internal_kv
 
-    internal_kv._internal_kv_put(key, value, overwrite=True, namespace=NAMESPACE)
+    internal_kv._internal_kv_put(key, value, overwrite=overwrite, namespace=NAMESPACE)
+
+
+def read(key: bytes) -> bytes | None:
+    """Return a value; None if there is none."""
+    from ray.experimental import internal_kv
+
+    value: bytes | None = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
+    return value
 
 
 def delete(key: bytes, *, by_prefix: bool = False) -> None:

@@ -8,6 +8,7 @@ import atexit
 import contextlib
 import functools
 import os
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -17,7 +18,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.integrations.api import current_session
 from verl_otel.integrations.patch import replace
-from verl_otel.integrations.ray import forwarding, target_registry
+from verl_otel.integrations.ray import forwarding, job_run, target_registry
 
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
@@ -29,6 +30,9 @@ def patch_init(ray: ModuleType) -> None:
     """Wrap ``ray.init`` and ``ray.shutdown``."""
     replace(ray, "init", _wrap_init)
     replace(ray, "shutdown", _wrap_shutdown)
+    with error_boundary.suppress_errors("ray.init"):
+        if _is_driver():
+            _begin_job()
 
 
 def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -50,12 +54,19 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
             )
             with _environment(settings_to_forward()):  # a cluster that starts now inherits the environment
                 result = original(*args, **kwargs)
-        atexit.register(_wait_for_workers)  # registered after Ray's handler, so that it runs first
+        _begin_job()
         _log_withheld()
-        target_registry.REGISTRY.publish()  # targets that were added before there was a cluster
         return result
 
     return init
+
+
+def _begin_job() -> None:
+    """Publish the run in the cluster that this process has joined, and have the exit wait for its workers."""
+    atexit.register(_wait_for_workers)  # registered after Ray's handler, so that it runs first
+    with error_boundary.suppress_errors("ray.init"):
+        job_run.publish(settings_to_forward())
+    target_registry.REGISTRY.publish()  # targets that were added before there was a cluster
 
 
 @contextlib.contextmanager
@@ -94,8 +105,7 @@ def _wait_for_workers() -> None:
 
 
 def _is_driver() -> bool:
-    import ray
-
+    ray: Any = sys.modules["ray"]
     worker = ray._private.worker
     return bool(ray.is_initialized()) and worker.global_worker.mode != worker.WORKER_MODE
 
@@ -139,6 +149,8 @@ def settings_to_forward() -> dict[str, str]:
     current = current_session()
     if current is not None:
         current.begin_run()
+        settings.update(current.variables)
+        settings["VERL_OTEL_ENABLED"] = "1"
         settings["VERL_OTEL_RUN_ID"] = current.config.run_id
         settings["VERL_OTEL_RUN_ATTEMPT"] = str(current.config.run_attempt)
         settings["VERL_OTEL_RUN_DIR"] = str(current.config.run_dir)
