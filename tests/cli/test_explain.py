@@ -2,19 +2,35 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl-otel explain``: why steps were slow, in words that need no manual; what is not known is said."""
 
+import importlib.util
 import json
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from tests.builders import explanations, stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.model import Completeness, Cost, Counts, Event, Saving, Segment, Straggler, Trajectory, Verdict
+from verl_otel.analysis.model import (
+    KINDS,
+    Completeness,
+    Cost,
+    Counts,
+    Event,
+    Saving,
+    Segment,
+    Straggler,
+    Trajectory,
+    Verdict,
+)
 from verl_otel.analysis.verdicts import step_savings as saved_module
 from verl_otel.cli import run_selection
-from verl_otel.cli.explain import render_text, wording
+from verl_otel.cli.explain import advice, render_text, wording
 
 TOOL = ("tool", "python")
+PAGE = Path(__file__).resolve().parents[2] / advice.PAGE.partition("/blob/main/")[2]
 
 
 @pytest.fixture
@@ -95,7 +111,7 @@ def test_a_healthy_run_says_so(call, explained):
     assert "start-up is in it (gen 96%)" in out
     assert out.count("Nothing delayed it noticeably.") == 1
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 3)))
-    assert "took 4.40 s (others: median 4.40 s)." in call("explain", "r1").out
+    assert "took 4.40 s (step 3: 4.40 s)." in call("explain", "r1").out
     assert "\nStep 1 " not in out
 
 
@@ -104,7 +120,144 @@ def test_a_long_step_without_a_cause_is_not_called_healthy(call, explained):
     steps = explanations.steps(explanations.HEALTHY, 6, start_up=False)
     steps[3] = explanations.step(4, {**explanations.HEALTHY, ("server", ""): 40.0})
     explained(explanations.explanation(steps))
-    assert "Step 4 took 43.40 s (others: median 4.40 s). No single cause was found." in call("explain", "r1").out
+    out = call("explain", "r1").out
+    assert "1 of 6 steps was slow, none explained: step 4 (43.40 s)." in out
+    assert "Step 4 took 43.40 s (others: median 4.40 s). No single cause was found." in out
+    assert advice.ADVICE["long generation"][:40] in out
+
+
+def test_settings_that_the_advice_names_are_settings_of_verl():
+    """Each setting in the page exists in the configurations of the installed verl."""
+    spec = importlib.util.find_spec("verl")
+    if spec is None or not spec.submodule_search_locations:
+        pytest.skip("verl is not installed")
+    verl = Path(spec.submodule_search_locations[0])
+    paths = (
+        "trainer/config/_generated_ppo_trainer.yaml",
+        "experimental/fully_async_policy/config/fully_async_ppo_trainer.yaml",
+    )
+    settings = [yaml.safe_load((verl / path).read_text("utf-8")) for path in paths]
+    names = set(
+        re.findall(r"`((?:rollout|actor|trainer|data|reward|async_training)\.[\w.]*\w)", PAGE.read_text("utf-8"))
+    )
+    assert len(names) > 15
+    for name in names:
+        path = f"actor_rollout_ref.{name}" if name.startswith(("rollout.", "actor.")) else name
+        assert any(_has_setting(each, path.split(".")) for each in settings), name
+    sentences = " ".join(advice.ADVICE.values())
+    assert set(re.findall(r"\b(?:rollout|trainer|data|reward)\.\w[\w.]*\w", sentences)) <= names
+
+
+def _has_setting(values, path):
+    """Whether nested values have a key."""
+    for key in path:
+        if not isinstance(values, dict) or key not in values:
+            return False
+        values = values[key]
+    return True
+
+
+def test_slow_steps_are_counted_with_and_without_a_cause(call, held, explained):
+    """The headline counts both kinds; the steps of both are explained, those with a verdict first."""
+    steps = list(held.steps)
+    steps[2] = explanations.step(3, {**explanations.HEALTHY, ("server", ""): 30.0})
+    explained(held._replace(steps=tuple(steps)))
+    out = call("explain", "r1").out
+    assert (
+        "2 of 8 steps were slow, 1 explained: it took 9.50 s longer than necessary (13% of the time of all steps). "
+        "Not explained: step 3 (33.40 s)."
+    ) in out
+    assert [line.split()[1] for line in out.splitlines() if line.startswith("Step ")] == ["7", "3"]
+    counts = json.loads(call("explain", "--json", "r1").out)["counts"]
+    assert (counts["held"], counts["unexplained"]) == (1, 1)
+
+
+def test_a_run_of_one_step_is_in_the_singular(call, explained):
+    """No sentence counts one of something in the plural."""
+    run = explanations.explanation(explanations.steps(explanations.HEALTHY, 1, start_up=False))
+    explained(run._replace(counts=Counts(1, 1, 1, 1, 1, 1, 1)))
+    out = call("explain", "r1").out
+    assert "1 step, 0 validations, 1 trajectory (1 trained on), 1 LLM call, 1 tool call, 1 process, 4.40 s" in out
+    assert "Nothing delayed the only step noticeably." in out
+
+
+def test_a_step_is_not_compared_with_start_up(call, explained):
+    """Where the only other step contains start-up there is no usual time to compare with."""
+    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 2)))
+    assert "\nStep 2 took 4.40 s. Nothing delayed it noticeably.\n" in call("explain", "r1").out
+
+
+def test_a_run_without_gpus_has_devices(call, held, explained):
+    """On CPUs the ranks are devices, and nothing is called a GPU."""
+    steps = list(held.steps)
+    steps[6] = steps[6]._replace(cost=Cost(28.4, 1000, {}))
+    explained(held._replace(steps=tuple(steps), has_gpu=False))
+    out = call("explain", "r1").out
+    assert "  Device time until the next step (CPU, 2 x 14.20 s)" in out
+    assert "28.40 s of device time (CPU) for 1,000 tokens that were trained on: 28.4 device ms a token" in out
+    assert "  Device time (CPU, 2 x 45.00 s)" in out
+    assert "GPU" not in out.replace("GPU clocks and power", "")
+
+
+def test_parts_below_one_per_cent_are_left_out(call, explained):
+    """Neither list of the critical path has a row of less than 1 % of the step; many short parts in a row are one."""
+    parts = {("server", ""): 50.0, ("tool", "tiny"): 0.001, ("worker", "update_actor"): 40.0}
+    parts |= {("tool", f"short-{index}"): 0.1 for index in range(20)}
+    explained(explanations.explanation([explanations.step(1, parts)]))
+    out = call("explain", "--step", "1", "r1").out
+    largest, _, in_order = out.partition("Critical path in the order of time\n")
+    assert "  0%" not in out
+    assert "tiny" not in out
+    assert "      2%    2.00 s  21 smaller ones" in largest
+    rows = in_order.splitlines()[:4]
+    assert [row.split()[1:5] for row in rows[:3]] == [
+        ["0.000", "s", "50.00", "s"],
+        ["50.001", "s", "40.00", "s"],
+        ["90.001", "s", "2.00", "s"],
+    ]
+    assert rows[2].endswith("  20 short parts")
+    assert rows[3] == "    1 part below 1% of the step is left out here (--json has all)"
+
+
+def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
+    """Each kind of cause has one sentence, however many steps it delayed; the page that it names has a row for it."""
+    steps = [
+        explanations.step(
+            n, explanations.HEALTHY, verdicts=(Verdict(n, 4.4, "trajectory", "u/1", "tool", "python", n, n / 10),)
+        )
+        for n in range(1, 4)
+    ]
+    explained(explanations.explanation(steps))
+    out = call("explain", "r1").out
+    assert out.count("  slow tool: ") == 1
+    assert f"What to do (table in {advice.PAGE})" in out
+    explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5)))
+    assert "What to do" not in call("explain", "r1").out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "key"),
+    [
+        (Verdict(1, 9, "rank", "rank 3", "worker", "update_actor", 3, 2), "late rank"),
+        (Verdict(1, 9, "replica", "llm_server-1", "server", "", 3, 2), "slow replica"),
+        (Verdict(1, 9, "tool", "python", "tool", "python", 3, 2), "slow tool"),
+        (Verdict(1, 9, "trajectory", "u/1", "trajectory", "", 3, 2), "agent loop"),
+        (Verdict(1, 9, "phase", "update_weights", "weight_sync", "", 3, 2), "weight sync"),
+        (Verdict(1, 9, "phase", "adv", "phase", "adv", 3, 2), "slow phase"),
+        (Verdict(1, 9, "comet", "x", "comet", "", 3, 2), "unknown"),
+    ],
+)
+def test_each_verdict_has_its_advice(verdict, key):
+    """What to do follows from who delayed the step, or from the work that took the time."""
+    assert advice.find_key(verdict) == key
+    assert key in advice.ADVICE
+
+
+def test_every_kind_of_work_has_advice_and_a_row_in_the_documents():
+    """Each kind of segment leads to a sentence, and the table of the page has exactly the rows of the sentences."""
+    for kind in KINDS:
+        assert advice.find_key(Verdict(1, 9, "phase", "gen", kind, "", 3, 2)) in advice.ADVICE
+    assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(advice.ADVICE)
 
 
 def test_crashes_and_stalls_come_first(call, held, explained):
@@ -139,9 +292,11 @@ def test_what_is_not_known_is_said(call, held, explained):
     assert "  actor: only 3 of 4 ranks wrote files for 7 calls" in unknown
     assert "  the clock of n2 was 500 ms behind, give or take 20 ms" in unknown
     assert not [line for line in unknown if "n3" in line]
-    assert "  late ranks: preparation, CPU time, GPU clocks and power are not observable" in unknown
     assert any(line.startswith("  2 spans have a parent in no file") for line in unknown)
-    assert any(line.startswith("  GPU time: not observable") for line in unknown)
+    assert "\n".join(unknown).endswith(
+        "  Not observable: late ranks by preparation, CPU time, GPU clocks and power; GPU time, as no process reports its GPUs;\n"
+        "    padding, repeated computation and energy of tokens."
+    )
 
 
 def test_late_ranks_are_named_for_the_step_and_for_the_run(call, held, explained):
@@ -358,7 +513,7 @@ def test_how_long_a_failed_step_took_is_nobodys_measure():
     steps = explanations.steps(explanations.HEALTHY, 4, start_up=False)
     steps[1:3] = [each._replace(failed=True, end_ns=each.start_ns + 10**9) for each in steps[1:3]]
     text = render_text.render(explanations.explanation(steps))
-    assert "Step 4 took 4.40 s (others: median 4.40 s)." in text
+    assert "Step 4 took 4.40 s (step 1: 4.40 s)." in text
 
 
 class Terminal:

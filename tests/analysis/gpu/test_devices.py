@@ -94,7 +94,8 @@ def test_other_processes_are_no_devices():
 @pytest.mark.parametrize(
     ("ranks", "manifest", "said"),
     [
-        (0, {}, "no process says"),
+        (0, {}, None),
+        (0, {"verl.gpus": "2"}, "no process reports"),
         (1, {"verl.gpus": "2", "verl.nodes": "2"}, "1 of the trainer's 4"),
         (2, {"verl.gpus": 2, "verl.nodes": 1}, None),
         (2, {"verl.gpus": "1", "verl.nodes": "1"}, "every rank counts as one"),
