@@ -294,8 +294,8 @@ def test_what_is_not_known_is_said(call, held, explained):
     assert not [line for line in unknown if "n3" in line]
     assert any(line.startswith("  2 spans have a parent in no file") for line in unknown)
     assert "\n".join(unknown).endswith(
-        "  Not observable: late ranks by preparation, CPU time, GPU clocks and power; GPU time, as no process reports its GPUs;\n"
-        "    padding, repeated computation and energy of tokens."
+        "Not observable: late ranks by preparation, CPU time, GPU clocks and power; GPU time, as no process reports its GPUs;\n"
+        "  padding, repeated computation and energy of tokens."
     )
 
 

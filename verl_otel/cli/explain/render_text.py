@@ -279,21 +279,21 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
-    """Yield what is missing, and in one line what is not observable."""
-    yield "What is not known"
-    for text in (*run.completeness.missing, *run.problems):
-        yield f"  {show(text)}"
-    yield from (f"  {text}" for text in filter(None, [orphans(run)]))
-    for host, ahead, doubt in run.offsets:
-        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY:
-            yield f"  the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
+    """Yield what is missing, and in one sentence what is not observable."""
+    missing = [*map(show, (*run.completeness.missing, *run.problems)), *filter(None, [orphans(run)])]
+    missing += [
+        f"the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
+        for host, ahead, doubt in run.offsets
+        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY
+    ]
+    if missing:
+        yield "What is not known"
+        yield from (f"  {text}" for text in missing)
     blind = [_blind_spots(steps)]
     if run.has_gpu and not run.devices and devices.UNKNOWN_GPUS not in run.problems:
         blind.append("GPU time, as no process reports its GPUs")
     blind.append("padding, repeated computation and energy of tokens")
-    yield from textwrap.wrap(
-        f"Not observable: {'; '.join(blind)}.", WIDTH, initial_indent="  ", subsequent_indent="    "
-    )
+    yield from textwrap.wrap(f"Not observable: {'; '.join(blind)}.", WIDTH, subsequent_indent="  ")
 
 
 def _blind_spots(steps: Sequence[Step]) -> str:
