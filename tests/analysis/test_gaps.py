@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.analysis import summary
+from verl_otel.analysis.gpu import devices
 from verl_otel.semconv.spans import CLIENT, SERVER
 
 
@@ -118,6 +119,17 @@ def test_nodes_are_not_missing_where_nobody_names_them(story):
     stories.step(story.process(), 1, 0, 1)
     story.manifest(verl__nodes="1")
     assert find(story).missing == ()
+
+
+def test_gpus_that_no_process_reports_are_missing(story):
+    """Where a driver measures GPUs and no process has any, that is a problem; without GPUs it is none."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 1)
+    run = summary.explain([story.write()])
+    assert (run.has_gpu, run.problems) == (False, ())
+    trainer.scalar("hw.gpu.utilization", 1, 0.5)
+    run = summary.explain([story.write()])
+    assert (run.has_gpu, run.problems) == (True, (devices.UNKNOWN_GPUS,))
 
 
 def test_orphans_are_counted(story):

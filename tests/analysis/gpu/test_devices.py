@@ -109,6 +109,21 @@ def test_what_is_missing_is_said(ranks, manifest, said):
     assert said is None or said in found.problems[0]
 
 
+@pytest.mark.parametrize(
+    ("ids", "metrics", "has_gpu"),
+    [
+        ((), (), False),
+        ((), ("process.cpu.time", "verl.gpu.time", "hw.network.io"), False),
+        ((), ("hw.gpu.utilization",), True),
+        (("0",), (), True),
+    ],
+)
+def test_a_run_has_gpus_if_a_process_or_a_driver_names_one(ids, metrics, has_gpu):
+    """Neither a rank nor the account of its time makes a GPU."""
+    processes = [resource("actor-0", rank=0, **(gpus(*ids) if ids else {}))]
+    assert devices.has_gpu(processes, metrics) == has_gpu
+
+
 @pytest.mark.parametrize("name", ["node-" + "9" * 5000, "node-²", "node-٣", ""])
 def test_any_name_of_a_node_can_be_sorted(name):
     """Digits without an end, and digits that are none to `int`, are text."""
