@@ -46,3 +46,17 @@ def test_a_log_line_is_one_line(caplog):
     assert not FORBIDDEN & set(line)
     assert len(line) < 5_000
     assert line.endswith(", 7, 0.2")
+
+
+@pytest.mark.parametrize(
+    ("number", "words", "text"),
+    [
+        (1, ("step",), "1 step"),
+        (0, ("step",), "0 steps"),
+        (2_000, ("process", "processes"), "2,000 processes"),
+        (1, ("process", "processes"), "1 process"),
+    ],
+)
+def test_numbers_have_their_noun(number, words, text):
+    """One is singular, everything else plural, with separators of thousands."""
+    assert printable.counted(number, *words) == text

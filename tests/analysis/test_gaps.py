@@ -6,6 +6,7 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.analysis import summary
+from verl_otel.analysis.gpu import devices
 from verl_otel.semconv.spans import CLIENT, SERVER
 
 
@@ -38,7 +39,7 @@ def test_ranks_without_files_are_counted(story):
     worker.span("verl.worker A.update_actor", 1, 2, whole, kind=SERVER)
     assert find(story).missing == (
         "actor: only 3 of 4 ranks wrote files for 2 calls",
-        "critic: none of 8 ranks wrote files for 1 calls",
+        "critic: none of 8 ranks wrote files for 1 call",
     )
 
 
@@ -83,7 +84,17 @@ def test_llm_calls_to_the_engine_of_the_run_need_a_server(story):
     facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "mine"}
     agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **facts)
     story.manifest(verl__engine="mine")
-    assert find(story).missing == ("LLM servers: 1 of 1 calls have no server side",)
+    assert find(story).missing == ("LLM servers: 1 of 1 call has no server side",)
+
+
+def test_llm_calls_without_verl_need_no_server(story):
+    """A program of a user's own has no LLM servers of verl, whatever provider its calls name."""
+    agent = story.process("agent")
+    facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "verl"}
+    agent.span("chat m", 0, 1, state=stories.TRAJECTORY, kind=CLIENT, **facts)
+    assert find(story).missing == ()
+    story.manifest(verl__version="0.9.1")
+    assert find(story).missing == ("LLM servers: 1 of 1 call has no server side",)
 
 
 @pytest.mark.parametrize(
@@ -108,6 +119,17 @@ def test_nodes_are_not_missing_where_nobody_names_them(story):
     stories.step(story.process(), 1, 0, 1)
     story.manifest(verl__nodes="1")
     assert find(story).missing == ()
+
+
+def test_gpus_that_no_process_reports_are_missing(story):
+    """Where a driver measures GPUs and no process has any, that is a problem; without GPUs it is none."""
+    trainer = story.process()
+    stories.step(trainer, 1, 0, 1)
+    run = summary.explain([story.write()])
+    assert (run.has_gpu, run.problems) == (False, ())
+    trainer.scalar("hw.gpu.utilization", 1, 0.5)
+    run = summary.explain([story.write()])
+    assert (run.has_gpu, run.problems) == (True, (devices.UNKNOWN_GPUS,))
 
 
 def test_orphans_are_counted(story):

@@ -16,6 +16,7 @@ from tests.builders import stories
 from tests.builders.environments import inherit
 from tests.fakes import hosts as hosts_module
 from verl_otel import cli
+from verl_otel.analysis import summary
 from verl_otel.integrations import verl
 
 
@@ -111,3 +112,19 @@ def listed(runs):
         return folder
 
     return write
+
+
+@pytest.fixture
+def explained(monkeypatch, tmp_path):
+    """Let the command find this explanation, whatever it is asked for; returns what it was asked for."""
+    asked = SimpleNamespace(folders=None, steps=None)
+
+    def use(run):
+        def explain(folders, *, steps=None, progress=None):
+            asked.folders, asked.steps = folders, steps
+            return run
+
+        monkeypatch.setattr(summary, "explain", explain)
+        return asked
+
+    return use

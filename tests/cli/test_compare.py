@@ -162,6 +162,18 @@ def test_all_numbers_of_a_row_have_one_unit(call, pair):
     assert all(float(number) > 300 for number in re.findall(r"([0-9.]+) ms", lines["update_weights"]))
 
 
+def test_runs_without_gpus_have_devices(call, pair):
+    """Two runs on CPUs have no seconds of a GPU; the names of the rows stay."""
+    made = pair()
+    assert "seconds of one GPU until the next step" in call("compare", "a", "b").out
+    pair(**{name: run._replace(has_gpu=False) for name, run in made.items()})
+    out = call("compare", "a", "b").out
+    assert "gpu rows: seconds of one device (CPU) until the next step" in out
+    assert " device ms " in out
+    assert "GPU" not in out
+    assert "  gpu idle" in out
+
+
 def test_another_noise_is_said(call, pair):
     """What was assumed is said as it was given."""
     pair()

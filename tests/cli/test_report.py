@@ -26,7 +26,7 @@ def test_the_first_lines_name_the_slow_tool(call, runs):
     assert result.code == 0
     assert head == "Run r1 · bed/demo · grpo · verl 0.9.1 · finished"
     assert counts == (
-        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool calls, 4 processes, 25.00 s"
+        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool call, 4 processes, 25.00 s"
     )
     assert empty == ""
     assert verdict == (
@@ -45,16 +45,39 @@ def test_a_tool_that_held_every_trajectory_is_named_too(call, story):
 
 
 def test_phases_are_shown_with_seconds_and_share(call, runs):
-    """Each step has a row with its phases and the time in no phase, and says when its rollouts were finished."""
+    """Each step has a row with its phases and the time in no phase."""
     out = call("report", stories.training(runs / "r1").write()).out
-    head, first, second, *rollouts = block(out, "Steps: seconds and share")
+    head, first, second, *_ = block(out, "Steps: seconds and share")
     assert head.split() == ["step", "total", "gen", "update_actor", "no", "phase"]
     assert first.split() == ["1", "10.00", "3.00", "30%", "5.00", "50%", "2.00", "20%"]
     assert second.split() == ["2", "15.00", "10.00", "67%", "4.00", "27%", "1.00", "7%"]
-    assert rollouts == [
-        "  step 1: rollouts were finished 2.00 s into gen, then 1.00 s until the trainer noticed",
-        "  step 2: rollouts were finished 9.00 s into gen, then 1.00 s until the trainer noticed",
-    ]
+
+
+@pytest.mark.parametrize(
+    ("noticed", "lines"),
+    [
+        ((2.1, 2.1), []),
+        ((2.1, 4.5), ["  step 2: rollouts ended 2.00 s into gen, the trainer noticed it 2.50 s later"]),
+        (
+            (4.0, 3.5, 4.5, 5.0),
+            [
+                "  step 1: rollouts ended 2.00 s into gen, the trainer noticed it 2.00 s later",
+                "  step 3: rollouts ended 2.00 s into gen, the trainer noticed it 2.50 s later",
+                "  step 4: rollouts ended 2.00 s into gen, the trainer noticed it 3.00 s later",
+                "  and 1 more step in which the trainer noticed the end of the rollouts late",
+            ],
+        ),
+    ],
+)
+def test_a_late_notice_of_the_trainer_is_reported(call, story, noticed, lines):
+    """Only steps in which the trainer noticed the end of its rollouts late have a line; of many the worst three."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    for index, seconds_of_gen in enumerate(noticed):
+        begin = 10 * index
+        members = [stories.trajectory(agent, begin, begin + 2, index=n, step=index + 1) for n in range(2)]
+        stories.step(trainer, index + 1, begin, begin + 10, [("gen", begin, begin + seconds_of_gen)], members)
+    shown = block(call("report", story.write()).out, "Steps: seconds and share")
+    assert shown[1 + len(noticed) :] == lines
 
 
 def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, story):
@@ -151,6 +174,30 @@ def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, story):
     assert line.endswith("Without that the step would have been 1 m 10 s shorter.")
 
 
+def test_slow_steps_without_a_cause_are_named(call, story):
+    """A step much longer than the others without a verdict has a line; start-up has none."""
+    trainer, agent, at = story.process(), story.process("agent_loop"), 0
+    for number, length in enumerate((30, 2, 2, 2, 7, 2, 2), 1):
+        members = [stories.trajectory(agent, at, at + length, uid=f"u{n}", index=n, step=number) for n in range(3)]
+        stories.step(trainer, number, at, at + length, [("gen", at, at + length)], members)
+        at += length
+    lines = call("report", story.write()).out.splitlines()
+    assert lines[3] == "Slow, and no single cause was found: step 5 (7.00 s)."
+    assert not [line for line in lines[3:6] if "step 1 " in line]
+
+
+def test_a_program_without_verl_misses_no_parts_of_verl(call, story):
+    """A loop of a user's own on a CPU has no GPUs and no servers of verl that could be missing."""
+    own = story.process("agent")
+    root = stories.trajectory(own, 0, 2)
+    facts = {"gen_ai__operation__name": "chat", "gen_ai__provider__name": "verl"}
+    own.span("chat m", 0, 1, root, kind=3, **facts)
+    stories.step(own, 1, 0, 3)
+    out = call("report", story.write()).out
+    assert "What is missing" not in out
+    assert "1 step, 0 validations, 1 trajectory (0 trained on), 1 LLM call, 0 tool calls, 1 process, 3.00 s" in out
+
+
 def test_the_slowest_trajectories_with_their_time(call, runs):
     """Trajectories are listed by their length with LLM, tools, reward, wait; as many as are asked for."""
     folder = stories.training(runs / "r1").write()
@@ -235,7 +282,7 @@ def test_what_is_missing_is_said(call, runs):
     missing = block(call("report", folder).out, "What is missing")
     assert missing[0] == "  nodes: files of 1 of 2; give the folders of the others, too"
     assert "ends in the middle of a line" in missing[1]
-    assert missing[2].startswith("  1 spans have a parent in no file")
+    assert missing[2].startswith("  1 span has a parent in no file")
 
 
 @pytest.mark.parametrize(("state", "word"), [(1, "no end seen"), (2, "finished"), (3, "FAILED")])

@@ -42,3 +42,17 @@ def show_lines(text: object, limit: int = 20_000, longest: int = LONGEST) -> str
     """
     value = str(text)
     return "\n".join(show(line, longest) for line in value[:limit].split("\n"))
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun in singular or plural.
+
+    Args:
+        number: How many.
+        noun: The singular.
+        plural: The plural; empty: the singular with an ``s``.
+
+    Example:
+        counted(1, "process", "processes") == "1 process"; counted(2_000, "step") == "2,000 steps"
+    """
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -382,3 +382,5 @@ class Explanation(NamedTuple):
     """Host, seconds by which its clock is ahead of the trainer's, and the uncertainty of that in seconds."""
     unused: dict[str, int] = {}
     """Response tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""
+    has_gpu: bool = True
+    """False: no process and no metric of the run names a GPU; its devices are the ranks, on CPUs."""

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.aggregator import Aggregator
+from verl_otel.analysis.gpu import devices as gpu_devices
 from verl_otel.analysis.io import completeness, events, process_pool, run_files, slices
 from verl_otel.analysis.io.packing import unpack
 from verl_otel.analysis.io.run_files import Extent, Writers
@@ -172,6 +173,7 @@ def _describe(
     steps, unused = aggregator.settled_steps()
     run_events = events.read(folders, aggregator.problems)
     start_ns, end_ns = _bounds(aggregator, series, run_events)
+    has_gpu = _check_gpus(aggregator, processes, series)
     gaps = completeness.find(aggregator.tally, processes, aggregator.opened, manifest)
     return Explanation(
         run_id=str(run_id),
@@ -191,7 +193,17 @@ def _describe(
         problems=tuple(aggregator.problems),
         offsets=tuple((host, clock.largest, clock.uncertainty) for host, clock in sorted(host_clocks.items())),
         unused=unused,
+        has_gpu=has_gpu,
     )
+
+
+def _check_gpus(aggregator: Aggregator, processes: Iterable[Process], series: Iterable[Series]) -> bool:
+    """Return whether the run has GPUs; adds a problem if it has some and nothing is known of their use."""
+    resources = [process.resource for process in processes]
+    has_gpu = gpu_devices.has_gpu(resources, (scalar.name for scalar in series))
+    if has_gpu and not aggregator.devices() and gpu_devices.UNKNOWN_GPUS not in aggregator.problems:
+        aggregator.problems.append(gpu_devices.UNKNOWN_GPUS)
+    return has_gpu
 
 
 def _bounds(aggregator: Aggregator, series: Iterable[Series], run_events: Iterable[Event]) -> tuple[int, int]:

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator
 from typing import Final
 
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.semconv import attributes as attr
@@ -50,9 +50,11 @@ def headline(run: Explanation) -> Iterator[str]:
     yield show(" · ".join(part for part in (experiment, how, version) if part))
     count = run.counts
     yield (
-        f"{len(run.steps):,} steps, {len(run.validations):,} validations, {count.trajectories:,} trajectories "
-        f"({count.trained:,} trained on), {count.llm_calls:,} LLM calls, {count.tool_calls:,} tool calls, "
-        f"{count.processes:,} processes" + (f", {seconds((run.end_ns - run.start_ns) / 1e9)}" if run.start_ns else "")
+        f"{counted(len(run.steps), 'step')}, {counted(len(run.validations), 'validation')}, "
+        f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on), "
+        f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
+        f"{counted(count.processes, 'process', 'processes')}"
+        + (f", {seconds((run.end_ns - run.start_ns) / 1e9)}" if run.start_ns else "")
     )
 
 
@@ -67,8 +69,17 @@ def failed(run: Explanation) -> str:
     return show(f"FAILED: {', '.join(texts + more)}", SENTENCE) if steps else ""
 
 
+def orphans(run: Explanation) -> str:
+    """Return the message about spans without a parent; empty if there are none."""
+    count = run.completeness.orphans
+    if not count:
+        return ""
+    verb = "has" if count == 1 else "have"
+    return f"{counted(count, 'span')} {verb} a parent in no file: a process was killed in its last second, or its files are missing"
+
+
 def dead(unfinished: UnfinishedProcess) -> str:
     """Return the message about a dead process with open spans."""
     held = [work for work in unfinished.work if work.span.name == TRAJECTORY]
-    doing = f"{len(held)} open trajectories" if held else unfinished.work[-1].span.name
+    doing = counted(len(held), "open trajectory", "open trajectories") if held else unfinished.work[-1].span.name
     return f"{unfinished.process.label} stopped writing {seconds(unfinished.silent)} before the others, with {doing}."

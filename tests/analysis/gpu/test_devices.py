@@ -94,7 +94,8 @@ def test_other_processes_are_no_devices():
 @pytest.mark.parametrize(
     ("ranks", "manifest", "said"),
     [
-        (0, {}, "no process says"),
+        (0, {}, None),
+        (0, {"verl.gpus": "2"}, "no process reports"),
         (1, {"verl.gpus": "2", "verl.nodes": "2"}, "1 of the trainer's 4"),
         (2, {"verl.gpus": 2, "verl.nodes": 1}, None),
         (2, {"verl.gpus": "1", "verl.nodes": "1"}, "every rank counts as one"),
@@ -106,6 +107,21 @@ def test_what_is_missing_is_said(ranks, manifest, said):
     found = devices.find([resource(f"actor-{rank}", rank=rank) for rank in range(ranks)], manifest)
     assert len(found.problems) == (said is not None)
     assert said is None or said in found.problems[0]
+
+
+@pytest.mark.parametrize(
+    ("ids", "metrics", "has_gpu"),
+    [
+        ((), (), False),
+        ((), ("process.cpu.time", "verl.gpu.time", "hw.network.io"), False),
+        ((), ("hw.gpu.utilization",), True),
+        (("0",), (), True),
+    ],
+)
+def test_a_run_has_gpus_if_a_process_or_a_driver_names_one(ids, metrics, has_gpu):
+    """Neither a rank nor the account of its time makes a GPU."""
+    processes = [resource("actor-0", rank=0, **(gpus(*ids) if ids else {}))]
+    assert devices.has_gpu(processes, metrics) == has_gpu
 
 
 @pytest.mark.parametrize("name", ["node-" + "9" * 5000, "node-²", "node-٣", ""])

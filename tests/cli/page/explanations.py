@@ -246,6 +246,20 @@ def make(
     return run._replace(**changes)
 
 
+def with_start_up(run, more):
+    """The same run whose first step began ``more`` seconds earlier and spent them in the phase ``submit``."""
+    first, *others = run.steps
+    phases = (first.phases[0]._replace(key="submit", seconds=more), *first.phases)
+    first = first._replace(start_ns=first.start_ns - nanos(more), phases=phases)
+    return run._replace(steps=(first, *others), start_ns=run.start_ns - nanos(more))
+
+
+def with_slow_step(run, number, more):
+    """The same run with a step that took ``more`` seconds longer, without a verdict."""
+    steps = [step._replace(end_ns=step.end_ns + nanos(more)) if step.number == number else step for step in run.steps]
+    return run._replace(steps=tuple(steps))
+
+
 def lines(steps, count, dice):
     """Scalars over the steps: rewards that grow, losses that fall, and more."""
     times = tuple(step.end_ns for step in steps)

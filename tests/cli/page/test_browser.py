@@ -76,6 +76,62 @@ def test_every_chart_is_drawn_and_nothing_is_wider_than_the_window(show, wait_fo
         assert wait_for(lambda chart=chart: chart.evaluate(INKED) > 3)
 
 
+HEIGHT = """([plot, column, steps, share]) => {
+    const canvas = plot.querySelector("canvas"), ratio = window.devicePixelRatio || 1;
+    const [left, right, top, bottom] = [52, plot.clientWidth - 4, 20, canvas.height / ratio - 20];
+    const at = [left + ((column + 0.5) * (right - left)) / steps, bottom - share * (bottom - top)];
+    const copy = document.createElement("canvas");
+    copy.width = canvas.width;
+    copy.height = canvas.height;
+    const pen = copy.getContext("2d", { willReadFrequently: true });
+    pen.drawImage(canvas, 0, 0);
+    return pen.getImageData(...at.map(value => Math.round(value * ratio)), 1, 1).data[3];
+}"""
+"""Whether the column of a step reaches a share of the height of the chart: the opacity of the pixel there."""
+
+
+def test_start_up_does_not_flatten_the_other_steps(show, wait_for):
+    """A first step of 4 minutes is drawn broken with its value in words; the slow step stays high, unless full height is asked for."""
+    opened = show(explanations.with_start_up(explanations.make(12, gpus=1), 200.0)).page
+    assert re.search(
+        r"Drawn broken, so that the others can be compared: step 1 \(3 m \d\d s, with start-up\)\.",
+        opened.inner_text("#steps"),
+    )
+    plot = opened.locator("#steps .plot").element_handle()
+    assert wait_for(lambda: opened.evaluate(HEIGHT, [plot, 0, 12, 0.6]) and opened.evaluate(HEIGHT, [plot, 6, 12, 0.6]))
+    assert not opened.evaluate(HEIGHT, [plot, 5, 12, 0.6])
+    opened.locator("#steps").get_by_label("full height").check()
+    assert wait_for(lambda: not opened.evaluate(HEIGHT, [plot, 6, 12, 0.6]))
+    assert "Drawn broken" not in opened.inner_text("#steps")
+    for kind in ("critical path", "GPU time"):
+        opened.locator("#steps").get_by_label("full height").uncheck()
+        opened.locator("#steps").get_by_label(kind).check()
+    even = show(explanations.make(12, gpus=1)).page
+    assert "Drawn broken" not in even.inner_text("#steps")
+    assert even.locator("#steps").get_by_label("full height").count() == 0
+
+
+def test_a_slow_step_without_a_cause_is_reached_by_key(show):
+    """The key for the next delayed step stops at it, and it is described as such."""
+    opened = show(explanations.with_slow_step(explanations.make(12, gpus=1), 5, 40.0), address="#step=1").page
+    opened.focus("#steps .plot")
+    opened.keyboard.press("v")
+    opened.locator("#step-title", has_text="Step 5: ").wait_for()
+    assert ", slow without a known cause." in opened.locator("#steps .plot").get_attribute("aria-valuetext")
+
+
+def test_a_run_on_a_cpu_is_not_about_gpus(show):
+    """One device is in the singular, has no lane for all devices, and is not called a GPU."""
+    run = explanations.make(4, gpus=1, scalars=0, has_gpu=False)
+    opened = show(run).page
+    assert re.search(r"of .* device time \(CPU\)", opened.inner_text("#gpu .big"))
+    assert "device ms a token" in opened.inner_text("#cost") or "device s a token" in opened.inner_text("#cost")
+    for place in ("#steps", "#step", "#gpu", "#cost"):
+        assert "GPU" not in opened.inner_text(place), place
+    assert "all 1" not in opened.inner_text("body")
+    assert opened.locator("#gpu .plot").get_attribute("aria-label") == "Device time (CPU) by cause"
+
+
 def test_the_page_cannot_ask_anybody_for_anything(browser, tmp_path, listener):
     """Even code that somebody brought into the page reaches no server: the policy forbids it. Nor does a script that is put in run."""
     address, asked = listener

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.page import explanations
-from verl_otel.analysis.model import CAUSES, Cost, DeviceTime, Series
+from verl_otel.analysis.model import CAUSES, Cost, DeviceTime, Series, Verdict
 from verl_otel.cli.explain import render_json, render_text
-from verl_otel.cli.page import data, detail, lists
+from verl_otel.cli.page import data, detail, downsampling, lists
 
 
 def test_the_columns_of_a_step_sum_up_to_it():
@@ -59,6 +59,39 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     assert dict(page["wasted"]) == explained["wasted_tokens"]
     assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6
     assert "800 of 5,000 tokens (16%) trained on without a gradient" in render_text.render(run)
+
+
+def test_the_page_and_explain_give_the_same_saving_of_a_step():
+    """Two verdicts on different phases add up in both."""
+    run = explanations.make(8, gpus=1)
+    (verdict,) = run.steps[6].verdicts
+    other = Verdict(7, verdict.step_seconds, "phase", "update_actor", "worker", "update_actor", 2.0, 2.0)
+    steps = list(run.steps)
+    steps[6] = steps[6]._replace(verdicts=(verdict, other))
+    run = run._replace(steps=tuple(steps))
+    columns = data.build(run)["steps"]
+    assert columns["saved"][6] / columns["unit"] == pytest.approx(verdict.saved + 2.0)
+    assert f"{verdict.saved + 2.0:.2f} s longer than necessary" in render_text.render(run)
+    assert "1 of 8 steps took longer than necessary, by" in render_text.render(run)
+
+
+def test_verdicts_of_all_steps_are_counted_where_only_some_are_shown(monkeypatch):
+    """The sums by cause and the number of verdicts are those of the run, as in explain."""
+    run = explanations.make(40, gpus=1, members=2, scalars=0, slow=range(3, 40, 2))
+    whole = data.build(run)["verdicts"]
+    rows = downsampling.rows
+    monkeypatch.setattr(downsampling, "rows", lambda steps: rows(steps, 10))
+    found = data.build(run)["verdicts"]
+    assert len(found["rows"]) < len(whole["rows"]) == 19
+    assert (found["count"], found["causes"]) == (whole["count"], whole["causes"])
+
+
+def test_start_up_and_slow_steps_are_marked():
+    """The page knows which steps contain start-up and which are slow without a verdict."""
+    run = explanations.with_slow_step(explanations.with_start_up(explanations.make(12, gpus=1), 200.0), 5, 40.0)
+    columns = data.build(run)["steps"]
+    assert (columns["start_up"], columns["unexplained"]) == ([0], [4])
+    assert data.build(explanations.make(12, gpus=1))["steps"]["start_up"] == []
 
 
 def test_the_path_of_a_step_has_no_gap_in_the_page():

@@ -13,6 +13,7 @@ from tests.builders import stories
 from tests.cli.page import explanations
 from verl_otel._internal import printable
 from verl_otel.cli import page
+from verl_otel.cli.formatting import seconds
 from verl_otel.cli.page import document
 from verl_otel.cli.report import headlines
 from verl_otel.errors import VerlOtelError
@@ -62,6 +63,34 @@ def test_what_held_the_run_stands_in_the_page_itself():
     assert '<a href="#step=7">' in body
     assert "17 spans have a parent in no file" in text
     assert "The clock of node-2 was found to be +0.310 s ahead" in text
+
+
+def test_sections_without_content_are_left_out():
+    """Events and what is missing have a section and a link only where there is any."""
+    whole = explanations.make(3, gpus=1, scalars=0)._replace(validations=())
+    for run, is_there in ((whole, False), (explanations.troubled(whole), True)):
+        text = page.render(run)
+        for key in ("events", "missing"):
+            assert (f'<section id="{key}"' in text) == is_there
+            assert (f'<a href="#{key}">' in text) == is_there
+
+
+def test_a_run_without_gpus_has_device_time():
+    """Nothing that the page says without scripts calls a CPU a GPU."""
+    run = explanations.make(3, gpus=1, scalars=0)
+    assert '<h2 id="gpu-title">GPU time</h2>' in page.render(run)
+    text = page.render(run._replace(has_gpu=False)).partition('<script type="application/json"')[0]
+    assert '<h2 id="gpu-title">Device time (CPU)</h2>' in text
+    assert '<a href="#gpu">Device time (CPU)</a>' in text
+    assert "GPU" not in text
+
+
+def test_slow_steps_without_a_cause_are_among_the_first_lines():
+    """A step without a verdict that took far longer than the others is named, with a link to it."""
+    run = explanations.with_slow_step(explanations.make(12, gpus=1), 5, 40.0)
+    body = page.render(run).partition("<main>")[2].partition('<section id="steps"')[0]
+    assert f"Slow, and no single cause was found: step 5 ({seconds(run.steps[4].seconds)})." in body
+    assert '<a href="#step=5">' in body
 
 
 def test_a_name_that_looks_like_a_place_is_only_a_name():

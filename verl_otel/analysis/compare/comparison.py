@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.compare import significance
 from verl_otel.analysis.model import CAUSES, STATES, Explanation, Step
 from verl_otel.semconv import attributes as attr
@@ -88,6 +89,8 @@ class Comparison(NamedTuple):
     """Assumed relative standard deviation of a run's level among equivalent runs."""
     untested: tuple[str, ...] = ()
     """Requested rows that one of the runs has, but in too few steps to test."""
+    has_gpu: bool = True
+    """False: neither run has a GPU; their devices are the ranks, on CPUs."""
 
 
 Values = dict[str, tuple[str, list[float]]]
@@ -115,8 +118,9 @@ def compare(
     counts = (len(usable[0]), len(usable[1]))
     first, second = (steps[: min(counts)] for steps in usable)
     notes = tuple(_note(a, b, first, second, skip))
+    has_gpu = a.has_gpu or b.has_gpu
     if min(counts) < significance.FEWEST:
-        return Comparison(a.run_id, b.run_id, counts, skip, False, (), (), notes, noise)
+        return Comparison(a.run_id, b.run_id, counts, skip, False, (), (), notes, noise, has_gpu=has_gpu)
     values = [_measure(steps, run.steps) for steps, run in ((first, a), (second, b))]
     wanted = set(asked)
     rows = _test(values[0], values[1], wanted, noise)
@@ -127,7 +131,9 @@ def compare(
         if any(max(run_values[name][1], default=0) > 0 for run_values in values if name in run_values)
     }
     parts = _explain(first, second)
-    return Comparison(a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)))
+    return Comparison(
+        a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)), has_gpu
+    )
 
 
 def names(explanation: Explanation) -> list[str]:
@@ -272,7 +278,7 @@ def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequenc
     for name, run, steps in (("A", a, first), ("B", b, second)):
         failed = sum(step.failed for step in sorted(run.steps, key=lambda step: step.start_ns)[skip:])
         if failed:
-            yield f"{failed} failed steps of {name} are left out"
+            yield f"{counted(failed, 'failed step')} of {name} {'is' if failed == 1 else 'are'} left out"
         if len(steps) >= significance.FEWEST:
             lengths = significance.describe([step.seconds for step in steps])
             if abs(lengths.typical / lengths.median - 1) > UNLIKE:

@@ -20,6 +20,9 @@ from verl_otel.semconv import attributes as attr
 
 _SERVER: Final = "llm_server"
 _PURPOSE: Final = re.compile(r"llm_server-(reward|teacher)-")
+_METRICS: Final = "hw.gpu."
+"""Prefix of the metrics of GPUs that a driver reports."""
+UNKNOWN_GPUS: Final = "GPUs: no process reports which it uses; there is no account of their time"
 MAX_DIGITS: Final = 19
 _NUMBERS: Final = re.compile(r"(\d+)")
 
@@ -92,6 +95,18 @@ def find(resources: Iterable[Resource], manifest: Mapping[str, Any]) -> Devices:
         instance: tuple(sorted(index[name] for name in set(device_names))) for instance, device_names in used.items()
     }
     return Devices(devices, users, _find_problems(processes, devices, manifest))
+
+
+def has_gpu(resources: Iterable[Resource], metrics: Iterable[str]) -> bool:
+    """Return whether a run has GPUs; without any, a device is a process with a rank on a CPU.
+
+    Args:
+        resources: The resources of all its processes.
+        metrics: Names of its metrics.
+    """
+    return any(resource.attributes.get(attr.GPU_IDS) for resource in resources) or any(
+        name.startswith(_METRICS) for name in metrics
+    )
 
 
 def _read(resource: Resource) -> _Process:
@@ -170,7 +185,8 @@ def _find_problems(
     problems = []
     trained_on = sum(device.trains for device in devices)
     if not devices:
-        problems.append("GPUs: no process says which it uses; there is no account of their time")
+        if expected:
+            problems.append(UNKNOWN_GPUS)
     elif trained_on < expected:
         problems.append(f"GPUs: {trained_on} of the trainer's {expected} are known; the others are in no account")
     elif trained_on > expected > 0 and not any(process.ids for process in processes):

@@ -8,6 +8,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Completeness, OpenSpan, Process, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node, Trace
@@ -17,6 +18,7 @@ from verl_otel.semconv.spans import CLIENT
 
 SILENT_SECONDS: Final = 5.0
 """A process with open work rewrites its open-span file every second; one that is silent for longer while others write is dead."""
+_LLM_SERVER: Final = "llm_server"
 OPERATIONS: Final = ("chat", "text_completion")
 """Operation names of LLM calls."""
 
@@ -100,19 +102,28 @@ def _find_unfinished(processes: Sequence[Process], opened: Iterable[OpenSpan]) -
 
 
 def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, Any]) -> list[str]:
+    processes = list(processes)
     texts = [
-        f"{group}: none of {expected} ranks wrote files for {count} calls"
-        if not answered
-        else f"{group}: only {answered} of {expected} ranks wrote files for {count} calls"
+        f"{group}: {f'only {answered}' if answered else 'none'} of {counted(expected, 'rank')} wrote files for {counted(count, 'call')}"
         for (group, answered, expected), count in tally.ranks.items()
     ]
-    if tally.calls_without_server:
-        texts.append(f"LLM servers: {tally.calls_without_server} of {tally.calls} calls have no server side")
+    if tally.calls_without_server and _is_verl(processes, manifest):
+        verb = "has" if tally.calls_without_server == 1 else "have"
+        texts.append(
+            f"LLM servers: {tally.calls_without_server} of {counted(tally.calls, 'call')} {verb} no server side"
+        )
     nodes = {process.resource.text(attr.RAY_NODE) for process in processes} - {""}
     expected_nodes = _int(manifest.get("verl.nodes"))
     if 0 < len(nodes) < expected_nodes:  # none: processes outside of Ray name no node
         texts.append(f"nodes: files of {len(nodes)} of {expected_nodes}; give the folders of the others, too")
     return texts
+
+
+def _is_verl(processes: Iterable[Process], manifest: Mapping[str, Any]) -> bool:
+    """Return whether verl made the run. A program of a user's own has no LLM servers that could record their side."""
+    return bool(manifest.get(attr.VERL_VERSION) or manifest.get(attr.ENGINE)) or any(
+        process.resource.text(attr.ROLE) == _LLM_SERVER for process in processes
+    )
 
 
 def _int(value: object) -> int:

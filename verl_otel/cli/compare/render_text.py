@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.compare import significance
 from verl_otel.analysis.compare.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.compare.significance import Sample
@@ -39,7 +39,7 @@ def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], 
     """Return a comparison as text."""
     parts = ["\n".join(_head(comparison, markdown=markdown))]
     if comparison.rows:
-        parts.append(_table(comparison.rows, markdown=markdown))
+        parts.append(_table(comparison, markdown=markdown))
         parts.append(_legend(comparison))
     if comparison.notes:
         parts.append(
@@ -53,7 +53,9 @@ def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], 
 
 def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
     counts = comparison.counts
-    title = f"A {show(comparison.a)} ({counts[0]} steps) · B {show(comparison.b)} ({counts[1]} steps)"
+    title = (
+        f"A {show(comparison.a)} ({counted(counts[0], 'step')}) · B {show(comparison.b)} ({counted(counts[1], 'step')})"
+    )
     yield f"### {title}\n" if markdown else title
     if not comparison.enough:
         yield (
@@ -120,10 +122,11 @@ def _names(contribution: Contribution) -> str:
     return show(f" ({', '.join(shown)})")
 
 
-def _table(rows: Sequence[Row], *, markdown: bool) -> str:
+def _table(comparison: Comparison, *, markdown: bool) -> str:
     cells = [["", "A", "B", "change", ""]]
-    for row in rows:
+    for row in comparison.rows:
         scale, suffix = _scale(row)
+        suffix = suffix if comparison.has_gpu else suffix.replace("GPU", "device")
         samples = [_sample(sample, scale, suffix) for sample in (row.difference.a, row.difference.b)]
         cells.append([show(row.name), *samples, _change(row), _judgement(row)])
     if markdown:
@@ -164,10 +167,16 @@ def _judgement(row: Row) -> str:
 
 def _legend(comparison: Comparison) -> str:
     return (
-        f"Median (middle half) of {_count(comparison)} steps each{_after(comparison.skipped)}; gpu rows: seconds of one GPU until the next step.\n"
+        f"Median (middle half) of {_count(comparison)} steps each{_after(comparison.skipped)}; {_device_rows(comparison)}.\n"
         f"Change: of the mean without the fastest and slowest fifth. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
-        f"{len(comparison.rows)} rows."
+        f"{counted(len(comparison.rows), 'row')}."
     )
+
+
+def _device_rows(comparison: Comparison) -> str:
+    if comparison.has_gpu:
+        return "gpu rows: seconds of one GPU until the next step"
+    return "gpu rows: seconds of one device (CPU) until the next step"
 
 
 def _count(comparison: Comparison) -> str:

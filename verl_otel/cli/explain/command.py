@@ -22,6 +22,7 @@ import json
 import sys
 from pathlib import Path
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.explain import render_json, render_text
@@ -70,10 +71,13 @@ def _known(explanation: Explanation) -> str:
     numbers = sorted(step.number for step in explanation.steps if step.number is not None)
     if not numbers:
         return "none of its steps has ended"
+    if len(numbers) == 1:
+        return f"it has one step, {numbers[0]}"
     return f"it has {len(numbers):,} steps, {numbers[0]} to {numbers[-1]}"
 
 
 def _nothing(explanation: Explanation) -> str:
     if explanation.counts.trajectories:
-        return f"no step to explain, only {explanation.counts.trajectories:,} trajectories: verl-otel report shows them"
+        found = counted(explanation.counts.trajectories, "trajectory", "trajectories")
+        return f"no step to explain, only {found}: verl-otel report shows more"
     return "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import DeviceTime, Explanation, Segment, Step, Verdict
 from verl_otel.analysis.verdicts import stragglers
@@ -24,6 +25,7 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
             **run.counts._asdict(),
             "steps": len(run.steps),
             "held": sum(bool(step.verdicts) for step in run.steps),
+            "unexplained": len(step_lengths.find_unexplained(run.steps)),
         },
         "steps": [_step(step) for step in steps],
         "run": {

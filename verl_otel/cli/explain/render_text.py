@@ -9,22 +9,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Final
 
-from verl_otel._internal.printable import show
-from verl_otel.analysis.gpu import token_cost
+from verl_otel._internal.printable import counted, show
+from verl_otel.analysis import step_lengths
+from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.model import Explanation, Segment, Step
 from verl_otel.analysis.verdicts import stragglers
 from verl_otel.analysis.verdicts.step_savings import sum_savings
+from verl_otel.cli.explain import advice
 from verl_otel.cli.explain import wording as words
-from verl_otel.cli.formatting import dead, failed, headline, number, seconds
+from verl_otel.cli.formatting import dead, failed, headline, number, orphans, seconds
 
 WIDTH: Final = 120
 PATH_LINES: Final = 8
 """Number of parts of a critical path that are shown by default."""
 EVENT_LINES: Final = 5
 VERDICT_LINES: Final = 3
-LONG_FACTOR: Final = 2
-"""A step without a verdict that took this many times as long as the others is reported as unexplained."""
-SHORTEST_NS: Final = 1_000_000
+LISTED_STEPS: Final = 5
+"""Maximum number of unexplained steps that are listed; the others are counted."""
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
@@ -34,6 +35,7 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     chosen = choose(run, steps)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
+    parts.append("\n".join(_advice(run, chosen)))
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
     return "\n\n".join(part for part in parts if part)
@@ -43,18 +45,18 @@ def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
     """Return all detail of some steps."""
     parts = [_head(run), "\n".join(_events(run))]
     parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
-    parts.append("\n".join(_unknown(run, chosen)))
+    parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
     return "\n\n".join(part for part in parts if part)
 
 
 def choose(run: Explanation, count: int) -> list[Step]:
-    """Return the steps to explain: those with the largest savings first; without any verdict, the slowest step."""
+    """Return the steps to explain: those with the largest savings, then slow ones without a verdict; without either, the slowest step."""
     held = sorted((step for step in run.steps if step.verdicts), key=lambda step: -sum_savings(step))
-    if held or not run.steps or count < 1:
-        return held[:count]
-    usual = [
-        step for step in run.steps[1:] if not step.failed
-    ] or run.steps  # the first contains the start of the workers
+    slow = [*held, *step_lengths.find_unexplained(run.steps)]
+    if slow or not run.steps or count < 1:
+        return slow[:count]
+    starting = {step.trace_id for step in step_lengths.find_start_up(run.steps)}
+    usual = [step for step in run.steps[1:] if not step.failed and step.trace_id not in starting] or run.steps
     return [max(usual, key=lambda step: step.seconds)]
 
 
@@ -69,7 +71,7 @@ def _events(run: Explanation) -> Iterator[str]:
         after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
         yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
     if len(run.events) > EVENT_LINES:
-        yield f"and {len(run.events) - EVENT_LINES} more stalls and crashes"
+        yield f"and {counted(len(run.events) - EVENT_LINES, 'more stall or crash', 'more stalls and crashes')}"
     for unfinished in run.completeness.unfinished:
         if unfinished.dead:
             yield f"DEAD: {show(dead(unfinished))}"
@@ -82,28 +84,49 @@ def _events(run: Explanation) -> Iterator[str]:
 def _verdict_count(run: Explanation) -> str:
     if not run.steps:
         return "No step has ended yet, so there is none to explain."
+    return "\n".join(filter(None, [_count_slow(run), describe_start_up(run)]))
+
+
+def _count_slow(run: Explanation) -> str:
     held = [step for step in run.steps if step.verdicts]
+    unexplained = describe_unexplained(run)
+    steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
+    if not slow:
+        return f"Nothing delayed {f'any of {steps}' if len(run.steps) > 1 else 'the only step'} noticeably."
+    total, whole = sum(map(sum_savings, held)), sum(step.seconds for step in run.steps)
+    share = f"{words.share(total / max(whole, 1e-9))} of the time of all steps"
+    if not unexplained:
+        return f"{slow:,} of {steps} took longer than necessary, by {seconds(total)} in all ({share})."
+    were = "was" if slow == 1 else "were"
     if not held:
-        return f"Nothing delayed any of {len(run.steps):,} steps noticeably.{_below(start_up(run))}"
-    total = sum(map(sum_savings, held))
-    whole = sum(step.seconds for step in run.steps)
-    return (
-        f"{len(held):,} of {len(run.steps):,} steps took longer than necessary, by {seconds(total)} in all "
-        f"({words.share(total / max(whole, 1e-9))} of the time of all steps).{_below(start_up(run))}"
+        return f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
+    took = (
+        f"it took {seconds(total)} longer than necessary"
+        if len(held) == 1
+        else f"{seconds(total)} longer than necessary"
     )
+    return f"{slow:,} of {steps} {were} slow, {len(held):,} explained: {took} ({share}). Not explained: {unexplained}."
 
 
-def _below(text: str) -> str:
-    return f"\n{text}" if text else ""
+def describe_unexplained(run: Explanation) -> str:
+    """Return the slow steps without a verdict, the longest first; empty if there are none."""
+    slow = step_lengths.find_unexplained(run.steps)
+    texts = [f"step {number(step)} ({seconds(step.seconds)})" for step in slow[:LISTED_STEPS]]
+    more = [f"{len(slow) - LISTED_STEPS:,} more"] if len(slow) > LISTED_STEPS else []
+    return ", ".join([*texts, *more])
 
 
-def start_up(run: Explanation) -> str:
-    """Return the message about the first step if it was much longer than the others; else an empty text."""
-    first, others = run.steps[0], [step for step in run.steps[1:] if not step.failed]
-    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
-    if not others or top is None or first.seconds < LONG_FACTOR * median(step.seconds for step in others):
+def describe_start_up(run: Explanation) -> str:
+    """Return the message about the steps that contain start-up; empty if there are none."""
+    starting = step_lengths.find_start_up(run.steps)
+    if not starting:
         return ""
-    return f"The first, step {number(first)}, took {seconds(first.seconds)}: start-up is in it ({show(top.key)} {top.share:.0%})."
+    first, again = starting[0], len(starting) - 1
+    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
+    phase = f" ({show(top.key)} {top.share:.0%})" if top is not None else ""
+    name = "The first, step" if first is run.steps[0] else "Step"
+    more = f" So it is in {counted(again, 'later step')}." if again else ""
+    return f"{name} {number(first)}, took {seconds(first.seconds)}: start-up is in it{phase}.{more}"
 
 
 # -- one step --
@@ -126,32 +149,25 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
     yield from _block("It would have been shorter by", words.describe_savings(step.savings, step.seconds))
-    gpus = words.device_seconds(step.devices)
-    count = sum(device.gpus for device in step.devices)
-    yield from _block(
-        f"GPU time until the next step ({count} x {seconds(gpus / max(1, count))})",
-        words.describe_devices(step.devices),
-    )
+    title = words.device_title(step.devices, " until the next step", has_gpu=run.has_gpu)
+    yield from _block(title, words.describe_devices(step.devices))
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(words.describe_straggler, late))
     if step.cost is not None:
-        yield from _block(
-            "Tokens", words.describe_cost(step.cost.gpu_seconds, step.cost.trained_tokens, step.cost.wasted_tokens)
-        )
+        yield from _block("Tokens", words.describe_cost(*step.cost, has_gpu=run.has_gpu))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
 
 
 def _title(run: Explanation, step: Step) -> str:
-    whole = [other for other in run.steps if not other.failed]  # the duration of a failed step is not comparable
-    others = [other.seconds for other in whole if other is not step and other is not run.steps[0]] or [
-        other.seconds for other in whole if other is not step
-    ]
-    usual = f" (others: median {seconds(median(others))})" if others else ""
+    others = step_lengths.find_comparable(run.steps, step)
+    usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
+    if len(others) == 1:
+        usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
     name = f"Step {number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
         return f"{name}, {seconds(sum_savings(step))} longer than necessary{usual}."
-    is_long = others and step.seconds > LONG_FACTOR * median(others)
+    is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
     return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
 
 
@@ -174,32 +190,41 @@ def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     total = max(1, sum(sums.values()))
     rows = sorted(sums.items(), key=lambda pair: -pair[1])
     limit = len(rows) if whole else PATH_LINES
-    kept = [row for row in rows[:limit] if whole or row[1] / total >= 2 * words.SMALL_SHARE]
+    kept = [row for row in rows[:limit] if row[1] / total >= words.SMALLEST_ROW]
     for text, nanoseconds in kept:
         yield f"{nanoseconds / total:4.0%} {seconds(nanoseconds / 1e9):>9}  {text}"
     rest = sum(nanoseconds for _, nanoseconds in rows[len(kept) :])
-    if rest:
-        yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {len(rows) - len(kept)} smaller ones"
+    if rest / total >= words.SMALLEST_ROW:
+        smaller = counted(len(rows) - len(kept), "smaller one")
+        yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
 
 
 def _path_in_order(run: Explanation, step: Step) -> Iterator[str]:
-    """Yield a critical path in the order of time; adjacent parts with equal text are merged."""
+    """Yield a critical path in the order of time: adjacent parts with equal text are merged, and so are adjacent short ones."""
     labels = _labels(run, step)
-    joined: list[tuple[int, int, str]] = []
-    for segment in step.path:
-        text = _segment(segment, labels, turns=True)
-        if joined and joined[-1][2] == text:
-            joined[-1] = (joined[-1][0], segment.end_ns, text)
+    named = [(part.start_ns, part.end_ns, 1, _segment(part, labels, turns=True)) for part in step.path]
+    shortest = words.SMALLEST_ROW * (step.end_ns - step.start_ns)
+    short = [(begin, end, parts, text if end - begin >= shortest else "") for begin, end, parts, text in _merge(named)]
+    left_out = 0
+    for begin, end, parts, text in _merge(short):
+        if end - begin < shortest:
+            left_out += parts
+            continue
+        at = f"+{(begin - step.start_ns) / 1e9:9.3f} s {seconds((end - begin) / 1e9):>9}"
+        yield f"{at}  {text or counted(parts, 'short part')}"
+    if left_out:
+        yield f"{counted(left_out, 'part')} below 1% of the step {'is' if left_out == 1 else 'are'} left out here (--json has all)"
+
+
+def _merge(parts: Iterable[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
+    """Return adjacent parts with equal text as one: start, end, number of merged parts, text."""
+    merged: list[tuple[int, int, int, str]] = []
+    for begin, end, count, text in parts:
+        if merged and merged[-1][3] == text:
+            merged[-1] = (merged[-1][0], end, merged[-1][2] + count, text)
         else:
-            joined.append((segment.start_ns, segment.end_ns, text))
-    short = 0
-    for begin, end, text in joined:
-        if end - begin < SHORTEST_NS:
-            short += 1
-        else:
-            yield f"+{(begin - step.start_ns) / 1e9:9.3f} s {seconds((end - begin) / 1e9):>9}  {text}"
-    if short:
-        yield f"{short} parts below a millisecond are left out here (--json has them)"
+            merged.append((begin, end, count, text))
+    return merged
 
 
 def _labels(run: Explanation, step: Step) -> dict[int, str]:
@@ -227,42 +252,56 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 
 
 def _whole_run(run: Explanation) -> Iterator[str]:
-    gpus = words.device_seconds(run.devices)
-    count = len(run.devices)
-    yield from _block(f"GPU time ({count} x {seconds(gpus / max(1, count))})", words.describe_devices(run.devices))
+    title = words.device_title(run.devices, has_gpu=run.has_gpu)
+    yield from _block(title, words.describe_devices(run.devices))
     price = token_cost.sum_costs(run.steps, run.unused)
     if price is not None:
-        yield from _block("Tokens", words.describe_cost(price.gpu_seconds, price.trained_tokens, price.wasted_tokens))
+        lines = words.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
+        yield from _block("Tokens", lines)
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(words.describe_persistence, late[:VERDICT_LINES]))
 
 
+def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+    """Yield what can be done about the causes in some steps, each kind of cause once."""
+    unexplained = [step for step in steps if any(other is step for other in step_lengths.find_unexplained(run.steps))]
+    keys = advice.find_keys(steps, unexplained)
+    if keys:
+        yield f"What to do (table in {advice.PAGE})"
+    for key in keys:
+        yield textwrap.fill(
+            f"{key}: {advice.ADVICE[key]}",
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+
+
 def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
-    """Yield what is missing and what is not observable."""
-    yield "What is not known"
-    for text in (*run.completeness.missing, *run.problems):
-        yield f"  {show(text)}"
-    orphans = run.completeness.orphans
-    if orphans:
-        yield f"  {orphans} spans have a parent in no file: a process was killed in its last second, or its files are missing"
-    for host, ahead, doubt in run.offsets:
-        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY:
-            yield f"  the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
-    yield f"  late ranks: {_blind_spots(steps)}"
-    if not run.devices:
-        yield "  GPU time: not observable, no process says which GPUs it has"
-    yield "  tokens: padding and what was computed twice are not observable, nor is energy"
+    """Yield what is missing, and in one sentence what is not observable."""
+    missing = [*map(show, (*run.completeness.missing, *run.problems)), *filter(None, [orphans(run)])]
+    missing += [
+        f"the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
+        for host, ahead, doubt in run.offsets
+        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY
+    ]
+    if missing:
+        yield "What is not known"
+        yield from (f"  {text}" for text in missing)
+    blind = [_blind_spots(steps)]
+    if run.has_gpu and not run.devices and devices.UNKNOWN_GPUS not in run.problems:
+        blind.append("GPU time, as no process reports its GPUs")
+    blind.append("padding, repeated computation and energy of tokens")
+    yield from textwrap.wrap(f"Not observable: {'; '.join(blind)}.", WIDTH, subsequent_indent="  ")
 
 
 def _blind_spots(steps: Sequence[Step]) -> str:
-    """Return what is not observable about ranks in any of the steps."""
+    """Return what is not observable about late ranks in any of the steps."""
     never = [
         evidence for evidence in stragglers.EVIDENCE if steps and all(evidence in step.blind_spots for step in steps)
     ]
     if not steps or len(never) == len(stragglers.EVIDENCE):
-        return "not observable, no call reached more than one rank"
-    names = ", ".join(
-        {"arrival": "arrival", "data": "preparation", "tokens": "tokens", "cpu": "CPU time"}[evidence]
-        for evidence in never
-    )
-    return f"{', '.join([names, 'GPU clocks and power'] if names else ['GPU clocks and power'])} are not observable"
+        return "late ranks, as no call reached more than one rank"
+    names = {"arrival": "arrival", "data": "preparation", "tokens": "tokens", "cpu": "CPU time"}
+    return f"late ranks by {', '.join([*(names[evidence] for evidence in never), 'GPU clocks and power'])}"

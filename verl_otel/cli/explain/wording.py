@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
 from verl_otel.analysis.verdicts.stragglers import Persistence
@@ -50,6 +50,8 @@ WASTE: Final = {
 _NAMED: Final = {"tool", "worker", "phase", "call"}
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
+SMALLEST_ROW: Final = 0.01
+"""Rows of less than this share of a step are left out."""
 
 
 def doing(kind: str, name: str) -> str:
@@ -108,7 +110,7 @@ def describe_straggler(straggler: Straggler) -> str:
 def describe_persistence(persistence: Persistence) -> str:
     """Return the text about a rank that was late in several steps."""
     return show(
-        f"rank {persistence.rank} ({persistence.instance}) was late in {persistence.late} of the last {persistence.steps} steps, by {seconds(persistence.seconds)} in all; "
+        f"rank {persistence.rank} ({persistence.instance}) was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, by {seconds(persistence.seconds)} in all; "
         f"mostly {EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
     )
 
@@ -120,7 +122,7 @@ def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator
     for saving in sorted(savings, key=lambda saving: -saving.seconds):
         is_share = saving.what.endswith("%")
         same = (saving.trajectories, saving.seconds) if is_share or saving.what == "slowest" else None
-        if saving.seconds < 2 * SMALL_SHARE * step_seconds or same in described:
+        if saving.seconds < SMALLEST_ROW * step_seconds or same in described:
             continue
         if same:
             described.add(same)
@@ -133,8 +135,26 @@ def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator
         yield f"{seconds(saving.seconds)} {what}"
 
 
+def device_time(*, has_gpu: bool) -> str:
+    """Return what the time of the devices of a run is called; without GPUs its ranks on CPUs are the devices."""
+    return "GPU time" if has_gpu else "device time (CPU)"
+
+
+def device_title(devices: Sequence[DeviceTime], when: str = "", *, has_gpu: bool) -> str:
+    """Return the title of an account of device time: how many devices, and how long each of them was observed.
+
+    Args:
+        devices: The time of each device.
+        when: The interval; empty: the whole run.
+        has_gpu: False: the devices are ranks on CPUs.
+    """
+    count = sum(device.gpus for device in devices)
+    size = f"{count} x {seconds(device_seconds(devices) / max(1, count))}"
+    return f"GPU time{when} ({size})" if has_gpu else f"Device time{when} (CPU, {size})"
+
+
 def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
-    """Yield GPU time: one line per state, with its causes."""
+    """Yield GPU time: one line per state, with its causes. Idle and overhead of less than 1 % have no line."""
     sums: dict[str, int] = {}
     for device in devices:
         for cause, nanoseconds in device.nanoseconds.items():
@@ -145,6 +165,8 @@ def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:
     for state in STATES:
         causes = {cause: count for cause, count in sums.items() if CAUSES.get(cause) == state}
         share = sum(causes.values()) / total
+        if share < SMALLEST_ROW and state != "productive":
+            continue
         large = [pair for pair in sorted(causes.items(), key=lambda pair: -pair[1]) if pair[1] / total >= SMALL_SHARE]
         detail = ", ".join(f"{cause.replace('_', ' ')} {count / total:.0%}" for cause, count in large)
         yield f"{state:<10} {share:4.0%}  {detail}".rstrip()
@@ -155,17 +177,32 @@ def device_seconds(devices: Iterable[DeviceTime]) -> float:
     return sum(device.gpus * sum(device.nanoseconds.values()) for device in devices) / 1e9
 
 
-def describe_cost(gpu_seconds: float, trained: int, wasted: Mapping[str, int]) -> Iterator[str]:
-    """Yield the cost per token and the wasted tokens."""
+def describe_cost(
+    gpu_seconds: float, trained: int, wasted: Mapping[str, int], *, has_gpu: bool = True, when: str = ""
+) -> Iterator[str]:
+    """Yield the cost per token and the wasted tokens.
+
+    Args:
+        gpu_seconds: Seconds of all devices.
+        trained: Tokens that reached the optimizer.
+        wasted: Wasted tokens by reason.
+        has_gpu: False: the devices are ranks on CPUs.
+        when: The interval, if it is not clear from the context.
+    """
     if gpu_seconds and trained:
         price = gpu_seconds / trained
-        text = f"{figure(price * 1000)} GPU ms" if price < 1 else f"{figure(price)} GPU s"
-        yield f"{seconds(gpu_seconds)} of GPU time for {trained:,} tokens that were trained on: {text} a token"
+        unit = "GPU" if has_gpu else "device"
+        text = f"{figure(price * 1000)} {unit} ms" if price < 1 else f"{figure(price)} {unit} s"
+        tokens_trained = f"{counted(trained, 'token')} that {'was' if trained == 1 else 'were'} trained on"
+        yield f"{seconds(gpu_seconds)} of {device_time(has_gpu=has_gpu)}{when} for {tokens_trained}: {text} a token"
     elif trained:
-        yield f"{trained:,} tokens were trained on; GPU time is not known"
+        were = "was" if trained == 1 else "were"
+        yield f"{counted(trained, 'token')} {were} trained on; {device_time(has_gpu=has_gpu)} is not known"
     generated = token_cost.count_generated(trained, wasted)
     for reason, tokens in sorted(wasted.items(), key=lambda pair: -pair[1]):
-        yield f"{tokens:,} of {generated:,} tokens ({tokens / max(1, generated):.0%}) {WASTE.get(reason, reason)}"
+        if tokens:
+            part = f"{tokens:,} of {counted(generated, 'token')}"
+            yield f"{part} ({tokens / max(1, generated):.0%}) {WASTE.get(reason, reason)}"
 
 
 def figure(value: float) -> str:

@@ -6,12 +6,10 @@ function drawSteps(pen, state, plot, [key, , style], limit) {
   const { left, right, top, bottom, from, to, perColumn, wide } = plot;
   const { keys, columns } = table[key];
   const styles = keys.map(style);
-  const sumAt = (index) =>
-    (key === "gpu" ? columns.reduce((sum, column) => sum + column[index], 0) : table.seconds[index]) / table.unit;
+  const sumAt = (index) => heightOf(key, index);
   let most = 0;
   for (let index = from; index < to; index += 1) most = Math.max(most, sumAt(index));
-  const cut = key === "gpu" ? Infinity : limit;
-  most = Math.min(most, cut) || 1;
+  most = Math.min(most, limit) || 1;
   const y = (value) => bottom - (Math.min(value, most * 1.04) / (most * 1.04)) * (bottom - top);
   const grid = ticks(0, most, 4);
   const words = axisSeconds(grid.step);
@@ -28,15 +26,48 @@ function drawSteps(pen, state, plot, [key, , style], limit) {
   for (let begin = from; begin < to; begin += perColumn) {
     const stop = Math.min(to, begin + perColumn);
     const x = left + ((begin - from) / perColumn) * wide;
-    drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top, cut });
+    drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top });
   }
+  drawBreaks(pen, plot, sumAt, limit, y);
   drawStepNumbers(pen, plot);
   drawChosen(pen, state, plot);
 }
 
-function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top, cut }) {
-  const bar = stop - begin > 1 ? wide : Math.min(64, Math.max(1, wide > 4 ? wide - 1.5 : wide - 0.5));
-  const at = x + (wide - bar) / 2;
+// The width of a column and where it begins.
+function barOf(x, wide, steps) {
+  const bar = steps > 1 ? wide : Math.min(64, Math.max(1, wide > 4 ? wide - 1.5 : wide - 0.5));
+  return [x + (wide - bar) / 2, bar];
+}
+
+// A gap across each column that is higher than the axis, and its true value where there is room.
+function drawBreaks(pen, { left, right, from, to, perColumn, wide }, sumAt, limit, y) {
+  let free = left;
+  for (let begin = from; begin < to; begin += perColumn) {
+    const stop = Math.min(to, begin + perColumn);
+    const most = Math.max(...Array.from({ length: stop - begin }, (_, index) => sumAt(begin + index)));
+    if (most <= limit) continue;
+    const [at, bar] = barOf(left + ((begin - from) / perColumn) * wide, wide, stop - begin);
+    const [height, slope] = [y(limit) + 20, Math.min(4, bar / 3)];
+    pen.strokeStyle = palette.paper;
+    pen.lineWidth = 3;
+    pen.beginPath();
+    pen.moveTo(at - 1, height + slope);
+    pen.lineTo(at + bar + 1, height - slope);
+    pen.stroke();
+    const text = seconds(most);
+    const measured = pen.measureText(text).width;
+    const x = Math.min(right - measured - 6, Math.max(left + 2, at + bar / 2 - measured / 2));
+    if (x < free) continue;
+    pen.fillStyle = palette.paper;
+    pen.fillRect(x - 3, y(limit) - 1, measured + 6, 15);
+    pen.fillStyle = palette.ink;
+    pen.fillText(text, x, y(limit) + 11);
+    free = x + measured + 8;
+  }
+}
+
+function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top }) {
+  const [at, bar] = barOf(x, wide, stop - begin);
   let sum = 0;
   columns.forEach((column, place) => {
     let value = 0;
@@ -58,15 +89,14 @@ function drawColumn(pen, { x, wide, begin, stop, columns, styles, y, sumAt, top,
     pen.fillRect(middle - 0.5, y(most), 1, Math.max(1, y(least) - y(most)));
     pen.globalAlpha = 1;
   }
-  if (all[all.length - 1] > cut) {
-    pen.fillText("≈", middle - 4, y(cut) + 10);
-  }
   const marks = [];
   for (let index = begin; index < stop; index += 1)
-    marks.push(failed.has(index) ? 2 : eventSteps.has(index) ? 1.5 : verdictsOf.has(index) ? 1 : 0);
+    marks.push(
+      failed.has(index) ? 2 : eventSteps.has(index) ? 1.5 : verdictsOf.has(index) ? 1 : unexplained.has(index) ? 0.5 : 0,
+    );
   const worst = Math.max(...marks);
   if (!worst) return;
-  const sign = worst === 2 ? "✕" : worst === 1.5 ? "◆" : "▼";
+  const sign = { 2: "✕", 1.5: "◆", 1: "▼", 0.5: "▽" }[worst];
   if (wide >= 7 || worst > 1) {
     pen.fillStyle = palette.mark;
     pen.fillText(sign, middle - pen.measureText(sign).width / 2, top - 7);

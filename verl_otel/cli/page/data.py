@@ -11,8 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import printable
+from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, Explanation, Series, Step
+from verl_otel.analysis.verdicts.step_savings import sum_savings
 from verl_otel.cli.page import detail, downsampling, lists
 from verl_otel.semconv.metric_names import TRAINING_STEP
 
@@ -39,9 +41,10 @@ def build(run: Explanation) -> dict[str, Any]:
         "end": run.end_ns // 1_000_000,
         "all": len(run.steps),
         "kept": len(chosen),
-        "steps": _columns(steps, run.start_ns),
+        "gpu": run.has_gpu,
+        "steps": {**_columns(steps, run.start_ns), **_marks(run.steps, steps)},
         "causes": [[cause, state] for cause, state in CAUSES.items()],
-        "verdicts": lists.of_verdicts(steps),
+        "verdicts": lists.of_verdicts(steps, run.steps),
         "stragglers": lists.of_stragglers(run.steps),
         "blind": lists.of_blind_spots(run.steps),
         "cost": _cost(run),
@@ -93,10 +96,21 @@ def _columns(steps: Sequence[Step], begin_ns: int) -> dict[str, Any]:
             units,
             keys=[cause for cause in CAUSES if any(cause in device_seconds for device_seconds in gpu_seconds)],
         ),
+        "saved": [units(sum_savings(step)) for step in steps],
         "members": [step.members or len(step.trajectories) for step in steps],
         "quantiles": [[units(value) for value in step.quantiles] for step in steps],
         "gpu_seconds": [round(step.cost.gpu_seconds, 2) if step.cost else None for step in steps],
         "trained": [step.cost.trained_tokens if step.cost else None for step in steps],
+    }
+
+
+def _marks(steps: Sequence[Step], rows: Sequence[Step]) -> dict[str, list[int]]:
+    """Return the rows of steps that contain start-up, and of slow steps without a verdict."""
+    starting = {step.trace_id for step in step_lengths.find_start_up(steps)}
+    unexplained = {step.trace_id for step in step_lengths.find_unexplained(steps)}
+    return {
+        "start_up": [index for index, step in enumerate(rows) if step.trace_id in starting],
+        "unexplained": [index for index, step in enumerate(rows) if step.trace_id in unexplained],
     }
 
 

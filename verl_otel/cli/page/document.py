@@ -43,6 +43,17 @@ SCRIPTS: Final = (
     "main.js",
 )
 """The scripts in this order; they share one scope."""
+DEVICE_TIMES: Final = {True: "GPU time", False: "Device time (CPU)"}
+"""Title of the account of device time, by whether the run has GPUs."""
+_EVENTS: Final = """<section id="events" aria-labelledby="events-title"><h2 id="events-title">Events and unfinished work</h2></section>
+"""
+_MISSING: Final = """<section id="missing" aria-labelledby="missing-title">
+<h2 id="missing-title">What is missing</h2>
+<ul>
+{items}
+</ul>
+</section>
+"""
 _STATES: Final = {"finished": "✓", "failed": "✕", "running": "▶", "ended": "■"}
 
 
@@ -59,6 +70,9 @@ def render(run: Explanation) -> str:
         "state": _state(run.state),
         "headline": "\n".join(f"<p>{html.escape(line)}</p>" for line in formatting.headline(run) if line),
         "findings": _findings(run),
+        "device_time": html.escape(DEVICE_TIMES[run.has_gpu]),
+        "links": _links(run),
+        "events": _EVENTS if _has_events(run) else "",
         "missing": _missing(run),
         "folders": html.escape(printable.show(", ".join(run.folders))),
         "version": html.escape(__version__),
@@ -103,25 +117,46 @@ def _findings(run: Explanation) -> str:
     held = [sum_savings(step) for step in run.steps if step.verdicts]
     if held:
         lines.append(
-            f"<p>Something unusual delayed {len(held):,} of {len(run.steps):,} steps, "
+            f"<p>Something unusual delayed {len(held):,} of {printable.counted(len(run.steps), 'step')}, "
             f"which would have been {formatting.seconds(sum(held))} shorter without it, in total.</p>"
         )
     return "\n".join(lines) or "<p>No step has ended yet.</p>"
 
 
 def _missing(run: Explanation) -> str:
-    lines = [*run.completeness.missing, *run.problems]
-    orphans = run.completeness.orphans
-    if orphans:
-        lines.append(
-            f"{orphans:,} spans have a parent in no file: a process was killed in its last second, or its files are missing"
-        )
+    lines = _missing_lines(run)
+    items = "\n".join(f"<li>{html.escape(printable.show(line, formatting.SENTENCE))}</li>" for line in lines)
+    return _MISSING.format(items=items) if lines else ""
+
+
+def _missing_lines(run: Explanation) -> list[str]:
+    lines = [*run.completeness.missing, *run.problems, *filter(None, [formatting.orphans(run)])]
     lines += [
         f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, give or take {formatting.seconds(doubt)}; times are corrected by it"
         for host, ahead, doubt in run.offsets
     ]
-    items = "\n".join(f"<li>{html.escape(printable.show(line, formatting.SENTENCE))}</li>" for line in lines)
-    return f"<ul>\n{items}\n</ul>" if items else "<p>Nothing that could be noticed.</p>"
+    return lines
+
+
+def _has_events(run: Explanation) -> bool:
+    return bool(run.events or run.completeness.unfinished or run.validations)
+
+
+def _links(run: Explanation) -> str:
+    """Return the links to the sections that the page has."""
+    links = {
+        "findings": "Findings",
+        "steps": "Steps",
+        "step": "Chosen step",
+        "trajectories": "Trajectories",
+        "gpu": DEVICE_TIMES[run.has_gpu],
+        "verdicts": "Verdicts",
+        "events": "Events" if _has_events(run) else "",
+        "scalars": "Scalars",
+        "cost": "Cost",
+        "missing": "What is missing" if _missing_lines(run) else "",
+    }
+    return "\n".join(f'<a href="#{key}">{html.escape(text)}</a>' for key, text in links.items() if text)
 
 
 def _state(state: str) -> str:

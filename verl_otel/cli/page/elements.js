@@ -16,8 +16,8 @@ function make(tag, properties = {}, ...children) {
 }
 
 const byId = (id) => document.getElementById(id);
-let counted = 0;
-const freshId = (stem) => `${stem}-${(counted += 1)}`;
+let ids = 0;
+const freshId = (stem) => `${stem}-${(ids += 1)}`;
 const bdi = (text) => make("bdi", {}, text);
 
 // Announced by screen readers; not visible.

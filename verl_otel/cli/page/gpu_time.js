@@ -4,6 +4,7 @@
 
 function gpuTimeSection(section) {
   const body = make("div");
+  const [heading, allDevices] = run.gpu ? ["GPU time", "All GPUs"] : ["Device time (CPU)", "All devices"];
   let scope = run.devices.count || !total ? "run" : "step";
   let index = -1;
   section.append(
@@ -39,8 +40,8 @@ function gpuTimeSection(section) {
           "p",
           { class: "soft" },
           scope === "run"
-            ? "What the GPUs of this run did is not known."
-            : "What the GPUs did in this step is not known.",
+            ? `What the ${DEVICE}s of this run did is not known.`
+            : `What the ${DEVICE}s did in this step is not known.`,
         ),
       );
       return;
@@ -54,7 +55,10 @@ function gpuTimeSection(section) {
       .map((state) => `${state} ${percent((states[state] ?? 0) / all)}`)
       .join(" · ");
     const lanes = [
-      { label: times.count ? `all ${times.count} GPUs` : "all GPUs", group: 0, items: items(times.total, "All GPUs") },
+      // One device needs no lane for all.
+      ...(times.rows.length === 1 && times.count === 1
+        ? []
+        : [{ label: times.count ? `all ${counted(times.count, DEVICE)}` : `all ${DEVICE}s`, group: 0, items: items(times.total, allDevices) }]),
       ...times.rows.map((row, place) => ({
         label: name(row[0]),
         group: place + 1,
@@ -65,17 +69,17 @@ function gpuTimeSection(section) {
       .map(([cause, state], place) => [cause, state, times.total[place]])
       .filter(([, , value]) => value > 0);
     const view = laneChart(
-      { label: "GPU time by cause", axis: () => percent, end: 1, hint: `All GPUs: ${summary}.` },
+      { label: `${heading} by cause`, axis: () => percent, end: 1, hint: `${allDevices}: ${summary}.` },
       lanes,
     );
     body.replaceChildren(
-      make("p", { class: "big" }, summary, make("span", { class: "soft" }, ` of ${seconds(micros(all))} GPU time`)),
+      make("p", { class: "big" }, summary, make("span", { class: "soft" }, ` of ${seconds(micros(all))} ${DEVICE_TIME}`)),
       ...(times.rows.length && times.rows.length < times.count
         ? [
             make(
               "p",
               { class: "soft" },
-              `The ${times.rows.length} least productive of ${count(times.count)} GPUs; the first lane is all of them.`,
+              `The ${times.rows.length} least productive of ${counted(times.count, DEVICE)}; the first lane is all of them.`,
             ),
           ]
         : []),
@@ -87,7 +91,7 @@ function gpuTimeSection(section) {
           `${state}, ${percent(value / all)}`,
         ]),
       ),
-      asTable("GPU time as a table", () => asRows(times, shown)),
+      asTable(`${heading} as a table`, () => asRows(times, shown)),
     );
   }
 
@@ -115,9 +119,9 @@ function gpuTimeSection(section) {
   function asRows(times, shown) {
     const places = shown.map(([cause]) => run.causes.findIndex(([name]) => name === cause));
     return dataTable(
-      "GPU time in seconds, by cause",
+      `${heading} in seconds, by cause`,
       [
-        { title: "GPU", text: (row) => row[0] },
+        { title: DEVICE, text: (row) => row[0] },
         ...places.map((place) => ({
           title: `${look.cause(run.causes[place][0])[2]} (${run.causes[place][1]})`,
           number: true,

@@ -54,7 +54,7 @@ function verdictsSection(section, choose) {
             title: "how often",
             number: true,
             value: (row) => row[3],
-            text: (row) => `${count(row[3])} of ${count(total)} steps`,
+            text: (row) => `${count(row[3])} of ${counted(run.all, "step")}`,
           },
           { title: "late in all", number: true, value: (row) => row[4], text: (row) => seconds(row[4]) },
           { title: "at most", number: true, value: (row) => row[5], text: (row) => seconds(row[5]) },
@@ -76,7 +76,9 @@ function verdictsSection(section, choose) {
     );
 }
 
+// The page has no section where nothing happened.
 function eventsSection(section) {
+  if (!section) return;
   for (const [kind, at, text, detail] of run.events) {
     const more =
       detail && Object.keys(detail).length
@@ -115,7 +117,7 @@ function eventsSection(section) {
   }
   if (run.validations.length)
     section.append(
-      asTable(`${count(run.validations.length)} validations as a table`, () =>
+      asTable(`${counted(run.validations.length, "validation")} as a table`, () =>
         dataTable(
           "Validations",
           [
@@ -127,8 +129,6 @@ function eventsSection(section) {
         ),
       ),
     );
-  if (!run.events.length && !run.unfinished.length)
-    section.append(make("p", {}, "No stall and no crash was seen, and nothing is unfinished."));
 }
 
 // Plain data as nested lists; texts of several lines (stacks) are preformatted.
@@ -146,13 +146,13 @@ function tree(thing) {
 
 function costSection(section) {
   const cost = run.cost;
-  if (!cost) section.append(make("p", { class: "soft" }, "What the tokens of this run cost is not known."));
+  if (!cost?.gpu_seconds && !cost?.generated) section.append(make("p", { class: "soft" }, "What the tokens of this run cost is not known."));
   else {
     const wasted = cost.wasted.reduce((sum, row) => sum + row[1], 0);
     const facts = [
-      ["GPU time of the steps", seconds(cost.gpu_seconds)],
+      [`${DEVICE_TIME} of the steps`, cost.gpu_seconds ? seconds(cost.gpu_seconds) : ""],
       ["tokens trained on", count(cost.trained)],
-      ["GPU seconds per 1,000 tokens trained on", cost.trained ? number((cost.gpu_seconds / cost.trained) * 1000) : ""],
+      [`${DEVICE_TIME} of a token trained on`, cost.trained && cost.gpu_seconds ? price(cost.gpu_seconds, cost.trained) : ""],
       // Not `wasted + cost.trained`: some wasted tokens were trained on.
       ["tokens wasted", `${count(wasted)}${cost.generated ? `, ${percent(wasted / cost.generated)} of all` : ""}`],
     ];

@@ -21,18 +21,23 @@ EXACT: Final = 2**53
 """Above this, JavaScript's numbers are not exact; ids are written as text."""
 
 
-def of_verdicts(steps: Sequence[Step]) -> dict[str, Any]:
-    """Return the verdicts with the largest savings, and the sum of savings by cause."""
+def of_verdicts(steps: Sequence[Step], every: Sequence[Step]) -> dict[str, Any]:
+    """Return the verdicts with the largest savings, and the sum of savings by cause.
+
+    Args:
+        steps: The steps that are shown, whose verdicts are listed.
+        every: All steps of the run, whose verdicts are counted.
+    """
     indexed = [(index, verdict) for index, step in enumerate(steps) for verdict in step.verdicts]
     indexed.sort(key=lambda pair: (-pair[1].saved, -pair[1].step_seconds))
     causes: dict[tuple[str, str], list[float]] = {}
-    for _, verdict in indexed:
+    for verdict in (verdict for step in every for verdict in step.verdicts):
         total = causes.setdefault((verdict.cause, verdict.cause_name), [0, 0.0])
         total[0] += 1
         total[1] += verdict.saved
     ranked = sorted(causes.items(), key=lambda pair: -pair[1][1])[:CAUSES]
     return {
-        "count": len(indexed),
+        "count": sum(len(step.verdicts) for step in every),
         "rows": [
             [
                 index,

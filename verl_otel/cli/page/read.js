@@ -28,7 +28,12 @@ function axisSeconds(step) {
   return (value) => `${+(value * 1e6).toFixed(1)} µs`;
 }
 
-const percent = (share) => (share > 0 && share < 0.005 ? "< 1 %" : `${Math.round(share * 100)} %`);
+// Halves are rounded to even, as in the report.
+const percent = (share) => {
+  const nearest = Math.round(share * 100);
+  const shown = nearest - share * 100 === 0.5 && nearest % 2 ? nearest - 1 : nearest;
+  return share > 0 && share < 0.005 ? "< 1 %" : `${shown} %`;
+};
 
 function count(value) {
   return value === null || value === undefined ? "" : value.toLocaleString("en-US");
@@ -41,6 +46,20 @@ function number(value) {
   return String(+value.toPrecision(5));
 }
 
+// A number with its noun in singular or plural: counted(1, "GPU") is "1 GPU".
+const counted = (value, noun, plural = `${noun}s`) => `${count(value)} ${value === 1 ? noun : plural}`;
+
+// What computes: GPUs, or ranks on CPUs in a run without GPUs.
+const DEVICE = run.gpu ? "GPU" : "device";
+const DEVICE_TIME = run.gpu ? "GPU time" : "device time (CPU)";
+
+// Device time of a token, as in verl-otel explain.
+function price(deviceSeconds, tokens) {
+  const each = deviceSeconds / tokens;
+  const figure = (value) => (value >= 100 ? count(Math.round(value)) : String(+value.toPrecision(3)));
+  return each < 1 ? `${figure(each * 1000)} ${DEVICE} ms a token` : `${figure(each)} ${DEVICE} s a token`;
+}
+
 const micros = (value) => value / 1e6;
 const clock = (millis) =>
   new Date(millis)
@@ -51,6 +70,8 @@ const stepName = (index) =>
   table.number[index] === null ? `(no number, row ${index + 1})` : String(table.number[index]);
 const stepSeconds = (index) => table.seconds[index] / table.unit;
 const failed = new Set(table.failed);
+const startUp = new Set(table.start_up);
+const unexplained = new Set(table.unexplained);
 
 const verdictsOf = new Map();
 for (const row of run.verdicts.rows) {

@@ -19,7 +19,7 @@ function stepSection(section) {
               make(
                 "p",
                 { class: "soft" },
-                `The page has room for the waterfalls of ${count(Object.keys(run.details).length)} steps: the worst, and some of all. Of this one it keeps the sums; verl-otel explain --step ${stepName(index)} says the rest.`,
+                `The page has room for the waterfalls of ${counted(Object.keys(run.details).length, "step")}: the worst, and some of all. Of this one it keeps the sums; verl-otel explain --step ${stepName(index)} says the rest.`,
               ),
             ]),
         ...groups(index),
@@ -36,14 +36,14 @@ function facts(index, detail) {
     ["began", clock(run.start + table.start[index])],
     ["trajectories trained on", count(table.members[index])],
     [
-      "their seconds: least, median, 95 %, 99 %, most",
+      "how long they took: shortest · median · 95 % · 99 % · longest",
       lengths.length ? lengths.map((length) => seconds(length / table.unit)).join(" · ") : "",
     ],
     [
-      "GPU time",
-      gpu === null
+      DEVICE_TIME,
+      !gpu
         ? ""
-        : `${seconds(gpu)}${trained ? ` · ${count(trained)} tokens trained on · ${number((gpu / trained) * 1000)} GPU seconds per 1,000` : ""}`,
+        : `${seconds(gpu)}${trained ? ` · ${counted(trained, "token")} trained on · ${price(gpu, trained)}` : ""}`,
     ],
     [
       "followed by a validation of",

@@ -14,7 +14,7 @@ const STACKS = [
       return kind === "other" ? [...look.phase("other")] : [hue, pattern, name ? `${words} ${name}` : words];
     },
   ],
-  ["gpu", "GPU time", (key) => look.cause(key)],
+  ["gpu", DEVICE_TIME, (key) => look.cause(key)],
 ];
 
 function stepsSection(section, choose) {
@@ -26,7 +26,8 @@ function stepsSection(section, choose) {
   let stack = available[0] ?? STACKS[0];
   let clipped = true;
   const legendBox = make("div");
-  const limit = clipLimit();
+  const brokenBox = make("p", { class: "soft" });
+  const limit = () => (clipped ? clipLimit(stack[0]) : Infinity);
 
   const columns = (state) => {
     const plot = { left: 52, right: state.width - 4, top: 20, bottom: state.height - 20 };
@@ -36,7 +37,7 @@ function stepsSection(section, choose) {
   };
   const overview = chart({
     label: "Steps of the run",
-    hint: "Choose a step: click, or arrow keys. v: next delayed step. + and −: zoom.",
+    hint: "Choose a step: click, or arrow keys. v: next delayed or slow step. + and −: zoom.",
     height: (width) => (width < 620 ? 220 : 260),
     count: () => total,
     text: stepWords,
@@ -56,8 +57,13 @@ function stepsSection(section, choose) {
     keys: (key, at) => ({ v: nextHeld(at, 1), V: nextHeld(at, -1) }),
     choose,
     enter: () => byId("step-title").focus(),
-    draw: (pen, state) => drawSteps(pen, state, columns(state), stack, clipped ? limit : Infinity),
+    draw: (pen, state) => drawSteps(pen, state, columns(state), stack, limit()),
   });
+
+  function showBroken() {
+    brokenBox.textContent = brokenWords(stack[0], limit());
+    brokenBox.hidden = !brokenBox.textContent;
+  }
 
   function showLegend() {
     const [key, , style] = stack;
@@ -82,16 +88,18 @@ function stepsSection(section, choose) {
         (key) => {
           stack = STACKS.find(([name]) => name === key);
           showLegend();
+          showBroken();
           overview.redraw();
         },
       ),
     );
-  if (limit < Infinity) {
+  if (available.some(([key]) => clipLimit(key) < Infinity)) {
     const box = make("input", {
       type: "checkbox",
       id: freshId("full"),
       onchange: (event) => {
         clipped = !event.target.checked;
+        showBroken();
         overview.redraw();
       },
     });
@@ -118,15 +126,17 @@ function stepsSection(section, choose) {
   section.append(
     tools,
     overview.element,
+    brokenBox,
     legendBox,
     make(
       "p",
       { class: "soft keys" },
-      "▼ delayed · ✕ failed · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next delayed step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
+      "▼ delayed · ▽ slow without a known cause · ✕ failed · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next delayed or slow step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
     ),
     asTable("The steps as a table", stepsTable),
   );
   showLegend();
+  showBroken();
   return overview;
 
   function stepsTable() {
@@ -155,7 +165,7 @@ function stepsSection(section, choose) {
   }
 }
 
-const savedOf = (index) => Math.max(0, ...(verdictsOf.get(index) ?? []).map((row) => row[2]));
+const savedOf = (index) => table.saved[index] / table.unit;
 
 function stepWords(index) {
   const parts = table.phases.keys
@@ -165,7 +175,8 @@ function stepWords(index) {
     .slice(0, 3)
     .map(([key, value]) => `${key} ${seconds(value / table.unit)}`);
   const held = verdictsOf.get(index)?.[0];
-  return `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", FAILED" : ""}. ${parts.join(", ")}.${held ? ` Delayed by ${held[4]} ${held[5]}: ${seconds(held[2])}.` : ""}`;
+  const notes = `${failed.has(index) ? ", FAILED" : ""}${startUp.has(index) ? ", with start-up" : ""}${unexplained.has(index) ? ", slow without a known cause" : ""}`;
+  return `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${notes}. ${parts.join(", ")}.${held ? ` Delayed by ${held[4]} ${held[5]}: ${seconds(held[2])}.` : ""}`;
 }
 
 function longestOf(from, to) {
@@ -176,16 +187,42 @@ function longestOf(from, to) {
 
 function nextHeld(at, by) {
   for (let index = at + by; index >= 0 && index < total; index += by)
-    if (verdictsOf.has(index) || failed.has(index)) return index;
+    if (verdictsOf.has(index) || failed.has(index) || unexplained.has(index)) return index;
   return at;
 }
 
-// One very long step must not shrink all others.
-function clipLimit() {
-  if (total < 20) return Infinity;
-  const sorted = [...table.seconds].sort((a, b) => a - b);
-  const usual = sorted[Math.floor(total * 0.98)] / table.unit;
-  return sorted[total - 1] / table.unit > 3 * usual ? usual * 1.5 : Infinity;
+// The height of a step's column: its seconds, or the time of all devices until the next step.
+function heightOf(key, index) {
+  const { columns } = table[key];
+  return (key === "gpu" ? columns.reduce((sum, column) => sum + column[index], 0) : table.seconds[index]) / table.unit;
+}
+
+// Start-up, or one very long step, must not shrink all others. Returns the height of the axis, above which columns are drawn broken.
+const clipLimits = new Map();
+function clipLimit(key) {
+  if (!clipLimits.has(key)) clipLimits.set(key, findClipLimit(key));
+  return clipLimits.get(key);
+}
+
+function findClipLimit(key) {
+  const heights = table.seconds.map((_, index) => heightOf(key, index));
+  const others = heights.filter((_, index) => !startUp.has(index)).sort((a, b) => a - b);
+  if (!others.length) return Infinity;
+  const longest = others[others.length - 1];
+  const usual = others[Math.floor(others.length * 0.98)];
+  if (total >= 20 && longest > 3 * usual) return usual * 1.5;
+  return heights.some((height) => height > 3 * longest) ? longest * 1.15 : Infinity;
+}
+
+// Which columns are broken, in words.
+function brokenWords(key, limit) {
+  const broken = table.seconds.map((_, index) => index).filter((index) => heightOf(key, index) > limit);
+  if (!broken.length) return "";
+  const named = broken
+    .slice(0, 3)
+    .map((index) => `step ${stepName(index)} (${seconds(heightOf(key, index))}${startUp.has(index) ? ", with start-up" : ""})`);
+  if (broken.length > named.length) named.push(`${count(broken.length - named.length)} more`);
+  return `Drawn broken, so that the others can be compared: ${named.join(", ")}.`;
 }
 
 // Steps in which a stall or crash was seen.

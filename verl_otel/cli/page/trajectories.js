@@ -186,7 +186,7 @@ function trajectoriesSection(section) {
         {},
         [
           name(trajectory.where) && `on ${name(trajectory.where)}`,
-          trajectory.turns && `${trajectory.turns} turns`,
+          trajectory.turns && counted(trajectory.turns, "turn"),
           trajectory.marks.map(name).join(", "),
           longest.join("; "),
         ]
@@ -194,7 +194,7 @@ function trajectoriesSection(section) {
           .join(" · "),
       ),
       view.element,
-      trajectory.left ? make("p", { class: "soft" }, `${count(trajectory.left)} shorter calls are left out.`) : "",
+      trajectory.left ? make("p", { class: "soft" }, `${counted(trajectory.left, "shorter call")} left out.`) : "",
       asTable("Its calls as a table", () =>
         dataTable(
           `Calls of trajectory ${name(trajectory.label)}`,

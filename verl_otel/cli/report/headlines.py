@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import show
+from verl_otel.analysis import step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
 from verl_otel.analysis.verdicts import single_waits
 from verl_otel.cli.explain import render_text, wording
@@ -43,9 +44,18 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     findings.sort(key=lambda finding: -finding[0])
     chosen = [Headline(text) for text in alarms[:FIRST_LINES]]
     chosen += [line for _, line in findings[:FIRST_LINES]]
+    chosen += _describe_unexplained(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
     yield from (Headline(show(line.text, SENTENCE), line.step) for line in chosen)
+
+
+def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
+    """Yield the slow steps without a verdict."""
+    steps = render_text.describe_unexplained(run)
+    if steps:
+        worst = step_lengths.find_unexplained(run.steps)[0]
+        yield Headline(f"Slow, and no single cause was found: {steps}.", worst)
 
 
 def _describe_healthy(run: Explanation) -> Iterator[Headline]:
@@ -54,7 +64,7 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
     top = max(longest.phases, key=lambda phase: phase.seconds, default=None)
     if top is None:
         return
-    start_up = render_text.start_up(run)
+    start_up = render_text.describe_start_up(run)
     spent = _spent(longest) if top.key == "gen" else ""
     yield Headline(
         f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
@@ -62,7 +72,7 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         longest,
     )
     if start_up:
-        yield Headline(start_up, run.steps[0])
+        yield Headline(start_up, step_lengths.find_start_up(run.steps)[0])
 
 
 def _held_line(wait: single_waits.SingleWait) -> str:

@@ -4,14 +4,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from typing import Final
 
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
-from verl_otel.cli.formatting import headline, number, seconds
+from verl_otel.cli.formatting import headline, number, orphans, seconds
 from verl_otel.cli.report import headlines
 from verl_otel.cli.report.render_json import reward_by_step
 from verl_otel.semconv import attributes as attr
+
+LATE_SHARE: Final = 0.1
+"""The trainer noticed the end of the rollouts late if that took this share of the step,"""
+LATE_SECONDS: Final = 0.25
+"""and at least this long."""
+LATE_LINES: Final = 3
 
 
 def render(run: Explanation, *, slowest: int = 5, steps: int = 20) -> str:
@@ -58,22 +65,33 @@ def _steps_table(run: Explanation, limit: int) -> str:
                 _cell(step.no_phase, step.no_phase / step.seconds if step.seconds else 0),
             ]
         )
-    lines = [title, _table(rows), *filter(None, map(_gen_line, shown))]
-    return "\n".join(lines)
+    return "\n".join([title, _table(rows), *_late_notices(shown)])
 
 
 def _cell(value: float, share: float) -> str:
     return f"{value:.2f} {share:4.0%}"
 
 
-def _gen_line(step: Step) -> str:
-    if not step.rollouts_end_ns or not step.gen_end_ns:
-        return ""
-    done = (step.rollouts_end_ns - step.gen_start_ns) / 1e9
-    rest = (step.gen_end_ns - step.rollouts_end_ns) / 1e9
-    if done < 0:
-        return f"  step {number(step)}: its rollouts were finished {seconds(-done)} before gen began (they run ahead of the step)"
-    return f"  step {number(step)}: rollouts were finished {seconds(done)} into gen, then {seconds(max(0.0, rest))} until the trainer noticed"
+def _late_notices(steps: Sequence[Step]) -> Iterator[str]:
+    """Yield the steps in which the trainer noticed late that the rollouts had ended; of many the worst ones, and a count."""
+    late = [
+        (wait, step) for step in steps if (wait := _unnoticed(step)) >= max(LATE_SECONDS, LATE_SHARE * step.seconds)
+    ]
+    worst = sorted(late, key=lambda pair: -pair[0])[:LATE_LINES]
+    for wait, step in late:
+        if (wait, step) in worst:
+            ended = seconds((step.rollouts_end_ns - step.gen_start_ns) / 1e9)
+            yield f"  step {number(step)}: rollouts ended {ended} into gen, the trainer noticed it {seconds(wait)} later"
+    if len(late) > len(worst):
+        more = len(late) - len(worst)
+        yield f"  and {counted(more, 'more step')} in which the trainer noticed the end of the rollouts late"
+
+
+def _unnoticed(step: Step) -> float:
+    """Return the seconds between the end of a step's rollouts and the end of gen; 0 if they had ended before gen began, or if that is unknown."""
+    if not step.rollouts_end_ns or not step.gen_end_ns or step.rollouts_end_ns < step.gen_start_ns:
+        return 0.0
+    return max(0.0, (step.gen_end_ns - step.rollouts_end_ns) / 1e9)
 
 
 def _slowest_table(run: Explanation, limit: int) -> str:
@@ -146,10 +164,7 @@ def _unfinished(completeness: Completeness) -> str:
 
 def _limits(run: Explanation) -> str:
     lines = [f"  {show(text)}" for text in (*run.completeness.missing, *run.problems)]
-    if run.completeness.orphans:
-        lines.append(
-            f"  {run.completeness.orphans} spans have a parent in no file: a process was killed in its last second, or its files are missing"
-        )
+    lines += [f"  {text}" for text in filter(None, [orphans(run)])]
     return "\n".join(["What is missing", *lines]) if lines else ""
 
 

@@ -1,0 +1,73 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The sentences of ``verl-otel explain``: each kind of verdict has one, singular and plural agree, savings of phases add up."""
+
+import pytest
+
+from tests.builders import explanations
+from verl_otel.analysis.model import Counts, Verdict
+from verl_otel.analysis.verdicts import step_savings as saved_module
+from verl_otel.cli.explain import wording
+
+
+def test_a_run_of_one_step_is_in_the_singular(call, explained):
+    """No sentence counts one of something in the plural."""
+    run = explanations.explanation(explanations.steps(explanations.HEALTHY, 1, start_up=False))
+    explained(run._replace(counts=Counts(1, 1, 1, 1, 1, 1, 1)))
+    out = call("explain", "r1").out
+    assert "1 step, 0 validations, 1 trajectory (1 trained on), 1 LLM call, 1 tool call, 1 process, 4.40 s" in out
+    assert "Nothing delayed the only step noticeably." in out
+
+
+@pytest.mark.parametrize(
+    ("verdict", "text"),
+    [
+        (
+            Verdict(1, 9, "replica", "llm_server-1", "server", "", 3, 2),
+            "Replica llm_server-1 delayed it: its calls took 3.00 s longer than those of the others.",
+        ),
+        (Verdict(1, 9, "tool", "python", "tool", "python", 3, 2), "Tool python delayed it: 3.00 s longer than usual."),
+        (Verdict(1, 9, "reward", "", "reward", "gsm8k", 3, 2), "The reward delayed it: 3.00 s longer than usual."),
+        (
+            Verdict(1, 9, "phase", "update_weights", "weight_sync", "", 3, 2),
+            "Phase update_weights delayed it: 3.00 s longer than in other steps, most of it in the weight sync.",
+        ),
+        (
+            Verdict(1, 9, "phase", "save_checkpoint", "phase", "save_checkpoint", 3, 2),
+            "Phase save_checkpoint delayed it: 3.00 s longer than in other steps.",
+        ),
+        (
+            Verdict(1, 9, "rank", "rank 3", "worker", "update_actor", 3, 2, instance="actor-3"),
+            "Rank 3 delayed it: the others of its group waited 3.00 s for it in update_actor (on actor-3).",
+        ),
+        (
+            Verdict(1, 9, "comet", "x", "unknown", "", 3, 2),
+            "comet x delayed it: unknown: covered by no span took 3.00 s too long.",
+        ),
+    ],
+)
+def test_every_kind_of_verdict_reads_well(verdict, text):
+    """Each kind has its sentence, and what it cost follows; a kind that is new still makes one."""
+    assert wording.describe_verdict(verdict) == f"{text} Without that the step would have been 2.00 s shorter."
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "seconds"),
+    [
+        ([("phase", "gen", "phase", 1.0), ("tool", "python", "tool", 1.5)], 1.5),
+        ([("phase", "gen", "phase", 1.0), ("phase", "update_weights", "weight_sync", 0.2)], 1.2),
+        ([("tool", "python", "tool", 1.0), ("rank", "rank 1", "worker", 0.5)], 1.5),
+        ([("phase", "update_actor", "worker", 0.7), ("rank", "rank 1", "worker", 0.5)], 0.7),
+        ([("phase", "gen", "phase", 9.0), ("phase", "update_weights", "weight_sync", 9.0)], 4.4),
+        ([], 0.0),
+    ],
+)
+def test_what_held_different_phases_adds_up(verdicts, seconds):
+    """Two verdicts on one phase tell the same wait, those on two phases two; nothing is longer than the step."""
+    made = tuple(
+        Verdict(1, 4.4, kind, subject, cause, "update_actor" if kind == "rank" else "", saved, saved)
+        for kind, subject, cause, saved in verdicts
+    )
+    step = explanations.step(1, explanations.HEALTHY, verdicts=made)
+    path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
+    assert saved_module.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
