@@ -53,7 +53,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, print. Returns 1 when the run has no step, trajectory or open work to speak of."""
-    explanation = run_selection.explain(arguments.folders)
+    explanation = run_selection.explain(arguments.folders, "report")
     if arguments.html is not None:
         page.write(explanation, arguments.html)
         print(f"{arguments.html}: open it in a browser; it needs nothing else")
