@@ -68,10 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{show(node.name)}: FAILED: {show(error)}")
     gathering.finish()
     if not gathering.files:
-        print(f"no node has files of {default.name} (looked in {default}; --run-dir says where else)")
+        print(f"no node has files of {default.name} (looked in {show(default)}; --run-dir says where else)")
         return 1
     lacking = f", without {failed} of {len(nodes)} nodes" if failed else ""
-    print(f"{gathering.files} files, {show_bytes(gathering.bytes)} in {out}{lacking}: verl-otel report {out}")
+    print(
+        f"{gathering.files} files, {show_bytes(gathering.bytes)} in {show(out)}{lacking}: verl-otel report {show(out)}"
+    )
     return int(failed > 0)
 
 

@@ -111,6 +111,10 @@ def _check_port(settings: Config) -> Iterator[Finding]:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
+    except UnicodeError as error:  # no name of a host
+        text = f"{shown} cannot be bound: {error}"
+        yield Finding("fail", "Prometheus", text, "set VERL_OTEL_PROMETHEUS_HOST to an address of this machine")
+        return
     except OSError as error:
         if port and error.errno == errno.EADDRINUSE:
             text = f"{shown} is in use: all processes of a run take free ports"

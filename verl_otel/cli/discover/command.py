@@ -89,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         print()
     else:
         print(
-            "\n".join(_lines(answers)) or f"no targets in {folder}{'' if arguments.local else ' nor in a Ray cluster'}"
+            "\n".join(_lines(answers))
+            or f"no targets in {show(folder)}{'' if arguments.local else ' nor in a Ray cluster'}"
         )
     return int(not answers or any(answer.state not in _ANSWERS for answer in answers))
 

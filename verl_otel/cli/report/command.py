@@ -22,7 +22,9 @@ import json
 import sys
 from pathlib import Path
 
+from verl_otel._internal.printable import show
 from verl_otel.cli import options, page, run_selection
+from verl_otel.cli.formatting import SENTENCE
 from verl_otel.cli.report import render_json, render_text
 
 
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     explanation = run_selection.explain(arguments.folders, "report")
     if arguments.html is not None:
         page.write(explanation, arguments.html)
-        print(f"{arguments.html}: open it in a browser; it needs nothing else")
+        print(f"{show(arguments.html, SENTENCE)}: open it in a browser; it needs nothing else")
     elif arguments.json:
         json.dump(render_json.to_json(explanation), sys.stdout, indent=1, allow_nan=False)
         print()
