@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain why steps were slow: verdict, critical path, GPU time.
 
-RUN is the folder of a run or its id; the newest run if absent. Pass several folders if the nodes of a run have folders of their own. Runs that are
-active or were killed can be read, too.
+RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
+run have folders of their own. Runs that are active or were killed can be read, too.
 
 Examples:
   verl-otel explain
