@@ -14,6 +14,7 @@ import pytest
 
 from tests.builders import stories
 from tests.builders.environments import inherit
+from tests.builders.run_ages import set_age
 from tests.fakes import hosts as hosts_module
 from verl_otel import cli
 from verl_otel.analysis import summary
@@ -67,6 +68,19 @@ def shell(tmp_path):
 def story(tmp_path):
     """An empty story, to be written into a folder of this test."""
     return stories.Story(tmp_path / "runs" / "r1")
+
+
+@pytest.fixture
+def make_run(runs):
+    """Write a small run of this age in seconds; it has 100,000 bytes more than its data."""
+
+    def make(name, age=0.0, size=100_000):
+        folder = stories.training(runs / name, name).write()
+        (folder / "events.jsonl").write_bytes(b"\n" * size)
+        set_age(folder, age)
+        return folder
+
+    return make
 
 
 @pytest.fixture

@@ -242,3 +242,55 @@ def test_no_exporter(check):
     result = check(VERL_OTEL_EXPORTERS="none")
     assert result.code == 0
     assert "exporters: none: nothing is written or sent" in notes(result)
+
+
+@pytest.mark.skipif(not os.access("/proc", os.W_OK), reason="only root is told that /proc can be written")
+def test_a_run_folder_on_a_file_system_without_files(check):
+    """/proc has no room that could be made: what is said is that the folder does not exist and cannot be created."""
+    result = check(VERL_OTEL_RUN_DIR="/proc/nope")
+    assert result.code == 1
+    assert failed(result) == [
+        (
+            "files: /proc/nope does not exist and cannot be created: /proc cannot be written",
+            "-> set VERL_OTEL_RUN_DIR to a folder of the training's user",
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("VERL_OTEL_ENABELD", "VERL_OTEL_ENABLED"),
+        ("VERL_OTEL_EXPORTER", "VERL_OTEL_EXPORTERS"),
+        ("VERL_OTEL_PROMETHEUS_PROT", "VERL_OTEL_PROMETHEUS_PORT"),
+        ("VERL_OTEL_METRIC_EXPORT_INTERVAL", "OTEL_METRIC_EXPORT_INTERVAL"),
+    ],
+)
+def test_a_mistyped_variable_is_named(check, name, meant):
+    """A setting that is not in effect is a failure, with the name that was meant."""
+    result = check(**{name: "1"})
+    assert result.code == 1
+    assert failed(result) == [(f"variable: {name} is no setting; did you mean {meant}?", "-> correct the name")]
+
+
+def test_a_mistyped_variable_is_named_beside_a_wrong_one(check):
+    """Both are said at once."""
+    result = check(VERL_OTEL_ENABELD="1", VERL_OTEL_EXPORTERS="kafka")
+    assert [line.partition(":")[0] for line, _ in failed(result)] == ["settings", "variable"]
+
+
+def test_variables_of_others(check):
+    """One that resembles no setting, or one that is set, is a note; those that the project uses are none."""
+    result = check(VERL_OTEL_XYZZY="1", VERL_OTEL_RUN_DIRS="a", VERL_OTEL_BOARDS="b")
+    assert result.code == 0
+    assert [line for line in notes(result) if line.startswith("variable")] == [
+        "variable: VERL_OTEL_RUN_DIRS is no setting and has no effect",
+        "variable: VERL_OTEL_XYZZY is no setting and has no effect",
+    ]
+
+
+def test_a_host_that_is_no_name(check):
+    """A name that no host can have is named, without a traceback."""
+    result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="x" * 100)
+    assert result.code == 1
+    assert failed(result)[0][0].startswith("Prometheus: xxx")

@@ -34,7 +34,8 @@ RUNNING_SECONDS: Final = 15.0
 """A run whose files were written less than this long ago is still running."""
 NO_END: Final = "no end seen"
 """State of a run whose end was not recorded and that is too old to be running."""
-_STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed"}
+STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed"}
+"""States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
 """Samples from which the clock offsets of a long run on several hosts are estimated: 16 times 8 MiB."""
@@ -230,7 +231,7 @@ def _state(series: Iterable[Series], manifest: Mapping[str, Any], processes: Ite
     last = max(
         ((scalar.times_ns[-1], scalar.values[-1]) for scalar in series if scalar.name == RUN_STATE), default=None
     )
-    state = _STATES.get(last[1], NO_END) if last is not None else NO_END
+    state = STATES.get(last[1], NO_END) if last is not None else NO_END
     if state != NO_END:
         return state
     attempts = manifest.get("attempts")

@@ -17,6 +17,7 @@ from verl_otel.errors import VerlOtelError
 COMMANDS: Final = {  # each with the module that implements it
     "run": "verl_otel.cli.run",
     "check": "verl_otel.cli.check.command",
+    "runs": "verl_otel.cli.runs.command",
     "report": "verl_otel.cli.report.command",
     "explain": "verl_otel.cli.explain.command",
     "compare": "verl_otel.cli.compare.command",
@@ -38,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         epilog="Start here: VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...   then: verl-otel report",
     )
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
-    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, path in COMMANDS.items():
         module = import_module(path)
         summary, _, rest = (module.__doc__ or "").partition("\n\n")
@@ -52,15 +53,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
         module.add_arguments(command)
         command.set_defaults(entry=module.run)
     parsed = parser.parse_args(arguments)
+    if parsed.command is None:
+        parser.print_help(sys.stderr)
+        return 2
+    return _call(parsed)
+
+
+def _call(parsed: argparse.Namespace) -> int:
+    """Run the command of parsed arguments. An error that the user can correct becomes a message and exit code 2."""
     try:
         code = int(parsed.entry(parsed))
         sys.stdout.flush()  # a closed pipe is detected here instead of at interpreter exit
-    except (VerlOtelError, FileNotFoundError) as error:
-        print(f"verl-otel: {show_lines(error, longest=5_000)}", file=sys.stderr)
-        return 2
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # discards what is still in the buffer
         return 0
     except KeyboardInterrupt:
         return 130
+    except (VerlOtelError, OSError) as error:
+        print(f"verl-otel: {show_lines(_describe(error), longest=5_000)}", file=sys.stderr)
+        return 2
     return code
+
+
+def _describe(error: Exception) -> str:
+    """Return the message of an error; of one of the operating system the file and the reason."""
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from verl_otel._internal.printable import show
 from verl_otel.cli import package_data
 
 if TYPE_CHECKING:
@@ -33,5 +34,5 @@ def run(arguments: argparse.Namespace) -> int:
     source = package_data.find_folder(FOLDER)
     names = [name for name in package_data.list_files(source) if name.parts[0] in KINDS]
     written = package_data.run_export(arguments, source, names)
-    print(f"{written}: {sum(name.parts[0] == 'generated' for name in names)} boards in {arguments.folder}")
+    print(f"{written}: {sum(name.parts[0] == 'generated' for name in names)} boards in {show(arguments.folder)}")
     return 0

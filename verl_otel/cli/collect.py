@@ -27,6 +27,7 @@ from verl_otel import config
 from verl_otel._internal import private_files, untrusted_files
 from verl_otel._internal.printable import show
 from verl_otel._internal.setting_parsers import parse_name
+from verl_otel.cli.formatting import show_bytes
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.ray import discovery, run_files
 from verl_otel.integrations.ray.run_files import File, Node, NodeError
@@ -67,10 +68,12 @@ def run(arguments: argparse.Namespace) -> int:
                 print(f"{show(node.name)}: FAILED: {show(error)}")
     gathering.finish()
     if not gathering.files:
-        print(f"no node has files of {default.name} (looked in {default}; --run-dir says where else)")
+        print(f"no node has files of {default.name} (looked in {show(default)}; --run-dir says where else)")
         return 1
     lacking = f", without {failed} of {len(nodes)} nodes" if failed else ""
-    print(f"{gathering.files} files, {show_bytes(gathering.bytes)} in {out}{lacking}: verl-otel report {out}")
+    print(
+        f"{gathering.files} files, {show_bytes(gathering.bytes)} in {show(out)}{lacking}: verl-otel report {show(out)}"
+    )
     return int(failed > 0)
 
 
@@ -211,16 +214,3 @@ def _read_record(path: Path) -> dict[str, Any]:
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}
-
-
-def show_bytes(count: float) -> str:
-    """Return a size with a unit.
-
-    Example:
-        "34.1 MiB" of 35756441
-    """
-    for unit in ("B", "KiB", "MiB"):
-        if count < 1000:  # noqa: PLR2004 - then the next unit is shorter
-            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1024
-    return f"{count:.1f} GiB"

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from verl_otel._internal.printable import show
 from verl_otel.cli import package_data
 
 if TYPE_CHECKING:
@@ -30,5 +31,5 @@ def run(arguments: argparse.Namespace) -> int:
     """Copy the files. Returns 0."""
     source = package_data.find_folder(FOLDER)
     written = package_data.run_export(arguments, source, package_data.list_files(source))
-    print(f"{written}: see {arguments.folder / 'README.md'}")
+    print(f"{written}: see {show(arguments.folder / 'README.md')}")
     return 0

@@ -18,6 +18,10 @@ SENTENCE: Final = 2_000
 MOST_FAILED: Final = 5
 """Maximum number of failed steps that are listed; the others are counted."""
 
+DAY: Final = 86400
+MAX_DAYS: Final = 1000
+"""An age of more days is not written in days."""
+
 
 def seconds(value: float) -> str:
     """Format a duration given in seconds.
@@ -34,6 +38,28 @@ def seconds(value: float) -> str:
     minutes, rest = divmod(round(value), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours} h {minutes:02d} m" if hours else f"{minutes} m {rest:02d} s"
+
+
+def age(value: float) -> str:
+    """Format the age of a file in seconds, from two days on in days.
+
+    Example:
+        age(2592000) == "30 d"
+    """
+    return f"{value / DAY:.3g} d" if 2 * DAY <= value < MAX_DAYS * DAY else seconds(max(0.0, value))
+
+
+def show_bytes(count: float) -> str:
+    """Return a size with a unit.
+
+    Example:
+        "34.1 MiB" of 35756441
+    """
+    for unit in ("B", "KiB", "MiB"):
+        if count < 1000:  # noqa: PLR2004 - then the next unit is shorter
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
 
 
 def number(step: Step) -> str:

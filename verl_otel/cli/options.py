@@ -1,32 +1,87 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Types of numeric options that several commands share."""
+"""Types of options that commands share: numbers, ports, durations and sizes.
+
+Each one raises `argparse.ArgumentTypeError` for text that it does not accept; the message says what to give.
+"""
 
 from __future__ import annotations
 
 import argparse
+import re
+from typing import Final
+
+MAX_PORT: Final = 65535
+MAX_COUNT: Final = (1 << 63) - 1
+MAX_TIMEOUT: Final = 86400.0
+"""Longest time-out in seconds: a day."""
+_SECONDS: Final = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_BYTES: Final = {
+    "": 1, "B": 1,
+    "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12,
+    "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40,
+    "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
+}  # fmt: skip
+_AMOUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})")
 
 
 def count(text: str) -> int:
-    """Return an integer of at least 0.
-
-    Raises:
-        argparse.ArgumentTypeError: It is none; the message says what to give.
-    """
+    """Return an integer of at least 0."""
     return _read(text, 0)
 
 
 def positive(text: str) -> int:
-    """Return an integer of at least 1.
-
-    Raises:
-        argparse.ArgumentTypeError: It is none; the message says what to give.
-    """
+    """Return an integer of at least 1."""
     return _read(text, 1)
 
 
 def _read(text: str, least: int) -> int:
-    value = int(text) if text.isdecimal() else -1
-    if value < least:
+    value = int(text) if text.isdecimal() and len(text) <= len(str(MAX_COUNT)) else -1
+    if not least <= value <= MAX_COUNT:
         raise argparse.ArgumentTypeError(f"{text!r} is not valid: give an integer of {least} or more")
     return value
+
+
+def port(text: str) -> int:
+    """Return the number of a port; 0 stands for a free one."""
+    value = int(text) if text.isdecimal() and len(text) <= len(str(MAX_PORT)) else -1
+    if not 0 <= value <= MAX_PORT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no port: give a number from 0 to {MAX_PORT}")
+    return value
+
+
+def timeout(text: str) -> float:
+    """Return a time-out in seconds, more than 0 and at most a day."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value <= MAX_TIMEOUT:  # also refuses nan
+        raise argparse.ArgumentTypeError(f"{text!r} is no time-out: give seconds, more than 0 and at most a day")
+    return value
+
+
+def duration(text: str) -> float:
+    """Return a duration in seconds.
+
+    Example:
+        duration("30d") == 2592000.0
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    unit = _SECONDS.get(match[2]) if match else None
+    if match is None or unit is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no duration: give a number with s, m, h, d or w, e.g. 30d")
+    return float(match[1]) * unit
+
+
+def size(text: str) -> int:
+    """Return a size in bytes. ``GiB`` and ``G`` are powers of 1024, ``GB`` is one of 1000.
+
+    Example:
+        size("10GiB") == 10737418240
+    """
+    match = _AMOUNT.fullmatch(text.strip())
+    unit = _BYTES.get(match[2].upper()) if match else None
+    if match is None or unit is None:
+        raise argparse.ArgumentTypeError(f"{text!r} is no size: give a number with KiB, MiB, GiB or TiB, e.g. 10GiB")
+    return int(float(match[1]) * unit)

@@ -12,46 +12,82 @@ from typing import TextIO
 
 from verl_otel import config
 from verl_otel.analysis import summary
+from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation
+from verl_otel.cli import missing_run
+from verl_otel.cli.run_folders import list_runs
+from verl_otel.cli.stack.components import is_data_folder
+from verl_otel.errors import VerlOtelError
 
 QUIET_SECONDS = 1.0
 """Shorter work shows no progress."""
 
 
-def find_folder(named: Path) -> Path:
-    """Return a run's folder, given by path or by the run's id."""
-    if named.exists() or len(named.parts) != 1:
-        return named
-    default = config.load().run_dir / named
-    return default if default.exists() else named
+def find_folder(named: Path, command: str) -> Path:
+    """Return the folder that is meant by a path, a run's id, or the beginning of the id of one run; any other path as it is.
+
+    Args:
+        named: What the user gave.
+        command: Name of the command, for messages.
+
+    Raises:
+        FileNotFoundError: It is the beginning of several ids, or the folder of a stack.
+        VerlOtelError: The path cannot be read.
+    """
+    try:
+        is_there = named.exists()
+        is_stack = is_data_folder(named)
+    except (OSError, ValueError) as error:  # no permission, a name that is too long, or one with a NUL
+        raise VerlOtelError(f"{named} cannot be read: {getattr(error, 'strerror', None) or error}") from None
+    if is_stack:
+        raise FileNotFoundError(missing_run.describe(named, command))
+    return named if is_there or len(named.parts) != 1 else _find_id(named)
+
+
+def _find_id(named: Path) -> Path:
+    base = config.load().run_dir
+    if (base / named).exists():
+        return base / named
+    runs = list_runs(base)
+    candidates = [run for run in runs if run.name.startswith(named.name)]
+    if len(candidates) > 1:
+        raise FileNotFoundError(missing_run.describe_name(named.name, base, runs))
+    return candidates[0] if candidates else named
 
 
 def find_newest() -> Path:
     """Return the folder of the newest run.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: There is none. The message has the possible reasons.
     """
     base = config.load().run_dir
-    runs = {path.parent for pattern in ("*/run.json", "*/traces-*") for path in base.glob(pattern)}
+    runs = list_runs(base)
     if not runs:
-        raise FileNotFoundError(f"no run in {base}: train with VERL_OTEL_ENABLED=1 first, or give a folder")
-    return max(runs, key=lambda path: path.stat().st_mtime)
+        raise FileNotFoundError(missing_run.describe_none(base))
+    return runs[0]
 
 
-def explain(named: Iterable[Path], *, steps: frozenset[int] | None = None) -> Explanation:
+def explain(named: Iterable[Path], command: str, *, steps: frozenset[int] | None = None) -> Explanation:
     """Read a run, with progress on a terminal.
 
     Args:
         named: Folder or id of the run; several for several nodes; none: the newest run.
+        command: Name of the command, for messages.
         steps: Numbers of steps whose detail is kept.
 
     Raises:
-        FileNotFoundError: There is no such run.
+        FileNotFoundError: There is no such run. The message says where it was searched for, and what is there.
     """
-    folders = [find_folder(path) for path in named] or [find_newest()]
-    with Meter(sys.stderr) as meter:
-        return summary.explain(folders, steps=steps, progress=meter.show)
+    folders = [find_folder(path, command) for path in named] or [find_newest()]
+    try:
+        with Meter(sys.stderr) as meter:
+            return summary.explain(folders, steps=steps, progress=meter.show)
+    except FileNotFoundError:
+        missing = next((folder for folder in folders if not holds_run(folder)), None)
+        if missing is None:
+            raise
+        raise FileNotFoundError(missing_run.describe(missing, command)) from None
 
 
 class Meter:

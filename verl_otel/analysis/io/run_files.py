@@ -73,6 +73,11 @@ def find_files(folders: Iterable[Path], kind: str) -> list[Path]:
     return [path for folder in folders for path in sorted(folder.glob(f"{kind}-*.jsonl"))]
 
 
+def holds_run(folder: Path) -> bool:
+    """Return whether a folder contains a file of a run."""
+    return any(folder.glob("*.jsonl")) or (folder / "run.json").exists()
+
+
 def check_folders(folders: Iterable[Path]) -> tuple[Path, ...]:
     """Return the folders of one run, each once.
 
@@ -83,7 +88,7 @@ def check_folders(folders: Iterable[Path]) -> tuple[Path, ...]:
     by_place: dict[Path, Path] = {}
     for folder in folders:
         by_place.setdefault(folder.resolve(), folder)
-        if not any(folder.glob("*.jsonl")) and not (folder / "run.json").exists():
+        if not holds_run(folder):
             raise FileNotFoundError(f"{folder} holds no run: expected traces-*.jsonl")
     unique = tuple(by_place.values())
     if len(unique) > 1:

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import contextlib
+import difflib
 import os
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -12,6 +13,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 from verl_otel import config
+from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel.cli.check import cluster as cluster_checks
 from verl_otel.cli.check.cluster import Finding
 from verl_otel.cli.check.exporter_checks import REINSTALL, check_exporters
@@ -21,12 +23,17 @@ from verl_otel.integrations.source_inspection import read_version
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last supported release."""
 SUPPORTED_RAY: Final = ((2, 41), (2, 60))
+_PREFIX: Final = "VERL_OTEL_"
+_OTHER_VARIABLES: Final = ("VERL_OTEL_BOARDS", RAISE_INTERNAL_ERRORS)
+"""Variables that are no settings: Grafana's path of the boards, and that of verl-otel's own tests."""
 
 
 def run_all(*, cluster: bool = False) -> list[Finding]:
     """Run every check."""
     findings = list(check_settings())
-    if any(finding.state == "fail" for finding in findings):
+    usable = all(finding.state != "fail" for finding in findings)
+    findings += check_names()
+    if not usable:
         return findings
     settings = config.load()
     checks: list[Callable[[], Iterator[Finding]]] = [
@@ -61,6 +68,28 @@ def check_settings() -> Iterator[Finding]:
         yield Finding(
             "fail", "token file", f"{settings.token_file} cannot be read", "create it, readable for the training's user"
         )
+
+
+def check_names() -> Iterator[Finding]:
+    """Whether a variable that begins as settings do is none: a mistyped one has no effect, and nothing else reports it."""
+    settings = [setting.variable for setting in config.SETTINGS]
+    for name in sorted(os.environ):
+        if not name.startswith(_PREFIX) or name in settings or name in _OTHER_VARIABLES:
+            continue
+        meant = _find_similar(name, settings)
+        if meant and not os.environ.get(meant):
+            yield Finding("fail", "variable", f"{name} is no setting; did you mean {meant}?", "correct the name")
+        else:
+            yield Finding(
+                "note", "variable", f"{name} is no setting and has no effect", "the guide has the table of settings"
+            )
+
+
+def _find_similar(name: str, settings: list[str]) -> str:
+    """Return the setting whose name without its prefix is the most similar; empty if none is."""
+    suffixes = {setting.partition("OTEL_")[2]: setting for setting in settings}
+    similar = difflib.get_close_matches(name.removeprefix(_PREFIX), suffixes, n=1)
+    return suffixes[similar[0]] if similar else ""
 
 
 def check_switch() -> Iterator[Finding]:

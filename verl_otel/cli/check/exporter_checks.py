@@ -10,6 +10,7 @@ import shutil
 import socket
 from collections.abc import Iterator
 from importlib import import_module
+from pathlib import Path
 from typing import Final
 
 from verl_otel.cli.check.cluster import Finding
@@ -46,18 +47,12 @@ def _check_nothing(_: Config) -> Iterator[Finding]:
 
 def _check_files(settings: Config) -> Iterator[Finding]:
     folder = settings.run_dir
-    try:
-        existing = next(path for path in (folder, *folder.parents) if path.exists())
-        writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
-        free = shutil.disk_usage(existing).free
-    except OSError:  # a parent folder is not accessible, or the name is too long
-        writable, free = False, 0
-    if not writable:
+    problem, free = _examine(folder)
+    if problem:
         yield Finding(
-            "fail", "files", f"{folder} cannot be written", "set VERL_OTEL_RUN_DIR to a folder of the training's user"
+            "fail", "files", f"{folder} {problem}", "set VERL_OTEL_RUN_DIR to a folder of the training's user"
         )
-        return
-    if free < MIN_FREE_BYTES:
+    elif free < MIN_FREE_BYTES:
         yield Finding(
             "fail",
             "files",
@@ -66,6 +61,22 @@ def _check_files(settings: Config) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
+
+
+def _examine(folder: Path) -> tuple[str, int]:
+    """Return why a folder cannot be created or written (empty: it can), and the free bytes of its disk."""
+    try:
+        existing = next(path for path in (folder, *folder.parents) if path.exists())
+        writable = existing.is_dir() and os.access(existing, os.W_OK | os.X_OK)
+        usage = shutil.disk_usage(existing)
+    except OSError:  # a parent folder is not accessible, or the name is too long
+        return "cannot be written", 0
+    if writable and usage.total:
+        return "", usage.free
+    if existing == folder or not existing.is_dir():
+        return "cannot be written", 0
+    # A file system without a size, such as /proc, reports write access to root, and has no files of users.
+    return f"does not exist and cannot be created: {existing} cannot be written", 0
 
 
 def _check_otlp(settings: Config) -> Iterator[Finding]:
@@ -100,6 +111,10 @@ def _check_port(settings: Config) -> Iterator[Finding]:
         with socket.socket(family, socket.SOCK_STREAM) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind((host, port))
+    except UnicodeError as error:  # no name of a host
+        text = f"{shown} cannot be bound: {error}"
+        yield Finding("fail", "Prometheus", text, "set VERL_OTEL_PROMETHEUS_HOST to an address of this machine")
+        return
     except OSError as error:
         if port and error.errno == errno.EADDRINUSE:
             text = f"{shown} is in use: all processes of a run take free ports"

@@ -67,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read both runs, compare, print. Returns 1 when a condition holds, 3 when one could not be judged."""
-    a, b = (run_selection.explain([folder]) for folder in (arguments.a, arguments.b))
+    a, b = (run_selection.explain([folder], "compare") for folder in (arguments.a, arguments.b))
     conditions: list[Condition] = arguments.fail_if
     row_names = dict.fromkeys([*comparison.names(a), *comparison.names(b)])
     compared = comparison.compare(

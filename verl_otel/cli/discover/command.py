@@ -33,6 +33,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.printable import show
+from verl_otel.cli import options
 from verl_otel.cli.discover import service_discovery, target_probe
 from verl_otel.cli.discover.http_auth import HttpAuth
 from verl_otel.errors import VerlOtelError
@@ -54,12 +55,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--local", action="store_true", help="list this machine only, without Ray")
     parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
-    parser.add_argument("--timeout", type=float, default=2.0, metavar="SECONDS", help="time-out for each target (2)")
+    parser.add_argument(
+        "--timeout", type=options.timeout, default=2.0, metavar="SECONDS", help="time-out for each target (2)"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON for scripts")
     group = parser.add_argument_group("HTTP service discovery")
     group.add_argument("--serve", action="store_true", help="serve the list to Prometheus until stopped")
     group.add_argument("--host", default="127.0.0.1", help="address to bind to (127.0.0.1)")
-    group.add_argument("--port", type=int, default=PORT, help=f"port; 0 takes a free one ({PORT})")
+    group.add_argument("--port", type=options.port, default=PORT, help=f"port; 0 takes a free one ({PORT})")
     group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain: serve HTTPS")
     group.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate")
     group.add_argument(
@@ -86,7 +89,8 @@ def run(arguments: argparse.Namespace) -> int:
         print()
     else:
         print(
-            "\n".join(_lines(answers)) or f"no targets in {folder}{'' if arguments.local else ' nor in a Ray cluster'}"
+            "\n".join(_lines(answers))
+            or f"no targets in {show(folder)}{'' if arguments.local else ' nor in a Ray cluster'}"
         )
     return int(not answers or any(answer.state not in _ANSWERS for answer in answers))
 

@@ -118,8 +118,9 @@ def serve(address: tuple[str, int], access: HttpAuth, find: Callable[[], Entries
     ends = {signal.SIGTERM, signal.SIGINT}
     try:
         server = Server(address, access, TargetList(find))
-    except OSError as error:
-        raise VerlOtelError(f"{address[0]}:{address[1]} cannot be bound: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:  # the latter: no name of a host
+        reason = getattr(error, "strerror", None) or error
+        raise VerlOtelError(f"{address[0]}:{address[1]} cannot be bound: {reason}") from None
     before = signal.pthread_sigmask(
         signal.SIG_BLOCK, ends
     )  # threads inherit the mask: the signals are received by `sigwait`

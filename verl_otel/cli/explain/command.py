@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Explain why steps were slow: verdict, critical path, GPU time.
 
-RUN is the folder of a run or its id; the newest run if absent. Pass several folders if the nodes of a run have folders of their own. Runs that are
-active or were killed can be read, too.
+RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
+run have folders of their own. Runs that are active or were killed can be read, too.
 
 Examples:
   verl-otel explain
@@ -34,7 +34,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "folders", nargs="*", type=Path, metavar="RUN", help="folder or id of the run; several for several nodes"
     )
     which = parser.add_mutually_exclusive_group()
-    which.add_argument("--step", type=int, metavar="N", help="explain this step, with its complete critical path")
+    which.add_argument(
+        "--step", type=options.count, metavar="N", help="explain this step, with its complete critical path"
+    )
     which.add_argument(
         "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
     )
@@ -44,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, say. Returns 1 when the run has nothing to explain."""
     asked = None if arguments.step is None else frozenset({arguments.step})
-    explanation = run_selection.explain(arguments.folders, steps=asked)
+    explanation = run_selection.explain(arguments.folders, "explain", steps=asked)
     if asked:
         chosen = [step for step in explanation.steps if step.number in asked]
         if not chosen:

@@ -82,6 +82,10 @@ def render(run: Explanation) -> str:
     return _fill(_read("page.html"), parts)
 
 
+DEVICES: Final = Path("/dev")
+"""Folder whose entries are never replaced: ``/dev/stdout`` may be a link to a regular file."""
+
+
 def write(run: Explanation, path: Path) -> None:
     """Write the page atomically.
 
@@ -90,6 +94,8 @@ def write(run: Explanation, path: Path) -> None:
     """
     if path.is_dir():
         raise VerlOtelError(f"{path} cannot be written: it is a folder; give the name of a file")
+    if (path.exists() and not path.is_file()) or path.absolute().parent == DEVICES:
+        raise VerlOtelError(f"{path} cannot be written: it is not a regular file, and would be replaced")
     text = render(run)
     try:
         private_files.write_atomically(path, text, private=False)  # the umask of the user who has asked for it

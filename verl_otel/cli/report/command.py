@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Print where the time of a run went: steps, phases, slowest trajectories, rewards, missing data.
 
-RUN_DIR is the folder of a run or its id; the newest run if absent. Pass several folders if the nodes of a run have folders of their own. Runs that are
-active or were killed can be read, too.
+RUN_DIR is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
+run have folders of their own. Runs that are active or were killed can be read, too.
 
 Examples:
   verl-otel report
@@ -22,7 +22,9 @@ import json
 import sys
 from pathlib import Path
 
+from verl_otel._internal.printable import show
 from verl_otel.cli import options, page, run_selection
+from verl_otel.cli.formatting import SENTENCE
 from verl_otel.cli.report import render_json, render_text
 
 
@@ -53,10 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, print. Returns 1 when the run has no step, trajectory or open work to speak of."""
-    explanation = run_selection.explain(arguments.folders)
+    explanation = run_selection.explain(arguments.folders, "report")
     if arguments.html is not None:
         page.write(explanation, arguments.html)
-        print(f"{arguments.html}: open it in a browser; it needs nothing else")
+        print(f"{show(arguments.html, SENTENCE)}: open it in a browser; it needs nothing else")
     elif arguments.json:
         json.dump(render_json.to_json(explanation), sys.stdout, indent=1, allow_nan=False)
         print()

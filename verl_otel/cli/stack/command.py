@@ -31,6 +31,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal import private_files
+from verl_otel._internal.setting_parsers import parse_path
 from verl_otel.cli.stack import addresses as stack_addresses
 from verl_otel.cli.stack import components, lock
 from verl_otel.cli.stack.components import Plan
@@ -93,7 +94,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _make_plan(arguments: argparse.Namespace) -> Plan:
     private_files.use_group(config.load().files_group)
-    data = (arguments.data or Path(DATA)).expanduser().absolute()
+    try:
+        data = parse_path(str(arguments.data or DATA))
+    except ValueError as error:
+        raise VerlOtelError(f"--data {arguments.data or DATA}: {error}") from None
     folder = config.load(run_dir=arguments.run_dir).run_dir.absolute() / prometheus_targets.FOLDER
     for option, path in (
         ("--data", data),

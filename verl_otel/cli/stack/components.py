@@ -19,6 +19,8 @@ from verl_otel.errors import VerlOtelError
 
 MEMORY_MIB: Final = 1024
 """Memory limit of the Collector in MiB (`OTELCOL_MEMORY_MIB`); Go's own limit is four fifths of it."""
+SETTINGS_FILE: Final = "prometheus.yml"
+COLLECTOR_FOLDER: Final = "otelcol"
 _HIDDEN: Final = ("OTEL_", "VERL_OTEL_")
 """Prefixes of variables for trainings, which components do not inherit: the stack does not trace itself."""
 _ADMINISTRATOR: Final = "GF_SECURITY_ADMIN_PASSWORD"
@@ -73,6 +75,11 @@ class Plan:
         return folder
 
 
+def is_data_folder(folder: Path) -> bool:
+    """Return whether a folder is the ``--data`` of a stack."""
+    return (folder / SETTINGS_FILE).is_file() and (folder / COLLECTOR_FOLDER).is_dir()
+
+
 def make_collector(program: Path, plan: Plan) -> StackProcess:
     """Return the Collector: ``local.yaml``, with sampled traces in Tempo or in a file."""
     files = package_data.find_folder("collector")
@@ -87,7 +94,7 @@ def make_collector(program: Path, plan: Plan) -> StackProcess:
         "OTELCOL_SELF_HOST": plan.host("self"),
         "OTELCOL_SELF_PORT": plan.port("self"),
         "OTELCOL_TRACE_STORE": plan.addresses["store"],
-        "OTELCOL_STATE_DIR": str(plan.make_folder("otelcol")),
+        "OTELCOL_STATE_DIR": str(plan.make_folder(COLLECTOR_FOLDER)),
         "OTELCOL_TRACE_FILE": str(plan.trace_file),
         "OTELCOL_MEMORY_MIB": memory,
     }
@@ -99,7 +106,7 @@ def make_collector(program: Path, plan: Plan) -> StackProcess:
 
 def make_prometheus(program: Path, plan: Plan) -> StackProcess:
     """Return Prometheus, with the rules that come with verl-otel."""
-    settings = plan.data / "prometheus.yml"
+    settings = plan.data / SETTINGS_FILE
     private_files.write_atomically(settings, write_settings(plan))
     command = [
         str(program),

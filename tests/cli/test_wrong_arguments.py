@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Wrong values of every option of every command: exit code 1 or 2 with a message, and no traceback.
+
+No value names a place outside of the folder of the test: the commands write files.
+"""
+
+import argparse
+import os
+from importlib import import_module
+
+import pytest
+
+from tests.builders import stories
+from verl_otel.cli import COMMANDS
+from verl_otel.cli.page import document
+
+NUMBERS = ("", "-1", "nan", "inf", "1e400", "9" * 5000, "\udcff", "0x10", "1 2", "1_000", "99999999999999999999")
+PATHS = ("x" * 5000, "file/below", "\udcff/nothing", "~no-such-user-anywhere/x")
+NAMES = ("x" * 5000, "\udcff", "a\nb", "../x", " ")
+HOSTS = ("x" * 300, "\udcff", "256.256.256.256.256", "a..b", "no such host")
+ADDRESSES = ("x" * 300, "\udcff", ":::", "127.0.0.1:99999", "http://127.0.0.1:1", "127.0.0.1:x")
+SERVE = ("discover", "--local", "--serve", "--host", "256.256.256.256.256")
+STACK = ("stack", "--data", "stack", "--run-dir", "runs", "--otelcol", "nothing")
+HERE = ("collect", "r1", "--address", "127.0.0.1:1")
+
+CASES = {
+    ("report", "RUN_DIR"): (("report",), PATHS + NAMES),
+    ("report", "--html"): (("report", "r1", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
+    ("report", "--slowest"): (("report", "r1", "--slowest"), NUMBERS),
+    ("report", "--steps"): (("report", "r1", "--steps"), ("0", *NUMBERS)),
+    ("explain", "RUN"): (("explain",), PATHS + NAMES),
+    ("explain", "--step"): (("explain", "r1", "--step"), ("77", *NUMBERS)),
+    ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", *NUMBERS)),
+    ("compare", "A"): (("compare", "r1"), PATHS + NAMES),
+    ("compare", "B"): (("compare", "r1"), PATHS + NAMES),
+    ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step>5%", "no row>+5%", "\udcff>+1%")),
+    ("compare", "--noise"): (("compare", "r1", "r1", "--noise"), ("", "-1", "nan", "inf", "101", "x", "\udcff")),
+    ("compare", "--skip"): (("compare", "r1", "r1", "--skip"), NUMBERS),
+    ("runs", "DIR"): (("runs",), (*PATHS, "file", "runs/r1")),
+    ("runs", "--older-than"): (("runs", "--prune", "--older-than"), NUMBERS),
+    ("runs", "--keep"): (("runs", "--prune", "--keep"), NUMBERS),
+    ("runs", "--max-size"): (("runs", "--prune", "--max-size"), NUMBERS),
+    ("discover", "--run"): (("discover", "--local", "--run"), NAMES),
+    ("discover", "--address"): (("discover", "--address"), ADDRESSES),
+    ("discover", "--run-dir"): (("discover", "--local", "--run-dir"), PATHS),
+    ("discover", "--timeout"): (("discover", "--local", "--timeout"), ("0", *NUMBERS)),
+    ("discover", "--host"): (("discover", "--local", "--serve", "--port", "0", "--host"), HOSTS),
+    ("discover", "--port"): ((*SERVE, "--port"), ("99999", *NUMBERS)),
+    ("discover", "--tls-cert"): ((*SERVE, "--tls-key", "file", "--tls-cert"), ("", ".", "file", *PATHS)),
+    ("discover", "--tls-key"): ((*SERVE, "--tls-cert", "file", "--tls-key"), ("", ".", "file", *PATHS)),
+    ("discover", "--basic-auth-file"): ((*SERVE, "--basic-auth-file"), ("", ".", "file", *PATHS)),
+    ("collect", "RUN"): (("collect", "--address", "127.0.0.1:1"), NAMES),
+    ("collect", "--address"): (("collect", "r1", "--address"), ADDRESSES),
+    ("collect", "--out"): ((*HERE, "--out"), PATHS),
+    ("collect", "--run-dir"): ((*HERE, "--run-dir"), PATHS),
+    ("stack", "--otelcol"): (STACK[:-1], PATHS),
+    ("stack", "--prometheus"): ((*STACK, "--prometheus"), PATHS),
+    ("stack", "--tempo"): ((*STACK, "--tempo"), PATHS),
+    ("stack", "--grafana-home"): ((*STACK, "--grafana-home"), PATHS),
+    ("stack", "--data"): ((*STACK, "--data"), ("x" * 5000, "file", "file/below", "~no-such-user-anywhere/x")),
+    ("stack", "--run-dir"): ((*STACK, "--run-dir"), ("x" * 5000, "file", "file/below", "~no-such-user-anywhere/x")),
+    ("boards", "export DIR"): (("boards", "export"), ("x" * 5000, "file", "file/below")),
+    ("collector", "export DIR"): (("collector", "export"), ("x" * 5000, "file", "file/below")),
+    ("run", "--exporters"): (("run", "--exporters"), ("kafka", ",", "\udcff")),
+    ("run", "--run-dir"): (("run", "--run-dir"), ("~no-such-user-anywhere/x",)),
+    ("run", "--run-id"): (("run", "--run-id"), ("../x", "x" * 5000, "\udcff", ".")),
+}  # fmt: skip
+"""What precedes the value of each argument, and its wrong values."""
+APART = {("run", "-- COMMAND ...")}
+"""Arguments that take anything: the command of the user."""
+CALLS = [
+    pytest.param((*before, value), id=f"{command} {argument} {ascii(value)[:30]}")
+    for (command, argument), (before, values) in CASES.items()
+    for value in values
+]
+
+
+def list_arguments(parser):
+    """Yield the name of each argument that has a value."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for name, inner in action.choices.items():
+                yield from (f"{name} {argument}" for argument in list_arguments(inner))
+        elif action.nargs != 0:
+            yield action.option_strings[0] if action.option_strings else action.metavar
+
+
+def test_every_argument_has_wrong_values():
+    """An argument that a command gets later needs values here."""
+    expected = set()
+    for command, path in COMMANDS.items():
+        parser = argparse.ArgumentParser()
+        import_module(path).add_arguments(parser)
+        expected |= {(command, argument) for argument in list_arguments(parser)}
+    assert expected == set(CASES) | APART
+
+
+@pytest.fixture
+def place(tmp_path, runs, monkeypatch):
+    """A working directory with a run, a file and a FIFO. Nothing is executed in this process."""
+
+    def refuse(*_):
+        raise AssertionError("the command was executed")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(os, "execvpe", refuse)
+    stories.training(runs / "r1").write()
+    (tmp_path / "file").write_text("content")
+    os.mkfifo(tmp_path / "fifo")
+    return tmp_path
+
+
+@pytest.mark.parametrize("arguments", CALLS)
+def test_a_wrong_value_is_a_message(call, place, arguments):
+    """An exception would fail this test."""
+    more = ["--", "true"] if arguments[0] == "run" else []
+    result = call(*arguments, *more)
+    assert result.code in (1, 2)
+    assert result.err or result.out
+    assert "Traceback" not in result.err
+    assert (place / "file").read_text() == "content"
+
+
+def test_a_port_out_of_range_is_a_wrong_usage(call):
+    """The allowed ports are in the message."""
+    result = call("discover", "--serve", "--port", "99999")
+    assert result.code == 2
+    assert "argument --port: '99999' is no port: give a number from 0 to 65535" in result.err
+
+
+def test_no_command_prints_the_help(call):
+    """Every command with its first line, on standard error, and exit code 2."""
+    result = call()
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("usage: verl-otel ")
+    assert all(f"\n    {command}" in result.err for command in COMMANDS)
+
+
+def test_a_page_never_replaces_a_device(call, place, monkeypatch):
+    """A user with all permissions would turn a device into a file; links to it in the same folder are refused, too."""
+    assert "fifo cannot be written: it is not a regular file" in call("report", "r1", "--html", "fifo").err
+    devices = place / "devices"
+    devices.mkdir()
+    (devices / "stdout").symlink_to(place / "file")
+    monkeypatch.setattr(document, "DEVICES", devices)
+    result = call("report", "r1", "--html", devices / "stdout")
+    assert result.code == 2
+    assert "stdout cannot be written: it is not a regular file" in result.err
+    assert (devices / "stdout").is_symlink()
+
+
+def test_names_that_are_no_text_are_printed(call, place):
+    """A folder whose name is not UTF-8, as a file system may have, is read, and written out where it is shown."""
+    name = "\udcff"
+    stories.training(place / name).write()
+    result = call("report", name, "--html", f"{name}.html")
+    assert (result.code, result.out.partition(":")[0]) == (0, "\\udcff.html")
+    for arguments in (("report", name), ("explain", name), ("compare", name, name), ("runs", place)):
+        assert call(*arguments).code == 0
