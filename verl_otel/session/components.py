@@ -153,9 +153,13 @@ class Watchdog(ExporterGroup):
 
     name = "watchdog"
 
+    def start(self, config: Config) -> None:  # noqa: ARG002 - as every component
+        """Note the time: the watchdog opens later, at the first record."""
+        self._since = time.time()
+
     def open(self, context: Context) -> None:
         """Open the watchdog's files; without them the session goes on."""
-        for exporter in watchdog.make_exporters(context.config):
+        for exporter in watchdog.make_exporters(context.config, self._since):
             try:
                 exporter.open(context.resource, SCOPE, context.state)
             except Exception as error:

@@ -16,13 +16,18 @@ from verl_otel.exporting.base import Exporter
 __all__ = ["begin_run", "end_run", "make_exporters"]
 
 
-def make_exporters(config: Config) -> list[Exporter]:
-    """Return the exporters of the watchdog; none if stall detection or exporting is off."""
+def make_exporters(config: Config, since: float) -> list[Exporter]:
+    """Return the exporters of the watchdog; none if stall detection or exporting is off.
+
+    Args:
+        config: The settings.
+        since: Unix time at which telemetry started in this process; see `heartbeat.Heartbeat`.
+    """
     if not config.stalls or not config.exporters:
         return []
     from verl_otel.watchdog import heartbeat
 
-    return heartbeat.make_exporters(config)
+    return heartbeat.make_exporters(config, since)
 
 
 def begin_run(config: Config) -> None:

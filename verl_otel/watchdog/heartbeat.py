@@ -51,11 +51,13 @@ class Heartbeat(Exporter):
 
     Args:
         config: The settings.
+        since: Unix time at which telemetry started in this process. As the monitor it takes dead processes without a later heartbeat for those
+            of an earlier attempt. That time, and not that of the first record: a process may have died between the two.
     """
 
     name = "black_box"
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, since: float) -> None:
         super().__init__()
         self._config = config
         self._folder = config.run_path / process_reports.FOLDER
@@ -69,7 +71,7 @@ class Heartbeat(Exporter):
         self._blocked = ""
         self._drain_thread = 0
         self._lock = threading.Lock()
-        self._started_at = time.time()
+        self._started_at = since
 
     # -- life cycle ---------------------------------------------------------------------------------------------------------
 
@@ -281,9 +283,9 @@ class OpenFile(FileExporter):
         """Do nothing: metrics are not written."""
 
 
-def make_exporters(config: Config) -> list[Exporter]:
+def make_exporters(config: Config, since: float) -> list[Exporter]:
     """Return the heartbeat, and an exporter of open spans if the file exporter does not write them."""
-    heartbeat = Heartbeat(config)
+    heartbeat = Heartbeat(config, since)
     return [heartbeat] if "file" in config.exporters else [heartbeat, OpenFile(config.run_path)]
 
 
