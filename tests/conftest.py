@@ -131,6 +131,12 @@ def clean_state(monkeypatch):
             monkeypatch.delenv(name)
     process_state.reset_all()
     yield
+    plugin = sys.modules.get("verl_otel.plugin")
+    if plugin is not None and plugin._loaded:  # by `verl_otel.init` or the first use of a verb
+        from verl_otel import integrations
+
+        integrations.uninstall()
+        plugin.unload()
     assert Current.session is None, "the test left a session: call verl_otel.shutdown()"
     assert not RECORDER.on, "the test left recording on"
     error_boundary.reset()

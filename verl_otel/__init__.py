@@ -36,12 +36,14 @@ if TYPE_CHECKING:
         turn,
         update,
     )
+    from verl_otel.recording.consumption import consume
     from verl_otel.session import shutdown
 
 __all__ = [
     "ConfigError",
     "VerlOtelError",
     "__version__",
+    "consume",
     "counter",
     "gauge",
     "histogram",
@@ -60,7 +62,13 @@ __all__ = [
     "update",
 ]
 
-_HOMES = {"ConfigError": "errors", "VerlOtelError": "errors", "init": "plugin", "shutdown": "session"}
+_HOMES = {
+    "ConfigError": "errors",
+    "VerlOtelError": "errors",
+    "consume": "recording.consumption",
+    "init": "plugin",
+    "shutdown": "session",
+}
 
 
 def __getattr__(name: str) -> object:
@@ -69,7 +77,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'verl_otel' has no attribute {name!r}")
     from importlib import import_module
 
-    if name not in _HOMES:
+    if not _HOMES.get(name, "recording").startswith(("errors", "session", "plugin")):
         _start_if_enabled()
     value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.api')}"), name)
     globals()[name] = value

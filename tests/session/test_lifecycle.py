@@ -15,6 +15,7 @@ from verl_otel import session
 from verl_otel._internal import error_boundary
 from verl_otel.recording import collection
 from verl_otel.recording.state import RECORDER
+from verl_otel.session.lifecycle import Current
 from verl_otel.system import collectors
 
 
@@ -357,3 +358,19 @@ def test_the_end_asks_no_hardware(start, hardware):
     assert files.last("hw.power") == 1
     assert len(files.names()) == 2
     assert files.last("verl.otel.overhead") > 0
+
+
+def test_the_watchdog_counts_from_the_start_of_telemetry_not_from_the_first_record(monkeypatch, tmp_path):
+    """A process that died between the two is of this attempt, and its death is reported."""
+    monkeypatch.setenv("VERL_OTEL_ENABLED", "1")
+    monkeypatch.setenv("VERL_OTEL_RUN_DIR", str(tmp_path))
+    session.start_lazily()
+    before_the_first_record = time.time()
+    try:
+        with verl_otel.span("work"):
+            pass
+        session.flush()
+        (watchdog,) = [part for part in Current.session._components if part.name == "watchdog"]
+        assert watchdog.exporters[0]._started_at <= before_the_first_record
+    finally:
+        verl_otel.shutdown()

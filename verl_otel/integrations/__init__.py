@@ -21,8 +21,9 @@ def install() -> None:
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import aiohttp, gpu, patch, rl_insight, server_spans
+    from verl_otel.integrations import aiohttp, gpu, patch, ray, rl_insight, server_spans
 
+    ray.uninstall()
     rl_insight.uninstall()
     aiohttp.uninstall()
     gpu.uninstall()

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording.attribute_values import first, is_host_array, to_name, to_number
+from verl_otel.recording.attribute_values import first, is_host_array, to_name, to_number, to_text
 from verl_otel.semconv import attributes as attr
 
 
@@ -57,10 +57,16 @@ def extract_llm(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
     }
 
 
-def extract_trajectory(_arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
-    """Turns, tokens and reward of an agent loop (verl's ``AgentLoopOutput``, or an object or mapping with those names)."""
+def extract_trajectory(arguments: Mapping[str, Any], result: Any) -> dict[str, Any]:
+    """Turns, tokens and reward of an agent loop (verl's ``AgentLoopOutput``, or an object or mapping with those names).
+
+    The identity of the trajectory is read from arguments ``uid`` and ``index``.
+    """
     fields = _member(result, "extra_fields")
+    uid, index = arguments.get("uid"), arguments.get("index")
     return {
+        attr.SAMPLE_UID: to_text(uid) if isinstance(uid, (str, int)) else None,
+        attr.ROLLOUT_INDEX: index if type(index) is int else None,
         attr.TURNS: to_number(_member(result, "num_turns")),
         attr.PROMPT_TOKENS: _size(_member(result, "prompt_ids")),
         attr.RESPONSE_TOKENS: _size(_member(result, "response_ids")),

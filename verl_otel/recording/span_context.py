@@ -106,6 +106,14 @@ class SpanIdentity(OTelSpan):
         return detail.context
 
     @property
+    def traceparent(self) -> str:
+        """The span's W3C ``traceparent``, for `verl_otel.consume` and for systems that continue the trace; empty while recording is off."""
+        if self.outer is None and not self.start:
+            return ""
+        ids = self.resolve()
+        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.flags & SAMPLED:02x}"
+
+    @property
     def start_ns(self) -> int:
         """Start in Unix nanoseconds, by the clock of its trace."""
         return int(self.start * 1e9) + self.resolve().offset_ns

@@ -20,11 +20,11 @@ NAME: Final = "run.json"
 
 
 def is_first_process() -> bool:
-    """Return whether this process starts a run: it is no rank but the first, no child, and no other process has told it the attempt."""
+    """Return whether this process starts a run: it is no rank but the first, no child, and its environment names no run."""
     parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
     return (
         os.environ.get("RANK", "0") == "0"
-        and "VERL_OTEL_RUN_ATTEMPT" not in os.environ
+        and not any(os.environ.get(name) for name in ("VERL_OTEL_RUN_ID", "VERL_OTEL_RUN_ATTEMPT"))
         and not parent
         and not resource.is_forked()
     )

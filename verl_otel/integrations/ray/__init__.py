@@ -22,6 +22,11 @@ HOOKS = (
 )
 
 
+def uninstall() -> None:
+    """Forget the cluster. The hooks are removed with all others."""
+    set_cluster_backend(None)
+
+
 def install() -> None:
     """Register the hooks of Ray."""
     ray = sys.modules.get("ray")

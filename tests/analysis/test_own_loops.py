@@ -1,0 +1,149 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Loops of one's own, recorded with the verbs: steps have their trajectories, scores and causes, without verl."""
+
+import asyncio
+import time
+
+import pytest
+
+import verl_otel
+from verl_otel.analysis import summary
+from verl_otel.cli.explain import render_text
+
+SLOW, FAST = 0.8, 0.005
+STEPS, SAMPLES, SLOW_STEP, SLOW_SAMPLE = 4, 4, 3, 1
+
+
+@verl_otel.tool("search")
+def search(seconds):
+    time.sleep(seconds)
+
+
+@verl_otel.tool("search")
+async def search_async(seconds):
+    await asyncio.sleep(seconds)
+
+
+@verl_otel.reward("math")
+def score(index):
+    return float(index)
+
+
+def find_seconds(number, index):
+    return SLOW if (number, index) == (SLOW_STEP, SLOW_SAMPLE) else FAST
+
+
+def run_in_turn(number):
+    """One trajectory after the other, in the thread of the step."""
+    for index in range(SAMPLES):
+        with verl_otel.trajectory(f"p{number}", index), verl_otel.turn(0):
+            search(find_seconds(number, index))
+            score(index)
+
+
+def run_at_once(number):
+    """All trajectories of a step in one event loop."""
+
+    async def run(index):
+        with verl_otel.trajectory(f"p{number}", index), verl_otel.turn(0):
+            await search_async(find_seconds(number, index))
+            score(index)
+
+    async def run_all():
+        await asyncio.gather(*map(run, range(SAMPLES)))
+
+    asyncio.run(run_all())
+
+
+def train(folder, rollout, **settings):
+    """Run a loop with telemetry, and return what is known of it."""
+    verl_otel.init(run_dir=folder, run_id="own", exporters="file", **settings)
+    try:
+        for number in range(1, STEPS + 1):
+            with verl_otel.step(number):
+                with verl_otel.phase("gen"):
+                    rollout(number)
+                with verl_otel.phase("update_actor"):
+                    time.sleep(FAST)
+    finally:
+        verl_otel.shutdown()
+    return summary.explain([folder / "own"])
+
+
+@pytest.mark.parametrize("rollout", [run_in_turn, run_at_once])
+def test_the_slow_tool_is_named(tmp_path, rollout):
+    """The verdict is on the one trajectory, turn and tool that was slow, whether trajectories run one by one or at once."""
+    run = train(tmp_path, rollout)
+    step = run.steps[SLOW_STEP - 1]
+    (verdict,) = step.verdicts
+    assert (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name, verdict.turn) == (
+        "trajectory", f"p{SLOW_STEP}/{SLOW_SAMPLE}", "tool", "search", 0,
+    )  # fmt: skip
+    assert SLOW / 2 < verdict.saved <= step.seconds
+    assert "the trainer itself" not in render_text.render(run).partition("update_actor")[0]
+
+
+@pytest.mark.parametrize("rollout", [run_in_turn, run_at_once])
+def test_every_trajectory_belongs_to_its_step(tmp_path, rollout):
+    """Number of the step, score and count of each are those of the loop; the path of a step covers it without a gap."""
+    run = train(tmp_path, rollout)
+    assert (run.counts.trajectories, run.counts.trained) == (STEPS * SAMPLES, STEPS * SAMPLES)
+    assert [step.members for step in run.steps] == [SAMPLES] * STEPS
+    assert {(item.uid, item.rollout_index, item.step, item.score) for item in run.slowest} == {
+        (f"p{number}", index, number, float(index)) for number in range(1, STEPS + 1) for index in range(SAMPLES)
+    }
+    for step in run.steps:
+        ends = [step.start_ns, *(segment.end_ns for segment in step.path)]
+        assert ends == sorted(ends)
+        assert [segment.start_ns for segment in step.path] == ends[:-1]
+        assert ends[-1] == step.end_ns
+
+
+def test_a_run_of_an_own_loop_has_names_a_state_and_an_end(tmp_path):
+    """Project, experiment and state are those of the settings and of the loop."""
+    run = train(tmp_path, run_in_turn, project="toys", experiment="e1")
+    assert (run.state, run.manifest["verl.project"], run.manifest["verl.experiment"]) == ("finished", "toys", "e1")
+    last = {series.name: series.values[-1] for series in run.series}
+    assert last["verl.training.step"] == STEPS
+
+
+def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
+    """The state of the run is failed, and the step says why."""
+
+    def fail(number):
+        if number == SLOW_STEP:
+            raise KeyError(number)
+
+    with pytest.raises(KeyError):
+        train(tmp_path, fail)
+    run = summary.explain([tmp_path / "own"])
+    assert run.state == "failed"
+    assert run.steps[-1].error == "KeyError"
+
+
+def test_what_a_step_consumes_can_be_said(tmp_path):
+    """A step that trains on the trajectories of the step before says so, by spans or by their traceparent."""
+    verl_otel.init(run_dir=tmp_path, run_id="own", exporters="file")
+    before: list = []
+    for number in range(1, STEPS + 1):
+        with verl_otel.step(number):
+            verl_otel.consume(before)
+            before = []
+            for index in range(SAMPLES):
+                with verl_otel.trajectory(f"p{number}", index) as span:
+                    before.append(span if index % 2 else span.traceparent)
+    verl_otel.shutdown()
+    run = summary.explain([tmp_path / "own"])
+    assert [step.members for step in run.steps] == [SAMPLES] * STEPS  # the first says nothing: it is taken by its own
+    uids = {item.trace_id: item.uid for item in run.slowest}
+    assert [{uids[trace_id] for trace_id in step.trajectories} for step in run.steps[1:]] == [
+        {f"p{number}"} for number in range(1, STEPS)
+    ]
+
+
+def test_what_is_no_trajectory_is_not_consumed(recorded, caplog):
+    """Other values are left out, with one line."""
+    with verl_otel.step(1):
+        verl_otel.consume(["no traceparent", 3])
+    assert "neither a span nor a traceparent" in caplog.text

@@ -1,0 +1,184 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the beginning and the end of some files of a run: its state, its last step, and the times of its records.
+
+At most 1 MiB is read from the end of each of a few files, however large they are: those of the trainer, or the newest ones.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from verl_otel._internal import untrusted_files
+from verl_otel.analysis.io import otlp_json, run_files
+from verl_otel.analysis.summary import NO_END, STATES
+from verl_otel.analysis.traces.span_names import STEP
+from verl_otel.model import SpanRecord
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import RUN_STATE, STEP_DURATION, TRAINING_STEP
+
+MAX_FILES: Final = 4
+"""Maximum number of files of one kind that are read."""
+TAIL_BYTES: Final = 1 << 20
+MAX_NUMBER: Final = 1e15
+"""Largest number of a step that is shown."""
+TIME_BYTES: Final = 1 << 16
+"""Bytes at the beginning and at the end of a file in which times are searched for."""
+_TRAINER: Final = "trainer"
+_ROTATED: Final = re.compile(r"\.\d+\.jsonl$")
+_BEGIN: Final = re.compile(rb'"startTimeUnixNano": ?"?(\d{1,19})[^\d]')
+_NEWEST: Final = re.compile(rb'"(?:endTimeUnixNano|timeUnixNano)": ?"?(\d{1,19})[^\d]')
+_COUNT: Final = re.compile(rb'"%s".{0,400}?"count": ?"?(\d{1,15})[^\d]' % re.escape(STEP_DURATION).encode(), re.DOTALL)
+
+
+class Ends(NamedTuple):
+    """What the ends of the files contain."""
+
+    state: str
+    """The last state that the trainer recorded; empty: none."""
+    steps: int | None
+    last_step: int | None
+    last_step_seconds: float | None
+    begin_ns: int
+    """Start of the earliest span that was read; 0: unknown."""
+    newest_ns: int
+    """Time of the newest record; 0: unknown."""
+
+
+class _Tail(NamedTuple):
+    """The end of a file."""
+
+    data: bytes
+    is_whole: bool
+    """Whether it is the whole file."""
+
+    def lines(self, name: str) -> Iterator[bytes]:
+        """Yield the lines that contain a quoted name, the newest first. A line that was cut off is among them, and cannot be decoded."""
+        wanted, end = f'"{name}"'.encode(), len(self.data)
+        while (place := self.data.rfind(wanted, 0, end)) >= 0:
+            begin = self.data.rfind(b"\n", 0, place) + 1
+            stop = self.data.find(b"\n", place)
+            yield self.data[begin : stop if stop >= 0 else len(self.data)]
+            end = begin
+
+    def newest_ns(self) -> int:
+        """Return the latest time near the end of the file."""
+        return max(map(int, _NEWEST.findall(self.data[-TIME_BYTES:])), default=0)
+
+
+class _Step(NamedTuple):
+    """A step that has ended, or that was logged (then its duration is unknown)."""
+
+    end_ns: int
+    number: int | None
+    seconds: float | None
+
+
+def read(folder: Path) -> Ends:
+    """Return what the ends of the files of a run contain. Files that cannot be read or are damaged are passed over."""
+    traces = run_files.find_files([folder], "traces")
+    spans, points = ([*_read_tails(paths)] for paths in (traces, run_files.find_files([folder], "metrics")))
+    _, state = _last_point(points, RUN_STATE)
+    logged_ns, logged = _last_point(points, TRAINING_STEP)
+    last = _last_step(spans)
+    if last is None or (logged is not None and last.end_ns < logged_ns and last.number != int(logged)):
+        last = (
+            None if logged is None else _Step(logged_ns, int(logged), None)
+        )  # the span of the logged step is still open
+    return Ends(
+        state="" if state is None else STATES.get(state, NO_END),
+        steps=_count_steps(points) or (0 if last is None else None),
+        last_step=None if last is None else last.number,
+        last_step_seconds=None if last is None else last.seconds,
+        begin_ns=min(filter(None, map(_read_begin, _oldest(traces))), default=0),
+        newest_ns=max((tail.newest_ns() for tail in (*spans, *points)), default=0),
+    )
+
+
+def _read_tails(paths: Sequence[Path]) -> Iterator[_Tail]:
+    current = [path for path in paths if not _ROTATED.search(path.name)]
+    trainers = [path for path in current if path.name.split("-")[1] == _TRAINER]
+    for path in sorted(trainers or current, key=_modified, reverse=True)[:MAX_FILES]:
+        try:
+            data = untrusted_files.read_tail(path, TAIL_BYTES)
+        except OSError:
+            continue
+        yield _Tail(data, len(data) < TAIL_BYTES)
+
+
+def _oldest(paths: Iterable[Path]) -> list[Path]:
+    return sorted(paths, key=_modified)[:MAX_FILES]
+
+
+def _read_begin(path: Path) -> int:
+    """Return the earliest start of a span near the beginning of a file; 0: there is none."""
+    try:
+        with untrusted_files.open_regular(path) as file:
+            return min(filter(None, map(int, _BEGIN.findall(file.read(TIME_BYTES)))), default=0)
+    except OSError:
+        return 0
+
+
+def _modified(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
+
+
+def _last_point(tails: Iterable[_Tail], name: str) -> tuple[int, float | None]:
+    """Return time and value of the newest point of a series; 0 and None if none was read."""
+    newest: tuple[int, float | None] = (0, None)
+    for tail in tails:
+        for line in tail.lines(name):
+            try:
+                points = [point for _, group in otlp_json.read_points(line) for point in group]
+            except otlp_json.UNREADABLE:
+                continue
+            valid = [(point.time_ns, point.value) for point in points if point.name == name and _is_number(point.value)]
+            newest = max([newest, *valid], key=lambda point: point[0])
+            if valid:
+                break
+    return newest
+
+
+def _is_number(value: float) -> bool:
+    return math.isfinite(value) and abs(value) < MAX_NUMBER
+
+
+def _last_step(tails: Iterable[_Tail]) -> _Step | None:
+    """Return the newest step that has ended; None if none was read."""
+    steps: list[_Step] = []
+    for tail in tails:
+        for line in tail.lines(STEP):
+            try:
+                spans = [span for _, group in otlp_json.read_spans(line) for span in group]
+            except otlp_json.UNREADABLE:
+                continue
+            ended = [_make_step(span) for span in spans if span.name == STEP and span.end_ns >= span.start_ns]
+            steps += ended
+            if ended:
+                break
+    return max(steps, key=lambda step: step.end_ns, default=None)
+
+
+def _make_step(span: SpanRecord) -> _Step:
+    number = span.attributes.get(attr.STEP_NUMBER)
+    return _Step(span.end_ns, number if isinstance(number, int) else None, (span.end_ns - span.start_ns) / 1e9)
+
+
+def _count_steps(tails: Sequence[_Tail]) -> int | None:
+    """Return the number of steps of all processes, from their histograms; None if a histogram is not in the part that was read."""
+    if len(tails) == MAX_FILES:  # there may be more
+        return None
+    total = 0
+    for tail in tails:
+        matches = _COUNT.findall(next(tail.lines(STEP_DURATION), b""))
+        if not matches and not tail.is_whole:
+            return None
+        total += int(matches[-1]) if matches else 0
+    return total
