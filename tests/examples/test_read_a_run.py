@@ -24,7 +24,7 @@ def test_it_prints_what_happened(done):
     assert float(steps[1][1]) >= 1.5, "step 2 has a call of 1.5 s"
     assert steps[1][3] == "gen"
     assert re.fullmatch(r"slowest: slow/[01] of step 2, \d\.\d\d s: llm stub \d\.\d\d s, tool add .*", lines[4])
-    assert lines[5].startswith("worst step: 2, most of it phase gen: ")
+    assert lines[5].startswith("worst step: 2, most of it llm stub: ")
     counts = dict(reversed(line.split(None, 1)) for line in lines[6:])
     assert counts == {
         "chat stub": "48", "execute_tool add": "24", "verl.phase.gen": "3", "verl.phase.update_actor": "3",

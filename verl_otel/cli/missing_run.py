@@ -64,9 +64,8 @@ def list_reasons() -> list[str]:
     elif switch and not config.is_enabled():
         evident.append(f"VERL_OTEL_ENABLED={switch} is set here, which switches verl-otel off: set it to 1")
     if "file" not in exporters:
-        given = os.environ.get("VERL_OTEL_EXPORTERS")
-        source = f"VERL_OTEL_EXPORTERS={given}" if given else "an OTEL_EXPORTER_OTLP_*ENDPOINT"
-        evident.append(f"{source} is set here, so that no files are written: VERL_OTEL_EXPORTERS needs `file`")
+        given = os.environ["VERL_OTEL_EXPORTERS"]
+        evident.append(f"VERL_OTEL_EXPORTERS={given} is set here, so that no files are written: it needs `file`")
     unused = "the program did not use verl_otel: verl-otel check says whether verl loads it"
     if evident:
         return evident
