@@ -13,7 +13,7 @@ from tests.builders import explanations
 from verl_otel.analysis.model import KINDS, Verdict
 from verl_otel.cli.explain import advice
 
-PAGE = Path(__file__).resolve().parents[2] / advice.PAGE.partition("/blob/main/")[2]
+PAGE = Path(__file__).resolve().parents[2] / advice.PAGE
 
 
 def test_settings_that_the_advice_names_are_settings_of_verl():

@@ -45,6 +45,7 @@ from verl_otel.session.prometheus_targets import add_entries as add_targets
 from verl_otel.session.prometheus_targets import add_publisher as add_target_publisher
 from verl_otel.session.prometheus_targets import make_entry as make_target
 from verl_otel.session.prometheus_targets import read_own as read_targets
+from verl_otel.session.prometheus_targets import remove_publisher as remove_target_publisher
 from verl_otel.session.target_entries import sanitize as clean_target
 from verl_otel.system.collectors import Collector, DeltaCounter, NodeScope
 from verl_otel.system.collectors import add as add_collector
@@ -118,6 +119,7 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "TargetEntries",  # several of them
     "TargetEntry",  # one entry of `file_sd`: targets and labels
     "add_target_publisher",
+    "remove_target_publisher",
     "add_targets",  # add entries to the run's targets
     "make_target",  # the entry of one address
     "read_targets",  # the entries that this process has added

@@ -93,6 +93,12 @@ def add_publisher(publisher: TargetPublisher) -> None:
         _publishers.append(publisher)
 
 
+def remove_publisher(publisher: TargetPublisher) -> None:
+    """Remove a publisher; nothing happens if it was not added."""
+    if publisher in _publishers:
+        _publishers.remove(publisher)
+
+
 def make_address(config: Config, port: int) -> str:
     """Return ``host:port`` at which others reach this process.
 

@@ -9,8 +9,8 @@ from typing import Final
 
 from verl_otel.analysis.model import Step, Verdict
 
-PAGE: Final = "https://github.com/verl-otel/verl-otel/blob/main/docs/how-to/act-on-verdicts.md"
-"""`docs/how-to/act-on-verdicts.md`. Its table has a row for each key of `ADVICE`."""
+PAGE: Final = "docs/how-to/act-on-verdicts.md"
+"""The page. Its table has a row for each key of `ADVICE`."""
 ADVICE: Final = {
     "slow tool": "give the tool a time-out, and run blocking code in a thread (asyncio.to_thread)",
     "slow reward": "give the reward function a time-out, cache what it looks up, or raise reward.num_workers",

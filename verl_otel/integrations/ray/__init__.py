@@ -4,7 +4,12 @@
 
 import sys
 
-from verl_otel.integrations.api import add_target_publisher, current_session, set_cluster_backend
+from verl_otel.integrations.api import (
+    add_target_publisher,
+    current_session,
+    remove_target_publisher,
+    set_cluster_backend,
+)
 from verl_otel.integrations.patch import Hook, register
 from verl_otel.integrations.ray import context_propagation, identity, init_hook, target_registry, watchdog_backend
 
@@ -23,8 +28,9 @@ HOOKS = (
 
 
 def uninstall() -> None:
-    """Forget the cluster. The hooks are removed with all others."""
+    """Remove the cluster's backend and target publisher. The hooks are removed with all others."""
     set_cluster_backend(None)
+    remove_target_publisher(target_registry.REGISTRY)
 
 
 def install() -> None:

@@ -102,6 +102,7 @@ def _wait_for_workers() -> None:
     if current is not None and _is_driver():
         time.sleep(current.last_drain_seconds)
         current.end_run()
+        job_run.remove()
 
 
 def _is_driver() -> bool:

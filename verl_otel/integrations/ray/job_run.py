@@ -12,6 +12,7 @@ import json
 import os
 import threading
 import time
+from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
@@ -36,15 +37,22 @@ class _LastLook:
 
 def publish(settings: dict[str, str]) -> None:
     """Store the settings of the run of this job, waiting for at most `PUT_TIMEOUT` seconds. Does nothing without a cluster."""
-    if cluster_store.is_connected():
-        writer = threading.Thread(target=_put, args=(settings,), name="verl-otel-job", daemon=True)
-        writer.start()
-        writer.join(PUT_TIMEOUT)
+    _call_bounded(lambda: cluster_store.put(_key(), json.dumps(settings).encode()))
+
+
+def remove() -> None:
+    """Remove the run of this job from the store: the job ends. Waits for at most `PUT_TIMEOUT` seconds."""
+    _call_bounded(lambda: cluster_store.delete(_key()))
 
 
 @error_boundary.never_raises("ray job")
-def _put(settings: dict[str, str]) -> None:
-    cluster_store.put(_key(), json.dumps(settings).encode())
+def _call_bounded(call: Callable[[], None]) -> None:
+    if cluster_store.is_connected():
+        thread = threading.Thread(
+            target=error_boundary.never_raises("ray job")(call), name="verl-otel-job", daemon=True
+        )
+        thread.start()
+        thread.join(PUT_TIMEOUT)
 
 
 def join() -> bool:
