@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 import pytest
-import yaml
 
 from tests.builders import explanations
 from verl_otel.analysis.model import KINDS, Verdict
@@ -21,6 +20,7 @@ def test_settings_that_the_advice_names_are_settings_of_verl():
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
         pytest.skip("verl is not installed")
+    yaml = pytest.importorskip("yaml", reason="PyYAML is not installed in this environment")
     verl = Path(spec.submodule_search_locations[0])
     paths = (
         "trainer/config/_generated_ppo_trainer.yaml",
