@@ -72,7 +72,7 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
         return done.stdout
 
     run(environment / "bin" / "python", "-W", "error", "-c", SCRIPT)
-    assert "1 steps" in run(environment / "bin" / "verl-otel", "report", "runs/r")
+    assert "1 step," in run(environment / "bin" / "verl-otel", "report", "runs/r")
     assert "FAIL verl: not installed in this environment" in run(environment / "bin" / "verl-otel", "check", code=1)
     run(environment / "bin" / "verl-otel", "collector", "export", "otel")
     assert (tmp_path / "otel" / "local.yaml").read_text() == (TOP / "collector" / "local.yaml").read_text()
