@@ -89,4 +89,4 @@ def test_what_was_sent_is_read_back(collector, wait_for):
 
     expected = {name: str(count) for name, count in SENT.items()}
     wait_for(lambda: read() == expected)
-    assert not list(collector.runs.glob("*/traces-*.jsonl")), "OTLP takes the place of files"
+    assert list(collector.runs.glob("*/traces-*.jsonl")), "an endpoint adds OTLP to the files"

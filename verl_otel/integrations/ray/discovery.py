@@ -16,6 +16,7 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.api import TargetEntries, clean_target
+from verl_otel.integrations.ray import job_run
 from verl_otel.integrations.ray.cluster_store import NAMESPACE
 from verl_otel.integrations.ray.target_registry import PREFIX
 
@@ -83,19 +84,22 @@ def read_notes(cluster: str) -> list[Note]:
         client = GcsClient(address=cluster)
         keys = client.internal_kv_keys(f"{PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT)
         values = {key: client.internal_kv_get(key, NAMESPACE, timeout=TIMEOUT) for key in keys}
+        runs = list(client.internal_kv_keys(f"{job_run.PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT))
     except Exception as error:
         if "AuthToken" in str(error):
             advice = "set RAY_AUTH_MODE=token here, as its user (or with its RAY_AUTH_TOKEN_PATH)"
             raise ClusterError(f"the Ray cluster at {cluster} asks for a token: {advice}") from None
         raise ClusterError(f"the Ray cluster at {cluster} does not answer: {_first_line(error)}") from None
     notes = [note for key, value in values.items() if (note := _parse(key, value)) is not None]
-    if not notes:
+    if not notes and not runs:
         return []
     jobs, workers = _find_alive(cluster)
     if jobs is not None:
-        for note in (note for note in notes if note.job not in jobs):
+        ended = [note.key for note in notes if note.job not in jobs]
+        ended += [key for key in runs if key.decode(errors="replace").rpartition("/")[2] not in jobs]
+        for key in ended:
             with contextlib.suppress(Exception):
-                client.internal_kv_del(note.key, False, NAMESPACE, timeout=TIMEOUT)
+                client.internal_kv_del(key, False, NAMESPACE, timeout=TIMEOUT)
     return [note for note in notes if _is_alive(note, jobs, workers)]
 
 
