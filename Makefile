@@ -46,20 +46,20 @@ test: programs-begun lint $(STAMP) ## Run everything that checks the project (40
 	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
 	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadfile -m "not ($(REAL) or alone)"
 	@sh collector/build.sh $(PROGRAMS) || true  # waits for the programs; without them their tests are skipped, with the reason
-	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadgroup -m "$(REAL)"
+	$(BIN)/python -m pytest $(PATIENCE) -n 2 --dist loadgroup -m "$(REAL)"
 	$(BIN)/python -m pytest $(PATIENCE) -m "alone and not ($(REAL))"
 
 test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
 	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not ($(REAL) or alone)"
 
-matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.md (30 minutes)
+matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.md (60 minutes)
 	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/end_to_end/test_interrupted.py \
-		tests/end_to_end/test_surroundings.py tests/end_to_end/test_mixed.py \
+		tests/end_to_end/test_surroundings.py tests/end_to_end/test_mixed.py tests/end_to_end/test_guards.py tests/examples/test_with_verl.py \
 		tests/end_to_end/test_unharmed.py::test_two_runs_without_telemetry_agree tests/end_to_end/test_stalls.py::test_a_killed_agent_loop_is_told_at_once --matrix
 	$(BIN)/python -m tests.end_to_end.modes_page
 	$(BIN)/python -m pytest tests/end_to_end/test_modes_page.py --matrix
 
-test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last (22 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
+test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
 	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
 attack: $(STAMP) ## Attack the library: damaged files, hostile endpoints and values, forks, signals, slow clients, full disks (15 minutes)
@@ -69,7 +69,7 @@ attack: $(STAMP) ## Attack the library: damaged files, hostile endpoints and val
 	.venv-beside/bin/python -m pytest $(PATIENCE) -q -p no:cacheprovider -m attack --attack tests/attack/test_beside.py
 	$(BIN)/python -m pytest $(PATIENCE) -q -m attack --attack tests/attack --ignore tests/attack/test_beside.py
 
-test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=pythons (all Pythons of this machine), ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once)
+test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=pythons (all Pythons of this machine), ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 TRAININGS=14; an interrupted series continues), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
 ifeq ($(ONLY),pythons)
 	$(BIN)/python tests/pythons.py --uv $(UV)
 else ifeq ($(ONLY),gpu)
@@ -78,24 +78,34 @@ else ifeq ($(ONLY),vllm)
 	@$(MAKE) --no-print-directory $(UV)
 	@sh tests/vllm_real/install.sh $(UV) $(PYTHON) .venv-vllm
 	.venv-vllm/bin/python -m pytest -m vllm_real tests/vllm_real
+else ifeq ($(ONLY),faults)
+	$(BIN)/python -m tests.end_to_end.faults $(or $(OUT),runs/faults) --seed $(or $(SEED),1) --trainings $(or $(TRAININGS),14) --page
+else ifeq ($(ONLY),levers)
+	$(BIN)/python -m tests.end_to_end.levers $(or $(OUT),runs/levers)
+	$(BIN)/python -m tests.end_to_end.levers_page $(or $(OUT),runs/levers)/trainings.jsonl
 else
-	@echo "say which: make test-extra ONLY=pythons, ONLY=gpu or ONLY=vllm" >&2; exit 2
+	@echo "say which: make test-extra ONLY=pythons, ONLY=gpu, ONLY=vllm, ONLY=faults or ONLY=levers" >&2; exit 2
 endif
 
-boards: PREVIEW = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s
-boards: $(STAMP) ## Write the Grafana boards from dashboards/*.py; PICTURES=preview or PICTURES=grafana draws each from recorded runs (GRAFANA_HOME=DIR is the unpacked Grafana)
+boards: RECORDED = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s
+boards: $(STAMP) ## Write the Grafana boards from dashboards/*.py; PICTURES=grafana takes a picture of each with recorded runs (GRAFANA_HOME=DIR is the unpacked Grafana)
 ifeq ($(PICTURES),)
 	$(BIN)/python -W ignore::DeprecationWarning -m dashboards.build
 	$(BIN)/python collector/deploy/generate.py
 else
-	$(BIN)/python -m dashboards.$(PICTURES) dashboards/pictures$(if $(filter grafana,$(PICTURES)),/grafana) $(PREVIEW)
+	$(BIN)/python -m dashboards.grafana dashboards/pictures/grafana $(RECORDED)
 endif
 
-bench: $(BENCH_STAMP) ## Measure what telemetry costs, ours and what one would use instead (15 minutes); SUITE=quick: 2 minutes; SUITE=end_to_end: real trainings; SUITE=table: write the tables of README.md and the docs
+bench: $(BENCH_STAMP) ## Measure what telemetry costs, ours and what one would use instead (15 minutes); SUITE=quick: 2 minutes; SUITE=total: total CPU (30 minutes); SUITE=scale: a run on 1,024 GPUs, simulated in parts (3 minutes); SUITE=end_to_end: real trainings; SUITE=table: write the tables of README.md and the docs
 ifeq ($(SUITE),table)
 	$(BENCH)/bin/python -m benchmarks table --write
+	$(BENCH)/bin/python -m benchmarks.scale --table
 else ifeq ($(SUITE),quick)
 	$(BENCH)/bin/python -m benchmarks run --quick --minutes 2
+else ifeq ($(SUITE),scale)
+	$(BENCH)/bin/python -m benchmarks.scale
+else ifeq ($(SUITE),total)
+	$(BENCH)/bin/python -m benchmarks run --suite total --json benchmarks/results/total.json
 else ifeq ($(SUITE),end_to_end)
 	$(BENCH)/bin/python -m benchmarks run --suite end_to_end --json benchmarks/results/end_to_end.json
 else

@@ -6,6 +6,7 @@ Examples:
   python -m benchmarks run --quick                      # two minutes, three processes a case
   python -m benchmarks run --json benchmarks/results/headline.json
   python -m benchmarks run --only counter --only decorator-metrics --processes 15
+  python -m benchmarks run --suite total                # total CPU: of calls, hooks, idle and busy processes
   python -m benchmarks run --suite end_to_end           # real verl, as long as it needs
   python -m benchmarks table                            # of benchmarks/results/headline.json
   python -m benchmarks table --write                    # into README.md and docs/explanation/performance.md
@@ -33,7 +34,7 @@ FULL: Final = (9, 99)
 """Processes of a case and rounds of a process: what the promises are made for."""
 QUICK: Final = (3, 41)
 """Enough to see what is grossly wrong; their interval holds the median with 75 %."""
-SUITES: Final = ("hot", "ray", "end_to_end")
+SUITES: Final = ("hot", "total", "ray", "end_to_end")
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -258,13 +258,7 @@ def _read_case(document: Mapping[str, Any]) -> CaseResult:
     }
     verdicts = tuple(
         Verdict(
-            row["title"],
-            row["ours"],
-            row["against"],
-            row["bound"],
-            tuple(row["values"]),
-            row["figure"],
-            row["decides"],
+            row["title"], row["ours"], row["against"], row["bound"], tuple(row["values"]), row["figure"], row["decides"]
         )
         for row in document["verdicts"]
     )

@@ -10,6 +10,7 @@ import sys
 import threading
 import urllib.request
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any
 
 from benchmarks.processes import TOP
@@ -44,6 +45,11 @@ class Sink:
         with opener.open(f"{self.url}/counts", timeout=10) as answer:
             counts: dict[str, int] = json.load(answer)
         return counts
+
+    def count_bytes(self, folder: str) -> float:
+        """Return the bytes of spans that have come in, or were written to files below a folder."""
+        written = sum(path.stat().st_size for path in Path(folder).rglob("traces-*"))
+        return float(self.read()["bytes"] + written)
 
     def close(self) -> None:
         """Stop the process."""

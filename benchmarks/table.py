@@ -71,10 +71,7 @@ def rows(case: CaseResult) -> Iterable[tuple[str, list[Verdict]]]:
 
 def headline(results: Results) -> str:
     """Return the table of the budgets, one row each."""
-    lines = [
-        "| | verl-otel adds | promised | others add, in times of that | in all |",
-        "|---|---:|---:|---|---|",
-    ]
+    lines = ["| | verl-otel adds | promised | others add, in times of that | in all |", "|---|---:|---:|---|---|"]
     for case in results.cases:
         for title, verdicts in rows(case):
             unit = case.figures[verdicts[0].figure].unit if verdicts[0].figure else case.unit

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write the boards as Grafana's classic JSON: ``python -m dashboards.build [FOLDER]``.
+"""Write the boards as Grafana's classic JSON, the thresholds as rules, and the alerts for Grafana: ``python -m dashboards.build [FOLDER]``.
 
-The JSON is committed, so that nobody needs Python to use it; a test compares it with what this writes.
+They are committed, so that no Python is needed to use them; tests compare them with what this writes.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Final
 
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 
+from dashboards import alerting
 from dashboards.boards import BOARDS
 from dashboards.loader import FOLDER, walk
 from dashboards.parts.board import Board
+from verl_otel.health import profiles, rules_file
+
+RULES: Final = Path(__file__).resolve().parent / "rules"
 
 
 def encode(board: Board) -> str:
@@ -43,6 +48,10 @@ def main(arguments: Sequence[str]) -> int:
         path.unlink()
     for path, text in written.items():
         path.write_text(text, "utf-8")
+    if not arguments:
+        (RULES / rules_file.FILE).write_text(rules_file.render(profiles.load()), "utf-8")
+        alerting.FILE.parent.mkdir(exist_ok=True)
+        alerting.FILE.write_text(alerting.render(), "utf-8")
     print(f"{len(written)} boards in {folder}")
     return 0
 

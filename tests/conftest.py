@@ -3,6 +3,7 @@
 """Fixtures of every test, and the check that no test leaves something switched on."""
 
 import functools
+import math
 import os
 import shutil
 import subprocess
@@ -21,6 +22,7 @@ from verl_otel.analysis.io import run_files
 from verl_otel.recording.state import RECORDER
 from verl_otel.session.lifecycle import Current
 from verl_otel.testing import capture
+from verl_otel.watchdog import process_pauses
 
 os.environ[error_boundary.RAISE_INTERNAL_ERRORS] = (
     "1"  # our own failures fail our own tests; processes that a test starts inherit it
@@ -118,6 +120,13 @@ class FailureReporter:
             terminal.write_line(
                 f"FAILED {report.nodeid} ({report.when}): {getattr(crash, 'message', '')[:500]}", red=True
             )
+
+
+@pytest.fixture(autouse=True)
+def no_pauses(request, monkeypatch):
+    """Record no pauses of this process, which a busy machine may have in any test. Those of pauses are the exception."""
+    if request.path.name != "test_process_pauses.py":
+        monkeypatch.setattr(process_pauses, "PAUSED_SECONDS", math.inf)
 
 
 @pytest.fixture(autouse=True)

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel import config
-from verl_otel.config import SETTINGS, Config
+from verl_otel.config import Config
 from verl_otel.errors import ConfigError, VerlOtelError
+from verl_otel.settings import SETTINGS
 
 # field: (text in the environment, what it means, text of the keyword, what that means)
 GOOD = {
@@ -25,7 +26,7 @@ GOOD = {
     "prometheus_host": ("0.0.0.0", "0.0.0.0", "::1", "::1"),
     "prometheus_port": ("9464", 9464, "0", 0),
     "prometheus_advertise": ("[::1]", "::1", "node-7.cluster", "node-7.cluster"),
-    "keep_prometheus_yml": ("0", False, "1", True),
+    "keep_prometheus_yml": ("Keep", "keep", "verl", "verl"),
     "capture_content": ("yes", True, "off", False),
     "drain_interval": ("0.25", 0.25, "2", 2.0),
     "metric_interval": ("2500", 2.5, "1000", 1.0),
@@ -46,9 +47,24 @@ GOOD = {
     "hardware": ("0", False, "1", True),
     "cpu_budget": ("0.05", 0.05, "0", 0.0),
     "exemplar_filter": ("always_off", "always_off", "Always_On", "always_on"),
+    "semconv_opt_in": (
+        "gen_ai_latest_experimental",
+        "gen_ai_latest_experimental",
+        "http, gen_ai_latest_experimental",
+        "gen_ai_latest_experimental",
+    ),
     "files_group": ("ml-team", "ml-team", "4711", "4711"),
     "project": ("math", "math", "code", "code"),
     "experiment": ("lr-1e-6", "lr-1e-6", "lr-2e-6", "lr-2e-6"),
+    "tracker_summary": ("1", True, "0", False),
+    "stop_on_nan": ("1", 1, "3", 3),
+    "stop_on_kl": ("5", 5, "10", 10),
+    "stop_on_reward_fall": ("5", 5, "20", 20),
+    "stop_on_plateau": ("100", 100, "0", 0),
+    "best_checkpoint": ("min:actor/ppo_kl", "min:actor/ppo_kl", "val-core/a/acc", "val-core/a/acc"),
+    "health_profile": ("Math", "math", "/a/own.toml", "/a/own.toml"),
+    "log_level": ("DEBUG", "debug", "off", "off"),
+    "log_debug_seconds": ("60", 60.0, "0", 0.0),
 }
 DEFAULTS = {
     "enabled": False,
@@ -59,7 +75,7 @@ DEFAULTS = {
     "prometheus_host": "127.0.0.1",
     "prometheus_port": 0,
     "prometheus_advertise": "",
-    "keep_prometheus_yml": True,
+    "keep_prometheus_yml": "merge",
     "capture_content": False,
     "drain_interval": 1.0,
     "metric_interval": 10.0,
@@ -69,8 +85,8 @@ DEFAULTS = {
     "trajectory_share": 0.05,
     "sampler": "always_on",
     "sampler_ratio": 1.0,
-    "file_mib": 256,
-    "file_count": 4,
+    "file_mib": 64,
+    "file_count": 16,
     "ray_carrier": True,
     "token_file": None,
     "rl_insight": "auto",
@@ -80,9 +96,19 @@ DEFAULTS = {
     "hardware": True,
     "cpu_budget": 0.05,
     "exemplar_filter": "trace_based",
+    "semconv_opt_in": "",
     "files_group": "",
     "project": "",
     "experiment": "",
+    "tracker_summary": False,
+    "stop_on_nan": 0,
+    "stop_on_kl": 0,
+    "stop_on_reward_fall": 0,
+    "stop_on_plateau": 0,
+    "best_checkpoint": "",
+    "health_profile": "default",
+    "log_level": "info",
+    "log_debug_seconds": 3600.0,
 }
 # field: texts that must be refused, and words of the message that say what is allowed
 BAD = {
@@ -92,7 +118,7 @@ BAD = {
     "run_attempt": (["0", "-1", "1.5", "x"], ["1", "1000000"]),
     "prometheus_port": (["65536", "-1", "http"], ["0", "65535"]),
     "prometheus_advertise": (["a b", "node:9000", "http://node", "[::1]:80"], ["host", "without a port"]),
-    "keep_prometheus_yml": (["never"], ["1 or 0"]),
+    "keep_prometheus_yml": (["never", "1", "0"], ["merge", "keep", "verl"]),
     "capture_content": (["perhaps"], ["1 or 0"]),
     "drain_interval": (["0", "0.01", "61", "nan", "inf", "x"], ["0.05", "60"]),
     "metric_interval": (["0", "-5", "nan", "10s"], ["1", "3.6e+06"]),
@@ -113,6 +139,7 @@ BAD = {
     "cpu_budget": (["-0.1", "1.1", "1%"], ["0", "1"]),
     "exemplar_filter": (["sometimes"], ["trace_based", "always_off"]),
     "files_group": (["a b", "a:b", "x" * 129], ["group"]),
+    "tracker_summary": (["wandb"], ["1 or 0"]),
 }
 VARIABLES = {setting.field: setting.variable for setting in SETTINGS}
 

@@ -123,6 +123,8 @@ tracking.log({"actor/loss": 0.5}, 1)
 tracking.finish()
 print(sorted(patch.status.values()))
 """
-    assert process(code, command, **nothing_else)[-1] == str(["installed"] * 4)
+    assert process(code, command, **nothing_else)[-1] == str(
+        [*["installed"] * 3, "missing"]
+    )  # this verl has no RLInsightLogger
     (path,) = (tmp_path / "runs" / "r1").glob("metrics-*")
     assert '"verl.actor.loss"' in path.read_text()

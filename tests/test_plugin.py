@@ -79,8 +79,20 @@ def test_on_registers_hooks_and_waits(look, tmp_path):
     assert (result.seen["own"], result.seen["on"], result.seen["threads"]) == (FINDERS, True, 2)
     assert "opentelemetry.sdk.trace" in result.seen["loaded"]
     assert not [name for name in result.seen["loaded"] if name.startswith(("requests", "prometheus"))]
-    assert not result.err
+    (line,) = result.err.splitlines()
+    assert line.startswith("verl-otel: enabled, but this program recorded nothing: ")
     assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("off", [{}, {"VERL_OTEL_ENABLED": "0"}, {"VERL_OTEL_ENABLED": "1", "VERL_OTEL_RUN_ID": "r"}])
+def test_a_process_that_is_not_expected_to_record_logs_nothing(look, off):
+    """Switched off, and in a worker of a run, nothing is logged at the exit."""
+    assert not look(**off).err
+
+
+def test_a_program_that_recorded_logs_nothing(look):
+    """One span is enough."""
+    assert not look(after="import verl_otel\nwith verl_otel.span('work'): pass", VERL_OTEL_ENABLED="1").err
 
 
 def test_loading_twice_is_loading_once(look):

@@ -32,7 +32,7 @@ def test_a_process_of_which_nothing_is_known():
     """Without a word from anybody the process is named by its process id and host."""
     values = build().attributes
     assert values["service.name"] == "verl"
-    assert values["service.instance.id"] == f"r1/process-{os.getpid()}"
+    assert values["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
     assert (values["verl.run.id"], values["verl.run.attempt"]) == ("r1", 2)
     assert (values["host.name"], values["process.pid"]) == (socket.gethostname(), os.getpid())
     assert values["telemetry.sdk.language"] == "python"
@@ -48,28 +48,35 @@ def test_a_process_of_which_nothing_is_known():
         ({"role": "actor_rollout_ref", "rank": 0}, "r1/actor_rollout_ref-0"),
         ({"role": "llm_server", "replica_rank": 1}, "r1/llm_server-1"),
         ({"role": "critic", "rank": 5, "replica_rank": 1}, "r1/critic-5"),
-        ({"role": "task"}, "r1/task-PID"),
+        ({"role": "task"}, "r1/HOST/task-PID"),
     ],
 )
 def test_the_instance_is_run_role_and_number(described, instance):
     """``service.instance.id`` is run, role and rank, replica or index; the index itself is no attribute."""
     values = build(**described).attributes
-    assert values["service.instance.id"] == instance.replace("PID", str(os.getpid()))
+    assert values["service.instance.id"] == instance.replace("PID", str(os.getpid())).replace(
+        "HOST", socket.gethostname()
+    )
     assert values["verl.role"] == described["role"]
     assert "verl.index" not in values
 
 
 @pytest.mark.parametrize(
-    ("described", "namespace"),
-    [
-        ({"project": "p", "experiment": "e"}, "p/e"),
-        ({"project": "p"}, "p"),
-        ({"experiment": "e"}, "e"),
-    ],
+    ("settings", "namespace"),
+    [({"project": "p", "experiment": "e"}, "p/e"), ({"project": "p"}, "p"), ({"experiment": "e"}, "e")],
 )
-def test_the_namespace_is_project_and_experiment(described, namespace):
-    """``service.namespace`` is made of project and experiment, whichever are known."""
-    assert build(**described).attributes["service.namespace"] == namespace
+def test_the_namespace_is_project_and_experiment_of_the_settings(settings, namespace):
+    """``service.namespace``, a part of ``job`` in Prometheus, is made of the settings, which all processes of a run have."""
+    resource.describe({attr.PROJECT: "of verl", attr.EXPERIMENT: "of verl"})
+    built = resource.build(config.load({}, run_id="r1", **settings))
+    assert built.attributes["service.namespace"] == namespace
+
+
+def test_what_verl_says_to_one_process_is_no_namespace():
+    """The trainer would have another ``job`` in Prometheus than its workers."""
+    values = build(project="p", experiment="e").attributes
+    assert (values["verl.project"], values["verl.experiment"]) == ("p", "e")
+    assert "service.namespace" not in values
 
 
 def test_what_was_said_first_stays():
@@ -158,7 +165,7 @@ def test_a_forked_child_keeps_its_role_and_not_its_instance():
     assert "verl.child" not in values
     resource.clear()
     resource.mark_forked()
-    assert build().attributes["service.instance.id"] == f"r1/process-{os.getpid()}"
+    assert build().attributes["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
 
 
 def test_a_command_line_in_the_resource_is_masked(monkeypatch):

@@ -19,6 +19,7 @@ from verl_otel._version import __version__
 TYPE_CHECKING = False  # type checkers know the name; `typing` is most of what importing this would cost
 if TYPE_CHECKING:
     from verl_otel.errors import ConfigError, VerlOtelError
+    from verl_otel.guards.engine import on_record
     from verl_otel.plugin import init
     from verl_otel.recording.api import (
         counter,
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
         update,
     )
     from verl_otel.recording.consumption import consume
+    from verl_otel.recording.run_log import log
     from verl_otel.session import shutdown
 
 __all__ = [
@@ -49,6 +51,8 @@ __all__ = [
     "histogram",
     "init",
     "llm",
+    "log",
+    "on_record",
     "phase",
     "reward",
     "rollout",
@@ -67,6 +71,8 @@ _HOMES = {
     "VerlOtelError": "errors",
     "consume": "recording.consumption",
     "init": "plugin",
+    "log": "recording.run_log",
+    "on_record": "guards.engine",
     "shutdown": "session",
 }
 
@@ -77,7 +83,7 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module 'verl_otel' has no attribute {name!r}")
     from importlib import import_module
 
-    if not _HOMES.get(name, "recording").startswith(("errors", "session", "plugin")):
+    if not _HOMES.get(name, "recording").startswith(("errors", "guards", "session", "plugin")):
         _start_if_enabled()
     value = getattr(import_module(f"verl_otel.{_HOMES.get(name, 'recording.api')}"), name)
     globals()[name] = value

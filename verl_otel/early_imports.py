@@ -41,6 +41,7 @@ _WATCHDOG: Final = ("verl_otel.watchdog.heartbeat", "verl_otel.watchdog.run_stat
 _PROTOBUF: Final = (
     "google.protobuf.json_format",
     "google.protobuf.message",
+    "opentelemetry.proto.collector.logs.v1.logs_service_pb2",
     "opentelemetry.proto.collector.metrics.v1.metrics_service_pb2",
     "opentelemetry.proto.collector.trace.v1.trace_service_pb2",
 )
@@ -49,8 +50,11 @@ _OF_EXPORTERS: Final = {
     "otlp": ("verl_otel.exporting.otlp.exporter", "verl_otel.exporting.otlp.bounded_http", *_PROTOBUF),
     "prometheus": ("verl_otel.exporting.prometheus", "opentelemetry.exporter.prometheus"),
     "console": ("verl_otel.exporting.console",),
+    "tensorboard": ("verl_otel.exporting.tensorboard.exporter",),
 }
-_PROTOCOL_VARIABLES: Final = tuple(f"OTEL_EXPORTER_OTLP_{kind}PROTOCOL" for kind in ("", "TRACES_", "METRICS_"))
+_PROTOCOL_VARIABLES: Final = tuple(
+    f"OTEL_EXPORTER_OTLP_{kind}PROTOCOL" for kind in ("", "TRACES_", "METRICS_", "LOGS_")
+)
 
 
 class _Section:

@@ -25,14 +25,22 @@ class SharedAttributes(dict[str, AttributeValue]):
 
     kept: tuple[str, int, bytes] = ("", -1, b"")
     """Cache of the encoder: span name, kind, and the encoded bytes."""
+    kept_text: tuple[str, int, str] = ("", -1, "")
+    """The same of the encoder that writes JSON."""
 
 
 Labels = tuple[tuple[str, str], ...]
 """Metric labels in the order of the catalogue, without absent labels."""
 
 
+SIGNALS: Final = ("traces", "metrics", "logs")
+"""Signals of OTLP, as its paths and variables name them."""
 SAMPLED: Final = 0x01
 """Flag of a span: it is sampled (W3C trace flags)."""
+RANDOM: Final = 0x02
+"""Flag of a span: the id of its trace is random (W3C trace flags of level 2), so that samplers may decide by it."""
+TRACE_FLAGS: Final = SAMPLED | RANDOM
+"""Flags of a span that its children and requests to other processes inherit."""
 REMOTE: Final = 0x200
 """Flag of a span or link: the parent or linked span belongs to another process (OTLP)."""
 
@@ -129,7 +137,7 @@ class SpanRecord(NamedTuple):
     status: int
     message: str
     flags: int
-    """`SAMPLED`, `REMOTE`. A record that is not sampled is the root of a trajectory, which only the file exporter writes."""
+    """`SAMPLED`, `RANDOM`, `REMOTE`. A record that is not sampled is the root of a trajectory, which only the file exporter writes."""
     trace_state: str
     scope: Scope | None = None
     """None: the scope of verl-otel."""
@@ -152,6 +160,8 @@ class OpenSpan(NamedTuple):
     last_child: str
     """Name of the child that was opened last; empty: none."""
     verb: str
+    read_ns: int
+    """When ``span``, ``age`` and ``last_child`` were read, in nanoseconds since the Unix epoch."""
 
 
 class Instrument(NamedTuple):
@@ -193,6 +203,20 @@ class Point(NamedTuple):
     time_ns: int
     value: float | int | HistogramValue
     exemplars: tuple[Exemplar, ...] = ()
+
+
+class LogRecord(NamedTuple):
+    """A record of the run log. Time in nanoseconds since the Unix epoch."""
+
+    time_ns: int
+    level: int
+    """OTLP's severity number; see `verl_otel.semconv.logs`."""
+    scope: str
+    """What it is about: ``training``, ``rollout``, ``ppo``, ``validation``, ``sample``, ``log``, or a word of the user's."""
+    step: int | None
+    fields: Attributes
+    trace_id: int = 0
+    span_id: int = 0
 
 
 class Batch(NamedTuple):

@@ -31,6 +31,7 @@ def load() -> None:
         with early_imports.hold_off_forks():
             from verl_otel import integrations, session
 
+            _use_cluster_endpoint()
             session.start_lazily()
             integrations.install()
     except Exception as error:
@@ -55,6 +56,16 @@ def _is_enabled_by_job() -> bool:
     except Exception as error:
         may_propagate(error)
         return False
+
+
+def _use_cluster_endpoint() -> None:
+    """Send to the OTLP endpoint of the Ray cluster that this process is part of, if it has one and the environment has none."""
+    ray = sys.modules.get("ray")
+    if ray is None or not getattr(ray, "is_initialized", bool)():
+        return
+    from verl_otel.integrations.ray import cluster_endpoint
+
+    cluster_endpoint.take()
 
 
 def init(**keywords: object) -> None:

@@ -16,33 +16,19 @@ from verl_otel.model import Instrument
 
 _WORDS: Final = re.compile(r"[A-Za-z0-9:]+")
 _UNITS: Final = {
-    "d": "days",
-    "h": "hours",
-    "min": "minutes",
-    "s": "seconds",
-    "ms": "milliseconds",
-    "us": "microseconds",
-    "ns": "nanoseconds",
-    "By": "bytes",
-    "KiBy": "kibibytes",
-    "MiBy": "mebibytes",
-    "GiBy": "gibibytes",
-    "TiBy": "tibibytes",
-    "KBy": "kilobytes",
-    "MBy": "megabytes",
-    "GBy": "gigabytes",
-    "TBy": "terabytes",
-    "m": "meters",
-    "V": "volts",
-    "A": "amperes",
-    "J": "joules",
-    "W": "watts",
-    "g": "grams",
-    "Cel": "celsius",
-    "Hz": "hertz",
-    "%": "percent",
-    "1": "",
+    "d": "days", "h": "hours", "min": "minutes", "s": "seconds", "ms": "milliseconds", "us": "microseconds", "ns": "nanoseconds",
+    "By": "bytes", "KiBy": "kibibytes", "MiBy": "mebibytes", "GiBy": "gibibytes", "TiBy": "tibibytes",
+    "KBy": "kilobytes", "MBy": "megabytes", "GBy": "gigabytes", "TBy": "terabytes",
+    "m": "meters", "V": "volts", "A": "amperes", "J": "joules", "W": "watts", "g": "grams", "Cel": "celsius", "Hz": "hertz",
+    "%": "percent", "1": "",
+}  # fmt: skip
+SUFFIXES: Final = {
+    "gauge": ("",),
+    "updown": ("",),
+    "counter": ("", "_total", "_created"),
+    "histogram": ("", "_bucket", "_count", "_sum", "_created"),
 }
+"""Suffixes that OpenMetrics reserves for a metric, by its kind."""
 _PER: Final = {"s": "second", "m": "minute", "h": "hour", "d": "day", "w": "week", "mo": "month", "y": "year"}
 
 

@@ -8,6 +8,7 @@ import os
 import platform
 import re
 import socket
+import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -82,6 +83,12 @@ def mark_forked() -> None:
     _described[_CHILD] = os.getpid()
 
 
+def is_multiprocessing_child() -> bool:
+    """Return whether `multiprocessing` has started this process, by whatever method. Does not import it."""
+    multiprocessing = sys.modules.get("multiprocessing")
+    return multiprocessing is not None and multiprocessing.parent_process() is not None
+
+
 def is_forked() -> bool:
     """Return whether this process is a forked child."""
     return _CHILD in _described
@@ -98,12 +105,14 @@ def build(config: Config) -> Resource:
     described.update({name: value for name, value in names.items() if value})
     role = str(described.setdefault(attr.ROLE, "process"))
     rank = described.get(attr.RANK, described.get(attr.REPLICA_RANK))
-    numbers = [described.pop(attr.INDEX, rank), described.pop(_CHILD, None)]
-    number = "-".join(str(number) for number in numbers if number is not None) or os.getpid()
     host = socket.gethostname()
+    index, child = described.pop(attr.INDEX, rank), described.pop(_CHILD, None)
+    number = "-".join(str(number) for number in (index, child) if number is not None) or os.getpid()
+    # Process ids are equal in many containers.
+    place = config.run_id if index is not None else f"{config.run_id}/{host}"
     values: dict[str, AttributeValue] = {
         attr.SERVICE_NAME: "verl",
-        attr.SERVICE_INSTANCE: f"{config.run_id}/{role}-{number}",
+        attr.SERVICE_INSTANCE: f"{place}/{role}-{number}",
         attr.RUN_ID: config.run_id,
         attr.RUN_ATTEMPT: config.run_attempt,
         attr.HOST_NAME: host,
@@ -116,10 +125,11 @@ def build(config: Config) -> Resource:
         "telemetry.distro.version": __version__,
         **described,
     }
-    if attr.PROJECT in described or attr.EXPERIMENT in described:
-        values[attr.SERVICE_NAMESPACE] = (
-            f"{described.get(attr.PROJECT, '')}/{described.get(attr.EXPERIMENT, '')}".strip("/")
-        )
+    # Of the settings only, which all processes have. The trainer learns both from verl as well, perhaps before its resource is built, and
+    # would have another `job` in Prometheus than its workers.
+    namespace = "/".join(filter(None, names.values()))
+    if namespace:
+        values[attr.SERVICE_NAMESPACE] = namespace
     for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
         key, separator, text = pair.partition("=")
         if separator and key.strip():

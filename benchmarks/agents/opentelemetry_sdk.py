@@ -24,11 +24,7 @@ from benchmarks.agents.step import AGENT, MODEL, SOURCE, SPANS, STEP, TOOL, Agen
 
 QUEUE: Final = 2 * SPANS * STEP
 """Spans that may wait: more than a step has, so that none is dropped and thereby cheap. The SDK's default is 2,048."""
-_LLM: Final = {
-    "gen_ai.operation.name": "chat",
-    "gen_ai.provider.name": "verl",
-    "gen_ai.request.model": MODEL,
-}
+_LLM: Final = {"gen_ai.operation.name": "chat", "gen_ai.provider.name": "verl", "gen_ai.request.model": MODEL}
 _TOOL: Final = {"gen_ai.tool.name": TOOL, "gen_ai.operation.name": "execute_tool"}
 _REWARD: Final = {"verl.data.source": SOURCE}
 

@@ -19,7 +19,7 @@ from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import AlwaysOffExemplarFilter, MeterProvider, TraceBasedExemplarFilter
 from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
 from opentelemetry.sdk.trace.export import BatchSpanProcessor, SpanExporter, SpanExportResult
-from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 from prometheus_client import CollectorRegistry, generate_latest
 
 from benchmarks.backend import ATTRIBUTES, Backend, Function, Region
@@ -38,18 +38,21 @@ class OpenTelemetry(Backend):
         endpoint: Address of an OTLP server; empty for an exporter that drops what it gets.
         exemplars: Whether histograms look for exemplars. The SDK's default is that they do.
         histogram: Whether a span's duration goes to a histogram, too.
+        sampled: Whether spans are sampled.
     """
 
     addition = "c.add(5, a)"
 
-    def __init__(self, endpoint: str = "", *, exemplars: bool = True, histogram: bool = True) -> None:
+    def __init__(
+        self, endpoint: str = "", *, exemplars: bool = True, histogram: bool = True, sampled: bool = True
+    ) -> None:
         self._registry = CollectorRegistry()
         self._meters = MeterProvider(
             [PrometheusMetricReader(registry=self._registry)],
             shutdown_on_exit=False,
             exemplar_filter=TraceBasedExemplarFilter() if exemplars else AlwaysOffExemplarFilter(),
         )
-        self._tracers = TracerProvider(sampler=ALWAYS_ON, shutdown_on_exit=False)
+        self._tracers = TracerProvider(sampler=ALWAYS_ON if sampled else ALWAYS_OFF, shutdown_on_exit=False)
         self._tracers.add_span_processor(BatchSpanProcessor(_exporter(endpoint), max_queue_size=QUEUE))
         self._exports = bool(endpoint)
         self._tracer = self._tracers.get_tracer("bench")

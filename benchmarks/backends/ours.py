@@ -5,12 +5,17 @@
 from __future__ import annotations
 
 import os
-from typing import Any
+import time
+from functools import wraps
+from typing import Any, Final
 
 import verl_otel
 from benchmarks.backend import ATTRIBUTES, LABELS, Backend, Function, Region
 from verl_otel import session
 from verl_otel.recording import collection
+
+_attributes: Final = dict(ATTRIBUTES)
+_clock: Final = time.perf_counter
 
 
 class Ours(Backend):
@@ -93,6 +98,51 @@ class OursSpansOnly(Ours):
     def traced(self, function: Function) -> Function:
         """Decorate with ``span``."""
         return verl_otel.span("bench.work", attributes=dict(ATTRIBUTES))(function)
+
+
+class OursLabelled(Ours):
+    """The same with the four attributes on every span and as labels of every value, given at each call, as the SDK's user does.
+
+    Args:
+        exporters: As `Ours`.
+        endpoint: As `Ours`.
+        kept: Whether spans are kept; otherwise they are only measured.
+    """
+
+    def __init__(self, exporters: str = "none", endpoint: str = "", *, kept: bool = True) -> None:
+        if not kept:
+            os.environ["OTEL_TRACES_SAMPLER"] = "always_off"
+        super().__init__(exporters, endpoint)
+        self._histogram = verl_otel.histogram("bench.work", unit="s")
+
+    def timed(self, function: Function) -> Function:
+        """Wrap around ``record``."""
+        record = self._histogram.record
+
+        @wraps(function)
+        def timed(*args: Any, **kwargs: Any) -> Any:
+            begin = _clock()
+            try:
+                return function(*args, **kwargs)
+            finally:
+                record(_clock() - begin, **LABELS)
+
+        return timed
+
+    def traced(self, function: Function) -> Function:
+        """Wrap around a root span, so that it is the sampler that decides, and, inside it, ``record``."""
+        record = self._histogram.record
+
+        @wraps(function)
+        def traced(*args: Any, **kwargs: Any) -> Any:
+            with verl_otel.span("bench.work", attributes=_attributes):
+                begin = _clock()
+                try:
+                    return function(*args, **kwargs)
+                finally:
+                    record(_clock() - begin, **LABELS)
+
+        return traced
 
 
 class OursTool(Ours):

@@ -20,12 +20,7 @@ PART: Final = 512
 """Trajectories: a sixteenth of a step."""
 FEW: Final = 64
 """For who calls an actor for every span; what it takes is proportional to the spans."""
-FIGURES: Final = {
-    "sent or written": "MB",
-    "peak memory": "MB",
-    "event loop's pass, p99": "ms",
-    "CPU of a span": "us",
-}
+FIGURES: Final = {"sent or written": "MB", "peak memory": "MB", "event loop's pass, p99": "ms", "CPU of a span": "us"}
 _NEEDED: Final = {"opentelemetry": "opentelemetry.exporter.otlp.proto.http", "rl_insight": "rl_insight"}
 """Backend -> what has to be installed for it."""
 

@@ -62,9 +62,7 @@ CASES: Final = (
             NOTHING,
             Contender(OURS, "span with 4 attributes, exporters: otlp", ours),
             Contender(
-                "opentelemetry",
-                "SDK, span with 4 attributes, batch processor, OTLP over HTTP, none dropped",
-                theirs,
+                "opentelemetry", "SDK, span with 4 attributes, batch processor, OTLP over HTTP, none dropped", theirs
             ),
         ),
         (Target("total CPU of a kept, encoded span", 2.5, {"opentelemetry": 25}),),

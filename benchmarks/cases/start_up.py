@@ -64,10 +64,7 @@ CASES: Final = (
     Case(
         "import-hooks",
         "importing an empty module, with our hooks registered",
-        (
-            _importing(BASELINE, "plain Python", ""),
-            _importing(OURS, "the plug-in on, waiting for verl", _HOOKS),
-        ),
+        (_importing(BASELINE, "plain Python", ""), _importing(OURS, "the plug-in on, waiting for verl", _HOOKS)),
         unit="us",
         rounds=3,
         quick=False,

@@ -54,7 +54,7 @@ def cache() -> Panel:
 
 def prefix_hits() -> Panel:
     """Is the prefix cache of use?"""
-    text = "Share of prompt tokens that were found in the prefix cache. After each weight sync it begins anew, as verl empties it."
+    text = "Share of prompt tokens that were found in the prefix cache. After each weight sync it starts from 0 again, because verl empties it."
     hits = f"sum by ({_REPLICA}) (rate(vllm:prefix_cache_hits_total{_HERE}[rate]))"
     queried = f"(sum by ({_REPLICA}) (rate(vllm:prefix_cache_queries_total{_HERE}[rate])) > 0)"
     return _pair(
@@ -180,7 +180,7 @@ def imbalance() -> Panel:
 
 def endings() -> Panel:
     """Why do requests end?"""
-    text = "Requests that ended, for a second, by reason: stop is an end of text, length the bound of tokens, abort somebody else."
+    text = "Requests that ended, for a second, by reason: stop is an end of text, length the bound of tokens, abort a cancellation by the client."
     target = grouped("sum", f"{label.RUN_ID}, finished_reason", "rate(vllm:request_success_total{process}[rate])")
     aborted = grouped("sum", label.RUN_ID, "rate(sglang:num_aborted_requests_total{process}[rate])", "aborted (SGLang)")
     return panels.timeseries("Ends of requests", text, "short", target, aborted, low=0)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """GPUs and hosts: what the hardware did, by the process that used it, and which phase was open meanwhile.
 
-GPUs are read by one process of each node (NVML) or by the DCGM exporter, which knows no runs: both are joined with
+GPUs are read by one process of each node (NVML) or by the DCGM exporter, whose series have no run: both are joined with
 ``verl_gpu_owner``, the processes that compute on a GPU. Two processes that share a GPU show the same values.
 """
 
@@ -127,7 +127,7 @@ def ledger() -> Panel:
 
 def memory() -> Panel:
     """How full is each GPU?"""
-    text = "Memory of the whole GPU, whoever holds it: the engine's KV cache, the framework, others. Near the limit an allocation fails."
+    text = "Memory of the whole GPU, of all processes: the engine's KV cache, the framework, others. Near the limit an allocation fails."
     used, limit = _nvml(metric.HW_GPU_MEMORY_USAGE), _nvml(metric.HW_GPU_MEMORY_LIMIT)
     targets = [
         *_both(used, f"({_dcgm('DCGM_FI_DEV_FB_USED')}) * 1048576"),
@@ -173,7 +173,7 @@ def throttling() -> Panel:
     """Is a GPU slowed down?"""
     text = (
         "Share of the time in which a GPU of the chosen processes ran slower than it could, by reason, and what slows it down now, for drivers "
-        "that do not count. NVML only: DCGM counts it if it is told to."
+        "that do not count. NVML only: DCGM counts it if it is configured to."
     )
     spent = f"sum by ({label.HW_ID}, reason) (rate({metric.GPU_THROTTLED}[rate]))"
     now = f"max by ({label.HW_ID}, reason) ({metric.GPU_THROTTLING})"

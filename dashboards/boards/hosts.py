@@ -52,7 +52,7 @@ def processor() -> Panel:
 
 def host_processor() -> Panel:
     """How busy is each host?"""
-    text = "Share of all CPUs of a node that was busy, whoever used them. Waiting for a disk is not busy."
+    text = "Share of all CPUs of a node that was busy, with all processes. Waiting for a disk is not busy."
     every = f"(sum by (instance) (rate({metric.SYSTEM_CPU_TIME}{{run}}[rate])) > 0)"
     free = f'sum by (instance) (rate({metric.SYSTEM_CPU_TIME}{{run, {label.CPU_MODE}=~"idle|iowait"}}[rate]))'
     return panels.timeseries(

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Verl RL Training Monitor: the board of the guides that people have built by hand.
+"""Verl RL Training Monitor: the board of the older guides.
 
 The first row has four charts whose PromQL is that of the founding guide, to the letter: it names no run. The variable "Filters" narrows them,
 since Grafana adds it to queries. The other rows follow the second guide.
@@ -14,7 +14,7 @@ from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
-from dashboards.parts.queries import buckets, query
+from dashboards.parts.queries import buckets, grouped, query
 from dashboards.parts.thresholds import find_threshold
 
 CHARTS: Final = {
@@ -56,7 +56,7 @@ def average() -> Panel:
 def reward_mean() -> Panel:
     """Does the reward rise?"""
     text = "Core signal, should rise steadily. It says nothing about the quality of the model when the reward can be tricked: see KL."
-    target = query(f"{metric.REWARD_SCORE_MEAN}{{run}}", f"{legend.RUN_ID} {legend.DATA_SOURCE}")
+    target = grouped("avg", f"{label.RUN_ID}, {label.DATA_SOURCE}", f"{metric.REWARD_SCORE_MEAN}{{run}}")
     return panels.timeseries("reward_mean", text, "short", target)
 
 

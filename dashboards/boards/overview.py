@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from dashboards.boards import phases
+from dashboards.boards import indicators, phases
 from dashboards.parts import links, panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
@@ -18,6 +18,7 @@ STATES: Final = {
     "2": ("finished", "green"),
     "3": ("failed", "red"),
     "4": ("gone while running", "orange"),
+    "5": ("stopped by guard", "purple"),
 }
 _INFO: Final = (
     f'last_over_time({metric.RUN_INFO}{{{label.PROJECT}=~"$project", {label.EXPERIMENT}=~"$experiment"}}[range])'
@@ -33,8 +34,8 @@ def _state(of: str) -> str:
 def state() -> Panel:
     """Is the run running, finished, failed, or gone?"""
     text = (
-        "What the trainer said last. 'Gone while running' means that its metrics stopped without a word: killed, or not scraped. "
-        "It does not say that training makes progress: see the age of the last step."
+        "The last state that the trainer reported. 'Gone while running' means that its metrics stopped without an end of the run: killed, or not scraped. "
+        "It does not show whether the training makes progress: see the age of the last step."
     )
     return panels.stat("State", text, "none", last(_state("{run}")), names=STATES)
 
@@ -67,7 +68,8 @@ def pace() -> Panel:
 def reward_now() -> Panel:
     """What is the mean reward now?"""
     text = "Mean reward of the last step, after a KL penalty if there is one. One step says little: see the curve."
-    return panels.stat("Reward now", text, "short", query(f"{metric.AVERAGE_REWARD}{{run}}"), decimals=3)
+    target = grouped("avg", label.RUN_ID, f"{metric.AVERAGE_REWARD}{{run}}")
+    return panels.stat("Reward now", text, "short", target, decimals=3)
 
 
 def alerts_now() -> Panel:
@@ -90,10 +92,11 @@ def reward() -> Panel:
     """Does the reward rise, and how far are samples apart?"""
     text = (
         "Scores that each step trained on: mean, 10th and 90th percentile. A rising reward does not prove a better model: compare "
-        "it with validation, KL and the length of responses."
+        "it with validation, KL and the length of responses. Where several processes of an own loop report scores, it is their mean."
     )
     names = {metric.REWARD_SCORE_MEAN: "mean", metric.REWARD_SCORE_P10: "p10", metric.REWARD_SCORE_P90: "p90"}
-    targets = plain(names, f"{label.RUN_ID}, {label.DATA_SOURCE}")
+    labels = f"{label.RUN_ID}, {label.DATA_SOURCE}"
+    targets = [grouped("avg", labels, f"{name}{{run}}", suffix) for name, suffix in names.items()]
     link = links.to_board("training", "Training of this run")
     return panels.timeseries("Reward", text, "short", *targets, width=12, links=[link])
 
@@ -104,7 +107,7 @@ def spread() -> Panel:
         "Standard deviation of the scores of a step. Near 0 there is nothing to learn from: all samples of a group are alike. "
         "More than half of the mean is often noise or too small a batch."
     )
-    target = query(f"{metric.REWARD_SCORE_STDDEV}{{run}}", f"{legend.RUN_ID} {legend.DATA_SOURCE}")
+    target = grouped("avg", f"{label.RUN_ID}, {label.DATA_SOURCE}", f"{metric.REWARD_SCORE_STDDEV}{{run}}")
     return panels.timeseries("Spread of the reward", text, "short", target, width=6, low=0)
 
 
@@ -167,6 +170,19 @@ def tokens() -> Panel:
     )
 
 
+def samples() -> Panel:
+    """How many samples a second, and a step?"""
+    text = (
+        "Trajectories that ended, without those of validations: for a second, and for each step of the window. In asynchronous modes the second is "
+        "what was generated meanwhile, and not what the step trained on."
+    )
+    ended = f'{metric.ROLLOUT_TRAJECTORY_DURATION}_count{{run, {label.VALIDATE}!="true"}}'
+    rate = query(f"sum by ({label.RUN_ID}) (rate({ended}[window]))", f"{legend.RUN_ID} a second")
+    steps = f"sum by ({label.RUN_ID}) (increase({metric.TRAINING_STEPS}{{run}}[window])) > 0"
+    each = f"sum by ({label.RUN_ID}) (increase({ended}[window])) / on ({label.RUN_ID}) ({steps})"
+    return panels.timeseries("Samples", text, "short", rate, query(each, f"{legend.RUN_ID} a step"), low=0)
+
+
 def throughput() -> Panel:
     """How many tokens a second does a GPU train?"""
     text = (
@@ -215,8 +231,8 @@ def runs() -> Panel:
     )
     chosen = f"and on ({label.RUN_ID}) {_INFO}"
 
-    def seen(name: str) -> str:
-        return f"max by ({label.RUN_ID}) (last_over_time({name}[range])) {chosen}"
+    def seen(name: str, aggregation: str = "max") -> str:
+        return f"{aggregation} by ({label.RUN_ID}) (last_over_time({name}[range])) {chosen}"
 
     labels = f"{label.RUN_ID}, {label.PROJECT}, {label.EXPERIMENT}, {label.ALGORITHM}, {label.TRAINER_MODE}, {label.MODEL}, {label.ENGINE}, {label.GPUS}"
     of_all = f"({_state('')}) {chosen}"
@@ -224,7 +240,7 @@ def runs() -> Panel:
         row(f"max by ({labels}) ({_INFO})"),
         row(of_all),
         row(seen(metric.TRAINING_STEP)),
-        row(seen(metric.AVERAGE_REWARD)),
+        row(seen(metric.AVERAGE_REWARD, "avg")),
         row(f"({seen(metric.TRAINING_LAST_STEP_TIMESTAMP)}) * 1000"),
     ]
     columns = {
@@ -259,8 +275,9 @@ BOARD: Final = Board(
     text="Is it learning, is it healthy, how fast is it, and what is it waiting for now?",
     rows=(
         Row("Now", (state, step, age, pace, reward_now, alerts_now, waiting)),
+        Row("Five core indicators, with their healthy bands", indicators.PANELS),
         Row("Is it learning?", (reward, spread, progress, divergence, entropy, losses)),
-        Row("How fast is it?", (step_time, step_duration, tokens, throughput)),
+        Row("How fast is it?", (step_time, step_duration, tokens, samples, throughput)),
         Row("What are the GPUs doing?", (gpu_time,)),
         Row("Runs and alerts", (runs, firing)),
     ),

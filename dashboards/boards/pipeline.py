@@ -57,7 +57,7 @@ def budget() -> Panel:
 
 def dropped() -> Panel:
     """Was something dropped?"""
-    text = "Spans and measurements that were recorded and could not be kept or sent, since the start, by reason. Nothing is dropped in silence."
+    text = "Spans, measurements and log records that were recorded and could not be kept or sent, since the start, by reason. Nothing is dropped in silence."
     spans = query(
         f"sum by ({label.RUN_ID}, {label.ROLE}, reason) ({metric.OTEL_SPANS_DROPPED}{{process}})",
         f"{legend.RUN_ID} {legend.ROLE} spans: {{{{reason}}}}",
@@ -66,7 +66,11 @@ def dropped() -> Panel:
         f"sum by ({label.RUN_ID}, {label.ROLE}, reason) ({metric.OTEL_POINTS_DROPPED}{{process}})",
         f"{legend.RUN_ID} {legend.ROLE} points: {{{{reason}}}}",
     )
-    return panels.timeseries("Dropped", text, "short", spans, points, width=12, low=0)
+    logs = query(
+        f"sum by ({label.RUN_ID}, {label.ROLE}, reason) ({metric.OTEL_LOGS_DROPPED}{{process}})",
+        f"{legend.RUN_ID} {legend.ROLE} log records: {{{{reason}}}}",
+    )
+    return panels.timeseries("Dropped", text, "short", spans, points, logs, width=12, low=0)
 
 
 def errors() -> Panel:

@@ -35,7 +35,8 @@ def quantiles() -> Panel:
         "estimates between two bounds of the histogram; the longest is exact."
     )
     targets = percentiles(_TRAJECTORY, 0.5, 0.95, 0.99, matchers=_TRAINED)
-    longest = query(f'{metric.ROLLOUT_TAIL_DURATION}{{run, {label.AGGREGATE}="max"}}', f"{legend.RUN_ID} longest")
+    tail = f'{metric.ROLLOUT_TAIL_DURATION}{{run, {label.AGGREGATE}="max"}}'
+    longest = grouped("max", label.RUN_ID, tail, "longest")
     link = links.to_board("steps", "Anatomy of the steps of this run")
     return panels.timeseries("Duration of trajectories", text, "s", *targets, longest, width=12, low=0, links=[link])
 
@@ -79,9 +80,10 @@ def tail_share() -> Panel:
 def slowest() -> Panel:
     """What did the slowest trajectory spend its time on?"""
     text = (
-        "Parts of the slowest trajectory of the last step. Parts can overlap, and what is in none of them is missing."
+        "Parts of the slowest trajectory of the last step. Parts can overlap, and what is in none of them is missing. Where several processes "
+        "of an own loop report one, each part is the longest of them."
     )
-    target = query(f"{metric.ROLLOUT_SLOWEST_DURATION}{{run}}", f"{legend.RUN_ID} {legend.PART}")
+    target = grouped("max", f"{label.RUN_ID}, {label.PART}", f"{metric.ROLLOUT_SLOWEST_DURATION}{{run}}")
     return panels.timeseries("Slowest trajectory, by part", text, "s", target, width=12, low=0)
 
 
@@ -91,7 +93,8 @@ def slowest_tokens() -> Panel:
         "Tokens of the slowest trajectory of the last step, and the longest response of the step. Where they are equal the tail is "
         "length; where they are not, look at tools, queue and preemptions."
     )
-    own = query(f"{metric.ROLLOUT_SLOWEST_TOKENS}{{run}}", f"{legend.RUN_ID} slowest, {legend.TOKEN_TYPE}")
+    tokens = f"max by ({label.RUN_ID}, {label.TOKEN_TYPE}) ({metric.ROLLOUT_SLOWEST_TOKENS}{{run}})"
+    own = query(tokens, f"{legend.RUN_ID} slowest, {legend.TOKEN_TYPE}")
     longest = query(f"{scalar('response_length/max')}{{run}}", f"{legend.RUN_ID} longest response")
     return panels.timeseries("Slowest trajectory, tokens", text, "short", own, longest, width=12, low=0)
 

@@ -12,6 +12,7 @@ from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric
 from dashboards.parts.panels import Panel
 from dashboards.parts.queries import buckets, grouped, mean, mean_and, part, query
+from dashboards.parts.thresholds import find_threshold
 
 _CALLS: Final = f"by ({label.RUN_ID}, instance, {label.WORKER_METHOD})"
 _PER_CALL: Final = (
@@ -75,6 +76,71 @@ def failures() -> Panel:
     return panels.timeseries("Errors", text, "short", *targets, width=12, low=0)
 
 
+def between() -> Panel:
+    """How long is the time between two steps?"""
+    text = (
+        "Time for each step that lies between the end of a step and the start of the next one, and what trackers and the data loader take of it. "
+        "A data loader that is asked inside of a step is in that step instead."
+    )
+    targets = [
+        query(
+            f"sum by ({label.RUN_ID}) (increase({metric.STEP_BETWEEN_TIME}{{run}}[window])) / {_STEPS}",
+            f"{legend.RUN_ID} between",
+        ),
+        query(
+            f"sum by ({label.RUN_ID}, {label.TRACKER}) (increase({metric.LOGGING_TIME}{{run}}[window])) "
+            f"/ on ({label.RUN_ID}) group_left () {_STEPS}",
+            f"{legend.RUN_ID} logging {legend.TRACKER}",
+        ),
+        query(
+            f"sum by ({label.RUN_ID}) (increase({metric.DATA_LOADING_TIME}{{run}}[window])) / {_STEPS}",
+            f"{legend.RUN_ID} data loading",
+        ),
+    ]
+    return panels.timeseries("Between two steps", text, "s", *targets, width=12, low=0)
+
+
+def change() -> Panel:
+    """Did something become slower all of a sudden?"""
+    text = (
+        "The last three steps as a multiple of the median of the 20 before, counted in steps: median time of a step, and mean time that its "
+        "trajectories waited for the model (generation) and for tools; the largest size of the policy loss. The line is the threshold of the "
+        "alert Slowdown."
+    )
+    target = query(f"{metric.TRAINING_CHANGE}{{run}}", f"{legend.RUN_ID} {legend.METRIC}")
+    steps = ((None, "transparent"), (find_threshold("slow_factor"), "orange"))
+    return panels.timeseries("Against the 20 steps before", text, "short", target, width=12, low=0, steps=steps)
+
+
+def held() -> Panel:
+    """What held the steps?"""
+    text = "Time by which steps took longer or began later than those before, for each step, by what held them. `verl-otel explain` has the evidence."
+    spent = (
+        f"sum by ({label.RUN_ID}, {label.HELD_KIND}, {label.HELD_CAUSE}) (increase({metric.STEP_HELD}{{run}}[window]))"
+    )
+    target = query(
+        f"{spent} / on ({label.RUN_ID}) group_left () {_STEPS}",
+        f"{legend.RUN_ID} {legend.HELD_KIND} {legend.HELD_CAUSE}",
+    )
+    return panels.timeseries("Held by", text, "s", target, width=12, low=0)
+
+
+def goodput() -> Panel:
+    """Which share of the time is training?"""
+    text = "Share of the time since the training began that was spent in steps, without what held them. Start-up and the time between steps are lost."
+    return panels.timeseries("Goodput", text, "percentunit", query(f"{metric.GOODPUT}{{run}}"), width=12, low=0)
+
+
+def blocked() -> Panel:
+    """Was an event loop blocked?"""
+    text = (
+        "Share of the time in which the event loop of an instance ran no callback, by reason. With the reason callback, code without `await` "
+        "holds all trajectories of the process; `verl-otel explain` names it. The reasons collection, cpu, interpreter and process are pauses of the whole process. A trainer that is a coroutine blocks its own loop as planned."
+    )
+    target = grouped("sum", f"instance, {label.REASON}", f"rate({metric.EVENT_LOOP_BLOCKED}{{process}}[window])")
+    return panels.timeseries("Blocked event loops", text, "percentunit", target, width=12, low=0)
+
+
 def calls() -> Panel:
     """How long does a worker's method take on each rank?"""
     text = (
@@ -94,7 +160,7 @@ def late_ranks() -> Panel:
     slowest = f"max by ({label.RUN_ID}, {label.WORKER_METHOD}) ({_PER_CALL})"
     median = f"quantile by ({label.RUN_ID}, {label.WORKER_METHOD}) (0.5, {_PER_CALL})"
     target = query(f"{slowest} / ({median} > 0)", f"{legend.RUN_ID} {legend.WORKER_METHOD}")
-    steps = ((None, "transparent"), (1.5, "orange"))
+    steps = ((None, "transparent"), (find_threshold("rank_late_factor"), "orange"))
     return panels.timeseries("Slowest rank against the median", text, "short", target, width=12, low=1, steps=steps)
 
 
@@ -175,6 +241,7 @@ BOARD: Final = Board(
     rows=(
         Row("Steps", (durations, step_duration)),
         Row("Phases", (phases, timeline, share, failures)),
+        Row("Between steps, and what held them", (between, held, change, goodput, blocked)),
         Row("Ranks", (calls, late_ranks, busy)),
         Row(
             "Weight sync, checkpoint, validation", (sync, sync_share, payload, checkpoints, checkpoint_age, validation)

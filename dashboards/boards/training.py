@@ -13,7 +13,7 @@ from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
-from dashboards.parts.queries import part, plain, query
+from dashboards.parts.queries import grouped, part, plain, query
 from dashboards.parts.thresholds import find_threshold
 
 
@@ -134,8 +134,13 @@ def spread() -> Panel:
         "Scores that each step trained on: smallest, median and largest. Where they are one line, every sample was worth the same. A single "
         "largest value far above the others may be a hole in the reward function."
     )
-    names = {metric.REWARD_SCORE_MIN: "smallest", metric.REWARD_SCORE_P50: "median", metric.REWARD_SCORE_MAX: "largest"}
-    return panels.timeseries("Scores of a step", text, "short", *plain(names, f"{label.RUN_ID}, {label.DATA_SOURCE}"))
+    labels = f"{label.RUN_ID}, {label.DATA_SOURCE}"
+    targets = [
+        grouped("min", labels, f"{metric.REWARD_SCORE_MIN}{{run}}", "smallest"),
+        grouped("avg", labels, f"{metric.REWARD_SCORE_P50}{{run}}", "median"),
+        grouped("max", labels, f"{metric.REWARD_SCORE_MAX}{{run}}", "largest"),
+    ]
+    return panels.timeseries("Scores of a step", text, "short", *targets)
 
 
 def advantages() -> Panel:
@@ -175,7 +180,7 @@ def lengths() -> Panel:
 
 def cut() -> Panel:
     """How many responses are cut off?"""
-    text = "Share of responses and of prompts that reached the bound, and of samples that were aborted. A cut response has no end to be rewarded for."
+    text = "Share of responses and prompts that reached the bound (v1 trainers: as long as the longest of the step), and of samples that were aborted."
     names = {
         scalar("response_length/clip_ratio"): "responses",
         scalar("prompt_length/clip_ratio"): "prompts",

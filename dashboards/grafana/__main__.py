@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dashboards import loader
+from dashboards.evaluation import recording
+from dashboards.evaluation import server as prometheus_server
 from dashboards.grafana import screenshots, server
 from dashboards.grafana.client import Grafana, GrafanaError
-from dashboards.preview import recording
-from dashboards.preview import server as prometheus_server
 from verl_otel.errors import VerlOtelError
 
 if TYPE_CHECKING:

@@ -124,10 +124,7 @@ def capture(browser: Browser, address: str, board: Mapping[str, Any], path: Path
     expected = sum(panel["type"] != "row" for panel in board["panels"])  # panels of collapsed rows are not on the page
     # Grafana loads only the panels in view: the window is as high as the board.
     page = browser.new_page(
-        viewport={"width": WIDTH, "height": lines * LINE + HEAD},
-        color_scheme="dark",
-        locale="en-US",
-        timezone_id="UTC",
+        viewport={"width": WIDTH, "height": lines * LINE + HEAD}, color_scheme="dark", locale="en-US", timezone_id="UTC"
     )
     try:
         requests = _Requests()

@@ -16,10 +16,10 @@ from verl_otel.cli.stack import components
 
 HOW: Final = "give the folder of an unpacked Grafana 10.4 to 13, in which bin/grafana is (the standalone Linux binaries of grafana.com/grafana/download)"
 OPEN: Final = {
-    # Nobody signs in: whoever reaches the loopback sees the boards, and changes none.
+    # No login: every user of the loopback interface can read the boards, and change none.
     "GF_AUTH_ANONYMOUS_ENABLED": "true",
     "GF_AUTH_ANONYMOUS_ORG_ROLE": "Viewer",
-    # It asks nobody on the network, and waits for no answer from there.
+    # No requests to the network, whose answers it would wait for.
     "GF_PLUGINS_PREINSTALL_AUTO_UPDATE": "false",
     "GF_ANALYTICS_CHECK_FOR_PLUGIN_UPDATES": "false",
     "GF_NEWS_NEWS_FEED_ENABLED": "false",

@@ -218,8 +218,7 @@ def table(
     filtered = models.DataTransformerConfig(id_val="filterFieldsByName", options={"include": {"names": list(columns)}})
     order = {field: index for index, field in enumerate(columns)}
     renamed = models.DataTransformerConfig(
-        id_val="organize",
-        options={"excludeByName": {}, "indexByName": order, "renameByName": dict(columns)},
+        id_val="organize", options={"excludeByName": {}, "indexByName": order, "renameByName": dict(columns)}
     )
     panel.with_transformation(filtered).with_transformation(renamed)
     for column, unit in (units or {}).items():

@@ -1,19 +1,15 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Thresholds that panels draw: the values that alerts compare with, read from the rules.
+"""Thresholds that panels draw as fixed lines: the defaults.
 
-Boards show the defaults. A changed threshold is visible as the series ``verl:threshold{name="..."}``.
+Panels of the core indicators draw the series ``verl:threshold{name="..."}`` instead, which is that of the profile in use.
 """
 
 from __future__ import annotations
 
-import re
-from functools import cache
-from pathlib import Path
-from typing import Final
+import math
 
-_FILE: Final = Path(__file__).resolve().parents[1] / "rules" / "thresholds.rules.yml"
-_RULE: Final = re.compile(r"labels: \{name: (\w+)\}, expr: vector\(([\d.]+)\)")
+from verl_otel.health.thresholds import DEFAULTS
 
 
 def find_threshold(name: str) -> float:
@@ -22,9 +18,7 @@ def find_threshold(name: str) -> float:
     Raises:
         KeyError: There is no such threshold, or it is off by default.
     """
-    return _read()[name]
-
-
-@cache
-def _read() -> dict[str, float]:
-    return {name: float(number) for name, number in _RULE.findall(_FILE.read_text("utf-8"))}
+    value = DEFAULTS[name]
+    if math.isnan(value):
+        raise KeyError(name)
+    return float(value)

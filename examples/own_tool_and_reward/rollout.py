@@ -55,7 +55,7 @@ async def train() -> None:
 
 
 if __name__ == "__main__":
-    # Under verl VERL_OTEL_ENABLED=1 is enough. This program does not import verl, so it starts telemetry itself.
+    # With VERL_OTEL_ENABLED=1 this call is not needed: the first use of verl_otel starts telemetry.
     verl_otel.init()
     asyncio.run(train())
     # Runs at exit by itself; here it makes sure that the files are complete before anything else reads them.

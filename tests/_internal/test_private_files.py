@@ -17,6 +17,7 @@ from verl_otel._internal.private_files import (
     touch,
     use_group,
     write_atomically,
+    write_secret,
 )
 
 IS_ROOT = os.geteuid() == 0
@@ -80,6 +81,8 @@ def test_a_group_may_read(tmp_path, umask):
     paths = [tmp_path / "a", tmp_path / "a" / "b", tmp_path / "a" / "b" / "c", tmp_path / "a" / "b" / "d"]
     assert [mode(path) for path in paths] == [0o750, 0o750, 0o640, 0o640]
     assert {path.stat().st_gid for path in paths} == {group}
+    write_secret(tmp_path / "a" / "token", "s3cret")
+    assert (mode(tmp_path / "a" / "token"), (tmp_path / "a" / "token").read_text()) == (0o600, "s3cret")
 
 
 def test_a_group_that_cannot_be_used_leaves_files_private(monkeypatch):

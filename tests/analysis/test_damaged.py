@@ -3,13 +3,14 @@
 """Files that were cut off, mixed up or written by somebody else: the rest is used, and the damage is said."""
 
 import json
+import random
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import stories
-from tests.builders.damage import places
+from tests.builders.damage import replace_value
 from verl_otel.analysis import summary
 from verl_otel.cli.explain import render_json, render_text
 from verl_otel.cli.page import document
@@ -121,37 +122,24 @@ def test_damaged_bytes_never_stop_the_report(tmp_path_factory, lines, data):
     explain(folder)
 
 
-OTHER_VALUES = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-10, 10**30),
-    st.floats(allow_nan=False, allow_infinity=False, width=32),
-    st.sampled_from(
-        ["", "x", "-1", "1e999", "\u20ac\u0000"]
-    ),  # `st.text` is not replayed reliably by Hypothesis 6.170 here
-    st.sampled_from(["NaN", "Infinity", "-Infinity"]),
-    st.just([]),
-    st.just({}),
-    st.just([{}]),
-)
+OTHER_VALUES = [None, True, -1, 0, 3, 10**30, 0.5, -2.5e30, "", "x", "-1", "1e999", "\u20ac\u0000"]
+OTHER_VALUES += ["NaN", "Infinity", "-Infinity", [], {}, [{}]]
 
 
-@given(data=st.data())
-@FUZZ
-def test_values_of_another_kind_never_stop_the_report(tmp_path_factory, lines, data):
-    """Whatever values of lines are of another kind than they should be, the report is written."""
+@given(seed=st.integers(0, 2**32 - 1))
+@example(seed=836)  # a span that began at 0
+@settings(FUZZ, max_examples=200)
+def test_values_of_another_kind_never_stop_the_report(tmp_path_factory, lines, seed):
+    """Whatever value of a line is of another kind than it should be, the report is written."""
     folder = tmp_path_factory.mktemp("run")
-    kind = data.draw(st.sampled_from(sorted(lines)))
-    documents = [json.loads(line) for line in lines[kind]]
-    document = data.draw(st.sampled_from(documents))
-    *above, last = data.draw(st.sampled_from([path for path in places(document) if path]))
-    target = document
-    for key in above:
-        target = target[key]
-    target[last] = data.draw(OTHER_VALUES)
+    draw = random.Random(seed)
+    kind = draw.choice(sorted(lines))
+    damaged = draw.randrange(len(lines[kind]))
     for other, real in lines.items():
         (folder / name(other)).write_bytes(b"\n".join(real))
-    (folder / name(kind)).write_text("".join(json.dumps(each) + "\n" for each in documents))
+    changed = [*lines[kind]]
+    changed[damaged] = replace_value(draw, json.loads(changed[damaged]), OTHER_VALUES)
+    (folder / name(kind)).write_bytes(b"\n".join(changed))
     explain(folder)
 
 

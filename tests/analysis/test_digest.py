@@ -33,14 +33,7 @@ def digested(story):
 
 @pytest.mark.parametrize(
     ("begin", "end", "inside"),
-    [
-        (None, None, True),
-        (95, 115, True),
-        (96, None, False),
-        (None, 114, False),
-        (95, None, True),
-        (None, 115, True),
-    ],
+    [(None, None, True), (95, 115, True), (96, None, False), (None, 114, False), (95, None, True), (None, 115, True)],
 )
 def test_what_lies_near_an_edge_is_handed_on(digested, begin, end, inside):
     """Within five seconds of an edge a span of the trajectory could lie on its other side."""

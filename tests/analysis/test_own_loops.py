@@ -4,6 +4,7 @@
 
 import asyncio
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -81,7 +82,35 @@ def test_the_slow_tool_is_named(tmp_path, rollout):
         "trajectory", f"p{SLOW_STEP}/{SLOW_SAMPLE}", "tool", "search", 0,
     )  # fmt: skip
     assert SLOW / 2 < verdict.saved <= step.seconds
-    assert "the trainer itself" not in render_text.render(run).partition("update_actor")[0]
+    largest = render_text.render(run).partition("Critical path, largest parts first\n")[2].partition("\n")[0]
+    assert f"trajectory p{SLOW_STEP}/{SLOW_SAMPLE}: tool search" in largest
+
+
+def run_in_bare_threads(number, **keywords):
+    """All trajectories of a step in threads that do not have the context of the step."""
+
+    def run(index):
+        with verl_otel.trajectory(f"p{number}", index, **keywords), verl_otel.turn(0):
+            search(find_seconds(number, index))
+
+    with ThreadPoolExecutor(SAMPLES) as pool:
+        list(pool.map(run, range(SAMPLES)))
+
+
+def test_without_a_link_the_cause_is_unknown(tmp_path):
+    """Trajectories in threads without the context are linked to no step: the text says so and what to do, and names no wrong cause."""
+    text = render_text.render(train(tmp_path, run_in_bare_threads))
+    assert "gen: unknown: no trajectory is linked to this step" in text
+    assert "gen: the trainer itself" not in text
+    assert "  no link: begin trajectories inside of the step" in text
+
+
+def test_a_trajectory_can_name_its_step(tmp_path):
+    """With the number of the step they belong to it, and the slow tool of one of them is named."""
+    run = train(tmp_path, lambda number: run_in_bare_threads(number, step=number))
+    assert [step.members for step in run.steps] == [SAMPLES] * STEPS
+    (verdict,) = run.steps[SLOW_STEP - 1].verdicts
+    assert (verdict.subject, verdict.cause_name) == (f"p{SLOW_STEP}/{SLOW_SAMPLE}", "search")
 
 
 @pytest.mark.parametrize("rollout", [run_in_turn, run_at_once])
@@ -147,3 +176,17 @@ def test_what_is_no_trajectory_is_not_consumed(recorded, caplog):
     with verl_otel.step(1):
         verl_otel.consume(["no traceparent", 3])
     assert "neither a span nor a traceparent" in caplog.text
+
+
+def test_tokens_without_a_price_are_printed_once(tmp_path):
+    """Where no process says on which device it ran, steps have no block of tokens; the run has their number."""
+
+    def run_with_tokens(number):
+        for index in range(SAMPLES):
+            with verl_otel.trajectory(f"p{number}", index) as span:
+                search(find_seconds(number, index))
+                span.set_attribute("verl.response.tokens", 10)
+
+    text = render_text.render(train(tmp_path, run_with_tokens))
+    assert text.count("is not known") == 1
+    assert f"{10 * STEPS * SAMPLES} tokens were trained on" in text

@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of a run become series: by name and labels, in the order of time, bounded."""
 
-from verl_otel.analysis import scalars
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.scalars import Columns
 
@@ -46,10 +45,9 @@ def test_series_of_the_same_times_share_them():
     assert first.times_ns is second.times_ns
 
 
-def test_a_long_series_is_thinned(monkeypatch):
+def test_a_long_series_is_thinned():
     """Of more values than are kept every second one goes, again and again; the first and the last stay."""
-    monkeypatch.setattr(scalars, "MAX_POINTS", 100)
-    columns = Columns()
+    columns = Columns(max_points=100)
     for begin in range(0, 1000, 10):
         part = Columns()
         part.add(points("x", range(begin, begin + 10), begin=begin), "trainer-0")
@@ -60,10 +58,9 @@ def test_a_long_series_is_thinned(monkeypatch):
     assert list(series.times_ns) == sorted(series.times_ns) == list(map(int, series.values))
 
 
-def test_too_many_series_are_left_out_and_counted(monkeypatch):
+def test_too_many_series_are_left_out_and_counted():
     """More series than are kept cost their values, which are counted."""
-    monkeypatch.setattr(scalars, "MAX_SERIES", 2)
-    columns, other = Columns(), Columns()
+    columns, other = Columns(max_series=2), Columns()
     for name in "abc":
         columns.add(points(name, [1, 2]), "trainer-0")
     other.add(points("d", [1]), "trainer-0")

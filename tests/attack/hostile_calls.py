@@ -10,7 +10,7 @@ import resource
 import sys
 
 import verl_otel
-from tests.attack.hostile_objects import VALUES, HostileError
+from tests.fakes.hostile_values import VALUES, HostileError
 
 NAMED = ("counter", "gauge", "histogram")
 

@@ -79,10 +79,6 @@ async def gathered(thing, args):
     return [item async for item in thing(*args)]
 
 
-def method(*args):
-    return lambda thing: thing().method(*args)
-
-
 # -- functions ---------------------------------------------------------------------------------------------------------
 
 

@@ -7,14 +7,13 @@ import json
 import subprocess
 import sys
 from collections import Counter
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 
 import pytest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
 from tests.builders.environments import inherit
+from tests.fakes.http_server import HttpServer
 
 pytestmark = pytest.mark.attack
 STORM = Path(__file__).parents[1] / "session" / "fork_storm.py"
@@ -23,39 +22,23 @@ EXPORTERS = ("file", "prometheus", "otlp", "console", "otlp,prometheus,file")
 METHODS = ("main", "thread", "multiprocessing", "loader")
 
 
-class Sink(BaseHTTPRequestHandler):
-    """Takes OTLP and counts the names of the children's spans, which hold their process ids."""
-
-    names = Counter()
-
-    def do_POST(self):
-        body = self.rfile.read(int(self.headers["Content-Length"]))
-        if self.path == "/v1/traces":
-            groups = ExportTraceServiceRequest.FromString(body).resource_spans
-            Sink.names.update(span.name for group in groups for scope in group.scope_spans for span in scope.spans)
-        self.send_response(200)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
-
-    def log_message(self, *_):
-        """Print nothing."""
+NAMES = Counter()
+"""Names of the children's spans, which hold their process ids."""
 
 
-class Server(ThreadingHTTPServer):
-    """Has room for all children at once."""
-
-    request_queue_size = 256
+def count_names(call):
+    if call.path == "/v1/traces":
+        groups = ExportTraceServiceRequest.FromString(call.body).resource_spans
+        NAMES.update(span.name for group in groups for scope in group.scope_spans for span in scope.spans)
+    return 200
 
 
 @pytest.fixture
 def sink():
-    """An endpoint for OTLP."""
-    Sink.names.clear()
-    server = Server(("127.0.0.1", 0), Sink)
-    Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
+    """An endpoint for OTLP, with room for all children at once."""
+    NAMES.clear()
+    with HttpServer(count_names) as server:
+        yield server.url
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -88,7 +71,7 @@ def test_forks_in_the_first_three_seconds(exporters, method, sink, tmp_path, att
     found = json.loads(result.stdout)
     unsent = []
     if "otlp" in exporters:
-        unsent = [pid for pid in found["recorded"] if not all(Sink.names[f"{p}-{pid}"] for p in ("first", "second"))]
+        unsent = [pid for pid in found["recorded"] if not all(NAMES[f"{p}-{pid}"] for p in ("first", "second"))]
     harm = [*found["hung"], *found["failed"], *found["lost"], *unsent]
     attack_counts(f"forks with {exporters} by {method}", FORKS, len(harm))
     assert (found["hung"], found["failed"], found["lost"], unsent) == ([], [], [], []), result.stderr

@@ -36,7 +36,7 @@ def test_a_case_can_be_read(case):
     """It has a baseline or says none, units and clocks that are known, and text for each variant."""
     assert case.unit in UNITS
     assert case.clock in {"wall", "cpu"}
-    assert case.suite in {"hot", "ray", "end_to_end"}
+    assert case.suite in {"hot", "total", "ray", "end_to_end"}
     assert all(each.text for each in case.variants)
     assert case.suite != "hot" or case.variant(BASELINE)
     assert all(target.at_most is not None or target.ratios for target in case.targets)

@@ -35,10 +35,7 @@ def test_who_is_missing_is_said():
     assert found.failures == ("exit code 1",)
 
 
-@given(
-    st.lists(st.tuples(st.floats(1, 1e5), st.floats(1, 1e5)), min_size=1, max_size=12),
-    st.text(max_size=20),
-)
+@given(st.lists(st.tuples(st.floats(1, 1e5), st.floats(1, 1e5)), min_size=1, max_size=12), st.text(max_size=20))
 def test_a_file_holds_all_of_it(tmp_path_factory, pairs, commit):
     """Written and read it is the same, for any figures."""
     path = tmp_path_factory.mktemp("results") / "found.json"
@@ -80,8 +77,7 @@ def paired(shares, figure=0.05):
     """Processes in which two of the same are as far apart as ``shares`` say, and ours always takes a twentieth longer."""
     return [
         Measured(
-            {"baseline": [1.0], "again": [1.0 + share], "verl_otel": [1.05]},
-            figures={"verl_otel": {"share": [figure]}},
+            {"baseline": [1.0], "again": [1.0 + share], "verl_otel": [1.05]}, figures={"verl_otel": {"share": [figure]}}
         )
         for share in shares
     ]

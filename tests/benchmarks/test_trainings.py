@@ -28,7 +28,7 @@ def write_points(out, role, points):
         data = [
             {
                 "attributes": [{"key": "reason", "value": {"stringValue": kind}}],
-                "timeUnixNano": str(int(when * 1e9)),
+                "timeUnixNano": str(max(1, int(when * 1e9))),
                 "asDouble": value,
             }
             for kind, value in kinds.items()

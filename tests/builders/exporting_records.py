@@ -44,9 +44,9 @@ def make_batch(*numbers, **fields):
     return Batch(NOW, tuple(make_span(number) for number in numbers))._replace(**fields)
 
 
-def make_open(number=1, age=2.0):
+def make_open(number=1, age=2.0, read_ns=NOW):
     """Return a span that has not ended."""
-    return OpenSpan(make_span(number, end_ns=0), age, "verl.phase.gen", "step")
+    return OpenSpan(make_span(number, end_ns=0), age, "verl.phase.gen", "step", read_ns)
 
 
 def make_point(name="verl.test", kind="gauge", value=1.0, unit="", labels=(), description="A test.", exemplars=()):

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import psutil
 import pytest
 
 import verl_otel
@@ -16,9 +17,12 @@ from tests.builders import otlp_json
 from tests.builders.environments import inherit
 from verl_otel import resource
 
+OF_BUSY_MACHINES = ("verl.event_loop.blocked", "verl.process.paused")
+"""Spans that a program has in addition where it does not run for a while."""
+
 
 class Files:
-    """What stands in the files of one run: every line must be whole, every id once."""
+    """What stands in the files of one run, without what a busy machine adds: every line must be whole, every id once."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -42,6 +46,7 @@ class Files:
             for path in self.paths(kind)
             for message in otlp_json.read_objects(path)
             for resource, scope, each in otlp_json.each_span(message)
+            if each["name"] not in OF_BUSY_MACHINES
         ]
 
     def names(self, kind="traces"):
@@ -151,3 +156,10 @@ def run(spawn):
         return SimpleNamespace(code=process.returncode, out=out, err=err)
 
     return finish
+
+
+def listening_hosts(port):
+    """Return the addresses at which this process listens on a port. Connecting tells less: another process may have taken a port that is free again."""
+    process = psutil.Process()
+    read = getattr(process, "net_connections", None) or process.connections  # psutil before 6
+    return {each.laddr.ip for each in read("tcp") if each.status == psutil.CONN_LISTEN and each.laddr.port == port}

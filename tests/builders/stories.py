@@ -6,6 +6,7 @@ import itertools
 import json
 from pathlib import Path
 
+from tests.builders.traces_object import traces_object
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.traces import tree
 from verl_otel.exporting.otlp import encode_json
@@ -111,8 +112,8 @@ class Teller:
     def lines(self):
         """The lines of the three kinds of files."""
         return {
-            "traces": [encode_json.traces_object(self.resource, SCOPE, [span]) for span in self.spans],
-            "open": [encode_json.traces_object(self.resource, SCOPE, self.opened)] if self.opened else [],
+            "traces": [traces_object(self.resource, SCOPE, [span]) for span in self.spans],
+            "open": [traces_object(self.resource, SCOPE, self.opened)] if self.opened else [],
             "metrics": [encode_json.metrics_object(self.resource, SCOPE, [point]) for point in self.points],
         }
 
@@ -134,13 +135,7 @@ def trajectory(agent, begin, end, *, uid="u", index=0, step=1, calls=(), reward=
             agent.span(f"execute_tool {name}", start, stop, turn, gen_ai__tool__name=name)
             continue
         chat = agent.span(
-            f"chat {name}",
-            start,
-            stop,
-            turn,
-            kind=CLIENT,
-            gen_ai__request__model=name,
-            gen_ai__operation__name="chat",
+            f"chat {name}", start, stop, turn, kind=CLIENT, gen_ai__request__model=name, gen_ai__operation__name="chat"
         )
         if server is not None:
             server.span("verl.generate", start, stop, chat, kind=SERVER)

@@ -20,6 +20,22 @@ from verl_otel import cli
 from verl_otel.analysis import summary
 from verl_otel.integrations import verl
 
+TESTS = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="module")
+def browser():
+    """A headless Chromium. Of this module only: while it is there, its driver's event loop is the thread's."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    found = subprocess.run(["sh", TESTS / "chromium.sh", "--look"], capture_output=True, text=True, check=False)
+    if found.returncode:
+        pytest.skip(found.stderr.strip())
+    with sync_api.sync_playwright() as driver:
+        options = ["--no-sandbox"] if os.geteuid() == 0 else []
+        started = driver.chromium.launch(executable_path=found.stdout.strip(), args=options)
+        yield started
+        started.close()
+
 
 @pytest.fixture
 def runs(tmp_path, monkeypatch):
@@ -134,7 +150,7 @@ def explained(monkeypatch, tmp_path):
     asked = SimpleNamespace(folders=None, steps=None)
 
     def use(run):
-        def explain(folders, *, steps=None, progress=None):
+        def explain(folders, *, steps=None, progress=None, cache=None):
             asked.folders, asked.steps = folders, steps
             return run
 

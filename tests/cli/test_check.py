@@ -4,6 +4,7 @@
 
 import json
 import os
+import shutil
 import socket
 
 import pytest
@@ -40,7 +41,9 @@ def test_a_good_set_up(check, tmp_path):
     result = check(VERL_OTEL_EXPORTERS="file,prometheus")
     assert result.code == 0, result.out + result.err
     *lines, empty, last = result.out.splitlines()
-    assert [line[:5] for line in lines if not line.startswith(("note switch", "       ->"))] == ["ok   "] * 8
+    assert [line[:5] for line in lines if not line.startswith(("note switch", "note runs", "       ->"))] == [
+        "ok   "
+    ] * 8
     assert last == f"All {sum(not line.startswith(' ') for line in lines)} checks passed."
     assert f"ok   settings: exporters file, prometheus; run folder below {tmp_path / 'runs'}" in lines
     assert "ok   plug-in: found and loaded" in lines
@@ -50,12 +53,42 @@ def test_a_good_set_up(check, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_profile_that_cannot_be_used_is_a_failure(check, tmp_path):
+    """The file is read: a training would go on with the defaults."""
+    path = tmp_path / "own.toml"
+    assert failed(check(VERL_OTEL_HEALTH_PROFILE=str(path)))[0][0] == f"profile: {path}: No such file or directory"
+    path.write_text("entropy = low\n")
+    assert "line 1: 'low' is no number" in failed(check(VERL_OTEL_HEALTH_PROFILE=str(path)))[0][0]
+    path.write_text("entropy = 0.1\n")
+    assert failed(check(VERL_OTEL_HEALTH_PROFILE=str(path))) == []
+
+
+def test_a_guard_is_told_where_it_cannot_stop(check):
+    """Only with a guard: the trainer that it cannot stop, a release of verl that was not tried, and what the best checkpoint needs."""
+    assert not any(line.startswith("guards") for line in notes(check()))
+    result = check(VERL_OTEL_STOP_ON_KL="5", VERL_OTEL_STOP_ON_NAN="1", VERL_OTEL_BEST_CHECKPOINT="min:actor/kl")
+    (note,) = (line for line in notes(result) if line.startswith("guards"))
+    assert note.startswith("guards: VERL_OTEL_STOP_ON_NAN, VERL_OTEL_STOP_ON_KL: can stop every trainer")
+    assert "fully asynchronous" in note
+    assert "ok   best checkpoint: min:actor/kl: of the checkpoints that verl saves" in result.out
+    assert result.code == 0
+
+
 def test_the_switch_is_told(check):
     """Whether the switch is on in this shell is said, and what turns it off."""
     assert any(line.startswith("switch: VERL_OTEL_ENABLED is not set here") for line in notes(check()))
     disabled = check(VERL_OTEL_ENABLED="1", OTEL_SDK_DISABLED="true")
     assert "switch: OTEL_SDK_DISABLED=true turns everything off" in notes(disabled)
     assert disabled.code == 0
+    assert any("OTEL_CONFIG_FILE" in line for line in notes(check(OTEL_CONFIG_FILE="/etc/otel.yaml")))
+
+
+def test_the_newest_run_is_named(check, tmp_path):
+    """Without a run it says which programs are recorded; with runs, how many there are and which is the newest."""
+    assert f"runs: none in {tmp_path / 'runs'} yet" in notes(check())
+    (tmp_path / "runs" / "one").mkdir(parents=True)
+    (tmp_path / "runs" / "one" / "run.json").write_text("{}")
+    assert f"ok   runs: 1 run in {tmp_path / 'runs'}, newest one" in check().out.splitlines()
 
 
 def test_nothing_is_left_behind_with_the_switch_on(check, tmp_path):
@@ -190,6 +223,17 @@ def test_a_hook_that_is_gone(check, good_site):
     (hooks,) = (line for line in notes(result) if line.startswith("hooks: "))
     found, _, known, *_ = hooks.removeprefix("hooks: ").split()
     assert int(found) == int(known) - 1
+
+
+def test_a_package_that_is_not_installed_is_only_named(check, good_site):
+    """uni-agent is a package of its own, which few trainings use: its hooks have no line each, and are not counted."""
+    shutil.rmtree(good_site.folder / "uni_agent")
+    result = check()
+    (hooks,) = (line for line in result.out.splitlines() if line.startswith("ok   hooks: "))
+    found, _, known, *_ = hooks.removeprefix("ok   hooks: ").split()
+    assert found == known
+    assert hooks.endswith("; not installed: uni_agent")
+    assert not [line for line in notes(result) if line.startswith("hook: ")]
 
 
 def test_a_source_that_cannot_be_parsed(check, good_site):

@@ -7,11 +7,10 @@ import importlib.metadata
 import json
 import socket
 import sys
-import threading
-from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from tests.fakes.http_server import HttpServer
 from verl_otel.cli.check import exporter_checks
 from verl_otel.integrations import source_inspection
 
@@ -37,26 +36,12 @@ def collector(status):
     """A Collector that gives every request the same answer; yields its address and what it was asked."""
     asked = []
 
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self):
-            self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            asked.append((self.path, self.headers.get("Authorization")))
-            self.send_response(status)
-            self.send_header("Content-Length", "0")
-            self.end_headers()
+    def answer(call):
+        asked.append((call.path, call.headers.get("authorization")))
+        return status
 
-        def log_message(self, *_):
-            pass
-
-    server = HTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}", asked
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with HttpServer(answer) as server:
+        yield server.url, asked
 
 
 def lines(result, mark):
@@ -64,7 +49,7 @@ def lines(result, mark):
 
 
 def test_a_collector_that_answers(check, tmp_path):
-    """A Collector that takes both signals is fine, and is shown the token."""
+    """A Collector that takes every signal is fine, and is shown the token."""
     token = tmp_path / "token"
     token.write_text("s3cret\n")
     with collector(200) as (address, asked):
@@ -72,7 +57,7 @@ def test_a_collector_that_answers(check, tmp_path):
     assert result.code == 0, result.out
     assert f"OTLP traces: {address}/v1/traces takes requests" in lines(result, "ok")
     assert f"OTLP metrics: {address}/v1/metrics takes requests" in lines(result, "ok")
-    assert asked == [("/v1/traces", "Bearer s3cret"), ("/v1/metrics", "Bearer s3cret")]
+    assert asked == [(f"/v1/{signal}", "Bearer s3cret") for signal in ("traces", "metrics", "logs")]
     assert "s3cret" not in result.out + result.err
 
 
@@ -190,14 +175,7 @@ def test_a_job_with_a_hook_and_variables_of_its_own(check):
     assert "Ray environment: this job sets OTEL_SERVICE_NAME itself; its values stay" in notes
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "{",
-        '{"runtime_env": null}',
-        "[]",
-    ],
-)
+@pytest.mark.parametrize("text", ["{", '{"runtime_env": null}', "[]"])
 def test_a_job_that_says_nothing_we_know(check, text):
     """A job configuration that cannot be read is as good as none."""
     result = check(RAY_JOB_CONFIG_JSON_ENV_VAR=text)

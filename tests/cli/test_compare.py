@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from tests.builders import explanations, stories
 from verl_otel.analysis import summary
 from verl_otel.analysis.compare import comparison as analysis
+from verl_otel.analysis.model import Series
 from verl_otel.cli.compare import conditions, render_text
 
 TOOL = ("tool", "python")
@@ -68,6 +69,41 @@ def test_healthy_runs_are_not_significant(call, pair):
     assert out.splitlines()[1].startswith("Not significant: a typical step took 4.")
     assert "would have been noticed" in out
     assert "significant (p" not in out
+
+
+def with_gpus(made, gpus, utilization):
+    """Return a run with so many GPUs, their utilisation and memory."""
+    times = tuple(step.start_ns + 1 for step in made.steps)
+    series = tuple(
+        Series(name, (("hw.id", f"GPU-{index}"),), times, (value,) * len(times))
+        for index in range(gpus)
+        for name, value in (("hw.gpu.utilization", utilization), ("hw.gpu.memory.usage", 64.0 * (1 << 30)))
+    )
+    return made._replace(series=series, manifest={**made.manifest, "verl.nodes": "1", "verl.gpus": str(gpus)})
+
+
+@pytest.mark.parametrize("form", [(), ("--md",)])
+def test_runs_of_different_size_have_a_scaling_efficiency(call, pair, form):
+    """Sixteen GPUs in place of eight, with the same steps: half of linear. Utilisation and memory are shown beside it."""
+    made = pair()
+    pair(a=with_gpus(made["a"], 8, 0.8), b=with_gpus(made["a"]._replace(run_id="b"), 16, 0.4))
+    lines = [" ".join(line.replace("|", " ").split()) for line in call("compare", "a", "b", *form).out.splitlines()]
+    assert "GPUs 8 16 +100.0%" in lines
+    assert "GPU utilisation 80% 40% -50.0%" in lines
+    assert "GPU memory, mean 64 GiB 64 GiB +0.0%" in lines
+    assert "Scaling efficiency from 8 to 16 GPUs: 50% for trained tokens (100% is linear)." in lines
+
+
+def test_resources_as_json(call, pair):
+    made = pair()
+    pair(a=with_gpus(made["a"], 8, 0.8), b=with_gpus(made["b"], 16, 0.4))
+    document = json.loads(call("compare", "a", "b", "--json").out)
+    assert document["resources"]["a"]["gpu_utilization"] == pytest.approx(0.8)
+    assert document["resources"]["b"]["gpus"] == 16
+    assert document["resources"]["b"]["rollout_tokens_per_second"] is None
+    assert document["scaling"]["trained_tokens"] == pytest.approx(0.5, abs=0.1)
+    pair()
+    assert json.loads(call("compare", "a", "b", "--json").out)["scaling"] is None
 
 
 def test_too_few_steps(call, pair):
@@ -172,6 +208,17 @@ def test_runs_without_gpus_have_devices(call, pair):
     assert " device ms " in out
     assert "GPU" not in out
     assert "  gpu idle" in out
+
+
+def test_runs_without_device_time_have_no_legend_for_it(call, pair):
+    """Own loops in which no process says what it ran on: there are no rows of devices, and no words about them."""
+    made = pair()
+    bare = {
+        name: run._replace(steps=tuple(step._replace(devices=(), cost=None) for step in run.steps))
+        for name, run in made.items()
+    }
+    pair(**bare)
+    assert "gpu" not in call("compare", "a", "b").out
 
 
 def test_another_noise_is_said(call, pair):

@@ -6,10 +6,10 @@ import contextlib
 import json
 import socket
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.fakes.http_server import HttpServer
 from verl_otel.cli.discover import service_discovery
 from verl_otel.integrations.ray import discovery
 
@@ -19,32 +19,20 @@ PAGE = b'# HELP up x\n# TYPE up gauge\nup 1\nverl_step{a="b c"} 2 \n'
 @pytest.fixture
 def page():
     """Serve one answer under every path; returns ``host:port``. The default is a page of two samples."""
-    servers = []
+    with contextlib.ExitStack() as running:
 
-    def serve(body=PAGE, code=200, wait=None):
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
+        def serve(body=PAGE, code=200, wait=None):
+            def answer(_):
                 if wait is not None:
                     wait.wait(20)
-                self.send_response(code)
-                self.end_headers()
-                with contextlib.suppress(OSError):
-                    self.wfile.write(body)
+                return code, body
 
-            def log_message(self, *_):
-                pass
+            server = running.enter_context(HttpServer(answer))
+            if wait is not None:
+                running.callback(wait.set)
+            return server.address
 
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        servers.append((server, wait))
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        return f"127.0.0.1:{server.server_port}"
-
-    yield serve
-    for server, wait in servers:
-        if wait is not None:
-            wait.set()
-        server.shutdown()
-        server.server_close()
+        yield serve
 
 
 def test_targets_that_answer_are_listed_and_the_code_is_0(call, listed, page):
@@ -138,12 +126,16 @@ def test_json_keeps_the_labels(call, listed, page):
 
 
 def test_one_run_is_listed_when_asked_for(call, listed, page):
-    """--run leaves the others out; a run that nobody knows has no target, which is a finding."""
-    listed("r1", page())
+    """--run leaves the others out; a run without targets is a finding that says what makes them; one that does not exist is named."""
+    folder = listed("r1", page())
     listed("r2", page())
     assert "r2" not in call("discover", "--local", "--run", "r1").out
+    (folder.parent / "r3").mkdir()
     done = call("discover", "--local", "--run", "r3")
-    assert (done.code, done.out.partition(" in ")[0]) == (1, "no targets")
+    assert (done.code, done.out.partition(" in ")[0]) == (1, "no targets of run r3")
+    assert "whose VERL_OTEL_EXPORTERS has prometheus" in done.out
+    done = call("discover", "--local", "--run", "r4")
+    assert (done.code, done.out.partition(" in ")[0]) == (1, "no run 'r4'")
 
 
 def test_the_dead_are_not_listed(call, listed, dead_pid):
@@ -218,7 +210,7 @@ def test_without_a_cluster_this_machine_is_listed_and_it_is_said(call, listed, p
         raise discovery.NoClusterError("no running Ray cluster here")
 
     monkeypatch.setattr(discovery, "find_cluster", find)
-    monkeypatch.setattr(service_discovery, "_said", set())
+    monkeypatch.setattr(service_discovery, "_printed", set())
     listed("r1", page())
     done = call("discover")
     assert (done.code, done.err) == (

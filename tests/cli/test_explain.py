@@ -8,17 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.builders import explanations, stories
-from verl_otel.analysis.model import (
-    Completeness,
-    Cost,
-    Counts,
-    Event,
-    Saving,
-    Segment,
-    Straggler,
-    Trajectory,
-    Verdict,
-)
+from verl_otel.analysis.model import Completeness, Cost, Counts, Event, Saving, Segment, Straggler, Trajectory, Verdict
 from verl_otel.cli import run_selection
 from verl_otel.cli.explain import advice, render_text
 
@@ -83,8 +73,8 @@ def test_a_healthy_run_says_so(call, explained):
     """Where nothing held a step, the slowest one is shown as what it is; start-up is named and not shown as slow."""
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5, spread=0.02)))
     out = call("explain", "r1").out
-    assert "Nothing delayed any of 5 steps noticeably.\nThe first, step 1, took 34." in out
-    assert "start-up is in it (gen 96%)" in out
+    assert "Nothing delayed any of 5 steps noticeably.\nStep 1, the first one, took 34." in out
+    assert "which includes the start-up (gen 96%)" in out
     assert out.count("Nothing delayed it noticeably.") == 1
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 3)))
     assert "took 4.40 s (step 3: 4.40 s)." in call("explain", "r1").out

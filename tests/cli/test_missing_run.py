@@ -7,6 +7,7 @@ import os
 import pytest
 
 from tests.builders import stories
+from verl_otel.session import run_manifest
 
 
 @pytest.fixture
@@ -144,3 +145,18 @@ def test_a_reason_that_the_environment_shows_is_the_one(call, runs, monkeypatch,
     assert result.code == 2
     assert first == f"verl-otel: no run in {runs}, which does not exist. Possible reasons:"
     assert reasons == [f"  {reason}"]
+
+
+def test_a_run_that_was_sent_says_where_it_went(call, runs, monkeypatch):
+    """A run without the exporter `file` is none of the list, and the message names its exporters and endpoint, without a password."""
+    run_manifest.note_destination(runs / "r1", ("otlp", "prometheus"), "http://me:secret@host:4318")
+    for arguments in (("report",), ("explain",), ("report", runs / "r1")):
+        result = call(*arguments)
+        assert result.code == 2
+        assert (
+            "run r1 wrote no files: its VERL_OTEL_EXPORTERS was otlp,prometheus, to http://***@host:4318." in result.err
+        )
+        assert "verl-otel report --otlp FILE" in result.err
+        assert "secret" not in result.err
+    (runs / "r1" / run_manifest.DESTINATION).write_text("{")
+    assert "Possible reasons:" in call("report").err

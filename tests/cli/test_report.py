@@ -26,7 +26,7 @@ def test_the_first_lines_name_the_slow_tool(call, runs):
     assert result.code == 0
     assert head == "Run r1 · bed/demo · grpo · verl 0.9.1 · finished"
     assert counts == (
-        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool call, 4 processes, 25.00 s"
+        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool call, 4 processes, 25.00 s recorded"
     )
     assert empty == ""
     assert verdict == (
@@ -48,9 +48,9 @@ def test_phases_are_shown_with_seconds_and_share(call, runs):
     """Each step has a row with its phases and the time in no phase."""
     out = call("report", stories.training(runs / "r1").write()).out
     head, first, second, *_ = block(out, "Steps: seconds and share")
-    assert head.split() == ["step", "total", "gen", "update_actor", "no", "phase"]
-    assert first.split() == ["1", "10.00", "3.00", "30%", "5.00", "50%", "2.00", "20%"]
-    assert second.split() == ["2", "15.00", "10.00", "67%", "4.00", "27%", "1.00", "7%"]
+    assert head.split() == ["step", "total", "gen", "update_actor", "no", "phase", "between"]
+    assert first.split() == ["1", "10.00", "3.00", "30%", "5.00", "50%", "2.00", "20%", "0.00"]
+    assert second.split() == ["2", "15.00", "10.00", "67%", "4.00", "27%", "1.00", "7%", "0.00"]
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_a_slow_phase_is_named_where_no_trajectory_held_a_step(call, story):
     stories.step(trainer, 2, 10, 15, [("gen", 10, 11), ("update_actor", 11, 15)])
     lines = call("report", story.write()).out.splitlines()
     assert lines[3].startswith("Slowest step after the first: 2, 5.00 s, 80% of it in update_actor.")
-    assert lines[4] == "The first, step 1, took 10.00 s: start-up is in it (update_actor 80%)."
+    assert lines[4] == "Step 1, the first one, took 10.00 s, which includes the start-up (update_actor 80%)."
 
 
 def test_what_trajectories_did_is_said_only_of_a_step_that_waited_for_them(call, story):
@@ -195,7 +195,10 @@ def test_a_program_without_verl_misses_no_parts_of_verl(call, story):
     stories.step(own, 1, 0, 3)
     out = call("report", story.write()).out
     assert "What is missing" not in out
-    assert "1 step, 0 validations, 1 trajectory (0 trained on), 1 LLM call, 0 tool calls, 1 process, 3.00 s" in out
+    assert (
+        "1 step, 0 validations, 1 trajectory (0 trained on), 1 LLM call, 0 tool calls, 1 process, 3.00 s recorded"
+        in out
+    )
 
 
 def test_the_slowest_trajectories_with_their_time(call, runs):
@@ -370,3 +373,25 @@ def test_a_reader_that_has_enough_is_no_error(runs):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environ, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_traces_of_a_collector_are_read(call, tmp_path):
+    """`--otlp` reads a file instead of a run, names it, and leaves no temporary files; errors are one line."""
+    folder = stories.training(tmp_path / "r1").write()
+    traces = tmp_path / "collector.jsonl"
+    traces.write_text("".join(path.read_text() for path in sorted(folder.glob("traces-*.jsonl"))))
+    result = call("report", "--otlp", traces)
+    assert (result.code, result.err) == (0, "")
+    assert "Step 2 (15.00 s)" in result.out
+    assert result.out.splitlines()[-1] == f"Files: {traces}"
+    assert "Step 2 took 15.00 s" in call("explain", "r1", "--otlp", traces).out
+    for arguments, text in (
+        (["r2", "--otlp", traces], "r2 is not in the files, which have the runs: r1"),
+        (
+            ["--otlp", tmp_path / "none"],
+            f"--otlp: {tmp_path / 'none'} cannot be read or written (No such file or directory)",
+        ),
+        (["a", "b", "--otlp", traces], "give the id of one run with --otlp"),
+    ):
+        refused = call("report", *arguments)
+        assert (refused.code, refused.err) == (2, f"verl-otel: {text}\n")

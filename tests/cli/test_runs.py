@@ -124,6 +124,15 @@ def test_the_state_without_one_of_the_trainer(listing, story):
     assert (row["state"], row["started"], row["seconds"]) == ("ended", stories.T0 - 30, 50.0)
 
 
+def test_a_run_begins_with_its_first_span(listing, story):
+    """A manifest that was written after the first span has begun does not shorten the run."""
+    stories.step(story.process(), 1, 0, 10)
+    story.manifest(attempts=[{"started": stories.T0 + 3, "ended": stories.T0 + 12}])
+    story.write()
+    row = listing()["r1"]
+    assert (row["started"], row["seconds"]) == (stories.T0, 12.0)
+
+
 def test_a_run_with_a_live_process_is_running(listing, story, dead_pid):
     """A process that is stopped writes nothing for hours; the run is running all the same, and not with a dead one."""
     stories.step(story.process(), 1, 0, 10)

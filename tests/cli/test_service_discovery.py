@@ -178,7 +178,7 @@ def test_targets_that_cannot_be_read_leave_prometheus_what_it_has(monkeypatch):
             raise discovery.ClusterError("the Ray cluster at head:1 does not answer")
         return []
 
-    monkeypatch.setattr(service_discovery, "_said", set())
+    monkeypatch.setattr(service_discovery, "_printed", set())
     monkeypatch.setattr(service_discovery, "FRESH_SECONDS", 0.0)
     server = service_discovery.Server(("127.0.0.1", 0), HttpAuth(), service_discovery.TargetList(find))
     server.start()

@@ -13,9 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli.stack import addresses, components, lock, processes
+from verl_otel.cli import signals
+from verl_otel.cli.stack import addresses, components, lock
 from verl_otel.cli.stack.components import Plan
 from verl_otel.errors import VerlOtelError
+from verl_otel.health import profiles, rules_file
 
 
 @pytest.fixture(autouse=True)
@@ -137,7 +139,7 @@ def test_nohup_is_heeded():
     """A SIGHUP that is ignored stays ignored: the stack outlives its terminal if somebody wants that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with processes.catch_signals() as ended:
+        with signals.catch_signals() as ended:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not ended.is_set()
             os.kill(os.getpid(), signal.SIGTERM)
@@ -194,6 +196,20 @@ def test_prometheus_is_told_of_this_stack(tmp_path):
     assert f'targets: ["{plan.addresses["self"]}"]' in text
     assert json.dumps(f"{folder}/targets/*.json") in text
     assert "127.0.0.1:8889" not in text
+
+
+def test_alerts_have_the_thresholds_of_the_profile(tmp_path):
+    """Prometheus loads the file of this stack instead of the committed one, and every other rule file."""
+    plan = Plan(
+        addresses.choose({}, free=True), tmp_path, tmp_path / "targets", tempo=False, profile=profiles.load("math")
+    )
+    components.make_prometheus(Path("prometheus"), plan)
+    line = next(line for line in (tmp_path / components.SETTINGS_FILE).read_text().splitlines() if "rule_files" in line)
+    loaded = json.loads(line.partition(":")[2])
+    assert sorted(Path(path).name for path in loaded) == [path.name for path in components.find_rules()]
+    (thresholds,) = [Path(path) for path in loaded if path.endswith(rules_file.FILE)]
+    assert thresholds.read_text() == rules_file.render(profiles.load("math"))
+    assert "name: reward_low}, expr: vector(0.02)" in thresholds.read_text()
 
 
 @pytest.mark.parametrize("password", ["", "GF_SECURITY_ADMIN_PASSWORD", "GF_SECURITY_ADMIN_PASSWORD__FILE"])

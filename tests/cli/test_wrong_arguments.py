@@ -6,6 +6,7 @@ No value names a place outside of the folder of the test: the commands write fil
 """
 
 import argparse
+import logging
 import os
 from importlib import import_module
 
@@ -29,7 +30,11 @@ CASES = {
     ("report", "--html"): (("report", "r1", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
     ("report", "--slowest"): (("report", "r1", "--slowest"), NUMBERS),
     ("report", "--steps"): (("report", "r1", "--steps"), ("0", *NUMBERS)),
+    ("report", "--otlp"): (("report", "--otlp"), PATHS + NAMES),
+    ("explain", "--otlp"): (("explain", "--otlp"), PATHS + NAMES),
     ("explain", "RUN"): (("explain",), PATHS + NAMES),
+    ("levers", "--otlp"): (("levers", "--otlp"), PATHS + NAMES),
+    ("levers", "RUN"): (("levers",), PATHS + NAMES),
     ("explain", "--step"): (("explain", "r1", "--step"), ("77", *NUMBERS)),
     ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", *NUMBERS)),
     ("compare", "A"): (("compare", "r1"), PATHS + NAMES),
@@ -37,6 +42,33 @@ CASES = {
     ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step>5%", "no row>+5%", "\udcff>+1%")),
     ("compare", "--noise"): (("compare", "r1", "r1", "--noise"), ("", "-1", "nan", "inf", "101", "x", "\udcff")),
     ("compare", "--skip"): (("compare", "r1", "r1", "--skip"), NUMBERS),
+    ("export", "perfetto RUN"): (("export", "perfetto"), PATHS + NAMES),
+    ("export", "perfetto --steps"): (("export", "perfetto", "r1", "-o", "out", "--steps"), ("5-2", "1-", "77", *NUMBERS)),
+    ("export", "perfetto --spans"): (("export", "perfetto", "r1", "-o", "out", "--spans"), ("0", *NUMBERS)),
+    ("export", "perfetto -o"): (("export", "perfetto", "r1", "-o"), ("x" * 5000, "file/below", "\udcff/nothing", ".")),
+    ("export", "parquet RUN"): (("export", "parquet"), PATHS + NAMES),
+    ("export", "parquet -o"): (("export", "parquet", "r1", "-o"), ("x" * 5000, "file", "file/below")),
+    ("export", "tensorboard RUN"): (("export", "tensorboard"), PATHS + NAMES),
+    ("export", "tensorboard -o"): (("export", "tensorboard", "r1", "-o"), ("x" * 5000, "file", "file/below")),
+    ("export", "tensorboard --interval"): (("export", "tensorboard", "r1", "-o", "out", "--interval"), ("", "0", "-1", "nan", "inf", "1e400", "x")),
+    ("export", "tensorboard --samples"): (("export", "tensorboard", "r1", "-o", "out", "--samples"), ("", "-1", "nan", "1.5", "x")),
+    ("logs", "RUN"): (("logs",), PATHS + NAMES),
+    ("logs", "--level"): (("logs", "r1", "--level"), ("loud", *NAMES)),
+    ("logs", "--scope"): (("logs", "r1", "--scope"), NAMES),
+    ("logs", "--where"): (("logs", "r1", "--where"), ("kl >", "(", *PATHS)),
+    ("logs", "--last"): (("logs", "r1", "--last"), ("0", *NUMBERS)),
+    ("view", "RUN|FOLDER"): (("view",), (*PATHS, "file")),
+    ("view", "--host"): (("view", "--token-file", "nothing", "--host"), HOSTS),
+    ("view", "--port"): (("view", "--host", "256.256.256.256.256", "--token-file", "nothing", "--port"), ("99999", *NUMBERS)),
+    ("view", "--token-file"): (("view", "--host", "0.0.0.0", "--token-file"), ("nothing", "file/below", ".", "\udcff/nothing")),
+    ("view", "--tls-cert"): (("view", "--tls-key", "file", "--tls-cert"), (".", "file", *PATHS)),
+    ("view", "--tls-key"): (("view", "--tls-cert", "file", "--tls-key"), (".", "file", *PATHS)),
+    ("guards", "RUN"): (("guards",), PATHS + NAMES),
+    ("guards", "--nan"): (("guards", "r1", "--nan"), ("0", *NUMBERS)),
+    ("guards", "--kl"): (("guards", "r1", "--kl"), ("0", *NUMBERS)),
+    ("guards", "--reward-fall"): (("guards", "r1", "--reward-fall"), ("0", *NUMBERS)),
+    ("guards", "--plateau"): (("guards", "r1", "--plateau"), ("0", *NUMBERS)),
+    ("guards", "--profile"): (("guards", "r1", "--profile"), ("", "maths", "file", "fifo", ".", *PATHS)),
     ("runs", "DIR"): (("runs",), (*PATHS, "file", "runs/r1")),
     ("runs", "--older-than"): (("runs", "--prune", "--older-than"), NUMBERS),
     ("runs", "--keep"): (("runs", "--prune", "--keep"), NUMBERS),
@@ -58,17 +90,29 @@ CASES = {
     ("stack", "--prometheus"): ((*STACK, "--prometheus"), PATHS),
     ("stack", "--tempo"): ((*STACK, "--tempo"), PATHS),
     ("stack", "--grafana-home"): ((*STACK, "--grafana-home"), PATHS),
+    ("stack", "--address"): ((*STACK, "--cluster", "--address"), ADDRESSES),
+    ("stack", "--host"): ((*STACK, "--cluster", "--address", "127.0.0.1:1", "--host"), HOSTS),
+    ("stack", "--tls-cert"): ((*STACK, "--cluster", "--tls-key", "file", "--tls-cert"), ("", ".", "file", *PATHS)),
+    ("stack", "--tls-key"): ((*STACK, "--cluster", "--tls-cert", "file", "--tls-key"), ("", ".", "file", *PATHS)),
+    ("stack", "--tls-ca"): ((*STACK, "--cluster", "--tls-ca"), ("", ".", "file", *PATHS)),
     ("stack", "--data"): ((*STACK, "--data"), ("x" * 5000, "file", "file/below", "~no-such-user-anywhere/x")),
     ("stack", "--run-dir"): ((*STACK, "--run-dir"), ("x" * 5000, "file", "file/below", "~no-such-user-anywhere/x")),
+    ("stack", "--profile"): ((*STACK, "--profile"), ("", "maths", "file", "fifo", ".", *PATHS)),
+    ("prometheus", "ACTION"): (("prometheus",), ("", "reload", "\udcff")),
+    ("prometheus", "--file"): (("prometheus", "add", "--file"), (".", "file", "fifo", *PATHS)),
+    ("prometheus", "--reload"): (("prometheus", "add", "--file", "file", "--reload"), ("9090", "http://", "http://[", "\udcff")),
+    ("prometheus", "--http-sd"): (("prometheus", "add", "--file", "file", "--http-sd"), ("9465", "http://", "\udcff")),
+    ("prometheus", "--run-dir"): (("prometheus", "add", "--file", "file", "--run-dir"), PATHS),
     ("boards", "export DIR"): (("boards", "export"), ("x" * 5000, "file", "file/below")),
+    ("boards", "export --profile"): (("boards", "export", "out", "--profile"), ("", "maths", "file", "fifo", ".", *PATHS)),
     ("collector", "export DIR"): (("collector", "export"), ("x" * 5000, "file", "file/below")),
     ("run", "--exporters"): (("run", "--exporters"), ("kafka", ",", "\udcff")),
     ("run", "--run-dir"): (("run", "--run-dir"), ("~no-such-user-anywhere/x",)),
     ("run", "--run-id"): (("run", "--run-id"), ("../x", "x" * 5000, "\udcff", ".")),
 }  # fmt: skip
 """What precedes the value of each argument, and its wrong values."""
-APART = {("run", "-- COMMAND ...")}
-"""Arguments that take anything: the command of the user."""
+APART = {("run", "-- COMMAND ..."), ("guards", "--best")}
+"""Arguments that take anything: the command of the user, a key of verl."""
 CALLS = [
     pytest.param((*before, value), id=f"{command} {argument} {ascii(value)[:30]}")
     for (command, argument), (before, values) in CASES.items()
@@ -105,6 +149,7 @@ def place(tmp_path, runs, monkeypatch):
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(os, "execvpe", refuse)
+    monkeypatch.setattr(logging, "raiseExceptions", False)  # Ray's handlers keep the stream of an earlier test
     stories.training(runs / "r1").write()
     (tmp_path / "file").write_text("content")
     os.mkfifo(tmp_path / "fifo")
@@ -127,6 +172,15 @@ def test_a_port_out_of_range_is_a_wrong_usage(call):
     result = call("discover", "--serve", "--port", "99999")
     assert result.code == 2
     assert "argument --port: '99999' is no port: give a number from 0 to 65535" in result.err
+
+
+@pytest.mark.parametrize("command", ["report", "explain", "runs"])
+def test_an_unknown_option_prints_the_usage_of_its_command(call, command):
+    """Not that of all commands."""
+    done = call(command, "--bad")
+    assert done.code == 2
+    assert done.err.startswith(f"usage: verl-otel {command} ")
+    assert "unrecognized arguments: --bad" in done.err
 
 
 def test_no_command_prints_the_help(call):

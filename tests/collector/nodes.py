@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
+from pathlib import Path
 from typing import Final
 
 PROGRAMS: Final = ("ip", "unshare", "sh", "sleep", "hostname")
@@ -41,14 +42,14 @@ class Node:
     def __init__(self, name, number):
         # 198.18/15 is for tests of networks, so nobody has a route to it.
         base = f"198.18.{os.getpid() % 250}"
-        self.outside, inside = (f"{base}.{4 * number + end}" for end in (1, 2))
-        cable = f"vt{os.getpid()}n{number}"
+        self.outside, self.inside = (f"{base}.{4 * number + end}" for end in (1, 2))
+        self.cable = f"vt{os.getpid()}n{number}"
         words = f"hostname {name} && ip link set lo up && echo up && exec sleep {SECONDS}"
         self._holder = subprocess.Popen(
             ["unshare", "--net", "--uts", "sh", "-c", words], stdout=subprocess.PIPE, text=True
         )
         try:
-            self._connect(cable, inside)
+            self._connect(self.cable, self.inside)
         except BaseException:
             self.close()
             raise
@@ -59,6 +60,8 @@ class Node:
         call("ip", "link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", pid)
         call("ip", "address", "add", f"{self.outside}/30", "dev", cable)
         call("ip", "link", "set", cable, "up")
+        # The nodes reach each other over this machine.
+        Path(f"/proc/sys/net/ipv4/conf/{cable}/forwarding").write_text("1")
         self.run(call, "ip", "address", "add", f"{inside}/30", "dev", "eth0")
         self.run(call, "ip", "link", "set", "eth0", "up")
         self.run(call, "ip", "route", "add", "default", "via", self.outside)

@@ -8,10 +8,11 @@ it shows less than another may have, those of the catalogue: every method, cause
 """
 
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Final
 
-from verl_otel.analysis.model import CAUSES
-from verl_otel.semconv import training
+from verl_otel.analysis.kinds import CAUSES
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.buckets import REWARD_BINS
 from verl_otel.semconv.metrics import METRICS
 
@@ -20,11 +21,16 @@ GPUS_OF_REPLICA: Final = 2
 WORKERS: Final = 8
 """Of the agent loop, and as many of the reward."""
 
+TRAINING: Final = tuple(takewhile(lambda name: name != metric_names.ROLLOUT_TRAJECTORY_DURATION, METRICS))
+"""The rows of the run, its steps, phases and workers, which are before those of trajectories."""
 TRAINER: Final = {
-    **dict.fromkeys((row.name for row in training.ROWS if "worker" not in row.name), 1),
+    **{name: 1 for name in TRAINING if "worker" not in name},
     "verl.training.steps_since_best": 3,
     "verl.training.trend": 3,
+    "verl.training.change": 4,
     "verl.limit": 4,
+    "verl.step.held": 4,
+    "verl.logging.time": 2,
     "verl.phase.duration": 11,
     "verl.phase.active": 11,
     "verl.validation.score": 20,
@@ -43,8 +49,11 @@ TRAINER: Final = {
     "verl.otel.errors": 1,
     "verl.otel.spans.dropped": 1,
     "verl.otel.points.dropped": 1,
+    "verl.otel.logs.dropped": 1,
 }
 """Rows of the process that trains, and how many label sets each has there; something went wrong in it, too."""
+OPT_IN: Final = {"gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
+"""Second names of other rows, with ``OTEL_SEMCONV_STABILITY_OPT_IN`` only."""
 AGENT_LOOP: Final = {
     "verl.rollout.trajectory.duration": 2,
     "verl.rollout.turn.duration": 1,
@@ -84,8 +93,9 @@ NODE: Final = {
     "verl.host.memory.limit": 1,
     "verl.host.memory.available": 1,
     "verl.gpu.unreadable": 1,
+    "verl.event_loop.blocked": 1,
 }
-"""Rows that one process of a node reads; one of its GPUs could not be read."""
+"""Rows that one process of a node reads; one of its GPUs could not be read, and the event loop of one of its processes was blocked."""
 GPU: Final = {
     "hw.gpu.utilization": 1,
     "hw.gpu.memory.usage": 1,
@@ -113,13 +123,13 @@ class Member:
     rows: dict[str, int]
 
 
-def members_of(gpus):
-    """Return the processes of a run with this many GPUs."""
+def members_of(gpus, workers=WORKERS):
+    """Return the processes of a run with this many GPUs, and workers of the agent loop and of the reward."""
     found = [Member("trainer", 0, TRAINER)]
     for rank in range(gpus):
         reads = NODE | {name: count * min(gpus, GPUS_OF_NODE) for name, count in GPU.items()}
         found.append(Member("actor_rollout_ref", rank, RANK | (reads if rank % GPUS_OF_NODE == 0 else {})))
-    for rank in range(WORKERS):
+    for rank in range(workers):
         found += [Member("agent_loop", rank, AGENT_LOOP), Member("reward", rank, REWARD)]
     found += [Member("llm_server", rank, SERVER) for rank in range(replicas_of(gpus))]
     return [Member(each.role, each.rank, EVERYWHERE | each.rows) for each in found]

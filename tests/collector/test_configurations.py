@@ -11,18 +11,29 @@ import subprocess
 import pytest
 
 from tests.collector.tiers import COLLECTOR, variables_of
+from verl_otel.cli.discover import command as discover
 
 yaml = pytest.importorskip("yaml")
 
 BASES = {"local.yaml": True, "gateway.yaml": True, "agent.yaml": False}
 """The configurations that stand alone, and whether the overlays below go on top of them."""
-OVERLAYS = ("metrics-by-otlp.yaml", "metrics-by-remote-write.yaml", "traces-to-file.yaml", "span-metrics.yaml")
+OVERLAYS = (
+    "metrics-by-otlp.yaml",
+    "metrics-by-remote-write.yaml",
+    "traces-to-file.yaml",
+    "span-metrics.yaml",
+    "rl-names.yaml",
+)
 COMBINATIONS = [
     *((base,) for base in BASES),
     *((base, each) for base, mixes in BASES.items() if mixes for each in OVERLAYS),
     *((base, *pair) for base, mixes in BASES.items() if mixes for pair in itertools.combinations(OVERLAYS[1:], 2)),
     ("gateway.yaml", "metrics-by-otlp.yaml", "traces-to-file.yaml", "span-metrics.yaml"),
     ("agent.yaml", "agent-engines.yaml"),
+    ("local.yaml", "token.yaml"),
+    ("local.yaml", "traces-to-file.yaml", "token.yaml", "tls.yaml"),
+    ("local.yaml", "logs-by-otlp.yaml"),
+    ("gateway.yaml", "logs-by-otlp.yaml"),
 ]
 
 
@@ -120,14 +131,33 @@ def test_prometheus_takes_its_settings(programs, tmp_path):
 
 
 def test_compose_publishes_on_the_loopback_only():
-    """What compose.yaml opens is reachable from this machine only; the settings inside are YAML."""
-    document = read("compose.yaml")
-    for name, service in document["services"].items():
+    """What compose.yaml opens is reachable from this machine only: by its ports, or by its address on the network of the host."""
+    services = read("compose.yaml")["services"]
+    on_the_host = {name for name, service in services.items() if service.get("network_mode") == "host"}
+    assert on_the_host == {"prometheus", "grafana"}
+    assert "--web.listen-address=127.0.0.1:9090" in services["prometheus"]["command"]
+    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    for name, service in services.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
+        assert name not in on_the_host or "ports" not in service
+
+
+def test_compose_scrapes_collector_engines_and_processes(programs, tmp_path):
+    """Its Prometheus takes its settings; the Collector's pages are published where it scrapes, engines and processes come from ``discover --serve``."""
+    document = read("compose.yaml")
     for config in document["configs"].values():
         assert isinstance(yaml.safe_load(config["content"]), dict)
-    scraped = yaml.safe_load(document["configs"]["prometheus"]["content"])["scrape_configs"]
-    assert json.dumps(scraped).count("otelcol:") == 2
+    text = document["configs"]["prometheus"]["content"]
+    (tmp_path / "rules").mkdir()
+    (tmp_path / "prometheus.yml").write_text(text)
+    command = [programs.promtool, "check", "config", tmp_path / "prometheus.yml"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr + done.stdout
+    jobs = {job["job_name"]: job for job in yaml.safe_load(text)["scrape_configs"]}
+    published = {port.rpartition(":")[0] for port in document["services"]["otelcol"]["ports"]}
+    for name in ("verl-by-otlp", "otelcol"):
+        assert set(jobs[name]["static_configs"][0]["targets"]) <= published
+    assert jobs["verl"]["http_sd_configs"][0]["url"] == f"http://127.0.0.1:{discover.PORT}/"
 
 
 def test_the_readme_has_every_variable_and_file():
@@ -159,7 +189,25 @@ def test_what_is_written_twice_is_the_same():
     composed = yaml.safe_load(read("compose.yaml")["configs"]["prometheus"]["content"])["scrape_configs"]
     alone = {each["job_name"]: each for each in read("prometheus.yml")["scrape_configs"]}
     for job in composed:
-        assert {**job, "static_configs": None} == {**alone[job["job_name"]], "static_configs": None}
+        assert strip(job) == strip(alone[job["job_name"]])
+
+
+def strip(job):
+    """Return a job without where its targets come from."""
+    return {key: value for key, value in job.items() if not key.endswith("_configs")}
+
+
+def test_no_scraped_page_is_unlimited():
+    """Every scrape of what trainings serve is bounded in samples, labels and bytes: a page without an end takes no memory without end."""
+    engines = read("agent-engines.yaml")["receivers"]["prometheus/engines"]["config"]["scrape_configs"]
+    for job in [*engines, *read("prometheus.yml")["scrape_configs"]]:
+        if job["job_name"] != "otelcol":
+            assert {"sample_limit", "body_size_limit", "label_limit", "label_value_length_limit"} <= job.keys()
+    for name in ("trainings", "collectors"):
+        path = COLLECTOR / "deploy" / "kubernetes" / "monitoring" / f"{name}.yaml"
+        for document in yaml.safe_load_all(path.read_text("utf-8")):
+            if "sampleLimit" in document["spec"] or name == "trainings":
+                assert {"bodySizeLimit", "labelLimit", "labelValueLengthLimit"} <= document["spec"].keys()
 
 
 def test_memory_is_limited_first_and_queues_are_on_the_disk():
@@ -171,7 +219,7 @@ def test_memory_is_limited_first_and_queues_are_on_the_disk():
                 assert pipeline["processors"][0] == "memory_limiter"
             assert not [each for each in pipeline["processors"] if each.startswith("batch")]
         for exporter, settings in document["exporters"].items():
-            if not exporter.startswith("prometheus/"):
+            if not exporter.startswith(("prometheus/", "file/")):
                 assert settings["sending_queue"]["storage"] == "file_storage/queue", (name, exporter)
                 assert settings["sending_queue"]["batch"]
                 assert settings["retry_on_failure"]["max_elapsed_time"] == "0s"

@@ -20,19 +20,27 @@ SLURM = COLLECTOR / "deploy" / "slurm"
 SCRIPTS = [
     SLURM / "train.sbatch",
     SLURM / "collector.sh",
+    COLLECTOR.parent / "examples" / "ray-cluster.sbatch",
     COLLECTOR / "build.sh",
     COLLECTOR / "generate.sh",
 ]
 SRUN = """#!/bin/bash
-# As srun: the step runs what follows the options, and hands signals on.
-case "$*" in *--nodelist=*) FAR= ;; esac
+# As srun: the step runs what follows the options. At SIGTERM its tasks are killed.
 while [ "${1#--}" != "$1" ]; do shift; done
 # On a node that does not share the folder FAR nothing is under its name.
 if [ -n "${FAR:-}" ]; then
     export OTELCOL_KEPT=${OTELCOL_KEPT/$FAR/$FAR-elsewhere} OTELCOL_CREDENTIALS=${OTELCOL_CREDENTIALS/$FAR/$FAR-elsewhere}
-    exec "${@/$FAR/$FAR-elsewhere}"
+    set -- "${@/$FAR/$FAR-elsewhere}"
 fi
-exec "$@"
+SLURM_STEP_ID=$$ setsid "$@" &
+TASK=$!
+echo "$TASK" >"$TMPDIR/../step.$$"
+trap 'kill -KILL -- -"$TASK"' TERM
+wait "$TASK"
+"""
+SCANCEL = """#!/bin/bash
+# As scancel --signal=NAME JOB.STEP: each process of the step gets the signal.
+kill -"${1#--signal=}" -- -"$(cat "$TMPDIR/../step.${2#*.}")"
 """
 SPAN = """{"resourceSpans":[{"scopeSpans":[{"spans":[{"traceId":"0123456789abcdef0123456789abcdef","spanId":"%016x","name":"verl.step",
 "kind":1,"traceState":"verl=s","startTimeUnixNano":"1700000000000000000","endTimeUnixNano":"1700000001000000000"}]}]}]}"""
@@ -70,7 +78,7 @@ def submit(programs, tmp_path):
         pytest.skip("openssl, which makes the job's certificates, is not installed")
     commands = tmp_path / "bin"
     commands.mkdir()
-    for name, text in {"srun": SRUN, "scontrol": "#!/bin/bash\necho localhost\n"}.items():
+    for name, text in {"srun": SRUN, "scancel": SCANCEL, "scontrol": "#!/bin/bash\necho localhost\n"}.items():
         (commands / name).write_text(text)
         (commands / name).chmod(0o755)
     (tmp_path / "scratch").mkdir()

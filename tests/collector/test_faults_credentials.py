@@ -92,11 +92,7 @@ def test_a_training_with_a_wrong_token(
     token = tmp_path / "token"
     token.write_text("not-the-token")
     token.chmod(0o600)
-    training = start_training(
-        f"https://{gateway.grpc_name}",
-        **by_grpc(folder),
-        VERL_OTEL_TOKEN_FILE=str(token),
-    )
+    training = start_training(f"https://{gateway.grpc_name}", **by_grpc(folder), VERL_OTEL_TOKEN_FILE=str(token))
     training.await_units(400)
     token.write_bytes((folder / "token").read_bytes())
     training.await_units(400)
@@ -118,9 +114,7 @@ def test_the_certificate_of_a_training_is_renewed(start_tier, start_training, cr
     credentials(-1, names=("agent",), folder=folder)
     gateway = start_tier("gateway", ["gateway.yaml", "traces-to-file.yaml"], **variables_of(folder, "gateway"))
     training = start_training(
-        f"https://{gateway.grpc_name}",
-        **by_grpc(folder),
-        VERL_OTEL_TOKEN_FILE=str(folder / "token"),
+        f"https://{gateway.grpc_name}", **by_grpc(folder), VERL_OTEL_TOKEN_FILE=str(folder / "token")
     )
     wait_for(lambda: "trying again" in training.log.read_text(), 20, 0.1)
     assert gateway.spans() == []

@@ -48,11 +48,11 @@ def test_a_full_queue_of_the_gateway_hands_steps_back(
     wait_for(lambda: own("otelcol_exporter_enqueue_failed_spans") > 100, 30, 0.3)
     store.start()
     training.await_units(100)
-    said = training.end()
-    await_equal(lambda: find_units(store.spans()), set(range(1, said["recorded"] + 1)), 20)
+    summary = training.end()
+    await_equal(lambda: find_units(store.spans()), set(range(1, summary["recorded"] + 1)), 20)
     refused = own("otelcol_receiver_refused_spans")
     assert refused == own("otelcol_exporter_enqueue_failed_spans") > 100
-    assert own("otelcol_receiver_accepted_spans") == own("otelcol_exporter_sent_spans") == 2 * said["recorded"]
+    assert own("otelcol_receiver_accepted_spans") == own("otelcol_exporter_sent_spans") == 2 * summary["recorded"]
 
 
 def test_a_full_queue_of_the_gateway_costs_trajectories(
@@ -70,14 +70,14 @@ def test_a_full_queue_of_the_gateway_costs_trajectories(
     store.start()
     wait_for(lambda: own("otelcol_exporter_sent_spans") > 400, 30, 0.3)
     training.await_units(100)
-    said = training.end()
-    wait_for(lambda: own("otelcol_receiver_accepted_spans") == 2 * said["recorded"], 30, 0.3)
+    summary = training.end()
+    wait_for(lambda: own("otelcol_receiver_accepted_spans") == 2 * summary["recorded"], 30, 0.3)
 
     def accounted():
         # what comes after its trajectory was chosen is handed back by a full queue, and comes again
         lost = own("otelcol_exporter_enqueue_failed_spans") - own("otelcol_receiver_refused_spans")
         sent = own("otelcol_exporter_sent_spans")
-        return lost + sent == 2 * said["recorded"] and len(store.spans()) == sent
+        return lost + sent == 2 * summary["recorded"] and len(store.spans()) == sent
 
     wait_for(accounted, 60, 0.3)
 
@@ -92,20 +92,22 @@ def test_a_training_counts_what_no_queue_takes(
         below=[hasty.agent, small_queue("loadbalancing/traces", 1000)], OTELCOL_PROMETHEUS_OTLP=prometheus.otlp_url,
     )  # fmt: skip
     tiers.gateway.kill()
-    training = start_training(tiers.agent.http_url, "step", 0.002, VERL_OTEL_MEMORY_MIB="1", FLUSH_SECONDS="6")
+    training = start_training(tiers.agent.http_url, "step", 0.002, VERL_OTEL_MEMORY_MIB="1", FLUSH_SECONDS="60")
     wait_for(lambda: "queue full" in training.log.read_text(), 60, 0.3)
+    training.await_units(4000)  # points may be the first that the queue does not take; spans follow
     tiers.gateway.start()
     training.await_units(300)
-    said = training.end()
-    lost = said["dropped"]["spans"]
-    await_equal(lambda: len(tiers.gateway.spans()), 2 * said["recorded"] - sum(lost.values()), 20)
+    summary = training.end()
+    lost = summary["dropped"]["spans"]
+    await_equal(lambda: len(tiers.gateway.spans()), 2 * summary["recorded"] - sum(lost.values()), 60)
     lost.pop("not sent before exit", 0)  # nobody hears of it but the log
     assert lost["queue full"] > 0
     query = prometheus.query
     await_equal(lambda: sum(value for _, value in query("verl_otel_spans_dropped_total")), sum(lost.values()), 20)
-    await_equal(lambda: [value for _, value in query("user_things_total")], [said["recorded"]], 20)
+    await_equal(lambda: [value for _, value in query("user_things_total")], [summary["recorded"]], 20)
 
 
+@pytest.mark.pipeline  # on a busy machine it fails: the Collector's queue drops an item that it reads while the disk is full
 def test_a_full_disk(start_pipeline, start_prometheus, start_training, small_disk, hasty, wait_for):
     """The agent's disk is full while the gateway is away: it refuses, the training keeps, nobody crashes, and with the gateway back all of it arrives."""
     prometheus = start_prometheus("pushed_to")
@@ -122,8 +124,8 @@ def test_a_full_disk(start_pipeline, start_prometheus, start_training, small_dis
     (small_disk / "others").unlink()
     tiers.gateway.start()
     training.await_units(100)
-    said = training.end()
-    assert said["dropped"] == {"spans": {}, "points": {}}
+    summary = training.end()
+    assert summary["dropped"] == {"spans": {}, "points": {}}
     query = prometheus.query
-    await_equal(lambda: [value for _, value in query("user_things_total")], [said["recorded"]])
-    await_equal(lambda: find_units(tiers.gateway.spans()), set(range(1, said["recorded"] + 1)))
+    await_equal(lambda: [value for _, value in query("user_things_total")], [summary["recorded"]])
+    await_equal(lambda: find_units(tiers.gateway.spans()), set(range(1, summary["recorded"] + 1)))

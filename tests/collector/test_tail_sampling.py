@@ -14,10 +14,7 @@ PERCENT = 10
 def test_exactly_the_right_trajectories_are_kept_whole(start_pipeline, run_trajectories, wait_for):
     """Of 2,000 trajectories from 3 processes, whose roots arrive last, those that are failed, slow, marked or drawn are kept, with every span; and the step."""
     tiers = start_pipeline(
-        "traces-to-file.yaml",
-        OTELCOL_TRACE_PERCENT=PERCENT,
-        OTELCOL_SLOW=f"{SLOW_SECONDS}s",
-        OTELCOL_ROOT_WAIT="2s",
+        "traces-to-file.yaml", OTELCOL_TRACE_PERCENT=PERCENT, OTELCOL_SLOW=f"{SLOW_SECONDS}s", OTELCOL_ROOT_WAIT="2s"
     )
     kinds, recorded = run_trajectories(tiers.agent.http_url, 2000, SLOW_SECONDS)
     sizes = Counter(len(spans) for spans in recorded.values())

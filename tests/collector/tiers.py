@@ -59,6 +59,8 @@ class Process:
         self.addresses = addresses.choose({}, free=True)
         self.ready_url = f"http://{self.addresses[listener]}{self.ready_path}"
         self.process = None
+        self._begin = 0
+        """Where the log of the process that runs begins."""
 
     def command(self):
         raise NotImplementedError
@@ -72,8 +74,21 @@ class Process:
     def start(self, seconds=180):
         """Start it and wait until it answers."""
         assert self.process is None, f"{self.name} runs"
+        deadline = time.monotonic() + seconds
+        self._run()
+        while not self.is_ready():
+            if self.process.poll() is not None:
+                assert self._lost_port(), f"{self.name} has ended: {self.read_log()[-3000:]}"
+                time.sleep(0.2)
+                self._run()
+            assert time.monotonic() < deadline, f"{self.name} is not ready: {self.read_log()[-3000:]}"
+            time.sleep(0.05)
+        return self
+
+    def _run(self):
         inherited = inherit("OTEL", "VERL_")
         with self.log.open("ab") as log:
+            self._begin = log.tell()
             self.process = subprocess.Popen(
                 [str(word) for word in self.command()],
                 env={**inherited, **{key: str(value) for key, value in self.environ().items()}},
@@ -81,12 +96,10 @@ class Process:
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
-        deadline = time.monotonic() + seconds
-        while not self.is_ready():
-            assert self.process.poll() is None, f"{self.name} has ended: {self.read_log()[-3000:]}"
-            assert time.monotonic() < deadline, f"{self.name} is not ready: {self.read_log()[-3000:]}"
-            time.sleep(0.05)
-        return self
+
+    def _lost_port(self):
+        """Whether a connection of another process has one of the ports, which were free when they were chosen."""
+        return b"address already in use" in self.log.read_bytes()[self._begin :]
 
     def is_ready(self):
         try:
@@ -223,7 +236,7 @@ class Prometheus(Process):
             f"--config.file={self.settings}",
             f"--storage.tsdb.path={self.folder / 'data'}",
             f"--web.listen-address={self.addresses['prometheus']}",
-            "--enable-feature=exemplar-storage",
+            "--enable-feature=exemplar-storage,created-timestamp-zero-ingestion",
             "--web.enable-otlp-receiver",
             "--web.enable-remote-write-receiver",
             "--log.level=warn",

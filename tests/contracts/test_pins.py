@@ -33,7 +33,7 @@ def test_grafana_has_no_password_to_guess(services):
     assert settings["GF_AUTH_BASIC_ENABLED"] == "false"
     assert settings["GF_AUTH_ANONYMOUS_ENABLED"] == "true"
     assert settings["GF_AUTH_ANONYMOUS_ORG_ROLE"] == "Viewer"
-    assert services["grafana"]["ports"] == ["127.0.0.1:3000:3000"]
+    assert settings["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
 
 
 def test_the_go_that_is_installed_is_one_version_by_hash():

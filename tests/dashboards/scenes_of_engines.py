@@ -30,14 +30,7 @@ def queue():
             f'vllm:num_requests_running{{{server(0)},engine="1"}}': [128] * 180,
         },
         {9: set(), 19: set(), 39: set(), 50: set(), 57: {"EngineQueueLong"}, 75: set()},
-        (
-            Says(
-                60,
-                "EngineQueueLong",
-                LABELS,
-                f"{RUN}/llm_server-0: 600 requests wait, many more than run",
-            ),
-        ),
+        (Says(60, "EngineQueueLong", LABELS, f"{RUN}/llm_server-0: 600 requests wait, many more than run"),),
     )
 
 

@@ -138,10 +138,7 @@ def throttled():
     name = f"verl_gpu_throttled_seconds_total{{{READER},{GPU},reason="
     return Scene(
         "a GPU is throttled",
-        {
-            f'{name}"thermal"}}': thermal,
-            f'{name}"power"}}': [30 * n for n in range(181)],
-        },
+        {f'{name}"thermal"}}': thermal, f'{name}"power"}}': [30 * n for n in range(181)]},
         {20: set(), 30: set(), 35: set(), 50: {"GPUThrottled"}, 69: {"GPUThrottled"}, 82: set()},
         (
             Says(

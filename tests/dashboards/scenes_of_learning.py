@@ -6,9 +6,12 @@ import math
 
 from tests.dashboards.scenes import Says, Scene
 from tests.dashboards.trainings import MINUTE, RUN, Training, watch
+from verl_otel.health import profiles
 
 
-def steps(name, metric, value, bad, *, alert, said, severity=None, thresholds=None, near=2, long=40, more=None):
+def steps(
+    name, metric, value, bad, *, alert, summary, severity=None, thresholds=None, near=2, long=40, more=None, labels=None
+):
     """One scalar: for a few steps bad, which is not enough, then for long, then well again."""
     worst = {**dict.fromkeys(range(40, 40 + near), bad), **dict.fromkeys(range(60, 60 + long), bad)}
 
@@ -20,7 +23,14 @@ def steps(name, metric, value, bad, *, alert, said, severity=None, thresholds=No
         name,
         watch([Training(MINUTE, scalars=scalars)], 61 + long + 20, interval=60),
         {39: set(), 40 + near: set(), 51: set(), 60: set(), at: {alert}, at + 8: set()},
-        (Says(at, alert, {"verl_run_id": RUN, **({"severity": severity} if severity else {})}, f"Run {RUN}: {said}"),),
+        (
+            Says(
+                at,
+                alert,
+                {"verl_run_id": RUN, **({"severity": severity} if severity else {}), **(labels or {})},
+                f"Run {RUN}: {summary}",
+            ),
+        ),
         thresholds or {},
         interval=60,
     )
@@ -39,7 +49,7 @@ def cliff(name, *, diverged, spread=True):
         }
 
     critic = "diverged" if diverged else "unremarkable"
-    said = ", and the critic has diverged" if diverged else " and has stayed down for 10 more steps"
+    summary = ", and the critic has diverged" if diverged else " and has stayed down for 10 more steps"
     return Scene(
         name,
         watch([Training(MINUTE, scalars=scalars)], 110, interval=60),
@@ -49,7 +59,7 @@ def cliff(name, *, diverged, spread=True):
                 84,
                 "RewardCliff",
                 {"verl_run_id": RUN, "critic": critic},
-                f"Run {RUN}: the reward has fallen off a cliff{said}",
+                f"Run {RUN}: the reward has fallen off a cliff{summary}",
             ),
         ),
         interval=60,
@@ -142,7 +152,44 @@ def noisy_source(step):
     return {'verl_reward_score_mean{verl_data_source="math"': 1.0}
 
 
+def healthy(profile, reward, length, loss):
+    """A run of the kind that a profile is for, two hours long: with its thresholds nothing fires.
+
+    Args:
+        profile: Name of the profile.
+        reward: Mean reward by step.
+        length: Mean length of the responses, of 512.
+        loss: Policy loss.
+    """
+
+    def scalars(step):
+        mean = reward(step)
+        return {
+            "verl_average_reward": mean,
+            'verl_reward_score_mean{verl_data_source="math"': mean,
+            'verl_reward_score_stddev{verl_data_source="math"': 0.3 * mean,
+            "verl_actor_ppo_kl": 0.02,
+            "verl_actor_pg_loss": loss,
+            'verl_training_change_ratio{verl_metric="policy_loss"': 2.5,
+            "verl_response_length_mean": length,
+            "verl_response_length_max": length,
+            "verl_response_length_clip_ratio": 1,  # of v1 trainers: all are as long as the longest, none at the bound
+            **bounded(step),
+        }
+
+    return Scene(
+        f"a healthy run with the profile {profile}",
+        watch([Training(MINUTE, scalars=scalars)], 120, interval=60),
+        {minute: set() for minute in range(0, 120, 5)},
+        thresholds=profiles.load(profile).values,
+        interval=60,
+    )
+
+
 SCENES = [
+    healthy("rlhf", lambda step: 1.2 + step / 60, 490, -0.2),
+    healthy("math", lambda step: 0.2 + step / 200, 250, -0.01),
+    healthy("agent", lambda step: 0.1 + step / 200, 120, 0.01),
     cliff("the reward falls off a cliff", diverged=False),
     cliff("the reward falls off a cliff with the critic", diverged=True),
     cliff("the reward falls off a cliff, and nobody knows its spread", diverged=False, spread=False),
@@ -156,7 +203,7 @@ SCENES = [
         0.4,
         0,
         alert="RewardZero",
-        said="the mean reward fell to exactly 0 and has stayed there for 3 more steps",
+        summary="the mean reward fell to exactly 0 and has stayed there for 3 more steps",
         long=4,
     ),
     steps(
@@ -166,7 +213,7 @@ SCENES = [
         0.15,
         alert="PolicyKLHigh",
         severity="warning",
-        said="the policy moves too far per step, for 9 more steps",
+        summary="the policy moves too far per step, for 9 more steps",
         near=4,
         long=10,
     ),
@@ -177,7 +224,7 @@ SCENES = [
         0.3,
         alert="PolicyKLHigh",
         severity="critical",
-        said="the policy moves so far per step, for 9 more steps, that older guides stop here",
+        summary="the policy moves so far per step, for 9 more steps, that older guides stop here",
         near=4,
         long=10,
     ),
@@ -187,7 +234,7 @@ SCENES = [
         0.008,
         0.003,
         alert="PolicyKLTooLow",
-        said="the policy has hardly moved for 59 more steps",
+        summary="the policy has hardly moved for 59 more steps",
         thresholds={"policy_kl_low": 0.005},
         near=10,
         long=60,
@@ -198,7 +245,7 @@ SCENES = [
         0.15,
         0.01,
         alert="EntropyCollapse",
-        said="the entropy has collapsed and has stayed down for 9 more steps",
+        summary="the entropy has collapsed and has stayed down for 9 more steps",
         near=4,
         long=10,
     ),
@@ -208,7 +255,7 @@ SCENES = [
         -0.2,
         0.1,
         alert="PolicyLossPositive",
-        said="the policy loss has been above 0 for 24 more steps",
+        summary="the policy loss has been above 0 for 24 more steps",
         thresholds={"policy_loss_positive_steps": 20},
         near=10,
         long=25,
@@ -219,7 +266,7 @@ SCENES = [
         0.4,
         0.6,
         alert="RewardNoisy",
-        said="the rewards have scattered widely about their mean for 24 more steps",
+        summary="the rewards have scattered widely about their mean for 24 more steps",
         thresholds={"reward_noise": 0.5},
         near=10,
         long=25,
@@ -231,7 +278,7 @@ SCENES = [
         450,
         300,
         alert="ResponseTooShort",
-        said="the responses have been far shorter than their bound for 14 more steps",
+        summary="the responses have been far shorter than their bound for 14 more steps",
         thresholds={"response_short": 0.78},
         near=8,
         long=15,
@@ -243,9 +290,68 @@ SCENES = [
         0.3,
         0.8,
         alert="ResponseTooLong",
-        said="too many responses have been cut off at their bound for 14 more steps",
+        summary="too many responses have been cut off at their bound for 14 more steps",
         thresholds={"response_cut": 0.5},
         near=8,
         long=15,
+        more=lambda step: {**bounded(step), "verl_response_length_max": 512},
+    ),
+    steps(
+        "the reward is below its range",
+        "verl_average_reward",
+        1.2,
+        0.8,
+        alert="RewardOutOfRange",
+        summary="the mean reward has been below its range for 29 more steps",
+        thresholds={"reward_low": 1},
+        near=18,
+        long=30,
+        labels={"side": "low"},
+    ),
+    steps(
+        "the reward is above its range",
+        "verl_average_reward",
+        3,
+        5,
+        alert="RewardOutOfRange",
+        summary="the mean reward has been above its range for 29 more steps",
+        thresholds={"reward_high": 4.5},
+        near=18,
+        long=30,
+        labels={"side": "high"},
+    ),
+    steps(
+        "the policy loss is large",
+        "verl_actor_pg_loss",
+        -0.2,
+        -0.8,
+        alert="PolicyLossLarge",
+        summary="the policy loss has been large for 14 more steps",
+        thresholds={"policy_loss_size": 0.5},
+        near=8,
+        long=15,
+    ),
+    steps(
+        "the policy loss jumps",
+        'verl_training_change_ratio{verl_metric="policy_loss"',
+        2,
+        7,
+        alert="PolicyLossJump",
+        summary="the policy loss is 7.0 times as large as in the 20 steps before",
+        thresholds={"policy_loss_jump": 5},
+        near=0,
+        long=3,
+    ),
+    steps(
+        "the responses are near their bound",
+        "verl_response_length_mean",
+        300,
+        480,
+        alert="ResponseNearBound",
+        summary="the responses have been close to their bound for 14 more steps",
+        thresholds={"response_near": 0.9},
+        near=8,
+        long=15,
+        more=bounded,
     ),
 ]

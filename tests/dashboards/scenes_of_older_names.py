@@ -17,6 +17,16 @@ SAME = {
     "rollout_latency_seconds_sum": ("verl_rollout_trajectory_duration_seconds_sum", "", 99, 99),
     "rollout_latency_seconds_count": ("verl_rollout_trajectory_duration_seconds_count", "", 9, 9),
     "gpu_utilization": ("hw_gpu_utilization_ratio", ',hw_id="GPU-1a2b"', 0.75, 75),
+    "rollout_reward_mean": ("verl_average_reward", "", 0.5, 0.5),
+    "rollout_response_length_mean": ("verl_response_length_mean", "", 300, 300),
+    "ppo_kl_div": ("verl_actor_ppo_kl", "", 0.02, 0.02),
+    "ppo_policy_loss": ("verl_actor_pg_loss", "", -0.1, -0.1),
+    "ppo_value_loss": ("verl_critic_vf_loss", "", 0.4, 0.4),
+    "ppo_entropy": ("verl_actor_entropy", "", 0.7, 0.7),
+    "ppo_clip_ratio": ("verl_actor_pg_clipfrac", "", 0.1, 0.1),
+    "ppo_grad_norm": ("verl_actor_grad_norm", "", 0.3, 0.3),
+    "system_gpu_utilization": ("hw_gpu_utilization_ratio", ',hw_id="GPU-1a2b"', 0.75, 75),
+    "system_memory_utilization": ("verl_gpu_memory_io_utilization_ratio", ',hw_id="GPU-1a2b"', 0.3, 30),
     "throughput": ("verl_perf_throughput", "", 1200, 1200),
     "memory_usage": ("verl_gpu_memory_used_bytes", ',device="cuda:0"', 1 << 30, 1 << 30),
 }
@@ -30,12 +40,7 @@ def older(name):
     if name == "memory_usage":
         series[f'{ours}{{{TRAINER},device="cuda:1"}}'] = [value] * 11
         shown *= 2
-    return Scene(
-        f"older name {name}",
-        series,
-        {5: set()},
-        values={(5, name): {f"{name}{{{TRAINER}{kept}}}": shown}},
-    )
+    return Scene(f"older name {name}", series, {5: set()}, values={(5, name): {f"{name}{{{TRAINER}{kept}}}": shown}})
 
 
 def kl_in_the_reward():
@@ -65,6 +70,19 @@ def read_by_dcgm():
     return Scene("older name gpu_utilization, by DCGM", series, {5: set()}, values={(5, "gpu_utilization"): shown})
 
 
+def latency_of_a_step():
+    """``rollout_latency_seconds`` itself is the time in which a step generates: here 15 s each half minute."""
+    phase = f'{TRAINER},verl_phase="gen"'
+    series = {
+        f"verl_phase_duration_seconds_sum{{{phase}}}": [15 * n for n in range(61)],
+        f"verl_phase_duration_seconds_count{{{phase}}}": list(range(61)),
+    }
+    shown = {f"rollout_latency_seconds{{{phase}}}": 15}
+    return Scene(
+        "older name rollout_latency_seconds", series, {5: set()}, values={(20, "rollout_latency_seconds"): shown}
+    )
+
+
 def speed():
     """A step of a minute, half of which generates; a trajectory of 40 s ends every second."""
     count = 241
@@ -82,6 +100,7 @@ def speed():
         f'{trajectory}"30"}}': [0] * count,
         f'{trajectory}"60"}}': [30 * n for n in range(count)],
         f'{trajectory}"+Inf"}}': [30 * n for n in range(count)],
+        trajectory.replace("_bucket", "_count").replace(",le=", "}"): [30 * n for n in range(count)],
     }
     run = f'{{verl_run_id="{RUN}"}}'
     return Scene(
@@ -96,6 +115,8 @@ def speed():
             (60, "run:verl_rollout_tokens:rate5m"): {
                 f'run:verl_rollout_tokens:rate5m{{verl_run_id="{RUN}",verl_token_type="response"}}': 100
             },
+            (60, "run:verl_rollout_samples:rate5m"): {f"run:verl_rollout_samples:rate5m{run}": 1},
+            (90, "round(run:verl_step_samples:mean1h)"): {run: 60},
             (60, "round(run:verl_training_steps:rate10m * 60)"): {run: 1},
             (60, "instance:verl_worker_call_time_seconds:rate10m"): {
                 f'instance:verl_worker_call_time_seconds:rate10m{{verl_run_id="{RUN}",verl_role="actor_rollout_ref",'
@@ -108,4 +129,4 @@ def speed():
     )
 
 
-SCENES = [*map(older, SAME), kl_in_the_reward(), read_by_dcgm(), speed()]
+SCENES = [*map(older, SAME), latency_of_a_step(), kl_in_the_reward(), read_by_dcgm(), speed()]

@@ -69,14 +69,7 @@ def queue():
             **collector("otelcol_exporter_sent_spans", [100 * n for n in range(121)]),
         },
         {19: set(), 24: set(), 27: {"CollectorQueueFilling"}, 39: {"CollectorQueueFilling"}, 42: set()},
-        (
-            Says(
-                30,
-                "CollectorQueueFilling",
-                EXPORTER,
-                "Collector gateway: the queue of otlp/tempo is 80% full",
-            ),
-        ),
+        (Says(30, "CollectorQueueFilling", EXPORTER, "Collector gateway: the queue of otlp/tempo is 80% full"),),
     )
 
 
@@ -118,6 +111,20 @@ def outage():
     )
 
 
+def logs():
+    """An exporter of logs always has something to send, and sends it."""
+    return Scene(
+        "an exporter sends logs",
+        {
+            **collector("otelcol_exporter_queue_size", [1] * 61),
+            **collector("otelcol_exporter_queue_capacity", [1000] * 61),
+            **collector("otelcol_exporter_sent_log_records", [10 * n for n in range(61)]),
+        },
+        {30: set(), 60: set()},
+        (),
+    )
+
+
 def gone():
     return Scene(
         "the Collector is down",
@@ -143,4 +150,4 @@ def pushed():
     )
 
 
-SCENES = [drops(), targets(), queue(), losses(), outage(), gone(), pushed()]
+SCENES = [drops(), targets(), queue(), losses(), outage(), logs(), gone(), pushed()]

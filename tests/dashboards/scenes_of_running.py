@@ -3,7 +3,7 @@
 """Alerts of a training that goes on, but not well."""
 
 from tests.dashboards.scenes import STALE, Says, Scene
-from tests.dashboards.trainings import MINUTE, RUN, WORKER, Training, watch
+from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
 
 LOOP = f'job="verl",instance="{RUN}/agent_loop-3",verl_role="agent_loop",verl_run_id="{RUN}"'
 
@@ -26,11 +26,7 @@ def stuck():
     gone = [min(max(n - 130, 0) * 30, 30 * MINUTE) if n < 200 else 0 for n in range(120, 241)]
     return Scene(
         "a trajectory is stuck",
-        {
-            **watch([Training(MINUTE)], 120),
-            **buckets,
-            f"verl_rollout_oldest_age_seconds{{{LOOP}}}": near + gone,
-        },
+        {**watch([Training(MINUTE)], 120), **buckets, f"verl_rollout_oldest_age_seconds{{{LOOP}}}": near + gone},
         {35: set(), 39: set(), 84: set(), 89: {"TrajectoryStuck"}, 98: {"TrajectoryStuck"}, 102: set()},
         (
             Says(
@@ -99,6 +95,71 @@ def stale_samples():
     )
 
 
+def slowdown():
+    """Steps may take one and a half times as long, but not three times. Tools are compared as steps are."""
+
+    def scalars(step):
+        ratio = 3.0 if 30 <= step < 50 else 1.5 if 60 <= step < 70 else 1.0
+        return {
+            'verl_training_change_ratio{verl_metric="step"': ratio,
+            'verl_training_change_ratio{verl_metric="tool"': 1.0,
+            'verl_training_change_ratio{verl_metric="policy_loss"': 9.0,
+        }
+
+    return Scene(
+        "steps become slow",
+        training(90, scalars),
+        {29: set(), 33: {"Slowdown"}, 49: {"Slowdown"}, 53: set(), 65: set()},
+        (
+            Says(
+                40,
+                "Slowdown",
+                {"verl_run_id": RUN, "verl_metric": "step"},
+                f"Run {RUN}: step takes 3.0 times as long as in the 20 steps before",
+            ),
+        ),
+    )
+
+
+def ranks(name, seconds, factor, summary, *, kind):
+    """Four ranks, one call of each in a step of a minute. Rank 2 differs in steps 20 to 25, which is not enough, and in steps 40 to 70.
+
+    Args:
+        name: Of the scene.
+        seconds: Time of a call.
+        factor: By which the calls of rank 2 are longer.
+        summary: Text of the alert.
+        kind: The label of the alert.
+    """
+    minutes, interval = 100, 30
+    count = minutes * MINUTE // interval + 1
+    series = training(minutes, lambda _: {})
+    for rank in range(4):
+        spent, total = [], 0.0
+        for n in range(count):
+            step = n * interval // MINUTE - 1
+            bad = rank == 2 and (20 <= step < 26 or 40 <= step < 70)
+            total += (seconds * (factor if bad else 1.0)) if n % 2 == 0 else 0.0
+            spent.append(round(total, 6))
+        worker = WORKER.replace("actor_rollout_ref-0", f"actor_rollout_ref-{rank}")
+        labels = f'{{{worker},verl_worker_method="update_actor"}}'
+        series[f"verl_worker_call_time_seconds_total{labels}"] = spent
+        series[f"verl_worker_calls_total{labels}"] = [n // 2 + 1 for n in range(count)]
+    return Scene(
+        name,
+        series,
+        {18: set(), 25: set(), 33: set(), 45: set(), 60: {"RankLate"}, 70: {"RankLate"}, 80: set(), 95: set()},
+        (
+            Says(
+                65,
+                "RankLate",
+                {"verl_run_id": RUN, "instance": f"{RUN}/actor_rollout_ref-2", "rank_is": kind},
+                f"{RUN}/actor_rollout_ref-2: {summary}",
+            ),
+        ),
+    )
+
+
 def late_checkpoint():
     """Every ten steps; the one of step 40 comes five steps late, those of 50 and 60 not at all."""
     saved = {10, 20, 30, 45, 70}
@@ -125,6 +186,45 @@ def late_checkpoint():
     )
 
 
+def steps_held():
+    """For twenty minutes a tracker delays each step by half its length; what is little is no reason, nor is what held a single step."""
+    series = watch([Training(MINUTE)], 90, interval=60)
+    series[f"verl_step_duration_seconds_sum{{{TRAINER}}}"] = [40 * number for number in range(91)]
+    held = [0] * 20 + [20 * number for number in range(1, 21)] + [400] * 51
+    series[f'verl_step_held_seconds_total{{{TRAINER},verl_held_kind="between",verl_held_cause="logging"}}'] = held
+    little = [2 * number for number in range(91)]
+    series[f'verl_step_held_seconds_total{{{TRAINER},verl_held_kind="phase",verl_held_cause="adv"}}'] = little
+    once = [0] * 30 + [600] * 61
+    series[f'verl_step_held_seconds_total{{{TRAINER},verl_held_kind="phase",verl_held_cause="gen"}}'] = once
+    labels = {"verl_run_id": RUN, "verl_held_kind": "between", "verl_held_cause": "logging"}
+    summary = f"Run {RUN}: between logging held its steps for 32.76% of their time"
+    return Scene(
+        "a tracker holds every step",
+        series,
+        {19: set(), 40: {"StepsHeld"}, 50: {"StepsHeld"}, 85: set()},
+        (Says(49, "StepsHeld", labels, summary),),
+        interval=60,
+    )
+
+
+def blocked_loop():
+    """A tool blocks an agent loop for half of twenty minutes; trainers that are coroutines and workers block their own loops as planned."""
+    series = watch([Training(MINUTE)], 80, interval=60)
+    values = [0] * 20 + [30 * number for number in range(1, 21)] + [600] * 41
+    series[f'verl_event_loop_blocked_seconds_total{{{LOOP},reason="callback"}}'] = values
+    series[f'verl_event_loop_blocked_seconds_total{{{LOOP},reason="process"}}'] = [40 * number for number in range(81)]
+    for planned in (f'{TRAINER},reason="callback"', f'{WORKER},reason="worker"'):
+        series[f"verl_event_loop_blocked_seconds_total{{{planned}}}"] = [40 * number for number in range(81)]
+    labels = {"verl_run_id": RUN, "instance": f"{RUN}/agent_loop-3"}
+    return Scene(
+        "an event loop is blocked",
+        series,
+        {19: set(), 30: {"EventLoopBlocked"}, 39: {"EventLoopBlocked"}, 50: set(), 70: set()},
+        (Says(30, "EventLoopBlocked", labels, f"{RUN}/agent_loop-3: its event loop is blocked for 50% of the time"),),
+        interval=60,
+    )
+
+
 def restarts():
     """One worker is started again twice; another begins, and has never died."""
     name = f'verl_worker_restarts_total{{{WORKER},reason="actor died"}}'
@@ -136,15 +236,39 @@ def restarts():
     series[name] = [0] * 40 + gone + [1] * life + gone + [1] * (321 - 40 - life - 8)
     other = WORKER.replace("ref-0", "ref-1")
     series[f'verl_worker_restarts_total{{{other},reason="actor died"}}'] = [None] * 20 + [0] * 301
-    said = f"{RUN}/actor_rollout_ref-0: started again in the place of a process that died (actor died)"
+    summary = f"{RUN}/actor_rollout_ref-0: started again in the place of a process that died (actor died)"
     labels = {"verl_run_id": RUN, "instance": f"{RUN}/actor_rollout_ref-0", "reason": "actor died"}
     return Scene(
         "workers are started again",
         series,
         {39: set(), 47: {"WorkerRestarts"}, 110: set(), 199: set(), 210: {"WorkerRestarts"}, 275: set()},
-        (Says(50, "WorkerRestarts", labels, said),),
+        (Says(50, "WorkerRestarts", labels, summary),),
         interval=60,
     )
 
 
-SCENES = [stuck(), stuck_at_first(), held(), stale_samples(), late_checkpoint(), restarts()]
+def ranks_that_differ_little():
+    scene = ranks("ranks differ a little", 20, 1.4, "", kind="slow")
+    return scene._replace(firing={minute: set() for minute in scene.firing}, says=())
+
+
+SCENES = [
+    slowdown(),
+    ranks("a rank is slow", 20, 2.0, "its calls take 2.0 times as long as those of the median rank", kind="slow"),
+    ranks(
+        "a rank is waited for",
+        20,
+        0.5,
+        "its calls are 2.0 times as short as those of the median rank, which may wait for it",
+        kind="awaited",
+    ),
+    ranks_that_differ_little(),
+    stuck(),
+    stuck_at_first(),
+    held(),
+    stale_samples(),
+    late_checkpoint(),
+    steps_held(),
+    blocked_loop(),
+    restarts(),
+]

@@ -113,7 +113,36 @@ def resumed():
     )
 
 
+def stagnates_by_time():
+    """With a threshold in seconds, an hour and a half without a better reward is enough, at any number of steps; a better one ends it."""
+    rewards = [min(step, 30) / 100 for step in range(1, 61)] + [0.4 + step / 100 for step in range(1, 21)] + [0.5] * 9
+    return Scene(
+        "stagnates by time",
+        watch([Training(5 * MINUTE, scalars=follow(rewards))], 430, interval=60),
+        {
+            100: set(),
+            230: set(),
+            250: set(),
+            275: {"RewardStagnation"},
+            300: {"RewardStagnation"},
+            330: set(),
+            400: set(),
+        },
+        (
+            Says(
+                280,
+                "RewardStagnation",
+                {"verl_run_id": RUN, "basis": "time"},
+                f"Run {RUN}: no better reward for 1h 49m 0s, and no rise in the last 20 steps",
+            ),
+        ),
+        {"stagnation_seconds": 5400},
+        interval=60,
+    )
+
+
 SCENES = [
+    stagnates_by_time(),
     *(scene for name, (step, interval) in LENGTHS.items() for scene in scenes_of_stagnation(name, step, interval)),
     stagnates_and_recovers(),
     resumed(),

@@ -79,7 +79,7 @@ def scenes_of_steps(name, step, interval):
     )
 
 
-VANISHED = f"Run {RUN}: its trainer is gone, and has said neither that it finished nor that it failed"
+VANISHED = f"Run {RUN}: its trainer is gone, and has reported neither success nor failure"
 
 
 def duration(seconds):
@@ -138,6 +138,16 @@ def scenes_of_starts():
         watch([Training(60, fail=30 * MINUTE)], 80),
         {29: set(), 32: {"RunFailed"}, 55: {"RunFailed"}, 65: set()},
         (Says(32, "RunFailed", {"verl_run_id": RUN}, f"Run {RUN}: the training ended with an error"),),
+    )
+
+
+def scenes_of_guards():
+    """A stop by a guard is no failure."""
+    yield Scene(
+        "a guard stops the training",
+        watch([Training(60, stop=30 * MINUTE)], 80),
+        {29: set(), 32: {"StoppedByGuard"}, 55: {"StoppedByGuard"}, 65: set()},
+        (Says(32, "StoppedByGuard", {"verl_run_id": RUN}, f"Run {RUN}: a guard stopped the training"),),
     )
 
 
@@ -218,4 +228,4 @@ def scenes_of_ends():
 
 
 SCENES = [scene for name, (step, interval) in LENGTHS.items() for scene in scenes_of_steps(name, step, interval)]
-SCENES += [*scenes_of_starts(), *scenes_of_examples(), *scenes_of_ends()]
+SCENES += [*scenes_of_starts(), *scenes_of_examples(), *scenes_of_ends(), *scenes_of_guards()]

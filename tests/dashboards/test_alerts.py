@@ -20,6 +20,7 @@ from tests.dashboards import (
 )
 from tests.dashboards.scenes import RULES, Scene, alerts, judge, read_rules, read_thresholds
 from tests.dashboards.trainings import MINUTE, Training, watch
+from verl_otel.health import profiles, rules_file
 
 SAMPLES = Path(__file__).with_name("samples")
 
@@ -112,6 +113,15 @@ def test_every_rule_evaluates_on_recorded_samples(tmp_path, promtool):
     assert len(parts) > 5
     wrong = judge(promtool, [scene], parts, tmp_path)["recorded"]
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("name", profiles.PROFILES)
+def test_promtool_finds_no_fault_in_a_profile(name, promtool, tmp_path):
+    """The file that ``boards export --profile`` writes."""
+    path = tmp_path / rules_file.FILE
+    path.write_text(rules_file.render(profiles.load(name)), "utf-8")
+    done = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
 
 
 def test_promtool_finds_no_fault_in_the_rules(promtool):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from dashboards import loader
-from dashboards.preview import answers, interpolation, recording, server
+from dashboards.evaluation import answers, interpolation, recording, server
 from tests.builders import otlp_json
 
 HERE = Path(__file__).resolve().parent

@@ -22,7 +22,7 @@ from types import SimpleNamespace
 import pytest
 
 from dashboards import loader
-from dashboards.preview import interpolation
+from dashboards.evaluation import interpolation
 from tests.builders.environments import inherit
 from verl_otel.cli.stack import addresses, components, programs
 from verl_otel.errors import VerlOtelError

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 import pytest
 
 from dashboards import loader
+from dashboards.evaluation import recording
 from dashboards.grafana import __main__ as command
 from dashboards.grafana import client, server
-from dashboards.preview import recording
 from verl_otel.errors import VerlOtelError
 
 HERE = Path(__file__).resolve().parent

@@ -2,16 +2,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """The rules ask only for what exists, and say to everybody what to do: names, labels, types, thresholds, runbook."""
 
+import json
 import re
 
 import pytest
 
 pytest.importorskip("promql_parser", reason="promql-parser is not in this environment")
 
+from dashboards import loader
 from tests.dashboards import promql, scenes_of_older_names, vocabulary
 from tests.dashboards.scenes import RULES, alerts, read_rules, read_thresholds
+from verl_otel.health import profiles, rules_file
+from verl_otel.health.thresholds import AREAS
 
 RUNBOOK = RULES / "runbook.md"
+THRESHOLDS = vocabulary.SAMPLES / "thresholds.prom"
 RUN = frozenset({"verl_run_id"})
 SINCE_THE_START = {
     "run:verl_work:count",
@@ -120,15 +125,24 @@ def test_runbook_names_metrics_that_exist():
 
 
 def test_thresholds_are_used_and_there():
-    """Each is read by a rule, and each that a rule reads is in the one file; off ones say what to try."""
+    """Each is read by a rule, or drawn by a board as the end of a band, and each that is read is in the one file."""
     read = {name for _, _, rule in read_rules() for name in re.findall(r'verl:threshold\{name="(\w+)"\}', rule["expr"])}
-    assert read == set(read_thresholds())
-    lines = (RULES / "thresholds.rules.yml").read_text("utf-8").splitlines()
-    for number, line in enumerate(lines):
-        if "vector(NaN)" in line and "record:" in line:
-            comment = " ".join(each for each in lines[number - 2 : number] if each.lstrip().startswith("#"))
-            assert re.search(r"off", comment, re.IGNORECASE), line
-            assert "Try " in comment, line
+    drawn = set(re.findall(r'verl:threshold\{name=\\?"(\w+)', json.dumps(loader.read()["overview"])))
+    assert drawn - read == {row.name for row in AREAS["bands"]}
+    assert read | drawn == set(read_thresholds())
+
+
+def test_thresholds_are_those_of_the_default_profile():
+    """The committed file is what the table makes; ``make boards`` writes it."""
+    assert (RULES / rules_file.FILE).read_text("utf-8") == rules_file.render(profiles.load())
+
+
+def test_the_sample_of_thresholds_is_a_profile():
+    """Boards are filled with the bands of a profile that has all of them."""
+    recorded = dict(re.findall(r'^verl:threshold\{name="(\w+)"\} (\S+)$', THRESHOLDS.read_text("utf-8"), re.MULTILINE))
+    assert {name: f"{float(value):g}" for name, value in recorded.items()} == {
+        name: f"{value:g}" for name, value in profiles.load("rlhf").values.items()
+    }
 
 
 def test_no_threshold_stands_in_a_rule():
@@ -141,7 +155,7 @@ def test_no_threshold_stands_in_a_rule():
 def test_every_name_of_an_older_guide_has_a_test():
     """The scenes have a row for each."""
     recorded = {rule["record"] for file, _, rule in read_rules() if file == "older_names.rules.yml"}
-    assert recorded == set(scenes_of_older_names.SAME)
+    assert recorded == {*scenes_of_older_names.SAME, "rollout_latency_seconds"}
 
 
 def test_rules_read_thresholds_of_alerts_that_people_know():

@@ -16,7 +16,7 @@ WORKER = f'job="verl",instance="{RUN}/actor_rollout_ref-0",verl_role="actor_roll
 MINUTE = 60
 HOUR = 3600
 LINGER = 60
-"""Seconds for which a process is still scraped after it has said that the run ended."""
+"""Seconds for which a process is still scraped after it has reported the end of the run."""
 
 
 class Training(NamedTuple):
@@ -36,6 +36,8 @@ class Training(NamedTuple):
     finish: float = math.inf
     """When it says that it has finished; a minute later it is gone."""
     fail: float = math.inf
+    stop: float = math.inf
+    """When a guard stops it."""
     kill: float = math.inf
     """SIGKILL: its series end without a word."""
     unseen_end: bool = False
@@ -45,15 +47,15 @@ class Training(NamedTuple):
 
     def ends(self) -> float:
         """Return when its series end."""
-        said = min(self.finish, self.fail)
-        return min(self.kill, said if self.unseen_end else said + LINGER)
+        reported = min(self.finish, self.fail, self.stop)
+        return min(self.kill, reported if self.unseen_end else reported + LINGER)
 
     def step_ends(self) -> Iterator[float]:
         """Yield when each step ends."""
         now, number = self.begin + self.startup, self.first
         while True:
             now += self.step + self.slow.get(number, 0)
-            if now > min(self.hang, self.finish, self.fail, self.kill):
+            if now > min(self.hang, self.finish, self.fail, self.stop, self.kill):
                 return
             yield now
             number += 1
@@ -100,7 +102,8 @@ def _up(trainings, now):
 
 def _see(training, now, done):
     """Return the samples of one moment, with the ends of the steps that are done."""
-    state = 2 if now >= training.finish else 3 if now >= training.fail else 1
+    ends = {2: training.finish, 3: training.fail, 5: training.stop}
+    state = next((number for number, end in ends.items() if now >= end), 1)
     active = min(now, training.hang)
     found = {
         f'verl_otel_overhead_seconds_total{{{WORKER},reason="drain"}}': now // 60 * 0.01,

@@ -54,9 +54,11 @@ class Training:
         return cpu_log.read(self.out / "log", kind)
 
     def scalars(self):
-        """What verl's own file logger wrote: step to scalars."""
-        lines = (self.out / "scalars.jsonl").read_text().splitlines()
-        return {int(line["step"]): line["data"] for line in map(json.loads, lines)}
+        """What verl's own file logger wrote: step to scalars; fully asynchronous training writes several lines for a step."""
+        found = {}
+        for line in map(json.loads, (self.out / "scalars.jsonl").read_text().splitlines()):
+            found.setdefault(int(line["step"]), {}).update(line["data"])
+        return found
 
     def timeline(self):
         """Ray's own list of executed tasks: name to number."""

@@ -14,10 +14,7 @@ yaml = pytest.importorskip("yaml", reason="PyYAML is not installed in this envir
 
 RULES = Path(__file__).resolve().parents[2] / "dashboards" / "rules"
 UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400, "w": 604800}
-LITERALS = {
-    r"(?<=verl_checkpoint_last_timestamp_seconds\)) < (120)\b": 1,
-    r"predict_linear\(.+\], (14400)\)": 1,
-}
+LITERALS = {r"(?<=verl_checkpoint_last_timestamp_seconds\)) < (120)\b": 1, r"predict_linear\(.+\], (14400)\)": 1}
 """Numbers of seconds in expressions, and how often each occurs in all rules."""
 DURATION = r"\d+(?:ms|[smhdw])"
 

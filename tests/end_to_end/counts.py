@@ -112,7 +112,12 @@ def read_consumed(spans):
     """Return (number of the consuming step, trace of the trajectory) for every link of a step to what it trained on."""
     named = group(spans)
     steps = {span.trace: span.attributes["verl.step.number"] for span in named["verl.step"]}
-    return [(steps[span.trace], trace) for span in named["verl.consume"] for trace, _, _ in span.links]
+    return [
+        (steps[span.trace], trace)
+        for span in named["verl.consume"]
+        for trace, _, attributes in span.links
+        if attributes["verl.link.type"] == "consumed"
+    ]
 
 
 def find_unsubmitted(spans):

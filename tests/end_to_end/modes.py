@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The ways in which verl trains, as trainings of the bed: what is run, and what can be expected of it."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,8 @@ from tests.end_to_end import bed_run, ray_cluster
 from tests.verl_cpu import cpu_train
 
 TOP = Path(__file__).resolve().parent.parent.parent
+REPOSITORY = os.environ.get("VERL_REPOSITORY", "https://github.com/verl-project/verl")
+"""Where commits of verl come from: an address, or a folder with a clone."""
 GROUP = 4 * 2
 """Samples that a step trains on: prompts times rollouts."""
 
@@ -34,6 +37,8 @@ class Mode(NamedTuple):
     """Steps that a planted cause held."""
     release: str = ""
     """An earlier release of verl, in an environment of its own."""
+    commit: str = ""
+    """A commit of verl's repository, whose sources hide those of the installed release."""
     cluster: bool = False
     """On a Ray cluster that was started before."""
 
@@ -66,12 +71,24 @@ MODES = {
         cluster=True,
     ),
     "legacy": Mode("legacy trainer (`trainer.use_v1=false`), GRPO", _options(mode="legacy"), steps=3),
+    "own_trainer": Mode(
+        "subclass of the legacy trainer with a `fit` of its own, GRPO",
+        _options(mode="legacy", CPU_BED_OWN_TRAINER=1),
+        steps=3,
+    ),
     "one_step_off": Mode("one step off policy, GRPO", _options(mode="one_step_off"), steps=3, devices=2),
     "fully_async": Mode(
         "fully asynchronous, GRPO", _options(mode="fully_async"), steps=8, samples=4, submitted=False, devices=2
     ),
     "verl-0.8": Mode("verl 0.8.0, GRPO", _options(mode="0.8"), steps=3, release="08"),
     "verl-0.7": Mode("verl 0.7.1, GRPO", _options(mode="0.7"), steps=3, release="07"),
+    "neo": Mode(
+        "verl's branch `neo` of 2026-08-17 (b0d344b0), GRPO",
+        _options(mode="neo"),
+        steps=3,
+        release="08",  # it needs einops, as verl 0.8 does
+        commit="b0d344b0bc823dda2034c006230e00b699a68806",
+    ),
 }
 
 
@@ -82,6 +99,8 @@ def train(name, out):
     overrides = [*options.pop("overrides", ()), f"ray_kwargs.timeline_json_file={out}/timeline.json"]
     if mode.release:
         options |= {"python": make_environment(mode.release), "VERL_USE_EXTERNAL_MODULES": "verl_otel.plugin,cpu_bed"}
+    if mode.commit:
+        options["PYTHONPATH_EXTRA"] = fetch_sources(mode.commit)
     options |= {"VERL_OTEL_ENABLED": 1, "VERL_OTEL_RUN_DIR": out / "runs"}
     if not mode.cluster:
         return bed_run.train(out, overrides=overrides, **options)
@@ -101,3 +120,15 @@ def make_environment(release):
     run("pip", "sync", "--quiet", "--python", python, "--require-hashes", lock)
     run("pip", "install", "--quiet", "--python", python, "--no-deps", "--no-build-isolation", "--editable", TOP)
     return python
+
+
+def fetch_sources(commit):
+    """Return a folder with the sources of a commit of verl, fetched from `REPOSITORY` if need be."""
+    folder = TOP / ".cache" / f"verl-{commit[:8]}"
+    git = lambda *arguments: subprocess.run(["git", "-C", folder, *arguments], check=True)  # noqa: E731 - four calls alike
+    if not (folder / "verl").exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        git("init", "--quiet")
+        git("fetch", "--quiet", "--depth", "1", REPOSITORY, commit)
+        git("checkout", "--quiet", "FETCH_HEAD")
+    return folder

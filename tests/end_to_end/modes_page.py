@@ -101,15 +101,18 @@ _TEXT = """# Modes of verl
 What verl-otel records in each mode of verl. For this table one training of each mode was run on a CPU on {day}, with a tiny model, real verl,
 real Ray, and telemetry in files. The numbers are spans of that training. The tests compare them with the server, the tool and the reward
 function of the test bed, and with Ray's own timeline: no span is missing, none exists twice, every parent and link target is in the files.
+They also compare the run log, TensorBoard and the live page of each mode with verl's own file logger: each step is there, with the same values.
 
 {table}
 
 Not run for this table: {missing}.
 
 * "linked to a step": trajectories to which a step that trained on them is linked. Every trained sample is linked once.
-* Legacy, one-step-off and fully asynchronous trainers, and verl 0.7 and 0.8, have no TransferQueue: there the links travel with the
+* Legacy, one-step-off and fully asynchronous trainers, verl 0.7 and 0.8, and branch `neo` have no TransferQueue: there the links travel with the
   batches of the agent loop.
 * Rollouts of the fully asynchronous trainer run independently: no step submits them, so their traces have no link `submitted_by`.
+* `separate_async` with `actor_rollout_ref.hybrid_engine=False` is missing: verl 0.9.1 cannot train so. Its `_setup` passes `flush=True` to
+  `logger.info`, which raises `TypeError`.
 * verl 0.7 and 0.8 have no plug-in entry points: set `VERL_USE_EXTERNAL_MODULES=verl_otel.plugin`, with verl-otel installed on every node.
 
 {stamp}. `make matrix` runs all of it again.

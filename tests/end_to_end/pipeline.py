@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a platform engineer deploys, on one machine: agent, gateway, Prometheus with our rules, Alertmanager, somebody who is told.
+"""What a platform engineer deploys, on one machine: agent, gateway, Prometheus with our rules, Alertmanager, and a receiver of its notifications.
 
 Two servers of Prometheus, because a metric has one way into one: ``watcher`` scrapes the gateway and the processes of runs that are not sent to
 it; ``beside`` scrapes the processes of the real run, which sends to the agent as well.
@@ -9,8 +9,6 @@ it; ``beside`` scrapes the processes of the real run, which sends to the agent a
 import contextlib
 import json
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +16,7 @@ import pytest
 
 from tests.collector.tiers import COLLECTOR, Process, Prometheus, Tier, fetch
 from tests.end_to_end import compressed_rules
+from tests.fakes.http_server import HttpServer
 from verl_otel.cli.stack.programs import cache_folder
 
 FACTOR = 30
@@ -53,8 +52,8 @@ class Watcher(Prometheus):
         if not tiers:
             document["scrape_configs"] = [by_name["verl"]]
         if alertmanager is not None:
-            told = {"static_configs": [{"targets": [alertmanager.addresses["prometheus"]]}]}
-            document["alerting"] = {"alertmanagers": [told]}
+            target = {"static_configs": [{"targets": [alertmanager.addresses["prometheus"]]}]}
+            document["alerting"] = {"alertmanagers": [target]}
         self.settings.write_text(compressed_rules.yaml.safe_dump(document, sort_keys=False), "utf-8")
 
     def fired(self, run_id=""):
@@ -90,32 +89,21 @@ class Alertmanager(Process):
 
 
 class Receiver:
-    """Who is told: a server that keeps every notification, as (receiver, status, alert, run)."""
+    """A receiver: a server that keeps every notification, as (receiver, status, alert, run)."""
 
     def __init__(self):
-        self.told = told = []
+        self.notifications = []
+        self._server = HttpServer(self._receive).start()
+        self.url = self._server.url
+        self.close = self._server.close
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                said = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-                for each in said["alerts"]:
-                    labels = each["labels"]
-                    told.append((self.path[1:], each["status"], labels["alertname"], labels.get("verl_run_id", "")))
-                self.send_response(200)
-                self.end_headers()
-
-            def log_message(self, *arguments):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
-        self._thread.start()
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def close(self):
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+    def _receive(self, call):
+        for alert in json.loads(call.body)["alerts"]:
+            labels = alert["labels"]
+            self.notifications.append(
+                (call.path[1:], alert["status"], labels["alertname"], labels.get("verl_run_id", ""))
+            )
+        return 200
 
 
 class Pipeline(NamedTuple):

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run by tests as a process: a loop that trains nothing and says what verl's trainer says, through the real SDK, until its standard input ends.
 
-Usage: pipeline_loop.py [kl] [rank]    kl: from the fifth step on the KL to the reference policy is what it must not be
+Usage: pipeline_loop.py [kl] [rank] [slow]    kl: from the fifth step on the KL to the reference policy is what it must not be
+                                       slow: from step 150 on each step is reported as longer than the one before
                                        rank: the update is the work of a second process, whose id is printed, and the trainer waits for it
 """
 
@@ -20,6 +21,8 @@ PAUSE = 0.3
 CALM, EXPLODED = 0.02, 40.0
 """KL to the reference policy; the alert is at 15."""
 CALM_STEPS = 4
+SLOWER, EVEN_STEPS = 1.1, 150
+"""Factor from one step to the next one: the last three are then three times as long as the median of the 20 before."""
 
 
 class Rank:
@@ -51,7 +54,7 @@ def update():
     verl_otel.shutdown()
 
 
-def make_scalars(number, *, kl):
+def make_scalars(number, *, kl, slow):
     """Return the scalars of a step of a training that learns."""
     return {
         "critic/rewards/mean": 0.2 + 0.01 * number,
@@ -62,6 +65,7 @@ def make_scalars(number, *, kl):
         "actor/pg_loss": -0.01,
         "actor/ppo_kl": 0.001,
         "response_length/mean": 120.0,
+        "timing_s/step": PAUSE * (SLOWER ** max(0, number - EVEN_STEPS) if slow else 1),
     }
 
 
@@ -90,7 +94,7 @@ def train(words):
     while not over.wait(PAUSE):
         number += 1
         step(number, rank)
-        tracking.record(make_scalars(number, kl="kl" in words), number)
+        tracking.record(make_scalars(number, kl="kl" in words, slow="slow" in words), number)
     tracking.end_run(failed=False)
     if rank is not None:
         rank.close()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One training in which six steps are slow, each for a cause that was planted: what, where, and how long.
+"""One training in which nine steps are slow, each for a cause that was planted: what, where, and how long.
 
 Two ranks with a replica each, a tool agent, a checkpoint in every second step. Each step has 8 trajectories, one tool call and one
 reward each, so that the number of a call tells its step.
@@ -16,7 +16,8 @@ from typing import NamedTuple
 from tests.end_to_end import bed_run
 
 GROUP = 8
-STEPS = 14
+STEPS = 16
+"""As many as there are data for."""
 
 
 class Cause(NamedTuple):
@@ -39,6 +40,9 @@ CAUSES = (
     Cause(9, "sync:2.5:9:0", "phase", "weight_sync worker", "", 2.5),
     Cause(10, "checkpoint:3:5:0", "phase", "checkpoint worker", "", 3.0),
     Cause(12, "rank:2:12:1", "rank", "worker", "", 2.0),
+    Cause(13, f"block:2.5:{12 * GROUP + 4}", "loop", "blocked", "tool add", 2.5),
+    Cause(14, "log:2.5:14", "between", "logging", "file", 2.5),
+    Cause(15, "item:2.5:15", "phase", "data_loading", "", 2.5),
 )
 SLOWER = (Cause(0, "tool:0.35:*", "", "tool", "add", 0.35),)
 """Every tool call takes longer: about a fifth of a step."""

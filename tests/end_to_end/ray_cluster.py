@@ -68,7 +68,7 @@ def start(folder, nodes=2, cpus=16, python=sys.executable, lacking=None):
 
 
 def start_node(command, environ, log, tries=3):
-    """Start a raylet and return its process; try again where the machine was too busy for Ray's 30 seconds."""
+    """Start a raylet and return its process; try again where the machine was too busy for Ray's 30 seconds, or where it hangs."""
     while True:
         tries -= 1
         with log.open("wb") as out:
@@ -78,8 +78,9 @@ def start_node(command, environ, log, tries=3):
         try:
             wait_until_started(process, log)
         except AssertionError:
+            is_ended = process.poll() is not None
             bed_run.end(process)
-            if not tries or bed_run.NO_NODE not in log.read_text("utf-8", "replace"):
+            if not tries or (is_ended and bed_run.NO_NODE not in log.read_text("utf-8", "replace")):
                 raise
         else:
             return process
@@ -89,7 +90,9 @@ def wait_until_started(process, log, seconds=180):
     deadline = time.monotonic() + seconds
     while STARTED not in log.read_text("utf-8", "replace"):
         assert process.poll() is None, log.read_text("utf-8", "replace")
-        assert time.monotonic() < deadline, f"Ray did not start within {seconds} s"
+        assert time.monotonic() < deadline, (
+            f"Ray did not start within {seconds} s:\n{log.read_text('utf-8', 'replace')[-3000:]}"
+        )
         time.sleep(0.2)
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.builders.training_logs import find_unexpected
 from tests.end_to_end import bed_run, modes, ray_cluster
 from tests.verl_cpu import cpu_train
 
@@ -29,8 +30,6 @@ CLUSTERS = {
     "trainer and last worker lack": Mixed(1, "having"),
     "trainer and first worker lack": Mixed(1, "lacking"),
 }
-EACH_TIME = ("legacy", "first worker lacks")
-"""What ``make test`` trains; ``make matrix`` trains all."""
 RELEASES = {"legacy": "", "0.8": "08", "0.7": "07"}
 
 
@@ -56,21 +55,16 @@ def train(out, mode, lacking, first):
         )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("mode", "cluster"),
-    [
-        pytest.param(mode, cluster, marks=() if (mode, cluster) == EACH_TIME else pytest.mark.matrix)
-        for mode in RELEASES
-        for cluster in CLUSTERS
-    ],
-)
+@pytest.mark.matrix  # `make test` has the same without a training: tests/integrations/verl/test_mixed_batches.py
+@pytest.mark.parametrize("cluster", CLUSTERS)
+@pytest.mark.parametrize("mode", RELEASES)
 def test_a_mixed_cluster_trains(outs, mode, cluster):
     """Every sample is trained on; those of the worker that has verl-otel are linked, where the trainer has it, too."""
     where = CLUSTERS[cluster]
     training = train(outs / f"mixed-{mode}-{cluster.replace(' ', '-')}", mode, *where)
     assert training.returncode == 0, training.log[-3000:]
     assert "verl-otel is not on this node" in training.log
-    assert "verl-otel:" not in training.log
+    assert find_unexpected(training.log) == []
     assert training.scalars()[1]["critic/score/mean"] is not None
     spans = training.spans()
     names = [span.name for span in spans]

@@ -6,12 +6,13 @@ from collections import Counter
 
 import pytest
 
-from tests.end_to_end import counts, modes, modes_page
+from tests.builders.training_logs import find_unexpected
+from tests.end_to_end import counts, modes, modes_page, outputs
 from verl_otel.analysis import summary
 
 pytestmark = pytest.mark.verl
 
-EACH_TIME = ("sync", "separate_async", "tools", "verl-0.8")
+EACH_TIME = ("sync", "separate_async", "tools")
 """The modes that ``make test`` runs; ``make matrix`` runs all."""
 SHARED = {"sync": "full", "tools": "tool_run"}
 """Modes whose training other tests read, too."""
@@ -34,7 +35,7 @@ def run(request, outs):
 def test_telemetry_says_nothing_unexpected(run):
     """No line of ours stands in the log of a training that goes well."""
     _, _, training, _ = run
-    assert "verl-otel:" not in training.log
+    assert find_unexpected(training.log) == []
 
 
 def test_every_step_is_there(run):
@@ -125,6 +126,37 @@ def test_only_what_was_planted_gets_a_verdict(run):
     steps = summary.explain([training.folder]).steps
     assert set(mode.held) <= {step.number for step in steps if step.verdicts}
     assert not counts.find_unconfirmed(training, steps, mode.held)
+
+
+def test_the_run_log_has_verls_own_numbers(run):
+    """Each step that verl logged has one record of each scope, with the values of verl's own file logger."""
+    _, _, training, _ = run
+    logged = outputs.read_run_log(training)
+    for key in outputs.LOGGED.values():
+        assert logged[key] == [(step, data[key]) for step, data in training.scalars().items() if key in data], key
+
+
+def test_tensorboard_has_verls_own_numbers(run, tmp_path):
+    """Each of verl's keys is a tag with the same steps and values, read by TensorBoard itself."""
+    _, _, training, _ = run
+    shown = outputs.read_tensorboard(training, tmp_path / "tb")
+    scalars = training.scalars()
+    for key in {key for data in scalars.values() for key in data}:
+        expected = [(step, pytest.approx(data[key], rel=1e-6)) for step, data in scalars.items() if key in data]
+        assert shown[key] == expected, key
+
+
+def test_the_live_page_shows_the_run(run):
+    """It lists the run as ended, with every step and the rewards of verl's own file logger."""
+    _, mode, training, _ = run
+    row, steps, (reward,) = outputs.read_live_page(training)
+    scalars = training.scalars()
+    assert row["state"] in ("finished", "ended")
+    assert (row["steps"], row["last_step"]) == (mode.steps, max(scalars))
+    assert steps["number"] == list(range(1, mode.steps + 1))
+    key = "critic/rewards/mean"
+    rewards = {step: data[key] for step, data in scalars.items() if key in data}
+    assert dict(zip(reward["x"], reward["y"], strict=True)) == pytest.approx(rewards)
 
 
 def test_what_was_counted_goes_to_the_page(run, request, passed):

@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from tests.builders.training_logs import find_unexpected
 from tests.collector import trajectories
 from tests.collector.tiers import read_spans
 from tests.end_to_end import counts, pipeline_values
@@ -22,7 +23,14 @@ ABSENT = {
     "verl.otel.spans.dropped": "nothing was dropped",
     "verl.worker.restarts": "no worker died",
     "verl.otel.points.dropped": "nothing was dropped",
+    "verl.otel.logs.dropped": "nothing was dropped",
     "verl.stalls": "nothing stood still",
+    "verl.step.held": "no step was held",
+    "verl.training.change": "compares with more steps than this run has",
+    "verl.otel.budget.used": "is known after a minute, which this run may not take",
+    "verl.event_loop.blocked": "no event loop was blocked",
+    "gen_ai.execute_tool.duration": "a second name, by OTEL_SEMCONV_STABILITY_OPT_IN only",
+    "gen_ai.invoke_agent.duration": "as gen_ai.execute_tool.duration",
     "verl.rollout.preemptions": "the engine of the bed puts no request back",
     "verl.weight_sync.payload": "the bed has no weight sync that sends changes only",
 }
@@ -53,7 +61,7 @@ def ask(piped, expression):
 def test_training_succeeds(piped):
     """Telemetry in three ways at once says nothing in the log of a training, which ends well."""
     assert piped.returncode == 0, piped.log[-3000:]
-    assert "verl-otel:" not in piped.log
+    assert find_unexpected(piped.log) == []
 
 
 def test_every_metric_of_the_catalogue_is_there(piped):
@@ -207,5 +215,7 @@ def test_no_alert_fires(piped):
     watcher, beside = piped.pipeline.watcher, piped.pipeline.beside
     assert ask(piped, "max(max_over_time(run:verl_training_step:max{}[1h]))") == 8, "the rules have not seen the run"
     assert beside.query('max_over_time(run:verl_training_step:max{verl_run_id="real"}[1h])')
-    assert not [each for server in (watcher, beside) for run in ("real", "") for each in server.fired(run)]
-    assert not piped.pipeline.alertmanager.alerts("real")
+    fired = [alert for server in (watcher, beside) for run in ("real", "") for alert in server.fired(run)]
+    notified = piped.pipeline.alertmanager.alerts("real")
+    # The memory of the host is also that of the tests which run beside this one.
+    assert not [alert for alert in (*fired, *notified) if "HostMemorySlope" not in str(alert)]

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that are broken in four ways while a real Prometheus watches them: each run has the right alert and no other, and the right people are told.
+"""Processes that are broken in five ways while a real Prometheus watches them: each run has the right alert and no other, and the right receiver is notified.
 
 They are loops that say what a trainer says, through the real SDK; every time in the rules is divided by `pipeline.FACTOR`.
 """
@@ -28,7 +28,7 @@ STEPS = 6
 """So many steps Prometheus has to have seen of each before anything is broken: then it knows how long one takes."""
 PATIENCE = 120
 """Seconds after which an alert counts as not fired: four times what the slowest needs."""
-TOLD = 60
+NOTIFIED = 60
 """Seconds after which Alertmanager counts as silent: it waits for 10 at most."""
 
 
@@ -47,6 +47,7 @@ LOOPS = {
     "killed-pushed": Loop((), "otlp", "RunVanished", "on-call"),
     "lost": Loop((), "otlp,prometheus", "TelemetryDropped", "platform"),
     "exploded": Loop(("kl",), "otlp", "KLExplosion", "on-call"),
+    "slow": Loop(("slow",), "otlp", "Slowdown", "researchers"),
     "healthy": Loop((), "prometheus"),
     "healthy-pushed": Loop((), "otlp"),
     "ended": Loop((), "prometheus"),
@@ -117,31 +118,31 @@ def broken(pipeline, start, wait_for):
     try:
         with contextlib.suppress(AssertionError):  # the tests below say which of them is missing
             wait_for(lambda: all(map(watcher.fired, ill)), PATIENCE, 0.5)
-            wait_for(lambda: all(is_told(pipeline, name, "firing") for name in ill), TOLD, 0.5)
+            wait_for(lambda: all(is_notified(pipeline, name, "firing") for name in ill), NOTIFIED, 0.5)
     finally:
         os.kill(rank, signal.SIGCONT)
     with contextlib.suppress(AssertionError):  # as above
-        wait_for(lambda: is_told(pipeline, "stalled", "resolved"), TOLD, 0.5)
+        wait_for(lambda: is_notified(pipeline, "stalled", "resolved"), NOTIFIED, 0.5)
     return pipeline
 
 
-def is_told(pipeline, name, status):
-    """Return whether the right receiver was told of a run's alert."""
-    return (LOOPS[name].receiver, status, LOOPS[name].alert, name) in pipeline.receiver.told
+def is_notified(pipeline, name, status):
+    """Return whether the right receiver was notified of a run's alert."""
+    return (LOOPS[name].receiver, status, LOOPS[name].alert, name) in pipeline.receiver.notifications
 
 
 @pytest.mark.parametrize("name", LOOPS)
 def test_the_right_alert_fires_and_no_other(broken, name):
-    """SIGSTOP of a rank, SIGKILL of the trainer, a Collector that is gone, a KL that explodes; and runs with nothing wrong, or that ended."""
+    """SIGSTOP of a rank, SIGKILL of the trainer, a Collector that is gone, a KL that explodes, steps that become slow; and runs with nothing wrong, or that ended."""
     fired = {alert for alert, _ in broken.watcher.fired(name)}
     assert fired == ({LOOPS[name].alert} if LOOPS[name].alert else set())
 
 
 @pytest.mark.parametrize("name", LOOPS)
-def test_the_right_people_are_told(broken, name):
+def test_the_right_receiver_is_notified(broken, name):
     """Alertmanager, with the project's example, hands the alert of a run to one receiver, and nothing of a run without."""
-    told = {(receiver, alert) for receiver, status, alert, run in broken.receiver.told if run == name}
-    assert told == ({(LOOPS[name].receiver, LOOPS[name].alert)} if LOOPS[name].alert else set())
+    notified = {(receiver, alert) for receiver, status, alert, run in broken.receiver.notifications if run == name}
+    assert notified == ({(LOOPS[name].receiver, LOOPS[name].alert)} if LOOPS[name].alert else set())
 
 
 def test_nobody_else_is_accused(broken):
@@ -150,17 +151,17 @@ def test_nobody_else_is_accused(broken):
 
 
 def test_an_alert_goes_with_its_cause(broken):
-    """The rank goes on: the alert is gone while the training goes on, and what goes on wrong is still told."""
+    """The rank goes on: the alert is gone while the training goes on, and the other one is not resolved."""
     found = broken.watcher.query('ALERTS{alertstate="firing", verl_run_id!=""}')
     firing = {(labels["verl_run_id"], labels["alertname"]) for labels, _ in found}
     assert ("stalled", "TrainingStalled") not in firing
-    assert is_told(broken, "stalled", "resolved")
+    assert is_notified(broken, "stalled", "resolved")
     assert ("exploded", "KLExplosion") in firing
-    assert not [each for each in broken.receiver.told if each[1] == "resolved" and each[3] == "exploded"]
+    assert not [each for each in broken.receiver.notifications if each[1] == "resolved" and each[3] == "exploded"]
 
 
 def hide(rule, pattern):
-    """Return a rule as text in which what a pattern finds cannot be told apart."""
+    """Return a rule as text in which what a pattern finds cannot be distinguished."""
     return re.sub(pattern, "#", " ".join(str(rule).split()))
 
 

@@ -32,7 +32,7 @@ def explain(training):
 
 @pytest.fixture(scope="module")
 def training(outs):
-    """A training with six planted causes."""
+    """A training with planted causes."""
     training = planted.train(outs / "planted")
     assert training.returncode == 0, training.log[-3000:]
     return training
@@ -74,6 +74,9 @@ def test_words_name_the_worst_step(training):
     assert "longer than necessary" in text
     assert "checkpoint" in text
     assert "tool add" in call("explain", training.folder, "--step", "4")
+    assert "Tool add blocked the event loop of agent_loop-0 for" in call("explain", training.folder, "--step", "13")
+    assert "The next step started late: logging (file) took" in call("explain", training.folder, "--step", "14")
+    assert "loading the next batch" in call("explain", training.folder, "--step", "15")
 
 
 def test_the_page_is_written(training, tmp_path):

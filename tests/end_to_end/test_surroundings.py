@@ -74,6 +74,7 @@ def test_the_slow_tool_is_named_in_the_first_lines(tool_run):
     assert "tool add (turn 0)" in head
 
 
+@pytest.mark.matrix
 def test_a_users_own_loop_tool_and_reward_have_their_spans_once(custom_run):
     """Hooked and decorated is one span, with the decorator's words; the user's own OpenTelemetry spans join the trace."""
     assert custom_run.returncode == 0, custom_run.log[-3000:]
@@ -96,6 +97,7 @@ def test_a_users_own_loop_tool_and_reward_have_their_spans_once(custom_run):
     assert not [span.name for span in spans if span.parent and span.parent not in known]
 
 
+@pytest.mark.matrix
 def test_a_foreign_provider_keeps_its_own_spans(custom_run):
     """The provider that ``opentelemetry-instrument`` set stays: the user's spans go to its console, below our trace."""
     assert '"name": "user work"' in custom_run.log

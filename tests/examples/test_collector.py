@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The example of the Collector, with the real one: what was sent is read back."""
 
+import json
 import socket
 import subprocess
 import urllib.error
@@ -24,6 +25,9 @@ PORTS = {
     "OTELCOL_GRPC": 4317, "OTELCOL_HTTP": 4318, "OTELCOL_METRICS": 8889, "OTELCOL_HEALTH": 13133, "OTELCOL_SELF_PORT": 8888,
 }  # fmt: skip
 """Variables of the Collector's configuration and their ports, which may be in use here."""
+
+
+READ = "--otlp otelcol-state/traces.jsonl"
 
 
 def choose_ports(number):
@@ -90,3 +94,10 @@ def test_what_was_sent_is_read_back(collector, wait_for):
     expected = {name: str(count) for name, count in SENT.items()}
     wait_for(lambda: read() == expected)
     assert list(collector.runs.glob("*/traces-*.jsonl")), "an endpoint adds OTLP to the files"
+    own, received = (json.loads(collector.run(f"verl-otel report --json {more}")) for more in ("", READ))
+    for report in (own, received):  # the Collector has the spans in the order of their arrival
+        for step in report["steps"]:
+            step["trajectories"].sort()
+        report["trajectories"].sort(key=lambda trajectory: trajectory["trace_id"])
+    for key in ("run_id", "steps", "trajectories", "orphans"):
+        assert received[key] == own[key]

@@ -7,6 +7,8 @@ from collections import Counter
 
 import pytest
 
+from tests.builders.processes import OF_BUSY_MACHINES
+
 STEPS, SAMPLES, TASKS = 3, 2, 4
 TRAJECTORIES = STEPS * SAMPLES * TASKS
 REJECTED = STEPS * SAMPLES
@@ -34,7 +36,7 @@ def test_the_program_prints_what_it_did(done):
 
 def test_every_call_is_a_span(spans):
     """The number of spans of each kind is that of the loop."""
-    assert Counter(span.name for span in spans) == {
+    assert Counter(span.name for span in spans if span.name not in OF_BUSY_MACHINES) == {
         "verl.step": STEPS,
         "verl.phase.gen": STEPS,
         "verl.phase.update_actor": STEPS,

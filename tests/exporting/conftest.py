@@ -9,8 +9,10 @@ import time
 import pytest
 
 from tests.builders.exporting_records import RESOURCE, SCOPE
+from tests.exporting.exporting_files import FullDisk
 from tests.fakes.exporting_sinks import HttpSink
 from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.otlp import retry
 from verl_otel.exporting.otlp.exporter import OtlpExporter
 
 
@@ -27,6 +29,13 @@ def sink():
     """A sink for OTLP over HTTP on a free port."""
     with HttpSink() as made:
         yield made
+
+
+@pytest.fixture
+def disk(monkeypatch):
+    """The disk under `os.write`; without limits until the test sets them."""
+    with monkeypatch.context() as patch:
+        yield FullDisk(patch)
 
 
 @pytest.fixture
@@ -55,3 +64,10 @@ def otlp(monkeypatch):
     for exporter in made:
         exporter._thread.join(20)
         assert not exporter._thread.is_alive(), "the thread of an exporter did not end"
+
+
+@pytest.fixture
+def fast_retries(monkeypatch):
+    """Retry after milliseconds instead of seconds."""
+    monkeypatch.setattr(retry, "FIRST_RETRY", 0.02)
+    monkeypatch.setattr(retry, "LAST_RETRY", 0.1)

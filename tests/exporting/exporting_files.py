@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Read the files of a run's folder, with nothing but JSON."""
+"""Read the files of a run's folder, with nothing but JSON; and a disk that becomes full."""
 
+import errno
 import json
+import os
 
 
 def read_lines(folder, kind):
@@ -44,3 +46,19 @@ def values(folder):
         if "gauge" in each
         for point in each["gauge"]["dataPoints"]
     ]
+
+
+class FullDisk:
+    """Stands for `os.write` on one file: takes ``room`` bytes, at most ``piece`` at a time, and fails after that."""
+
+    def __init__(self, monkeypatch, room=1 << 30, piece=1 << 30):
+        self.room, self.piece, self.error = room, piece, errno.ENOSPC
+        self._write = os.write
+        monkeypatch.setattr(os, "write", self)
+
+    def __call__(self, handle, data):
+        if not self.room:
+            raise OSError(self.error, os.strerror(self.error))
+        written = self._write(handle, data[: min(self.room, self.piece)])
+        self.room -= written
+        return written

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.builders.exporting_records import steady
 from verl_otel.errors import ConfigError
-from verl_otel.exporting.otlp.endpoint import load_endpoint
+from verl_otel.exporting.otlp.endpoint import load_endpoint, sent_signals
 
 SECRET = "s3cr3t-t0k3n"
 
@@ -172,7 +172,15 @@ def test_the_token_is_read_each_time(tmp_path):
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["ENDPOINT", "HEADERS", "TIMEOUT", "PROTOCOL", "COMPRESSION", "METRICS_TEMPORALITY_PREFERENCE"]
+            [
+                "ENDPOINT",
+                "HEADERS",
+                "TIMEOUT",
+                "PROTOCOL",
+                "COMPRESSION",
+                "METRICS_TEMPORALITY_PREFERENCE",
+                "METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
+            ]
         ),
         st.text(max_size=20),
     )
@@ -207,3 +215,35 @@ def test_the_temporality_is_one_of_three_words(given_text, meaning):
     assert load("metrics", **variables).temporality == meaning
     with pytest.raises(ConfigError, match="METRICS_TEMPORALITY_PREFERENCE='often': use one of cumulative, delta"):
         load("metrics", METRICS_TEMPORALITY_PREFERENCE="often")
+
+
+@pytest.mark.parametrize(
+    ("given_text", "meaning"),
+    [
+        (None, "explicit_bucket_histogram"),
+        (" Base2_Exponential_Bucket_Histogram ", "base2_exponential_bucket_histogram"),
+        ("", "explicit_bucket_histogram"),
+    ],
+)
+def test_the_aggregation_of_histograms_is_one_of_two_words(given_text, meaning):
+    """The aggregation is read in any case; another word names the variable and the words."""
+    variables = {} if given_text is None else {"METRICS_DEFAULT_HISTOGRAM_AGGREGATION": given_text}
+    assert load("metrics", **variables).histograms == meaning
+    with pytest.raises(ConfigError, match="METRICS_DEFAULT_HISTOGRAM_AGGREGATION='fine': use one of explicit"):
+        load("metrics", METRICS_DEFAULT_HISTOGRAM_AGGREGATION="fine")
+
+
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        ({}, {"traces", "metrics", "logs"}),
+        ({"ENDPOINT": "http://c:1"}, {"traces", "metrics", "logs"}),
+        ({"ENDPOINT": "http://c:1", "TRACES_ENDPOINT": "http://t:1/in"}, {"traces", "metrics", "logs"}),
+        ({"TRACES_ENDPOINT": "http://t:1/in"}, {"traces"}),
+        ({"TRACES_ENDPOINT": "http://t:1/in", "METRICS_ENDPOINT": "http://m:1/in"}, {"traces", "metrics"}),
+        ({"TRACES_ENDPOINT": " "}, {"traces", "metrics", "logs"}),
+    ],
+)
+def test_an_endpoint_of_one_signal_is_for_this_signal_only(variables, sent):
+    """A store that takes traces only gets these, and nothing is tried at a default address where no server listens."""
+    assert sent_signals({f"OTEL_EXPORTER_OTLP_{key}": value for key, value in variables.items()}) == sent

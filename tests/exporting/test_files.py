@@ -118,7 +118,9 @@ def test_the_open_file_is_never_seen_half_written(start):
     watcher = threading.Thread(target=watch)
     watcher.start()
     for round_ in range(150):
-        exporter.consume(Batch(0, open_spans=tuple(make_open(100 * round_ + number) for number in range(1, 51))))
+        exporter.consume(
+            Batch(0, open_spans=tuple(make_open(100 * round_ + number, read_ns=round_) for number in range(1, 51)))
+        )
         exporter.poll()
     done.set()
     watcher.join()
@@ -138,10 +140,28 @@ def test_the_open_file_goes_when_nothing_is_open(start):
         "2.0",
         "verl.phase.gen",
     )
-    assert abs(int(found[attr.OPEN_WRITTEN]) - time.time_ns()) < 60e9
+    assert int(found[attr.OPEN_WRITTEN]) == NOW
     exporter.consume(Batch(0))
     exporter.close(time.monotonic() + 5)
     assert not list(folder.glob("open-*"))
+
+
+def test_the_open_file_is_written_when_the_oldest_row_was_read_again(start):
+    """A table whose rows were not read again is not written again; the file goes at once when nothing is open."""
+    exporter, _, folder = start()
+
+    def poll(*numbers, read_ns):
+        exporter.consume(Batch(0, open_spans=tuple(make_open(number, read_ns=read_ns) for number in numbers)))
+        exporter.poll()
+        return span_ids(folder, "open")
+
+    assert poll(1, 2, read_ns=NOW) == [1, 2]
+    assert poll(2, 3, read_ns=NOW) == [1, 2]
+    assert poll(2, 3, read_ns=NOW + 1) == [2, 3]
+    exporter.consume(Batch(0))
+    exporter.poll()
+    assert not list(folder.glob("open-*"))
+    assert poll(2, 3, read_ns=NOW + 1) == [2, 3]
 
 
 def test_a_full_disk_costs_telemetry_only(start, caplog):
@@ -163,7 +183,7 @@ def test_a_full_disk_costs_telemetry_only(start, caplog):
 
 
 def test_a_folder_that_cannot_be_made_costs_telemetry_only(start, tmp_path, caplog):
-    """Where the folder cannot be made spans are dropped and counted with one line; when it can be, writing begins."""
+    """Where the folder cannot be made spans and points are dropped and counted, with one line; when it can be, writing begins."""
     obstacle = tmp_path / "run"
     obstacle.write_text("a file in the way")
     exporter, state, folder = start()
@@ -172,7 +192,7 @@ def test_a_folder_that_cannot_be_made_costs_telemetry_only(start, tmp_path, capl
         exporter.consume(make_batch(number, open_spans=(make_open(9),)))
         exporter.poll()
     assert sum(exporter.dropped("spans").values()) == 2
-    assert len(caplog.records) == 1
+    assert [record.args[-1] for record in caplog.records] == ["spans"]
     assert str(folder) in caplog.text
     obstacle.unlink()
     exporter.consume(make_batch(3, open_spans=(make_open(9),)))

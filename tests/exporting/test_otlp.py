@@ -14,31 +14,13 @@ from opentelemetry import context
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tests.builders.exporting_records import NOW, make_batch, make_histogram, make_point, make_span
+from tests.exporting.otlp_requests import NO, changed, soon, without_times
 from tests.fakes.exporting_sinks import GrpcSink
 from verl_otel.errors import ConfigError
 from verl_otel.exporting.otlp import exporter as otlp_module
 from verl_otel.exporting.otlp import retry as module
 from verl_otel.exporting.otlp.exporter import OtlpExporter
 from verl_otel.model import Batch
-
-NO = (503, {}, b"")
-
-
-def soon(seconds=10.0):
-    return time.monotonic() + seconds
-
-
-@pytest.fixture
-def fast_retries(monkeypatch):
-    """Retry after milliseconds instead of seconds."""
-    monkeypatch.setattr(module, "FIRST_RETRY", 0.02)
-    monkeypatch.setattr(module, "LAST_RETRY", 0.1)
-
-
-def changed(state, *points):
-    """Update the state and return the batch that tells of it, as the session does."""
-    state.update(points)
-    return Batch(NOW, (), tuple(points))
 
 
 def test_spans_arrive_exactly_once(sink, otlp, wait_for):
@@ -127,13 +109,7 @@ def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
     assert second - first >= 0.39
 
 
-@pytest.mark.parametrize(
-    "drawn",
-    [
-        max,
-        pytest.param(min),
-    ],
-)
+@pytest.mark.parametrize("drawn", [max, min])
 def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, monkeypatch, drawn):
     """After a Retry-After the next request comes no earlier than the server asked for, whatever the jitter draws."""
     monkeypatch.setattr(module, "_jitter", type("Drawn", (), {"uniform": lambda self, *ends: drawn(ends)})())
@@ -193,10 +169,37 @@ def test_changed_points_go_at_once_and_alone(sink, otlp, wait_for):
 def test_unchanged_points_are_sent_again(sink, otlp, wait_for):
     """A series that does not change is sent again after the interval, so that a Collector does not forget it."""
     exporter, state = otlp(sink.url, interval=0.3)
+    begin = time.monotonic()
     exporter.consume(changed(state, make_point("verl.a", value=1.0)))
     wait_for(lambda: len(sink.values().get("verl.a", ())) >= 3)
-    times = [request.time for request in sink.of("metrics")]
-    assert times[2] - times[0] >= 0.5
+    assert sink.of("metrics")[2].time - begin >= 0.6
+
+
+def test_every_point_of_a_request_has_its_time(sink, otlp, wait_for):
+    """Unchanged series go on in a store that ends those without new points, and no request has a point older than the request before."""
+    exporter, state = otlp(sink.url, interval=0.1)
+    before = time.time_ns()
+    exporter.consume(changed(state, make_point("verl.a", "counter", 1), make_point("verl.b", value=1.0)))
+    wait_for(lambda: len(sink.values().get("verl.a", ())) >= 2)
+    message = ExportMetricsServiceRequest()
+    message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(
+        as_int=3, time_unix_nano=before
+    )
+    exporter.consume_metrics(message.SerializeToString())  # collected long ago
+    exporter.consume(changed(state, make_point("verl.a", "counter", 2)))
+    exporter.close(soon())
+    times = [
+        {
+            point.time_unix_nano
+            for metric in message.resource_metrics[0].scope_metrics[0].metrics
+            for point in (*metric.sum.data_points, *metric.gauge.data_points)
+        }
+        for message in sink.messages("metrics")
+    ]
+    assert len(times) >= 3
+    assert [len(request) for request in times] == [1] * len(times)
+    stamps = [before, *(stamp for request in times for stamp in request)]
+    assert all(earlier < later for earlier, later in pairwise(stamps))
 
 
 def test_points_survive_an_outage(sink, otlp, wait_for, fast_retries, monkeypatch):
@@ -249,12 +252,12 @@ def test_every_kind_of_point_arrives(sink, otlp):
 
 
 def test_a_users_metrics_arrive_as_they_are(sink, otlp, wait_for):
-    """The message of a user's own instruments is sent as it was given."""
+    """The message of a user's own instruments is sent as it was given, with the time of the request."""
     message = ExportMetricsServiceRequest()
     message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a").gauge.data_points.add(as_int=3)
     exporter, _ = otlp(sink.url)
     exporter.consume_metrics(message.SerializeToString())
-    wait_for(lambda: message in sink.messages("metrics"))
+    wait_for(lambda: message in without_times(sink.messages("metrics")))
 
 
 def test_the_token_goes_with_both_signals(sink, otlp, tmp_path):
@@ -312,82 +315,12 @@ def test_a_setting_that_cannot_be_used_is_said_at_once(monkeypatch):
         OtlpExporter()
 
 
-@pytest.fixture
-def differences(monkeypatch):
-    """Ask for differences."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "Delta")
-
-
-def test_differences_add_up_over_an_outage(differences, sink, otlp, wait_for, fast_retries):
-    """Where differences are asked for they add up to the whole, though requests failed in between and were sent again."""
+def test_many_points_are_several_requests(sink, otlp, wait_for, fast_retries, monkeypatch):
+    """A receiver limits the size of a request; each series arrives, also if one of the requests fails at first."""
+    monkeypatch.setattr(otlp_module, "POINTS_PER_REQUEST", 10)
+    sink.answers["metrics"] = [(200, {}, b""), NO]
     exporter, state = otlp(sink.url, interval=1000.0)
-    for number in range(1, 31):
-        sink.answers["metrics"] = [NO] * (number % 3)
-        exporter.consume(changed(state, make_point("verl.done", "counter", number)._replace(time_ns=NOW + number)))
-        wait_for(lambda: sum(sink.values().get("verl.done", ())) == number)  # noqa: B023 - called at once
-    data = [message.resource_metrics[0].scope_metrics[0].metrics[0].sum for message in sink.messages("metrics")]
-    assert {each.aggregation_temporality for each in data} == {1}
-    ends = [(each.data_points[0].start_time_unix_nano, each.data_points[0].time_unix_nano) for each in data]
-    assert all(early[1] == late[0] for early, late in pairwise(ends))
+    exporter.consume(changed(state, *(make_point(f"verl.m{number}", "counter", number) for number in range(35))))
+    wait_for(lambda: exporter.flush(soon()) or len(sink.values()) == 35)
+    assert all(len(message.resource_metrics[0].scope_metrics[0].metrics) <= 10 for message in sink.messages("metrics"))
     assert exporter.dropped("points") == {}
-
-
-def test_a_request_of_differences_is_repeated_as_it_was(differences, sink, otlp, wait_for, fast_retries):
-    """A request that failed is sent again unchanged: a server that had taken it after all can tell that it has it."""
-    sink.answers["metrics"] = [NO] * 2
-    exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.consume(changed(state, make_point("verl.done", "counter", 1)))
-    wait_for(lambda: sink.of("metrics"))
-    exporter.consume(changed(state, make_point("verl.done", "counter", 3)._replace(time_ns=NOW + 1)))
-    wait_for(lambda: exporter.flush(soon()) or sink.values().get("verl.done") == [1, 2])
-    first, *_, last = sink.of("metrics")
-    assert len({request.body for request in sink.of("metrics")}) == 2
-    assert first.body != last.body
-
-
-def test_differences_that_are_refused_are_counted_and_not_repeated(differences, sink, otlp, wait_for):
-    """A request of differences that is refused for good is dropped and counted; the next has what came later only."""
-    sink.answers["metrics"] = [(400, {}, b"")]
-    exporter, state = otlp(sink.url, interval=1000.0)
-    exporter.consume(changed(state, make_point("verl.done", "counter", 5)))
-    wait_for(lambda: sum(exporter.dropped("points").values()) == 1)
-    exporter.consume(changed(state, make_point("verl.done", "counter", 7)._replace(time_ns=NOW + 1)))
-    wait_for(lambda: sink.values() == {"verl.done": [2]})
-
-
-def test_a_users_differences_arrive_each(differences, sink, otlp, wait_for, fast_retries):
-    """Every message of a user's differences is sent once and in order, also after an outage; the whole is not sent besides."""
-    sink.answers["metrics"] = [NO] * 3
-    exporter, _ = otlp(sink.url)
-    made = []
-    for number in range(1, 4):
-        message = ExportMetricsServiceRequest()
-        metric = message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a")
-        metric.sum.data_points.add(as_int=number)
-        made.append(message)
-        exporter.consume_deltas(message.SerializeToString())
-        exporter.consume_metrics(message.SerializeToString())
-    wait_for(lambda: exporter.flush(soon()) or len(sink.messages("metrics")) == 3)
-    assert sink.messages("metrics") == made
-
-
-def test_a_users_totals_are_sent_where_nobody_makes_differences(differences, sink, otlp, wait_for, caplog):
-    """Where the version of OpenTelemetry cannot serve the reader of differences the whole is sent, and this is said once."""
-    exporter, _ = otlp(sink.url)
-    exporter.detach_reader()
-    for number in range(1, 4):
-        message = ExportMetricsServiceRequest()
-        metric = message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.a")
-        metric.sum.data_points.add(as_int=number)
-        exporter.consume_metrics(message.SerializeToString())
-        wait_for(lambda: exporter.flush(soon()) or sink.values().get("user.a", [0])[-1] == number)  # noqa: B023 - called at once
-    assert [record.getMessage().endswith("their totals are sent (logged once)") for record in caplog.records] == [True]
-
-
-def test_a_users_differences_are_bounded(differences, dead_url, otlp, monkeypatch):
-    """While nothing can be sent the oldest messages of a user's differences make room, and are counted."""
-    monkeypatch.setattr(otlp_module, "MAX_MESSAGES", 3)
-    exporter, _ = otlp(dead_url)
-    for number in range(10):
-        exporter.consume_deltas(bytes((number,)))
-    assert sum(exporter.dropped("points").values()) == 7

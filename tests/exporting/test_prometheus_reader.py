@@ -69,6 +69,28 @@ def test_a_users_instruments_are_shown_without_scope(registry, meter):
     assert not [key for key in found if "scope" in str(key)]
 
 
+def test_instruments_of_one_name_in_two_scopes_are_two_series(registry):
+    """Prometheus drops the second of two samples with equal labels: such instruments get a label with the name of their scope."""
+    provider = MeterProvider([make_reader(registry)], shutdown_on_exit=False)
+    for scope, version, value in (("first", "1", 1), ("second", "1", 2), ("second", "2", 3)):
+        provider.get_meter(scope, version).create_counter("hits").add(value, {"path": "/"})
+    provider.get_meter("first", "1").create_counter("misses").add(4)
+    families = list(parse(generate_latest(registry).decode()))
+    samples = [
+        (sample.name, sample.labels, sample.value)
+        for family in families
+        for sample in family.samples
+        if "hits" in sample.name or "misses" in sample.name
+    ]
+    scope = lambda name, version: {"path": "/", "otel_scope_name": name, "otel_scope_version": version}  # noqa: E731 - three alike
+    assert sorted(samples, key=lambda sample: sample[2]) == [
+        ("hits_total", scope("first", "1"), 1.0),
+        ("hits_total", scope("second", "1"), 2.0),
+        ("hits_total", scope("second", "2"), 3.0),
+        ("misses_total", {}, 4.0),
+    ]
+
+
 def test_a_user_may_shut_his_provider_down(registry):
     """A user who shuts the provider down gets no error, and his instruments are gone from the scrape."""
     provider = MeterProvider([make_reader(registry)], shutdown_on_exit=False)

@@ -6,6 +6,15 @@ import json
 import subprocess
 import sys
 
+import pytest
+from opentelemetry import trace
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
+
+from verl_otel.exporting.providers import NoScrapes
+
 HEAD = """
 import json, random
 from opentelemetry import metrics, trace
@@ -47,7 +56,7 @@ inner, outer = spans
 say(names=[inner.name, outer.name], child=inner.parent_id == outer.span_id and inner.trace_id == outer.trace_id,
     attributes=dict(outer.attributes), scope=list(outer.scope), foreign=providers.foreign_provider(),
     resource=sorted(pair.key for pair in group.resource.attributes), metric=metric.name,
-    value=metric.sum.data_points[0].as_int, sampled=outer.flags & 1)
+    value=metric.sum.data_points[0].as_int, sampled=outer.flags & 1, random=trace.get_tracer_provider().id_generator.is_trace_id_random())
 """)
     assert facts == {
         "names": ["inner", "outer"],
@@ -59,6 +68,7 @@ say(names=[inner.name, outer.name], child=inner.parent_id == outer.span_id and i
         "metric": "hits",
         "value": 2,
         "sampled": 1,
+        "random": True,
     }
 
 
@@ -140,7 +150,7 @@ say(same=str(ours.resource_spans[0].scope_spans[0].spans[0]) == str(theirs), dro
 
 
 def test_a_provider_of_the_user_stays():
-    """Where the user has set providers they stay, his spans and metrics go where he sends them, and we can name it."""
+    """Where the user has set providers they stay, spans and metrics go where the user sends them and to us, and we can name it."""
     facts = run("""
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
@@ -156,14 +166,14 @@ made = install()
 with trace.get_tracer("user").start_as_current_span("a"):
     pass
 metrics.get_meter("user").create_counter("hits").add(1)
-say(stays=trace.get_tracer_provider() is mine, ours=[made.tracer, made.meter, made.reader], taken=len(spans) + len(messages),
+say(stays=trace.get_tracer_provider() is mine, ours=[made.tracer, made.meter], taken=[span.name for span in spans],
     his=[span.name for span in memory.get_finished_spans()], foreign=providers.foreign_provider(),
     hits=reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].name)
 """)
     assert facts == {
         "stays": True,
-        "ours": [None, None, None],
-        "taken": 0,
+        "ours": [None, None],
+        "taken": ["a"],
         "his": ["a"],
         "foreign": "opentelemetry.sdk.trace.TracerProvider",
         "hits": "hits",
@@ -242,7 +252,7 @@ def test_differences_are_collected_beside_the_whole():
     facts = run("""
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 found = []
-made = install(providers.DeltaReader("delta", found.append))
+made = install(providers.OtlpReader("delta", found.append))
 counter, gauge = metrics.get_meter("user").create_counter("hits"), metrics.get_meter("user").create_up_down_counter("open")
 for amount in (3, 4):
     counter.add(amount)
@@ -283,3 +293,59 @@ say(values=values, weights=[span.weight for span in spans])
     assert found["values"] == {"reason": "x" * 256, "short": "y", "number": 7}
     assert found["weights"][0] > 20_000
     assert found["weights"][1] == 0
+
+
+SAMPLERS = {"default": None, "no parents": ALWAYS_ON}
+
+
+@pytest.fixture(params=SAMPLERS)
+def seen(request):
+    """A tracer whose provider drops scrapes, and what it has exported; also with a sampler that does not look at parents."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider(sampler=SAMPLERS[request.param], shutdown_on_exit=False)
+    provider.sampler = NoScrapes(provider.sampler)
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    yield provider.get_tracer("web"), lambda: [span.name for span in exporter.get_finished_spans()]
+    provider.shutdown()
+
+
+@pytest.mark.parametrize("key", ["url.path", "http.target"])
+def test_a_scrape_and_all_below_it_is_dropped(seen, key):
+    """The server's span of a scrape and the framework's spans in it are not exported."""
+    tracer, names = seen
+    scrape = {"kind": trace.SpanKind.SERVER, "attributes": {key: "/metrics"}}
+    span = tracer.start_as_current_span
+    with span("GET /metrics", **scrape), span("endpoint"), span("deeper"):
+        pass
+    assert names() == []
+
+
+@pytest.mark.parametrize("attributes", [{"url.path": "/generate"}, {"url.path": "/metrics/mine"}, {}, None])
+def test_other_requests_are_kept(seen, attributes):
+    """Any other span is kept, whatever it is called."""
+    tracer, names = seen
+    with tracer.start_as_current_span("GET /metrics", attributes=attributes):
+        pass
+    assert names() == ["GET /metrics"]
+
+
+def test_a_request_within_a_trace_is_kept(seen):
+    """A request that belongs to a trace is no scrape."""
+    tracer, names = seen
+    with tracer.start_as_current_span("test"), tracer.start_as_current_span("get", attributes={"url.path": "/metrics"}):
+        pass
+    assert names() == ["get", "test"]
+
+
+def test_the_users_sampler_still_decides():
+    """What a sampler of the user drops stays dropped, and the description names it."""
+    sampler = NoScrapes(ALWAYS_OFF)
+    assert not sampler.should_sample(None, 1, "any").decision.is_sampled()
+    assert "AlwaysOff" in sampler.get_description()
+
+
+def test_a_sampler_that_does_not_look_at_parents_still_does_not():
+    """A span below one that is not sampled, of another process or of the user's own, is his sampler's to decide."""
+    parent = trace.SpanContext(1, 2, is_remote=True, trace_flags=trace.TraceFlags(0))
+    around = trace.set_span_in_context(trace.NonRecordingSpan(parent))
+    assert NoScrapes(ALWAYS_ON).should_sample(around, 1, "any").decision.is_sampled()

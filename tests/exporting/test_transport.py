@@ -69,10 +69,7 @@ def test_a_partial_success_is_counted(sink):
     """Items that the server refused although it took the request are in the answer."""
     spans, points = ExportTraceServiceResponse(), ExportMetricsServiceResponse()
     spans.partial_success.rejected_spans, points.partial_success.rejected_data_points = 3, 5
-    sink.answers = {
-        "traces": (200, {}, spans.SerializeToString()),
-        "metrics": (200, {}, points.SerializeToString()),
-    }
+    sink.answers = {"traces": (200, {}, spans.SerializeToString()), "metrics": (200, {}, points.SerializeToString())}
     answers = [send(sink.url, signal) for signal in sink.answers]
     assert [(answer.ok, answer.rejected) for answer in answers] == [(True, 3), (True, 5)]
 

@@ -5,8 +5,6 @@
 import ssl
 import time
 from contextlib import contextmanager
-from importlib.metadata import version
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -15,7 +13,6 @@ from tests.fakes.exporting_sinks import GrpcSink, HttpSink, transport
 from verl_otel.errors import ConfigError
 
 BODY = b"\x0a\x00" * 500
-OLD_GRPC = find_spec("grpc") is not None and tuple(map(int, version("grpcio").split(".")[:2])) < (1, 64)
 
 
 @contextmanager

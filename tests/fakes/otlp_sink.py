@@ -3,49 +3,40 @@
 """A local OTLP/HTTP sink: keeps what it was sent, decoded with the official messages."""
 
 import gzip
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.fakes.http_server import HttpServer
 
 
 class Sink:
     """Listens on a free port of the loopback while in use."""
 
     def __init__(self):
-        self.traces, self.metrics = [], []
-        sink = self
+        self.traces, self.metrics, self.logs = [], [], []
+        kept = {
+            "traces": (self.traces, ExportTraceServiceRequest),
+            "metrics": (self.metrics, ExportMetricsServiceRequest),
+            "logs": (self.logs, ExportLogsServiceRequest),
+        }
 
-        class Handler(BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
+        def keep(call):
+            body = gzip.decompress(call.body) if call.headers.get("content-encoding") == "gzip" else call.body
+            requests, message = kept[call.path.rpartition("/")[2]]
+            requests.append(message.FromString(body))
+            return 200
 
-            def do_POST(self):
-                body = self.rfile.read(int(self.headers["Content-Length"]))
-                if self.headers.get("Content-Encoding") == "gzip":
-                    body = gzip.decompress(body)
-                if self.path.endswith("/traces"):
-                    sink.traces.append(ExportTraceServiceRequest.FromString(body))
-                else:
-                    sink.metrics.append(ExportMetricsServiceRequest.FromString(body))
-                self.send_response(200)
-                self.send_header("Content-Length", "0")
-                self.end_headers()
-
-            def log_message(self, *args):
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self._server.daemon_threads = True
-        self.endpoint = f"http://127.0.0.1:{self._server.server_port}"
+        self._server = HttpServer(keep)
+        self.endpoint = self._server.url
 
     def __enter__(self):
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        self._server.start()
         return self
 
     def __exit__(self, *error):
-        self._server.shutdown()
-        self._server.server_close()
+        self._server.close()
 
     def span_ids(self):
         """Ids of every span received."""

@@ -13,9 +13,9 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
 import verl_otel
+from tests.builders import hooks
 from verl_otel.integrations import aiohttp as integration
 from verl_otel.integrations import server_spans
-from verl_otel.integrations.aiohttp import client, routers
 from verl_otel.recording.state import RECORDER
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -36,7 +36,7 @@ def worker(loaded, recorded, sent):
     """A reward worker's process: the worker is made, and nothing else is done."""
     integration.install()
     module = loaded(WORKER)
-    client.patch_worker(module)
+    hooks.install(integration.HOOKS, module, "RewardLoopWorker._init_reward_fn")
     plain = aiohttp.ClientSession.__init__
     yield module.RewardLoopWorker()
     integration.uninstall()
@@ -74,7 +74,7 @@ async def post(url):
 
 
 def header_of(span):
-    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-01"
+    return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-03"
 
 
 async def test_a_call_is_a_client_span_of_the_reward(worker, recorded, sent):
@@ -160,7 +160,7 @@ async def test_only_a_worker_switches_it_on(loaded, recorded, sent):
     plain = aiohttp.ClientSession.__init__
     integration.install()
     module = loaded(WORKER)
-    client.patch_worker(module)
+    hooks.install(integration.HOOKS, module, "RewardLoopWorker._init_reward_fn")
     assert aiohttp.ClientSession.__init__ is plain
     module.RewardLoopWorker()
     assert aiohttp.ClientSession.__init__ is not plain
@@ -173,7 +173,7 @@ def test_off_means_off(loaded):
     plain = aiohttp.ClientSession.__init__
     integration.install()
     module = loaded(WORKER)
-    client.patch_worker(module)
+    hooks.install(integration.HOOKS, module, "RewardLoopWorker._init_reward_fn")
     assert module.RewardLoopWorker().ready
     assert aiohttp.ClientSession.__init__ is plain
 
@@ -195,7 +195,7 @@ async def test_the_users_own_instrumentation_stays(loaded, recorded, sent):
     try:
         his = aiohttp.ClientSession.__init__
         module = loaded(WORKER)
-        client.patch_worker(module)
+        hooks.install(integration.HOOKS, module, "RewardLoopWorker._init_reward_fn")
         module.RewardLoopWorker()
         integration.uninstall()
         assert aiohttp.ClientSession.__init__ == his
@@ -209,7 +209,7 @@ def test_without_the_package_nothing_happens(loaded, recorded, monkeypatch):
     monkeypatch.setitem(sys.modules, "opentelemetry.instrumentation.aiohttp_client", None)
     plain = aiohttp.ClientSession.__init__
     module = loaded(WORKER)
-    client.patch_worker(module)
+    hooks.install(integration.HOOKS, module, "RewardLoopWorker._init_reward_fn")
     assert module.RewardLoopWorker().ready
     assert aiohttp.ClientSession.__init__ is plain
 
@@ -228,8 +228,7 @@ async def test_a_router_takes_up_its_callers_context(loaded, recorded, sent, sai
     module = loaded(
         "class NaiveRouter:\n    def __init__(self): ...\n    async def _make_async_request(self, request, endpoint): return await request.work()"
     )
-    routers.patch_init(module)
-    routers.patch_request(module)
+    hooks.install(integration.HOOKS, module, "NaiveRouter.__init__", "NaiveRouter._make_async_request")
     seen = []
 
     async def work():

@@ -67,7 +67,7 @@ def test_a_method_gets_a_span(host_module, recorded):
     def finish(span, args, kwargs, result):
         span.set_attribute("result", str((args, kwargs, result)))
 
-    patch.wrap_method(host_module.Worker, "method", begin, finish)
+    patch.replace(host_module.Worker, "method", patch.in_span(begin, finish))
     assert host_module.Worker().method(1, c=5) == (1, 2, 5)
     span = recorded.span("hooked")
     assert span.attributes == {"arguments": 2, "result": "((1,), {'c': 5}, (1, 2, 5))"}
@@ -75,7 +75,7 @@ def test_a_method_gets_a_span(host_module, recorded):
 
 async def test_a_coroutine_gets_a_span_over_its_whole_time(host_module, recorded):
     """The span of an asynchronous method ends with the method and not with its call."""
-    patch.wrap_method(host_module.Worker, "later", begin)
+    patch.replace(host_module.Worker, "later", patch.in_span(begin))
     pending = host_module.Worker().later(7)
     assert not recorded.spans
     assert await pending == 7
@@ -86,7 +86,7 @@ def test_a_wrapper_looks_like_what_it_wraps(host_module):
     """Name, words, signature, module and kind of the method are kept."""
     plain = {name: vars(host_module.Worker)[name] for name in ("method", "later")}
     for name in plain:
-        patch.wrap_method(host_module.Worker, name, begin)
+        patch.replace(host_module.Worker, name, patch.in_span(begin))
     for name, original in plain.items():
         wrapped = vars(host_module.Worker)[name]
         assert wrapped is not original
@@ -101,7 +101,7 @@ def test_a_wrapper_looks_like_what_it_wraps(host_module):
 def test_the_hosts_exceptions_pass_unchanged(host_module, recorded, error):
     """What the host raises arrives as the same object, with the span closed."""
     for name in ("fail", "fail_later"):
-        patch.wrap_method(host_module.Worker, name, begin)
+        patch.replace(host_module.Worker, name, patch.in_span(begin))
     with pytest.raises(type(error)) as caught:
         host_module.Worker().fail(error)
     assert caught.value is error
@@ -121,7 +121,7 @@ def test_our_failures_never_reach_the_host(host_module, recorded, swallow, caplo
         raise RuntimeError("ours")
 
     first = {"begin": fail, "finish": begin, "nothing": lambda *_: None}[where]
-    patch.wrap_method(host_module.Worker, name, first, fail)
+    patch.replace(host_module.Worker, name, patch.in_span(first, fail))
     for _ in range(3):
         result = getattr(host_module.Worker(), name)(1)
         assert (drive(result) if name == "later" else result) == (1 if name == "later" else (1, 2, 3))
@@ -133,7 +133,7 @@ def test_our_failures_never_reach_the_host(host_module, recorded, swallow, caplo
 def test_nothing_is_asked_while_telemetry_is_off(host_module):
     """With recording off a wrapped method calls neither begin nor finish."""
     calls = []
-    patch.wrap_method(host_module.Worker, "method", lambda *_: calls.append(1), lambda *_: calls.append(2))
+    patch.replace(host_module.Worker, "method", patch.in_span(lambda *_: calls.append(1), lambda *_: calls.append(2)))
     assert host_module.Worker().method(1) == (1, 2, 3)
     assert not calls
 
@@ -141,7 +141,7 @@ def test_nothing_is_asked_while_telemetry_is_off(host_module):
 def test_a_method_that_the_user_decorated_is_left_alone(host_module, recorded):
     """Hooked and decorated gives one span, the decorator's."""
     host_module.Worker.method = verl_otel.span("mine")(host_module.Worker.method)
-    patch.wrap_method(host_module.Worker, "method", begin)
+    patch.replace(host_module.Worker, "method", patch.in_span(begin))
     host_module.Worker().method(1)
     assert [span.name for span in recorded.spans] == ["mine"]
 
@@ -149,7 +149,7 @@ def test_a_method_that_the_user_decorated_is_left_alone(host_module, recorded):
 def test_nothing_is_replaced_twice(host_module, recorded):
     """A second hook on the same method changes nothing."""
     for _ in range(2):
-        patch.wrap_method(host_module.Worker, "method", begin)
+        patch.replace(host_module.Worker, "method", patch.in_span(begin))
     host_module.Worker().method(1)
     assert len(recorded.spans) == 1
 
@@ -178,7 +178,7 @@ def test_a_class_method_still_gets_its_class(host_module):
 def test_undo_restores_everything_in_any_order(host_module):
     """Functions, methods and assigned values that were replaced, some of them twice, are all as before."""
     before = {**vars(host_module.Worker)}, {**vars(host_module)}
-    patch.wrap_method(host_module.Worker, "method", begin)
+    patch.replace(host_module.Worker, "method", patch.in_span(begin))
     patch.replace(host_module, "function", loud)
     patch.assign(host_module, "function", "assigned")
     patch.assign(host_module, "function", "again")
@@ -192,7 +192,7 @@ def test_undo_restores_everything_in_any_order(host_module):
 def test_after_undo_a_hook_can_be_installed_again(host_module, recorded):
     """What was put back can be replaced anew, once."""
     for _ in range(2):
-        patch.wrap_method(host_module.Worker, "method", begin)
+        patch.replace(host_module.Worker, "method", patch.in_span(begin))
         host_module.Worker().method(1)
         patch.undo_all()
     assert len(recorded.spans) == 2
@@ -234,5 +234,5 @@ def test_an_argument_by_position_or_name(args, kwargs, found):
 def test_a_host_that_looks_at_the_stack_sees_one_frame_more(host_module, recorded):
     """A wrapper adds exactly one frame between the caller and the method."""
     host_module.Worker.method = lambda _self: sys._getframe(1).f_code.co_filename
-    patch.wrap_method(host_module.Worker, "method", begin)
+    patch.replace(host_module.Worker, "method", patch.in_span(begin))
     assert host_module.Worker().method() == patch.__file__

@@ -25,8 +25,8 @@ def finish(span, args, kwargs, result):
     span.set_attribute("result", result)
 
 owner = {owner}
-patch.wrap_method(owner, "method", begin, finish)
-patch.wrap_method(owner, "later", begin)
+patch.replace(owner, "method", patch.in_span(begin, finish))
+patch.replace(owner, "later", patch.in_span(begin))
 patch.replace(owner, "static", lambda original: lambda a: original(a) + 1)
 made = owner(10)
 cloudpickle.dump((owner, made, made.method), open("sent", "wb"))

@@ -46,7 +46,7 @@ async def test_a_request_says_whose_it_is(sglang, recorded):
         assert (await ask(manager, obj))["output_ids"] == [1]
     span = recorded.span("chat m")
     (header,) = manager.found
-    assert header["traceparent"] == f"00-{span.trace_id:032x}-{span.span_id:016x}-01"
+    assert header["traceparent"] == f"00-{span.trace_id:032x}-{span.span_id:016x}-03"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ Usage: ray_stalls.py   (settings by environment)
 import json
 import os
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -52,7 +53,24 @@ def wait_for_open_work(pid):
     raise TimeoutError("the work has not begun")
 
 
+class RecordingStream:
+    """A stream that also keeps what was written to it."""
+
+    texts = []
+
+    def __init__(self, stream):
+        self._stream = stream
+
+    def write(self, text):
+        self.texts.append(text)
+        return self._stream.write(text)
+
+    def __getattr__(self, name):
+        return getattr(self._stream, name)
+
+
 def main():
+    sys.stdout, sys.stderr = RecordingStream(sys.stdout), RecordingStream(sys.stderr)
     from verl_otel import plugin
 
     plugin.load()
@@ -73,7 +91,8 @@ def main():
         time.sleep(0.2)
         if events.exists():
             found = [json.loads(line) for line in events.read_text("utf-8").rpartition("\n")[0].splitlines()]
-    time.sleep(1)  # Ray brings the line of the log
+    while "verl-otel: CRASH" not in "".join(RecordingStream.texts) and time.monotonic() < deadline:
+        time.sleep(0.2)  # Ray brings the line of the log
     print("RESULT " + json.dumps({"killed": killed, "pid": pids[1], "events": found}), flush=True)
 
 

@@ -20,54 +20,37 @@ import pytest
 def method(decorate):
     class Owner:
         @decorate
+        def get(self, a: int = 3, /, *, b: int = 4) -> int:
+            """Seven."""
+            return a + b
+
+    assert str(inspect.signature(Owner.get)) == "(self, a: int = 3, /, *, b: int = 4) -> int"
+    assert Owner.get.__qualname__.endswith("Owner.get")
+    assert Owner.get.__doc__ == "Seven."
+    return Owner().get()
+
+
+def async_method(decorate):
+    class Owner:
+        @decorate
+        async def get(self):
+            return 7
+
+    assert inspect.iscoroutinefunction(Owner.get)
+    return asyncio.run(Owner().get())
+
+
+def calls_super(decorate):
+    class Base:
         def get(self):
-            return 7
+            return 6
 
-    return Owner().get()
-
-
-def static(decorate):
-    class Owner:
+    class Derived(Base):
         @decorate
-        @staticmethod
-        def get():
-            return 7
+        def get(self):
+            return super().get() + 1
 
-    return Owner.get()
-
-
-def static_outside(decorate):
-    class Owner:
-        @staticmethod
-        @decorate
-        def get():
-            return 7
-
-    return Owner().get()
-
-
-def of_class(decorate):
-    class Owner:
-        value = 7
-
-        @decorate
-        @classmethod
-        def get(cls):
-            return cls.value
-
-    return Owner().get()
-
-
-def of_class_outside(decorate):
-    class Owner:
-        value = 7
-
-        @classmethod
-        @decorate
-        def get(cls):
-            return cls.value
-
-    return Owner.get()
+    return Derived().get()
 
 
 def read_property(decorate):
@@ -80,16 +63,6 @@ def read_property(decorate):
 
     assert isinstance(Owner.value, property)
     assert Owner.value.__doc__ == "Seven."
-    return Owner().value
-
-
-def property_outside(decorate):
-    class Owner:
-        @property
-        @decorate
-        def value(self):
-            return 7
-
     return Owner().value
 
 
@@ -265,9 +238,10 @@ def c_function(decorate):
 
 def callable_object(decorate):
     class Callable:
-        limit = 7
+        limit = 6
 
         def __call__(self):
+            self.limit += 1
             return self.limit
 
         def describe(self):
@@ -276,6 +250,18 @@ def callable_object(decorate):
     made = decorate(Callable())
     assert made.describe() == "described"
     return made()
+
+
+def async_callable_object(decorate):
+    class Callable:
+        async def __call__(self):
+            return 7
+
+    return asyncio.run(awaited(decorate(Callable())))
+
+
+async def awaited(function):
+    return await function()
 
 
 def bound_method(decorate):
@@ -374,20 +360,30 @@ def enumeration(decorate):
     return Kind.SEVEN.get()
 
 
-def class_attribute(decorate):
-    class Owner:
-        @decorate
-        @types.DynamicClassAttribute
-        def value(self):
+def descriptor_shape(name, descriptor, *, outside=False):
+    """Return the shape of a function in a descriptor, which is decorated, or ``outside`` of the decorated function."""
+
+    def shape(decorate):
+        def get(*_owner):
             return 7
 
-    return Owner().value
+        attribute = descriptor(decorate(get)) if outside else decorate(descriptor(get))
+        found = type("Owner", (), {"get": attribute})().get
+        return found() if callable(found) else found
+
+    shape.__name__ = name
+    return shape
 
 
 SHAPES = [
-    method, static, static_outside, of_class, of_class_outside, read_property, property_outside, property_with_setter,
-    whole_property, cached, partial, partial_method, dispatched_method, dispatched_method_afterwards, dispatched,
-    least_recently_used, cached_method, wrapped_by_another, builtin, c_function, callable_object, bound_method,
-    python_bound_method, abstract, overloaded, context_manager, async_context_manager, data_class, enumeration,
-    class_attribute,
+    method, async_method, calls_super, read_property, property_with_setter, whole_property, cached, partial,
+    partial_method, dispatched_method, dispatched_method_afterwards, dispatched, least_recently_used, cached_method,
+    wrapped_by_another, builtin, c_function, callable_object, async_callable_object, bound_method, python_bound_method,
+    abstract, overloaded, context_manager, async_context_manager, data_class, enumeration,
+    descriptor_shape("static", staticmethod),
+    descriptor_shape("static_outside", staticmethod, outside=True),
+    descriptor_shape("of_class", classmethod),
+    descriptor_shape("of_class_outside", classmethod, outside=True),
+    descriptor_shape("property_outside", property, outside=True),
+    descriptor_shape("class_attribute", types.DynamicClassAttribute),
 ]  # fmt: skip

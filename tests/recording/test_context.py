@@ -1,6 +1,7 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
 import contextvars
+import decimal
 import pickle
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -133,13 +134,23 @@ def test_an_unbound_function_in_a_thread_knows_no_step(recorded):
     assert recorded.span("execute_tool python").parent_id == 0
 
 
-def test_a_bound_function_may_be_called_while_it_runs():
+def test_a_bound_function_may_be_called_while_it_runs(recorded):
     """One bound function can be called again while it runs: by itself, or in another thread."""
-    variable = contextvars.ContextVar("variable", default="outside")
-    variable.set("inside")
+    with verl_otel.step(1) as step:
 
-    def work(depth):
-        return bound(depth - 1) if depth else variable.get()
+        def work(depth):
+            return bound(depth - 1) if depth else current()
 
-    bound = bind_context(work)
-    assert bound(3) == "inside"
+        bound = bind_context(work)
+        with ThreadPoolExecutor(1) as pool:
+            assert pool.submit(bound, 3).result() is step
+            assert pool.submit(current).result() is None
+
+
+def test_a_bound_function_computes_as_in_its_thread():
+    """Precision and error state are context variables, too: those of the submitter would change the result of a reward."""
+    with decimal.localcontext() as context, ThreadPoolExecutor(1) as pool:
+        context.prec = 6
+        assert pool.submit(bind_context(lambda: decimal.Decimal(1) / 3)).result() == decimal.Decimal(
+            "0.3333333333333333333333333333"
+        )

@@ -103,9 +103,9 @@ def test_a_fork_while_another_thread_folds_does_not_stop_the_child(forking):
     child = forking("""
     switch_on()
     done = verl_otel.counter("done")
-    with done._find({}).lock:
-        child = in_child(lambda: [done.add(1), drained()][1])
-    print(json.dumps(child))
+    child = []
+    done._find({}).lock.run(lambda: child.append(in_child(lambda: [done.add(1), drained()][1])))
+    print(json.dumps(child[0]))
     """)
     assert child["values"] == {"done": 1}
 

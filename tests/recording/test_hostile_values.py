@@ -2,123 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """No call of a public verb raises because of a value or a name."""
 
-import math
-import weakref
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
+from tests.fakes.hostile_values import VALUES
 
-
-def refusing(*names):
-    """Return an object whose methods of these names raise."""
-
-    def refuse(self, *args, **kwargs):
-        raise RuntimeError("refused")
-
-    return type("Refusing", (), dict.fromkeys(names, refuse))()
-
-
-class NoClass:
-    """Raises when somebody asks for its class, as some proxies do."""
-
-    @property
-    def __class__(self):
-        raise RuntimeError("no class")
-
-
-class Word(str):  # noqa: SLOT000 - as users write it
-    """A text that refuses to be used as one."""
-
-    def _refuse(self, *args, **kwargs):
-        raise RuntimeError("refused")
-
-    __str__ = __repr__ = __format__ = __getitem__ = __len__ = __eq__ = __add__ = __iter__ = _refuse
-    strip = lower = encode = replace = startswith = _refuse
-    __hash__ = str.__hash__
-
-
-class Pairs(dict):
-    """A dictionary that refuses to be read."""
-
-    def items(self):
-        raise RuntimeError("refused")
-
-    __iter__ = __getitem__ = __len__ = keys = items
-
-
-class Meta(type):
-    """The class of a class that refuses to be asked."""
-
-    def __getattribute__(cls, name):
-        raise RuntimeError("refused")
-
-
-class Refused(metaclass=Meta):
-    """An object of such a class."""
-
-
-class Gone:
-    """What a weak proxy pointed to."""
-
-
-def endless():
-    made = [1]
-    made.append(made)
-    return made
-
-
-def endless_dict():
-    made = {}
-    made["me"] = made
-    return made
-
-
-HOSTILE = {
-    "str fails": lambda: refusing("__str__", "__repr__"),
-    "all fails": lambda: refusing(
-        "__str__",
-        "__repr__",
-        "__hash__",
-        "__eq__",
-        "__bool__",
-        "__len__",
-        "__iter__",
-        "__float__",
-        "__int__",
-        "__index__",
-    ),
-    "attributes fail": lambda: refusing("__getattr__"),
-    "every attribute fails": lambda: refusing("__getattribute__"),
-    "weak proxy": lambda: weakref.proxy(Gone()),
-    "no class": NoClass,
-    "no metaclass": lambda: object.__new__(Refused),
-    "word": lambda: Word("word"),
-    "empty word": lambda: Word(""),
-    "pairs": lambda: Pairs(a=1),
-    "keys that are no text": lambda: {1: 2, None: 3, (1, 2): 4, refusing("__str__", "__repr__"): 5},
-    "unhashable": lambda: [[1], {}],
-    "huge integer": lambda: 10**5000,
-    "negative huge integer": lambda: -(10**400),
-    "surrogates": lambda: "\ud800\udfff" * 100,
-    "null": lambda: "a\0b\nc\r\t",
-    "long": lambda: "x" * 100_000,
-    "empty": lambda: "",
-    "nan": lambda: math.nan,
-    "infinite": lambda: math.inf,
-    "none": lambda: None,
-    "bytes": lambda: b"\xff\0",
-    "endless list": endless,
-    "endless dictionary": endless_dict,
-    "deep": lambda: eval("[" * 90 + "]" * 90),
-    "generator": lambda: (number for number in range(3)),
-    "exception": lambda: ValueError(refusing("__str__", "__repr__")),
-    "complex": lambda: 1j,
-    "object": object,
-}
-
+HOSTILE = [name for name in VALUES if name not in ("hostile type", "type")]
+"""Classes are left out: in the place of a name they are what is decorated, which is refused."""
 SPANS = {
     "step": verl_otel.step,
     "phase": verl_otel.phase,
@@ -177,7 +69,7 @@ def use_instruments(value):
 def test_no_verb_raises(recorded, verb, name):
     """A verb with a hostile argument opens and closes as any other, and what it recorded can be drained."""
     try:
-        made = SPANS[verb](HOSTILE[name]())
+        made = SPANS[verb](VALUES[name]())
         with made:
             pass
     finally:
@@ -189,21 +81,21 @@ def test_no_verb_raises(recorded, verb, name):
 def test_no_method_of_a_span_raises(recorded, monkeypatch, name, content):
     """A span takes hostile values in all of its methods, with and without content, and is recorded."""
     monkeypatch.setattr(verl_otel.recording.state.RECORDER, "capture_content", content)
-    use_span(HOSTILE[name]())
+    use_span(VALUES[name]())
     assert len(recorded.spans) == 1
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_instrument_raises(recorded, name):
     """Instruments take hostile names, units, bounds, values and labels."""
-    use_instruments(HOSTILE[name]())
+    use_instruments(VALUES[name]())
     assert recorded.points
 
 
 @pytest.mark.parametrize("name", HOSTILE)
 def test_an_exception_with_hostile_arguments_passes_unchanged(recorded, name):
     """What is raised inside a span is what arrives outside of it."""
-    error = ValueError(HOSTILE[name]())
+    error = ValueError(VALUES[name]())
     with pytest.raises(ValueError) as caught, verl_otel.tool("python"):
         raise error
     assert caught.value is error

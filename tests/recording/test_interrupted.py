@@ -240,7 +240,7 @@ WORK = [
 
 @pytest.mark.skipif(
     not (3, 11) <= sys.version_info < (3, 13),
-    reason="which instructions look for signals is known for 3.11 and 3.12; real signals are in test_time_outs.py",
+    reason="which instructions look for signals is known for 3.11 and 3.12; real signals are in test_reentrancy.py",
 )
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 @pytest.mark.parametrize("around", [False, True], ids=["alone", "in a span"])

@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import verl_otel
+from tests.fakes.fold_locks import hold
 from verl_otel.recording import series_registry, state
 from verl_otel.recording.instruments import timer_series
 from verl_otel.recording.sampled_timers import find_sampled_timer
@@ -82,7 +83,7 @@ def test_a_buffer_that_nobody_folds_stays_within_the_limit(recorded):
     series = timer_series("memory.timed")
 
     def call(number):
-        with series.lock:
+        with hold(series.lock):
             for _ in range(number):
                 work()
 

@@ -51,7 +51,7 @@ verl_otel.histogram("h").record(1)
 """,
     "public names": """
 import verl_otel
-assert len([name for name in dir(verl_otel) if not name.startswith("__")]) == 19
+assert {name for name in dir(verl_otel) if not name.startswith("__")} == set(verl_otel.__all__) - {"__version__"}
 try:
     verl_otel.no_such_name
 except AttributeError as error:

@@ -9,10 +9,11 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 import verl_otel
 from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, Instrument, LinkRecord, Point
-from verl_otel.recording import collection
+from verl_otel.recording import collection, open_table
 from verl_otel.recording import span as span_module
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.collection import OPEN_AFTER, collect
+from verl_otel.recording.collection import collect
+from verl_otel.recording.open_table import OPEN_AFTER
 from verl_otel.recording.span import BareSpan, Span
 
 
@@ -27,8 +28,8 @@ def later(monkeypatch):
     """Move the drain's clock on by some seconds."""
 
     def move(seconds):
-        now = collection.clock()
-        monkeypatch.setattr(collection, "clock", lambda: now + seconds)
+        now = open_table.clock()
+        monkeypatch.setattr(open_table, "clock", lambda: now + seconds)
 
     return move
 

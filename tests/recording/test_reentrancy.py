@@ -5,9 +5,11 @@
 import contextlib
 import json
 import sys
+import threading
 
+from verl_otel.model import Instrument
 from verl_otel.recording import instruments
-from verl_otel.recording.series import CHUNK
+from verl_otel.recording.series import CHUNK, Histogram
 
 BEGIN = """
     import faulthandler, gc, json, signal, sys, threading, time
@@ -101,8 +103,7 @@ def test_a_signal_handler_may_record_while_its_own_thread_folds(run_python):
         assert collection.collect(wait=0).points == ()
 
     signal.signal(signal.SIGUSR1, handle)
-    with instruments.timer_series("timed").lock:
-        signal.raise_signal(signal.SIGUSR1)
+    instruments.timer_series("timed").lock.run(lambda: signal.raise_signal(signal.SIGUSR1))
     finish()
     """,
     )
@@ -183,10 +184,8 @@ def test_the_exit_of_a_process_that_records_in_threads_does_not_hang(run_python)
             traced()
             collection.collect(wait=0)
 
-    # Held before any thread records: one that is past the check of `spill` would wait for it, as for a fold, which ends, but this does not.
-    holder = threading.Thread(target=instruments.timer_series("timed").lock.acquire, daemon=True)
+    holder = threading.Thread(target=instruments.timer_series("timed").lock.run, args=(threading.Event().wait,), daemon=True)
     holder.start()
-    holder.join()
     for _ in range(4):
         threading.Thread(target=work, daemon=True).start()
     for _ in range(2000):
@@ -218,5 +217,116 @@ def test_an_exception_of_a_signal_handler_leaves_no_lock_held(recorded):
                 series.record(0.5)
             finally:
                 sys.setprofile(None)
-        assert not series.lock.locked(), place
+        assert not series.lock.is_held, place
     assert left > 0, "the places ended before the work did"
+
+
+class Rival(Histogram):
+    """A histogram whose fold in a thread of the test takes until the test lets it go on."""
+
+    rival, begun, may_end = None, threading.Event(), threading.Event()
+
+    def fold(self):
+        if threading.get_ident() == self.rival:
+            self.begun.set()
+            self.may_end.wait(60)
+        super().fold()
+
+
+def test_a_caller_never_waits_for_a_thread_that_folds():
+    """At whatever place a thread with a full buffer is, another thread may begin a fold that does not end: the caller goes on."""
+    left, waited = 0, []
+
+    def fold_in_a_thread(series):
+        Rival.rival = threading.get_ident()
+        series.record(0.5)
+        Rival.begun.set()  # the caller holds the lock itself
+
+    def begin_rival_at_the_last(_frame, event, _argument):
+        nonlocal left
+        left -= event in ("call", "c_return")
+        if left == 0:
+            sys.setprofile(None)
+            rival.start()
+            Rival.begun.wait(60)
+            late.start()
+
+    for place in range(1, 40):
+        Rival.begun.clear()
+        Rival.may_end.clear()
+        series = Rival(Instrument("rival", "histogram", "s", ""), (), (1.0,))
+        series.buffer[:] = [0.5] * CHUNK
+        rival = threading.Thread(target=fold_in_a_thread, args=(series,))
+        late = threading.Timer(30.0, lambda: (waited.append(True), Rival.may_end.set()))
+        left = place
+        try:
+            sys.setprofile(begin_rival_at_the_last)
+            series.record(0.5)
+        finally:
+            sys.setprofile(None)
+            late.cancel()
+            Rival.may_end.set()
+        assert not waited, f"waited at place {place}"
+        if left > 0:
+            break
+        rival.join()
+        series.fold()
+        assert series.count == CHUNK + 2
+    assert left > 0, "the places ended before the work did"
+
+
+LOOP = """
+    import json, signal, sys, time
+    import verl_otel
+    from verl_otel.recording import context, collection, wrapping
+    from verl_otel.recording.state import RECORDER
+
+    access = context.context_access()
+    RECORDER.on = True
+    wrapping.switch(on=True)
+
+    class TimeOut(Exception):
+        pass
+
+    fired = 0
+
+    def handle(number, frame):
+        global fired
+        fired += 1
+        raise TimeOut
+
+    @verl_otel.reward("math", extract=lambda arguments, result: {"score": result})
+    def grade(answer):
+        return float(answer == 5)
+
+    @verl_otel.timed("parse")
+    def parse(text):
+        return int(text)
+
+    def work():
+        while True:
+            with verl_otel.span("question"), verl_otel.tool("python"):
+                grade(parse("5"))
+
+    signal.signal(signal.SIGALRM, handle)
+    outside = access.get()
+    caught, left, open_spans = 0, 0, 0
+    deadline = time.monotonic() + 30
+    while caught < 1000 and time.monotonic() < deadline:
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.0003 + caught % 97 * 1e-6)
+            work()
+        except TimeOut:
+            caught += 1
+        collection.collect()
+        left += access.get() is not outside
+        open_spans += len(RECORDER.opened)
+    print(json.dumps({"fired": fired, "caught": caught, "left": left, "open": open_spans}))
+"""
+
+
+def test_every_time_out_reaches_its_caller(run_python):
+    """A grader that is timed out a thousand times inside of spans gets each exception; no context and no span is left."""
+    found = json.loads(run_python(LOOP))
+    assert found["caught"] == found["fired"] >= 200
+    assert (found["left"], found["open"]) == (0, 0)

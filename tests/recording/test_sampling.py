@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.sampling import TraceIdRatioBased
 
 import verl_otel
 from verl_otel._internal import process_state
-from verl_otel.model import SAMPLED
+from verl_otel.model import RANDOM, SAMPLED
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.sampling import MAX_STEPS
 from verl_otel.recording.span import Span
@@ -58,7 +58,9 @@ def test_the_decision_is_that_of_opentelemetrys_sampler(ratio, trace_id):
     expected = TraceIdRatioBased(ratio).should_sample(None, trace_id, "verl.trajectory").decision.is_sampled()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(RECORDER.sampling, "ratio", ratio)
-        assert bool(RECORDER.sampling.decide(Span(CallSite("trajectory")), trace_id)) is expected
+        assert RECORDER.sampling.decide(Span(CallSite("trajectory")), trace_id) == (
+            SAMPLED | RANDOM if expected else RANDOM
+        )
 
 
 def test_an_unsampled_trajectory_takes_everything_below_with_it(recorded):
@@ -67,7 +69,7 @@ def test_an_unsampled_trajectory_takes_everything_below_with_it(recorded):
     with verl_otel.trajectory("uid"), verl_otel.turn(0), verl_otel.llm("qwen"), verl_otel.tool("python"):
         pass
     (root,) = recorded.spans
-    assert (root.name, root.flags, root.parent_id) == ("verl.trajectory", 0, 0)
+    assert (root.name, root.flags, root.parent_id) == ("verl.trajectory", RANDOM, 0)
     for metric in ("verl.rollout.turn.duration", "gen_ai.client.operation.duration", "verl.tool.call.duration"):
         assert recorded.value(metric) == 1
     assert all(point.exemplars == () for point in recorded.points)

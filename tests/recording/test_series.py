@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
+from tests.fakes.fold_locks import hold
 from verl_otel.model import Exemplar, HistogramValue, Instrument
 from verl_otel.recording import series, series_registry
 from verl_otel.recording.series import CEILING, CHUNK, Counter, Gauge, Histogram
@@ -121,7 +122,7 @@ def test_a_gauge_keeps_nan():
 
 def fill(measured, number):
     """Record while somebody else folds."""
-    with measured.lock:
+    with hold(measured.lock):
         for index in range(number):
             measured.record(index)
 

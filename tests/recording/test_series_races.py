@@ -6,6 +6,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import verl_otel
+from tests.fakes.fold_locks import hold
 from verl_otel.model import HistogramValue, Instrument
 from verl_otel.recording import collection, series_registry, state, wrapping
 from verl_otel.recording.series import CEILING, Counter
@@ -116,7 +117,7 @@ def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
         for _ in range(5000):
             count.record(1)
 
-    with count.lock, ThreadPoolExecutor(WRITERS) as pool:
+    with hold(count.lock), ThreadPoolExecutor(WRITERS) as pool:
         list(pool.map(write, range(WRITERS)))
         held = len(count.buffer)
     assert CEILING <= held < CEILING + WRITERS
@@ -154,7 +155,7 @@ def test_a_drain_that_only_tries_takes_spans_while_a_caller_folds(recorded):
     verl_otel.counter("done").add(1)
     with verl_otel.span("s"):
         pass
-    with series_registry.find(Counter, Instrument("done", "counter", "", ""), ()).lock:
+    with hold(series_registry.find(Counter, Instrument("done", "counter", "", ""), ()).lock):
         batch = collection.collect(wait=0)
     assert [span.name for span in batch.spans] == ["s"]
     assert batch.points == ()

@@ -144,13 +144,7 @@ def test_a_wrong_call_names_the_users_function(recorded, verb):
     assert recorded.points == []
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param("len"),
-        pytest.param("BaseException"),
-    ],
-)
+@pytest.mark.parametrize("name", ["len", "BaseException"])
 def test_a_parameter_may_be_called_like_a_builtin(recorded, name):
     """A timed function may have a parameter with the name of a builtin function or class."""
     space = {}

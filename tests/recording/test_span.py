@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording import collection, span, span_context
+from verl_otel.recording import collection, open_table, span, span_context
 from verl_otel.recording.span import BareSpan, current
 from verl_otel.recording.state import RECORDER
 
@@ -200,7 +200,7 @@ def test_the_parent_knows_the_child_that_began_last(recorded, monkeypatch):
             pass
         with verl_otel.phase("adv"):
             pass
-        monkeypatch.setattr(collection, "clock", lambda: step.start + 60)
+        monkeypatch.setattr(open_table, "clock", lambda: step.start + 60)
         (open_span,) = collection.collect().open_spans
     assert open_span.last_child == "verl.phase.adv"
 

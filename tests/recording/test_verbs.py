@@ -35,14 +35,7 @@ TABLE = {
         {"verl.phase": "adv"},
         {"verl.phase": "adv"},
     ),
-    "rollout": Row(
-        verl_otel.rollout,
-        "verl.phase.gen",
-        INTERNAL,
-        "verl.sample.generation",
-        {},
-        {"verl.phase": "gen"},
-    ),
+    "rollout": Row(verl_otel.rollout, "verl.phase.gen", INTERNAL, "verl.sample.generation", {}, {"verl.phase": "gen"}),
     "trajectory": Row(
         lambda: verl_otel.trajectory("uid-1", 2, step=3, agent="react", validate=True),
         "verl.trajectory",

@@ -2,17 +2,18 @@
 # SPDX-License-Identifier: Apache-2.0
 """Endpoints and disks that do not work cost telemetry and one log line, never a step."""
 
+import contextlib
 import json
 import socket
 import subprocess
 import sys
 import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 
 from tests.builders.environments import inherit
+from tests.fakes.http_server import HttpServer
 
 LOOP = Path(__file__).with_name("training_loop.py")
 SPANS = (
@@ -25,6 +26,7 @@ def train(tmp_path, **variables):
     """Run the loop in a process of its own; return its result and its log."""
     environ = inherit("VERL_", "OTEL_", "PYTEST")
     environ |= {"VERL_OTEL_RUN_DIR": str(tmp_path / "runs"), "VERL_OTEL_EXIT_TIMEOUT": str(EXIT_TIMEOUT)}
+    environ["VERL_OTEL_STALLS"] = "0"  # on a busy machine it adds spans of pauses, which the loop has not recorded
     environ |= {"VERL_OTEL_DRAIN_INTERVAL": "0.2", **{name: str(value) for name, value in variables.items()}}
     done = subprocess.run([sys.executable, LOOP], env=environ, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr
@@ -58,43 +60,22 @@ def train_unslowed(tmp_path, longest, **variables):
 @pytest.fixture
 def serve():
     """Return a function that starts a server which answers as it is told."""
-    servers, ended = [], threading.Event()
-
-    def start(answer):
-        class Handler(BaseHTTPRequestHandler):
-            def do_POST(self):
-                self.rfile.read(int(self.headers["Content-Length"]))
-                answer(self, ended)
-
-            def log_message(self, *args):
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        servers.append(server)
-        return f"http://127.0.0.1:{server.server_port}"
-
-    yield start
-    ended.set()
-    for server in servers:
-        server.shutdown()
-        server.server_close()
+    ended = threading.Event()
+    with contextlib.ExitStack() as running:
+        yield lambda answer: running.enter_context(HttpServer(lambda _: answer(ended))).url
+        ended.set()
 
 
-def refuse(handler, _ended):
-    handler.send_response(503)
-    handler.send_header("Retry-After", "30")
-    handler.end_headers()
+def refuse(_ended):
+    return 503, "", {"Retry-After": "30"}
 
 
-def slow(handler, ended):
+def slow(ended):
     ended.wait(1.0)
-    handler.send_response(200)
-    handler.end_headers()
+    return 200
 
 
-def hang(_handler, ended):
+def hang(ended):
     ended.wait(60)
 
 

@@ -14,6 +14,7 @@ import types
 import pytest
 
 import verl_otel
+from tests.fakes.fold_locks import hold
 from verl_otel import session
 from verl_otel.integrations.ray import init_hook as ray_start
 from verl_otel.integrations.verl import trainer
@@ -103,7 +104,7 @@ def test_a_fold_waits_once_for_all_series():
     ]
     with contextlib.ExitStack() as stack:
         for series in held_series:
-            stack.enter_context(series.lock)
+            stack.enter_context(hold(series.lock))
         with within(0.2):
             thread = threading.Thread(target=series_registry.fold_all, args=(0.2,))
             thread.start()
@@ -126,6 +127,7 @@ def test_the_end_of_a_run_waits_no_longer_than_an_exit_may(start, monkeypatch):
     )
     monkeypatch.setitem(sys.modules, "ray", ray)
     monkeypatch.setattr(ray_start, "_begin_job", lambda: None)
+    monkeypatch.setattr(ray_start, "_note_earlier_actors", lambda ray: None)
     monkeypatch.setattr(ray_start.job_run, "remove", lambda: None)
     monkeypatch.setattr(Current.session, "_began_run", False)  # the module that stands for Ray has no cluster to ask
     ray_start.patch_init(ray)
@@ -146,3 +148,11 @@ def test_a_fork_waits_ten_seconds_at_most_for_imports_of_another_thread(monkeypa
             with early_imports.hold_off_forks():
                 os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_every_exporter_is_imported_before_any_fork():
+    """What an exporter imports on the drain thread would hold import locks beside a fork; each has its modules in the list."""
+    from verl_otel import early_imports
+    from verl_otel._internal.setting_parsers import EXPORTERS
+
+    assert set(early_imports._OF_EXPORTERS) == set(EXPORTERS) - {"none"}

@@ -136,7 +136,7 @@ def test_nothing_appears_before_the_first_record(monkeypatch, tmp_path, wait_for
         address = json.loads(target.read_text())[0]["targets"][0]
         with urllib.request.urlopen(f"http://{address}/metrics") as answer:
             assert b"verl_training_steps_total" in answer.read()
-        wait_for(lambda: sorted(path.name[:6] for path in tmp_path.glob("*/*.jsonl")) == ["metric", "traces"])
+        wait_for(lambda: sorted(path.name[:6] for path in tmp_path.glob("*/*-*.jsonl")) == ["metric", "traces"])
     finally:
         verl_otel.shutdown()
     assert not target.exists()
@@ -157,14 +157,24 @@ def test_flush_makes_everything_readable_now(start):
     assert files.last("verl.training.steps") == 1
 
 
+class SlowLock:
+    """A lock that another thread has for half a second."""
+
+    def __init__(self):
+        self._lock = threading.Lock()
+        self.release = self._lock.release
+
+    def acquire(self, *arguments, **keywords):
+        time.sleep(0.5)
+        return self._lock.acquire(*arguments, **keywords)
+
+
 def test_a_flush_waits_no_longer_than_asked(start, monkeypatch):
     """What a flush has waited for another thread that hands over, it does not wait again for one that folds."""
     start(drain_interval=60)
     waits, drain = [], collection.collect
     monkeypatch.setattr(collection, "collect", lambda **keywords: waits.append(keywords["wait"]) or drain(**keywords))
-    lock = session.current()._collect_lock
-    lock.acquire()
-    threading.Timer(0.5, lock.release).start()
+    monkeypatch.setattr(session.current(), "_collect_lock", SlowLock())
     session.flush(30)
     assert 0 <= waits[0] <= 29.9
 
@@ -225,7 +235,7 @@ begin = time.monotonic()
 verl_otel.shutdown()
 print(time.monotonic() - begin)
 """
-    result = run(code)
+    result = run(code, OTEL_EXPORTER_OTLP_TIMEOUT="600")
     assert result.code == 0, result.err
     assert 0.3 < float(result.out) < 3
 
@@ -257,6 +267,8 @@ def test_a_run_has_one_folder(monkeypatch, tmp_path):
         "run.json",
         "traces",
         "metrics",
+        "verl_logs.jsonl",
+        ".verl_logs.lock",
     }
 
 
@@ -334,23 +346,26 @@ def hardware(monkeypatch):
 
 def test_what_was_recorded_does_not_wait_for_hardware(start, hardware, wait_for):
     """While a source takes its time the exporters have the spans and values that were recorded before."""
-    start(drain_interval=0.05, metric_interval=50)
+    start(drain_interval=60, metric_interval=50)
     record(1)
+    session.wake()
     wait_for(lambda: hardware.asked)
     (exporter,) = session.current().exporters
     _, points = session.current().state.read()
     assert "verl.training.steps" in {point.instrument.name for point in points}
     exporter.poll()
     hardware.gate.set()
-    wait_for(lambda: "hw.power" in {point.instrument.name for point in session.current().state.read()[1]})
+    wait_for(
+        lambda: session.wake() or "hw.power" in {point.instrument.name for point in session.current().state.read()[1]}
+    )
 
 
 def test_the_end_asks_no_hardware(start, hardware):
-    """A session ends without asking its sources, and keeps what they said last, at a scrape here."""
+    """A session ends without asking its sources, and keeps their last values."""
     hardware.gate.set()
     files = start(drain_interval=60, metric_interval=60_000)
     session.flush()
-    session.current().refresh()
+    session.current()._run_once()
     asked = hardware.asked
     record(1)
     verl_otel.shutdown()

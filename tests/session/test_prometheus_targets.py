@@ -37,10 +37,7 @@ def foreign(pid, host=None, address="127.0.0.1:1"):
     """The entry of another process."""
     labels = {"job": "verl", "instance": f"r1/x-{pid}", "verl_role": "x", "verl_run_id": "r1"}
     host = host or socket.gethostname()
-    return {
-        "targets": [address],
-        "labels": {**labels, "__meta_verl_otel_pid": str(pid), "__meta_verl_otel_host": host},
-    }
+    return {"targets": [address], "labels": {**labels, "__meta_verl_otel_pid": str(pid), "__meta_verl_otel_host": host}}
 
 
 def addresses(settings):
@@ -271,6 +268,7 @@ import sys
 from pathlib import Path
 from verl_otel import config
 from verl_otel import resource; from verl_otel.session import prometheus_targets
+prometheus_targets.WAIT = prometheus_targets.EXIT_WAIT = 120.0
 settings = config.load({}, run_dir=Path(sys.argv[1]), run_id="r1")
 mine = resource.build(settings)
 print("ready", flush=True)

@@ -117,3 +117,16 @@ for number in range(100):
         assert not path.exists() or "number" in json.loads(path.read_text())
     assert [writer.returncode for writer in writers] == [0, 0]
     assert run_manifest.read(tmp_path)["number"] == 99
+
+
+def test_a_run_without_files_leaves_where_it_went(tmp_path):
+    """With OTLP alone there is no ``run.json``, but a note with exporters and endpoint; with files there is none."""
+    code = "import verl_otel; verl_otel.init(exporters={!r}, run_dir={!r}); verl_otel.counter('n').add(1)"
+    environ = {**os.environ, "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:9", "VERL_OTEL_EXIT_TIMEOUT": "0.2"}
+    for exporters, name in (("otlp", run_manifest.DESTINATION), ("file,otlp", "run.json")):
+        base = tmp_path / exporters
+        subprocess.run([sys.executable, "-c", code.format(exporters, str(base))], env=environ, check=True, timeout=60)
+        (folder,) = (path for path in base.iterdir() if path.name != "targets")
+        assert {path.name for path in folder.glob("*.json")} == {name}
+    (folder,) = (tmp_path / "otlp").iterdir()
+    assert run_manifest.read_destination(folder) == (("otlp",), "http://127.0.0.1:9")

@@ -177,7 +177,7 @@ print(sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.s
 
 def test_a_full_disk_costs_telemetry_only(run, tmp_path):
     """When a file cannot grow any more, training goes on at once and every span is either readable or counted."""
-    result = run(FULL)
+    result = run(FULL, VERL_OTEL_STALLS="0")  # without the spans of a process that a busy machine pauses
     assert result.code == 0, result.err
     seconds, dropped = map(float, result.out.split())
     assert seconds < 10
@@ -211,12 +211,12 @@ assert b"verl_training_steps_total 1.0" in urllib.request.urlopen(address).read(
 
 def test_a_disk_that_has_room_again_goes_on(start, monkeypatch):
     """After a write that failed half-way the next line stands on its own, and what is written later is readable."""
-    from verl_otel.exporting import files as file_exporter
+    from verl_otel.exporting import line_file
 
     files = start(drain_interval=60, metric_interval=1_000_000)
     record(3)
     session.flush()
-    write, left = file_exporter.os.write, [50]
+    write, left = line_file.os.write, [50]
 
     def fail(handle, data):
         room, left[0] = left[0], 0
@@ -225,7 +225,7 @@ def test_a_disk_that_has_room_again_goes_on(start, monkeypatch):
         return write(handle, data[:room])
 
     with monkeypatch.context() as full:
-        full.setattr(file_exporter.os, "write", fail)
+        full.setattr(line_file.os, "write", fail)
         record(4)
         session.flush()
     record(5, first=100)

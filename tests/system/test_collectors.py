@@ -3,6 +3,8 @@
 """What is read at collection: counters since the first reading, one reader of a node, what is gone, on and off."""
 
 import os
+import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import verl_otel
+from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel.recording import collection
 from verl_otel.session.lifecycle import Current
 from verl_otel.system import collectors
@@ -43,7 +46,7 @@ def session(tmp_path, monkeypatch):
         collectors.add(collector)
 
     def begin(**keywords):
-        verl_otel.init(**{"run_dir": tmp_path, "run_id": "r", "exporters": "file", **keywords})
+        verl_otel.init(**{"run_dir": tmp_path, "run_id": "r", "exporters": "file", "drain_interval": 60, **keywords})
         return SimpleNamespace(here=fakes[0], node=fakes[1], state=Current.session.state)
 
     yield begin
@@ -52,7 +55,7 @@ def session(tmp_path, monkeypatch):
 
 def names(state):
     """The series that exporters see after a collection."""
-    Current.session.refresh()
+    Current.session._collect(observe=True, ask_sources=True)
     return {dict(point.labels)["hw.id"] for point in state.read()[1] if point.instrument.name == "hw.power"}
 
 
@@ -111,6 +114,58 @@ def test_a_source_that_fails_costs_its_own_values_only(session, swallow):
     begun = session()
     begun.here.read = lambda place: 1 / 0
     assert names(begun.state) == {"fake True a", "fake True b"}
+
+
+class ShortForOneSource(CallTimeout):
+    """Has a short time-out for the source that hangs, and a long one for the others."""
+
+    def call(self, key, function):
+        self._seconds = 0.3 if key == "fake False" else 60.0
+        return super().call(key, function)
+
+
+@pytest.fixture
+def hanging(session, monkeypatch):
+    """Begin a session in which one source hangs until the event is set; returns session, event and the reads of that source."""
+    monkeypatch.setattr(collectors._Registry, "reads", ShortForOneSource(60.0, "verl-otel-collector"))
+    begun, thawed, reads = session(), threading.Event(), []
+    read = begun.here.read
+
+    def hang(place):
+        reads.append(1)
+        thawed.wait(30)
+        return read(place)
+
+    begun.here.read = hang
+    yield begun, thawed, reads
+    thawed.set()
+
+
+def test_a_source_that_hangs_costs_its_time_once(hanging, wait_for, caplog):
+    """A collection waits for it for a bounded time, has all others, does not ask it again while it hangs, and has it when it answers."""
+    begun, thawed, reads = hanging
+    began = time.monotonic()
+    for _ in range(5):
+        assert names(begun.state) == {"fake True a", "fake True b"}
+    assert time.monotonic() - began < 5 * 0.3 + 4
+    assert reads == [1]
+    assert caplog.text.count("'fake False' are missing") == 1
+    thawed.set()
+    wait_for(lambda: len(names(begun.state)) == 4)
+
+
+def test_a_forked_child_asks_a_source_that_hangs_in_its_parent(hanging):
+    """The thread of the parent does not exist in the child."""
+    begun, *_ = hanging
+    assert len(names(begun.state)) == 2
+    assert collectors._Registry.reads.is_stuck
+    collectors.after_fork()
+    assert not collectors._Registry.reads.is_stuck
+
+
+def test_no_drain_waits_longer_than_promised():
+    """The bound is 3 s."""
+    assert collectors._Registry.reads._seconds == collectors.READ_SECONDS == 3.0
 
 
 @pytest.mark.parametrize("keywords", [{"hardware": False}, {"exporters": "none"}], ids=str)

@@ -11,9 +11,11 @@ import contextlib
 import functools
 import importlib.abc
 import importlib.util
+import inspect
 import os
 import random
 import sys
+import textwrap
 import types
 
 import cpu_log
@@ -175,6 +177,51 @@ def register_engines(module):
 
 def hold_rank(module):
     cpu_plant.delay_calls(module.TrainingWorker, "train_mini_batch", "rank")
+    cpu_plant.delay_calls(module.TrainingWorker, "infer_batch", "infer")
+
+
+def hold_tracker(module):
+    if hasattr(module, "FileLogger"):
+        cpu_plant.delay_step(module.FileLogger, "log", "log")
+
+
+def hold_trainer(module):
+    trainer = module.PPOTrainer
+    original = trainer.on_step_begin
+
+    @functools.wraps(original)
+    def on_step_begin(self):
+        cpu_plant.Trainer.step = self.global_steps
+        return original(self)
+
+    trainer.on_step_begin = on_step_begin
+    compute_metrics = trainer._compute_metrics
+
+    @functools.wraps(compute_metrics)
+    def _compute_metrics(self, *args, **kwargs):
+        cpu_plant.Trainer.ended = self.global_steps
+        return compute_metrics(self, *args, **kwargs)
+
+    trainer._compute_metrics = _compute_metrics
+    for name, place in (
+        ("_balance_batch", "balance"), ("_compute_advantage", "advantage"), ("_compute_metrics", "metrics"),
+        ("_submit_batch_to_rollout", "submit"), ("_val_metrics_update", "validate"),
+    ):  # fmt: skip
+        cpu_plant.delay_step(trainer, name, place)
+
+
+def hold_items(module):
+    cpu_plant.delay_step(module.RLHFDataset, "__getitem__", "item")
+
+
+def hold_queue(module):
+    cpu_plant.delay_step(module, "kv_batch_get", "get")
+    cpu_plant.delay_calls(module, "kv_clear", "clear", lambda: cpu_plant.Trainer.ended)
+    cpu_plant.delay_calls(module, "async_kv_batch_put", "put")
+
+
+def hold_agent(module):
+    cpu_plant.delay_calls(module.ToolAgentLoop, "run", "agent")
 
 
 def register_replica(module):
@@ -214,14 +261,14 @@ def fix_critic_attention(module):
 
 
 def fix_padding(module):
-    """Give verl before 0.9, which asks for flash-attn, the same functions in plain torch that it has for another device."""
+    """Give verl before 0.9.1, which asks for flash-attn, the same functions in plain torch that it has for another device."""
 
     def get_functions():
         from verl.utils.npu_flash_attn_utils import index_first_axis, pad_input, rearrange, unpad_input
 
         return index_first_axis, pad_input, rearrange, unpad_input
 
-    if not HAS_PLATFORMS:
+    if not hasattr(module, "_fallback_pad_input"):
         module._get_attention_functions = get_functions
 
 
@@ -258,6 +305,7 @@ def log_trajectories(module):
 def log_llm_calls(module):
     if not hasattr(module, "LLMServerClient"):  # verl 0.7: its client lies elsewhere, the server's log must do
         return
+    cpu_plant.delay_calls(module.LLMServerClient, "_acquire_server", "llm")
     original = module.LLMServerClient.generate
 
     @functools.wraps(original)
@@ -269,6 +317,7 @@ def log_llm_calls(module):
 
 
 def log_rewards(module):
+    cpu_plant.delay_calls(module.RewardLoopWorker, "compute_score", "rewardloop")
     original = module.RewardLoopWorker.compute_score
 
     @functools.wraps(original)
@@ -291,9 +340,26 @@ def order_nodes(first):
     ray.nodes = nodes
 
 
+def use_own_trainer(module):
+    """Train with a subclass as other projects have it: ``fit`` is a copy, and the timer is imported from where it is defined."""
+    from verl.trainer.ppo import ray_trainer
+    from verl.utils.profiler.performance import marked_timer
+
+    source = textwrap.dedent(inspect.getsource(inspect.unwrap(ray_trainer.RayPPOTrainer.fit)))
+    copied = {**vars(ray_trainer), "marked_timer": marked_timer, "__name__": "own_trainer"}
+    exec(compile(source, "own_trainer", "exec"), copied)  # verl's own code
+    members = {"fit": copied["fit"], "__module__": "own_trainer"}
+    module.RayPPOTrainer = type("OwnTrainer", (ray_trainer.RayPPOTrainer,), members)
+
+
 HOOKS = {
     "verl.workers.engine.fsdp.transformer_impl": register_engines,
     "verl.workers.engine_workers": hold_rank,
+    "verl.utils.tracking": hold_tracker,
+    "verl.trainer.ppo.v1.trainer_base": hold_trainer,
+    "verl.utils.dataset.rl_dataset": hold_items,
+    "transfer_queue": hold_queue,
+    "verl.experimental.agent_loop.tool_agent_loop": hold_agent,
     "verl.workers.rollout.replica": register_replica,
     "verl.workers.rollout.base": register_adapter,
     "verl.utils.distributed": fix_process_group,
@@ -306,6 +372,21 @@ LOGS = {
     "verl.workers.rollout.llm_server": log_llm_calls,
     "verl.experimental.reward_loop.reward_loop": log_rewards,
 }
-sys.meta_path.insert(0, PostImport({**HOOKS, **(LOGS if os.environ.get(cpu_log.FOLDER) else {})}))
+if os.environ.get("CPU_BED_STOP"):
+    import verl_otel
+
+    @verl_otel.on_record
+    def stop(record):
+        """Stop after this step, as a user's callback does."""
+        if record.step == int(os.environ["CPU_BED_STOP"]):
+            record.stop("as planned")
+
+
+if os.environ.get("CPU_BED_OWN_TRAINER"):
+    HOOKS["verl.trainer.main_ppo_v0"] = use_own_trainer
+HOOKS |= LOGS if os.environ.get(cpu_log.FOLDER) else {}
+for name in HOOKS.keys() & sys.modules.keys():  # imported before this module
+    HOOKS.pop(name)(sys.modules[name])
+sys.meta_path.insert(0, PostImport(HOOKS))
 if os.environ.get("CPU_BED_NODES"):
     order_nodes(os.environ["CPU_BED_NODES"])

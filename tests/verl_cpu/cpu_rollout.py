@@ -6,6 +6,7 @@ import asyncio
 import os
 import random
 import sys
+import threading
 import zlib
 
 import cpu_log
@@ -35,6 +36,8 @@ class CPUHttpServer:
         self.model_config = omega_conf_to_dataclass(model_config)
         self.replica_rank, self.node_rank = replica_rank, node_rank
         self.global_steps = None
+        self.slots = asyncio.Semaphore(config.max_num_seqs)
+        self.loads = 0
         self.seen = {}
         self.tokenizer = self.model_config.tokenizer
         self.model = None
@@ -70,10 +73,12 @@ class CPUHttpServer:
         mm_processor_kwargs=None, priority=0, **kwargs,
     ):  # fmt: skip
         with cpu_log.stamped("server", request=str(request_id), replica=self.replica_rank):
-            return await self.answer(list(prompt_ids), sampling_params)
+            async with self.slots:
+                return await self.answer(list(prompt_ids), sampling_params)
 
     async def answer(self, prompt, sampling_params):
-        await asyncio.sleep(cpu_plant.find_delay("server", self.global_steps, self.replica_rank))
+        await cpu_plant.reach_async("server", self.global_steps, self.replica_rank)
+        cpu_plant.reach("hold", self.global_steps, self.replica_rank)
         limit = (
             sampling_params.get("max_tokens") or sampling_params.get("max_new_tokens") or self.config.response_length
         )
@@ -114,6 +119,8 @@ class CPUHttpServer:
         return tokens, logprobs
 
     async def load_weights(self, named):
+        self.loads += 1
+        await cpu_plant.reach_async("weights", self.loads, self.replica_rank)
         if self.model is not None:
             self.model.load_state_dict(dict(named), strict=False)
 
@@ -175,6 +182,7 @@ class CPUServerAdapter(BaseRollout):
         self.rollout_rank = 0
         self.is_leader_rank = True
         self.found = None
+        self.sending = None
 
     def server(self):
         if self.found is None:
@@ -190,9 +198,27 @@ class CPUServerAdapter(BaseRollout):
     async def update_weights(self, weights, global_steps=None, wire_format="named_tensors", **kwargs):
         from verl.workers.rollout.utils import ensure_async_iterator
 
-        await asyncio.sleep(cpu_plant.find_delay("sync", global_steps, self.replica_rank))
+        in_background = any(cpu_plant.find("background", global_steps, self.replica_rank))
+        if not in_background:
+            await cpu_plant.reach_async("sync", global_steps, self.replica_rank)
         named = []
         async for name, parameter in ensure_async_iterator(weights):
             named.append((name, parameter.detach().to("cpu", torch.float32).clone()))
+        if in_background:
+            self.send_in_background(named, global_steps)
+            return
         await self.server().load_weights.remote(named)
         await self.server().set_global_steps.remote(global_steps)
+
+    def send_in_background(self, named, global_steps):
+        """Send weights in a thread, after those of the step before."""
+        before = self.sending
+
+        def send():
+            if before is not None:
+                before.join()
+            cpu_plant.reach("sync", global_steps, self.replica_rank)
+            ray.get([self.server().load_weights.remote(named), self.server().set_global_steps.remote(global_steps)])
+
+        self.sending = threading.Thread(target=send, daemon=True)
+        self.sending.start()

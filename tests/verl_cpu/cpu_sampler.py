@@ -4,6 +4,7 @@
 
 import os
 
+import cpu_plant
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
@@ -24,6 +25,7 @@ class OrderedReplayBuffer(ReplayBuffer):
         if self.batches == int(os.environ.get(CRASH, "0")):
             raise RuntimeError("crashed on purpose")
         batch, metrics = super().sample(*args, **kwargs)
+        cpu_plant.reach("sample", cpu_plant.Trainer.step)
         data = transfer_queue.kv_batch_get(
             keys=batch.keys, partition_id=batch.partition_id, select_fields=["prompts", "responses"]
         )

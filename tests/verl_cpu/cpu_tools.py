@@ -30,7 +30,8 @@ async def add(a: int, b: int) -> str:
         seconds, _, number = os.environ.get(SLOW, "0:0").partition(":")
         bad = os.environ.get(BAD, "").split(",")
         call = next(_calls)
-        await asyncio.sleep(cpu_plant.find_delay("tool", call))
+        await cpu_plant.reach_async("tool", call)
+        cpu_plant.reach("block", call)  # as users do by mistake
         if call == int(number):
             await asyncio.sleep(float(seconds))
         kind = next((each.partition(":")[0] for each in bad if each.endswith(f":{call}")), "")

@@ -3,7 +3,7 @@
 """The command that trains: real, unmodified ``verl.trainer.main_ppo`` on the CPU bed.
 
 Usage: python -m tests.verl_cpu.cpu_train OUT_FOLDER [--mode sync] [--algorithm grpo] [--steps 3] [--tool] [hydra overrides ...]
-Modes: sync, colocate_async, separate_async (trainers v1), legacy, one_step_off, fully_async; 0.8 and 0.7 with those releases.
+Modes: sync, colocate_async, separate_async (trainers v1), legacy, one_step_off, fully_async; 0.8 and 0.7 with those releases, neo with that branch.
 """
 
 import argparse
@@ -49,6 +49,7 @@ MODES = {
         "verl.trainer.main_ppo", "+ray_kwargs.ray_init.resources.cpu=1", "trainer.use_legacy_worker_impl=disable",
         "actor_rollout_ref.actor.fsdp_config.strategy=fsdp2", "actor_rollout_ref.ref.fsdp_config.strategy=fsdp2",
     ),
+    "neo": ("verl.trainer.main_ppo",),
     "one_step_off": ("verl.experimental.one_step_off_policy.main_ppo", *AHEAD),
     "fully_async": (
         "verl.experimental.fully_async_policy.fully_async_main", *AHEAD, "rollout.n=2",
@@ -57,7 +58,7 @@ MODES = {
         "actor_rollout_ref.actor.use_rollout_log_probs=True",
     ),
 }  # fmt: skip
-"""Module and overrides of every trainer; ``0.8`` and ``0.7`` for those releases of verl, which have one."""
+"""Module and overrides of every trainer; ``0.8``, ``0.7`` and ``neo`` for those versions of verl, which have one."""
 
 
 def cache_folder():
@@ -111,7 +112,7 @@ def make_command(out, *, mode="sync", algorithm="grpo", steps=3, tool=False, ove
         *(agent if tool else []),
         *(critic if algorithm == "gae" else []),
         "reward.num_workers=1", f"reward.custom_reward_function.path={HERE}/cpu_reward.py",
-        *([] if mode == "0.7" else ["transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]),
+        *([] if mode in ("0.7", "neo") else ["transfer_queue.backend.SimpleStorage.num_data_storage_units=1"]),
         "trainer.n_gpus_per_node=1", "trainer.nnodes=1", "trainer.logger=[console,file]",
         "trainer.project_name=bed", f"trainer.experiment_name={Path(out).name}",
         f"trainer.total_training_steps={steps}", "trainer.total_epochs=1", "trainer.test_freq=2", "trainer.save_freq=-1",

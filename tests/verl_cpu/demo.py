@@ -16,6 +16,8 @@ from pathlib import Path
 from tests.verl_cpu import cpu_train
 
 STEPS = 3
+COMMANDS = 'export PATH="$PWD/.venv/bin:$PATH" VERL_OTEL_RUN_DIR="$PWD/runs"'
+"""What makes the command of the clone available, and lets it find the run of the demo."""
 SLOW_TOOL = "2.5:12"
 """The 12th call of the tool takes 2.5 s: it falls into the second step."""
 
@@ -46,6 +48,7 @@ def main():
         if code:
             return code
         print(flush=True)
+    say(f"to go on with verl-otel explain, view, logs and others: {COMMANDS}")
     return 0
 
 
@@ -65,7 +68,7 @@ def train(command, environ, out):
             shown = len(lines)
             if time.monotonic() - said > 15:
                 say(
-                    f"starting Ray and seven processes, {time.monotonic() - begin:.0f} s so far"
+                    f"starting Ray and the processes of verl, {time.monotonic() - begin:.0f} s so far"
                     if not shown
                     else "still training"
                 )

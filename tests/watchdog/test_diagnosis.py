@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The culprit of a stall, in snapshots that are built by hand."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from tests.watchdog.snapshots import PEERS, SnapshotBuilder
@@ -158,6 +160,16 @@ def test_the_frozen_rank_is_named_for_those_that_wait(builder):
     """All ranks are open, one of them does not move."""
     open_ranks(builder, ["alive", FROZEN, "alive"], [39, 39, 39])
     assert find(builder) == [("frozen", "rank-1", "verl.worker W.update_actor")]
+
+
+def test_a_rank_that_stops_between_two_calls_is_named_with_the_trainer(builder):
+    """The last that it wrote is work that has ended since: the call of that is no longer open, and the trainer waits for the next one."""
+    builder.process("rank-0", "actor", STOPPED, rank=0)
+    ended = SimpleNamespace(trace_id=f"{1:032x}", span_id=f"{1:016x}")
+    builder.open("rank-0", "verl.worker W.update_actor", 39, ended)
+    (finding,) = [finding for finding in diagnosis.find(builder.build()) if finding.process_name == "rank-0"]
+    assert finding.reason == "stopped"
+    assert finding.waiting[0].process_name == "trainer-0"
 
 
 def test_the_frozen_rank_that_has_begun_nothing_is_named(builder):

@@ -15,7 +15,16 @@ from verl_otel import config, watchdog
 from verl_otel.session import lifecycle
 from verl_otel.system.leader_lock import LeaderLock
 from verl_otel.system.procfs import Process
-from verl_otel.watchdog import cluster_backend, diagnosis, heartbeat, monitor, process_reports, run_state
+from verl_otel.watchdog import (
+    cluster_backend,
+    diagnosis,
+    heartbeat,
+    monitor,
+    process_reports,
+    py_spy,
+    run_state,
+    stack_signals,
+)
 from verl_otel.watchdog.cluster_backend import DeathInfo
 from verl_otel.watchdog.monitor import Monitor
 from verl_otel.watchdog.process_table import ProcessStatus
@@ -126,8 +135,9 @@ def test_an_intended_death_is_no_crash_although_the_run_fails(node, dead_pid, ex
     assert node.events() == []
 
 
-def test_the_monitor_in_a_process_that_ends_with_the_run_checks_once_more(node, dead_pid):
+def test_the_monitor_in_a_process_that_ends_with_the_run_checks_once_more(node, dead_pid, monkeypatch):
     """The trainer's process may be the one that watches."""
+    monkeypatch.setattr(monitor, "POLL_SECONDS", 600.0)
     node.look()
     node.write("rank-1", dead_pid)
     run_state.mark(node.config, run_state.FAILED)
@@ -174,6 +184,34 @@ def test_only_who_lives_goes_on(node, hang, state, text, caplog):
     assert json.loads(last)["kind"] == "resolved"
     assert text in json.loads(last)["text"]
     assert any("goes on" in line for line in caplog.messages) == (state == ALIVE)
+
+
+def test_a_frozen_process_is_looked_at_until_it_has_written_its_stacks(node, monkeypatch):
+    """On a busy machine one look at its threads may prove nothing: the report waits for the stacks, and each check looks again."""
+    monkeypatch.setattr(monitor, "STACK_WAIT_SECONDS", 600.0)
+    looks = []
+
+    def request(*_):
+        looks.append(1)
+        if len(looks) == 3:
+            (node.folder / f"{process_reports.STACKS_PREFIX}agent-0.txt").write_text("in hold_the_interpreter")
+        return len(looks) == 3
+
+    monkeypatch.setattr(stack_signals, "request", request)
+    monkeypatch.setattr(py_spy, "start", lambda *_: None)
+    builder = SnapshotBuilder(100).process("trainer-0", "trainer").process("agent-0", state=FROZEN)
+    gen = builder.open("trainer-0", "verl.phase.gen", 150)
+    builder.open("agent-0", "verl.trajectory", 145, links=[gen])
+    for _ in range(2):
+        node.settle(builder)
+    assert node.events() == []
+    (node.folder / f"{process_reports.REQUEST_PREFIX}trainer-0").unlink()  # it has answered
+    for _ in range(3):
+        node.settle(builder)
+    assert node.events() == [("stall", "agent-0")]
+    (line,) = (node.config.run_path / "events.jsonl").read_text("utf-8").splitlines()
+    assert any("agent-0" in path for path in json.loads(line)["detail"]["stacks"].values())
+    assert len(looks) == 3
 
 
 def test_a_repeated_stall_is_reported_again_after_a_while_only(node, hang, monkeypatch):

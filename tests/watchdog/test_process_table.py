@@ -135,3 +135,28 @@ def test_a_forked_child_that_died_is_removed(folder, dead_pid):
     assert table.departed_peers == {"verl.reward": DurationStats(2, (3.0, 1.0))}
     assert not opened.exists()
     assert not list(folder.iterdir())
+
+
+def test_processes_of_other_nodes_take_no_place_and_are_seldom_read(folder, monkeypatch):
+    """On a shared file system all own processes are watched, and the reports of others are read again only after a while."""
+    monkeypatch.setattr(process_table, "MAX_PROCESSES", 3)
+    for number in range(20):
+        write_process(folder, f"far-{number}", node="elsewhere")
+    for number in range(3):
+        write_process(folder, f"own-{number}")
+    table = read_table(folder)
+    assert set(table.statuses) == {"own-0", "own-1", "own-2"}
+    reads = []
+    read = process_reports.read
+    monkeypatch.setattr(process_reports, "read", lambda path: reads.append(path) or read(path))
+    table.refresh()
+    assert reads == []
+    (folder / f"{process_reports.REPORT_PREFIX}own-0.json").unlink()
+    write_process(folder, "far-0")  # its name was used again on this node
+    now = time.monotonic()
+    monkeypatch.setattr(process_table.time, "monotonic", lambda: now + process_table.FOREIGN_SECONDS + 1)
+    table.refresh()
+    assert set(table.statuses) == {"own-1", "own-2"}
+    now += 2 * process_table.FOREIGN_SECONDS
+    table.refresh()
+    assert set(table.statuses) == {"far-0", "own-1", "own-2"}

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import threading
-import time
 
 import pytest
 
@@ -100,24 +99,3 @@ def test_the_file_is_bounded(stack_file, monkeypatch):
     for _ in range(30):
         stack_file.write()
     assert stack_file.path.stat().st_size < 20_000
-
-
-@pytest.mark.parametrize("blocked", [True, False])
-def test_a_blocked_event_loop_is_found_by_its_line(loop_thread, blocked, wait_for):
-    """A callback that does not return: the line where it stands. A loop that waits is not blocked."""
-    run, at_end = loop_thread
-    release, begun = threading.Event(), threading.Event()
-    at_end(release.set)
-
-    async def main():
-        begun.set()
-        if blocked:
-            release.wait()
-        await asyncio.get_running_loop().run_in_executor(None, release.wait)
-
-    run(main())
-    begun.wait(10)
-    time.sleep(0)
-    line = stack_dumps.find_blocked_loop()
-    assert bool(line) == blocked
-    assert not blocked or "in wait" in line

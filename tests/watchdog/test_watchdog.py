@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,13 +28,23 @@ class Run:
         self._logs.mkdir()
         self.processes = []
 
-    def start(self, role, number=0, what="wait", **variables):
-        """Start a process; returns it when it has worked for a while and waits for `go`."""
+    def start(self, role, number=0, what="wait", overdue="600", silent="600", **variables):
+        """Start a process; returns it when it has worked for a while and waits for `go`.
+
+        Work is overdue after ``overdue`` seconds, a process without a heartbeat frozen after ``silent`` ones. Both are long where a test is
+        not about them: a busy machine holds processes up.
+        """
         log = self._logs / f"{len(self.processes)}.log"
         with log.open("wb") as errors:
             process = subprocess.Popen(
                 [sys.executable, SCRIPT, role, str(number), what],
-                env={**self._environ, "VERL_OTEL_DRAIN_INTERVAL": "0.2", **variables},
+                env={
+                    **self._environ,
+                    "VERL_OTEL_DRAIN_INTERVAL": "0.2",
+                    "BLACK_BOX_SLACK": overdue,
+                    "BLACK_BOX_SILENT": silent,
+                    **variables,
+                },
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,
             )  # fmt: skip
         self.processes.append(process)
@@ -94,6 +105,12 @@ def wait_for_event(training, wait_for, kind, process=None):
     return event
 
 
+def wait_for_heartbeat(training, wait_for, process):
+    """Wait for a further heartbeat: a process without one since the monitor has started is taken for one of an earlier run."""
+    now = time.time()
+    wait_for(lambda: next(training.folder.glob(f"black-box/beat-*-{process.pid}")).stat().st_mtime > now)
+
+
 def names(rows):
     return [(row["instance"], row["span"]) for row in rows]
 
@@ -103,8 +120,8 @@ WAITING = [("trainer-0", "verl.phase.gen"), ("trainer-0", "verl.step")]
 
 def test_a_hanging_tool_is_named_with_who_waits_for_it(training, wait_for, files):
     """A tool that hangs in a live process: its trajectory, the trainer that waits, stacks of both, one line, one span."""
-    trainer = training.start("trainer")
-    loop = training.start("agent_loop", 3, "hang")
+    trainer = training.start("trainer", overdue="2")
+    loop = training.start("agent_loop", 3, "hang", overdue="2")
     training.go()
     event = wait_for_event(training, wait_for, "stall")
     culprit = event["detail"]["culprit"]
@@ -141,6 +158,29 @@ def test_a_stopped_process_is_named_while_it_is_stopped_and_when_it_goes_on(trai
     wait_for(lambda: training.events("resolved") or len(training.events("stall")) > 1, SECONDS)
 
 
+PY_SPY = """#!/bin/sh
+echo "Process $4: stacks by $1"
+"""
+
+
+def test_py_spy_shows_where_a_stopped_process_stands(training, wait_for, tmp_path):
+    """Where that program is installed: it needs nothing of the process, which cannot write its own stack."""
+    program = tmp_path / "bin" / "py-spy"
+    program.parent.mkdir()
+    program.write_text(PY_SPY)
+    program.chmod(0o755)
+    path = f"{program.parent}{os.pathsep}{os.environ['PATH']}"
+    training.start("trainer", PATH=path)
+    loop = training.start("agent_loop", 1, "wait", PATH=path)
+    training.go()
+    wait_for(lambda: training.has_open(loop))
+    os.kill(loop.pid, signal.SIGSTOP)
+    event = wait_for_event(training, wait_for, "stall")
+    stack = training.folder / event["detail"]["stacks"][str(loop.pid)]
+    assert stack.read_text() == f"Process {loop.pid}: stacks by dump\n"
+    os.kill(loop.pid, signal.SIGCONT)
+
+
 def pending_signals(pid):
     text = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"^ShdPnd:\s*(\w+)", text, re.MULTILINE)[1], 16)
@@ -148,10 +188,10 @@ def pending_signals(pid):
 
 def test_a_process_whose_interpreter_is_held_inside_of_c_shows_its_stack(training, wait_for):
     """A regular expression that backtracks for ever holds the interpreter: frozen, and its stack names the line."""
-    training.start("trainer")
-    loop = training.start("agent_loop", 1, "hold")
+    training.start("trainer", silent="3")
+    loop = training.start("agent_loop", 1, "hold", silent="3")
     training.go()
-    event = wait_for_event(training, wait_for, "stall")
+    event = wait_for_event(training, wait_for, "stall", loop)
     assert event["detail"]["reason"] == "frozen"
     assert event["detail"]["culprit"]["pid"] == loop.pid
     assert "in hold_the_interpreter" in training.stacks(event, loop)
@@ -160,8 +200,8 @@ def test_a_process_whose_interpreter_is_held_inside_of_c_shows_its_stack(trainin
 
 def test_a_blocked_event_loop_is_one_stall_with_the_line_that_blocks_it(training, wait_for):
     """Three trajectories hang because a callback of their loop does: one report, the line, and where the other tasks wait."""
-    training.start("trainer")
-    loop = training.start("agent_loop", 0, "block")
+    training.start("trainer", overdue="2")
+    loop = training.start("agent_loop", 0, "block", overdue="2")
     training.go()
     event = wait_for_event(training, wait_for, "stall")
     assert event["detail"]["culprit"]["pid"] == loop.pid
@@ -174,10 +214,10 @@ def test_a_blocked_event_loop_is_one_stall_with_the_line_that_blocks_it(training
 
 def test_a_killed_process_is_a_crash_with_the_trajectories_it_held(training, wait_for):
     """SIGKILL: who died, what it held, who waits, how its memory went."""
-    training.start("trainer")
+    trainer = training.start("trainer")
     loop = training.start("agent_loop", 1, "wait")
     training.go()
-    wait_for(lambda: training.has_open(loop))
+    wait_for(lambda: training.has_open(loop) and training.has_open(trainer))
     loop.kill()
     event = wait_for_event(training, wait_for, "crash")
     detail = event["detail"]
@@ -196,6 +236,7 @@ def test_another_process_takes_over_when_the_monitor_is_killed(training, wait_fo
     training.go()
     wait_for(lambda: training.has_open(first) and list(training.folder.glob("black-box/watcher-*-0.lock")))
     training.start("agent_loop", 1, "wait")
+    wait_for_heartbeat(training, wait_for, first)
     first.kill()
     assert wait_for_event(training, wait_for, "crash", first)["detail"]["culprit"]["pid"] == first.pid
 
@@ -212,7 +253,7 @@ def test_a_frozen_monitor_is_reported_by_its_successor(training, wait_for):
 
 def test_healthy_work_with_heavy_tails_is_no_event(training, wait_for):
     """Trajectories whose durations spread over two orders of magnitude: nothing is reported."""
-    patient = {"BLACK_BOX_SILENT": "8"}  # a busy machine holds a process up for seconds
+    patient = {"silent": "8", "overdue": "2"}  # a busy machine holds a process up for seconds
     trainer = training.start("trainer", **patient)
     loops = [training.start("agent_loop", number, "healthy", **patient) for number in range(2)]
     training.go()
@@ -302,6 +343,7 @@ def test_a_forked_child_holds_neither_the_lock_nor_the_files(training, wait_for)
         wait_for(lambda: not any("black-box" in handle for handle in read_handles(child)))
         training.start("agent_loop", 1, "wait")
         wait_for(lambda: training.has_open(first))
+        wait_for_heartbeat(training, wait_for, first)
         first.kill()
         assert wait_for_event(training, wait_for, "crash")["detail"]["culprit"]["pid"] == first.pid
     finally:

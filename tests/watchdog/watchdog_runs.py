@@ -18,18 +18,16 @@ import time
 import verl_otel
 from verl_otel import session
 from verl_otel.recording import series_registry
-from verl_otel.system import leader_lock
 from verl_otel.watchdog import heartbeat, monitor, process_table, timeouts
 
 WARM_UP_STEPS = 12
 FAST = (
     (heartbeat, {"HEARTBEAT_SECONDS": 0.15, "ELECTION_SECONDS": 0.3}),
-    (leader_lock, {"STALE_SECONDS": 2.0}),
     (process_table, {"STOPPED_SECONDS": 1.0}),
     (
         timeouts,
         {
-            "SLACK": 2.0,
+            "SLACK": float(os.environ.get("BLACK_BOX_SLACK", "2")),
             "QUIET": 1.5,
             "HEARTBEAT_TIMEOUT": float(os.environ.get("BLACK_BOX_SILENT", "3")),
             "HEARTBEAT_SLACK": 1.0,
@@ -42,7 +40,7 @@ FAST = (
             "RECHECK_SECONDS": 0.3,
             "REPORTED_RECHECK_SECONDS": 0.3,
             "CONFIRM_SECONDS": 0.8,
-            "STACK_WAIT_SECONDS": 2.0,
+            "STACK_WAIT_SECONDS": 60.0,
         },
     ),
 )

@@ -19,101 +19,26 @@ MAX_ARGUMENT: Final = 1000
 """Characters of an argument that is kept."""
 MAX_VALUE: Final = 300
 MAX_ARGUMENTS: Final = 500
-_NAMESPACES: Final = frozenset(
-    [
-        "data",
-        "actor_rollout_ref",
-        "algorithm",
-        "critic",
-        "reward",
-        "reward_model",
-        "reward_manager",
-        "custom_reward_function",
-        "trainer",
-        "ray_kwargs",
-        "ray_init",
-        "global_profiler",
-        "transfer_queue",
-        "distillation",
-        "checkpoint",
-        "skip",
-        "sandbox_fusion",
-        "async_training",
-        "rollout",
-        "actor",
-        "ref",
-        "model",
-        "optim",
-        "engine",
-        "profiler",
-        "hydra",
-    ]
-)
+_NAMESPACES: Final = frozenset((
+    "data", "actor_rollout_ref", "algorithm", "critic", "reward", "reward_model", "reward_manager",
+    "custom_reward_function", "trainer", "ray_kwargs", "ray_init", "global_profiler", "transfer_queue",
+    "distillation", "checkpoint", "skip", "sandbox_fusion", "async_training", "rollout", "actor", "ref", "model",
+    "optim", "engine", "profiler", "hydra",
+))  # fmt: skip
 """Top-level keys of verl's configurations."""
-_OPTIONS: Final = frozenset(
-    [
-        "config-name",
-        "config-path",
-        "config-dir",
-        "cfg",
-        "multirun",
-        "run",
-        "help",
-        "info",
-        "version",
-        "standalone",
-        "nnodes",
-        "nproc-per-node",
-        "node-rank",
-        "rdzv-backend",
-        "rdzv-id",
-        "max-restarts",
-        "monitor-interval",
-        "start-method",
-        "no-python",
-        "local-rank",
-        "num-nodes",
-        "num-processes",
-        "num-machines",
-        "machine-rank",
-        "mixed-precision",
-        "role",
-        "tee",
-        "log-dir",
-        "redirects",
-        "local-ranks-filter",
-    ]
-)
+_OPTIONS: Final = frozenset((
+    "config-name", "config-path", "config-dir", "cfg", "multirun", "run", "help", "info", "version",
+    "standalone", "nnodes", "nproc-per-node", "node-rank", "rdzv-backend", "rdzv-id", "max-restarts",
+    "monitor-interval", "start-method", "no-python", "local-rank", "num-nodes", "num-processes", "num-machines",
+    "machine-rank", "mixed-precision", "role", "tee", "log-dir", "redirects", "local-ranks-filter",
+))  # fmt: skip
 """Options of Hydra and of launchers whose values are kept."""
 _PYTHON_FLAGS: Final = re.compile(r"-(?:[BEIOPRSbdiqsuv]+|OO|X|W|cn|cp|cd)")
-_COLUMNS: Final = frozenset(
-    f"{name}_key"
-    for name in [
-        "prompt",
-        "response",
-        "answer",
-        "reward_fn",
-        "reward_model",
-        "image",
-        "video",
-        "audio",
-        "input",
-        "output",
-        "label",
-        "chosen",
-        "rejected",
-        "modality",
-        "messages",
-        "tools",
-        "enable_thinking",
-        "data_source",
-        "extra_info",
-        "ground_truth",
-        "multi_modal",
-        "teacher",
-        "sort",
-    ]
-)
+_COLUMNS: Final = frozenset(f"{name}_key" for name in (
+    "prompt", "response", "answer", "reward_fn", "reward_model", "image", "video", "audio", "input", "output",
+    "label", "chosen", "rejected", "modality", "messages", "tools", "enable_thinking", "data_source",
+    "extra_info", "ground_truth", "multi_modal", "teacher", "sort",
+))  # fmt: skip
 """Keys of verl that name columns of a data set."""
 _SPECIAL_TOKENS: Final = frozenset(
     f"{name}_token"
@@ -143,9 +68,9 @@ _LOGIN: Final = re.compile(r"(?<=://)[^\s/'\"]*@")
 _SCHEME: Final = re.compile(r"(?i)\b(bearer|basic|digest|token)((?:\s|%20)+)[\w.~+/=%:-]{4,}")
 _QUERY: Final = re.compile(r"(://[^\s?'\"]{0,500}\?)[^\s'\"#]+")
 _NAMED: Final = re.compile(
-    r"""(?<![\w.])(?<!\w-)(?P<name>[A-Za-z_][\w.-]*)(?P<sign>["']?\s*[=:]\s*)(?P<value>"[^"]*"|'[^']*'|[^\s,;&}\])"']+)"""
+    r"""(?<![\w.])(?<!\w-)(?P<name>[A-Za-z_][\w.-]*)["']?\s*[=:]\s*(?P<value>"[^"]*"|'[^']*'|[^\s,;&}\])"']+)"""
 )
-_OPTION_VALUE: Final = re.compile(r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*)(?P<space>\s+)(?P<value>[^\s-]\S*)")
+_OPTION_VALUE: Final = re.compile(r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*)\s+(?P<value>[^\s-]\S*)")
 _USER: Final = re.compile(r"(?<!\S)(-u|--user|--proxy-user)([\s=]+)[^\s:]+:\S+")
 _CAMEL: Final = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 
@@ -255,21 +180,16 @@ def mask_text(text: str) -> str:
     masked = _QUERY.sub(rf"\1{MASK}", masked)
     masked = _SCHEME.sub(rf"\1\2{MASK}", masked)
     masked = _NAMED.sub(_mask_named, masked)
-    masked = _OPTION_VALUE.sub(_mask_option_value, masked)
+    masked = _OPTION_VALUE.sub(_mask_named, masked)
     masked = _USER.sub(rf"\1\2{MASK}", masked)
     return _SHAPES.sub(MASK, masked)
 
 
 def _mask_named(match: re.Match[str]) -> str:
+    """Return a name and its value, which is masked if the name denotes a secret."""
     if match["value"].startswith(MASK) or not is_secret_name(match["name"].lstrip("-")):
         return match[0]
-    return f"{match['name']}{match['sign']}{MASK}"
-
-
-def _mask_option_value(match: re.Match[str]) -> str:
-    if match["value"].startswith(MASK) or not is_secret_name(match["name"].lstrip("-")):
-        return match[0]
-    return f"{match['name']}{match['space']}{MASK}"
+    return f"{match[0].removesuffix(match['value'])}{MASK}"
 
 
 def mask_url(url: str) -> str:

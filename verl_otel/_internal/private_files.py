@@ -12,6 +12,7 @@ import contextlib
 import errno
 import os
 import stat
+import threading
 from pathlib import Path
 from typing import IO, Final
 
@@ -19,6 +20,7 @@ PRIVATE_FOLDER: Final = 0o700
 PRIVATE_FILE: Final = 0o600
 _GROUP_FOLDER: Final = 0o750
 _GROUP_FILE: Final = 0o640
+_NEW_FILE: Final = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ADVICE: Final = "set VERL_OTEL_RUN_DIR to a folder of your own"
 _SHARED: Final = stat.S_IWOTH | stat.S_ISVTX
 """Mode of a folder such as ``/tmp``, in which every user can create files and only the owner can replace them."""
@@ -53,6 +55,15 @@ def use_group(name: str) -> str:
         return f"this user is not a member of the group {name!r}"
     Access.group = group
     return ""
+
+
+def identify(handle: int) -> tuple[int, int]:
+    """Return the device and inode of an open file; zeros if the descriptor is closed."""
+    try:
+        status = os.fstat(handle)
+    except OSError:
+        return 0, 0
+    return status.st_dev, status.st_ino
 
 
 def make_folder(folder: Path) -> None:
@@ -164,6 +175,17 @@ def touch(path: Path) -> None:
     os.close(open_private(path))
 
 
+def write_secret(path: Path, text: str) -> None:
+    """Replace a file atomically by one that only its user can read, also where a group may read other files.
+
+    Raises:
+        OSError: It cannot be written; no temporary file is left.
+    """
+    check_folder(path.parent)
+    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{threading.get_ident()}.tmp")
+    _fill_and_rename(os.open(temporary, _NEW_FILE, PRIVATE_FILE), temporary, path, text.encode())
+
+
 def write_atomically(path: Path, data: bytes | str, *, private: bool = True) -> None:
     """Replace a file atomically: a reader sees either the old content or the new one.
 
@@ -176,13 +198,18 @@ def write_atomically(path: Path, data: bytes | str, *, private: bool = True) -> 
         OSError: It cannot be written. The old content stays, and no temporary file is left.
     """
     temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()  # a process with the same id was killed while it was writing
-    handle = open_private(temporary, flags) if private else os.open(temporary, flags, 0o666)
+    handle = open_private(temporary, _NEW_FILE) if private else os.open(temporary, _NEW_FILE, 0o666)
+    _fill_and_rename(
+        handle, temporary, path, data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data
+    )
+
+
+def _fill_and_rename(handle: int, temporary: Path, path: Path, data: bytes) -> None:
     try:
         with os.fdopen(handle, "wb") as file:
-            file.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
+            file.write(data)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):

@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Final, TypeVar
 
-EXPORTERS: Final = ("otlp", "prometheus", "file", "console", "none")
+EXPORTERS: Final = ("otlp", "prometheus", "file", "tensorboard", "console", "none")
 MAX_NAME: Final = 128
 DEFAULT_DIR: Final = "~/.local/state/verl-otel/runs"
 TRUE: Final = ("1", "true", "yes", "on")
@@ -65,6 +65,20 @@ def make_choice_parser(*words: str) -> Callable[[str], str]:
         if word not in words:
             raise ValueError(f"use {', '.join(words)}")
         return word
+
+    return parse
+
+
+def make_profile_parser(names: Collection[str]) -> Callable[[str], str]:
+    """Return a parser that accepts one of several names, or a path, which it makes absolute. The file need not be there: it may be on another node."""
+
+    def parse(text: str) -> str:
+        word = text.strip()
+        if word.lower() in names:
+            return word.lower()
+        if "/" not in word and "." not in word:
+            raise ValueError(f"use {', '.join(names)}, or the path of a file")
+        return str(parse_path(word))
 
     return parse
 
@@ -133,3 +147,9 @@ def parse_sampler(text: str) -> str:
     if word.removeprefix("parentbased_") not in samplers:
         raise ValueError(f"use {', '.join(samplers)}, or one of them after parentbased_")
     return word.removeprefix("parentbased_")
+
+
+def parse_semconv_opt_in(text: str) -> str:
+    """Return ``gen_ai_latest_experimental`` if it is one of the comma-separated words, else nothing: others address other instrumentations."""
+    word = "gen_ai_latest_experimental"
+    return word if word in (given.strip() for given in text.split(",")) else ""

@@ -4,37 +4,37 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Mapping
+from statistics import median
 from typing import Any, Final
 
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.packing import Packed, unpack
+from verl_otel.analysis.io.packing import Packed, compact, unpack
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.io.slices import END
-from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Step, Trajectory
-from verl_otel.analysis.retention import SLOWEST_OF_STEP, Slowest, Steps
+from verl_otel.analysis.levers.recent_steps import RecentSteps
+from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Step, Trajectory, Verdict
+from verl_otel.analysis.retention import SLOWEST_OF_STEP, Limits, Slowest, Steps
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import Context, SliceSummary, ahead_of, name_instance, trajectories_of
 from verl_otel.analysis.step_summary import StepSummary, summarise_step
 from verl_otel.analysis.step_windows import Draft, Window, Windows
-from verl_otel.analysis.traces import timeline
+from verl_otel.analysis.traces import critical_path, timeline
+from verl_otel.analysis.traces.blocked_loops import BlockedLoops
 from verl_otel.analysis.traces.fast_path import FastPath
-from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted
+from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
+from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted, is_submitted, mark_unlinked
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
-from verl_otel.analysis.verdicts import engine
+from verl_otel.analysis.verdicts import blocked_loops, engine
+from verl_otel.analysis.verdicts.between_steps import BetweenSteps
+from verl_otel.analysis.verdicts.thresholds import REMEMBERED_STEPS
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
-
-MAX_WAITING: Final = 20_000
-"""Trajectories that no step has trained on yet, 5 kB each. Beyond the limit the oldest are not found by their step."""
-MAX_SPENT: Final = 2_000
-"""Trajectories that a step trained on and that a later step may reuse."""
 
 
 class Aggregator:
@@ -46,6 +46,7 @@ class Aggregator:
         context: Data about the whole run, found before the slices are read.
         opened: Spans that had not ended when they were last written.
         asked: Numbers of steps whose detail is kept.
+        limits: How much of the run is kept.
     """
 
     def __init__(
@@ -55,14 +56,15 @@ class Aggregator:
         context: Context,
         opened: Iterable[OpenSpan] = (),
         asked: frozenset[int] | None = None,
+        limits: Limits = Limits(),  # noqa: B008 - immutable
     ) -> None:
+        self._limits = limits
         self.writers = writers
         self._manifest = manifest
         self._context = context
         self._algorithm = str(manifest.get(attr.ALGORITHM, ""))
         self._open_spans: dict[int, list[OpenSpan]] = {}
-        for open_span in opened:
-            self._open_spans.setdefault(open_span.span.trace_id, []).append(open_span)
+        self._note_open(opened)
         self.opened: list[OpenSpan] = []
         """Spans that never ended."""
         self.tally = Tally(context.engine)
@@ -70,7 +72,7 @@ class Aggregator:
         self.problems: list[str] = []
         self.validations: list[tuple[int | None, int, int]] = []
         self.slowest = Slowest()
-        self.steps = Steps(asked)
+        self.steps = Steps(asked, limits)
         self.end_ns = 0
         self.start_ns = 0
         self._unfinished = IncompleteTraces()
@@ -81,6 +83,12 @@ class Aggregator:
         """Response tokens that no step trained on, by the step for which they were generated (None: unknown) and by reason."""
         self._step_summaries: dict[int, StepSummary] = {}
         self._verdict_engine = engine.VerdictEngine()
+        self._between_steps = BetweenSteps()
+        self.blocked_loops = BlockedLoops()
+        self._loop_verdicts: dict[int, tuple[Verdict, ...]] = {}
+        self.recent_steps = RecentSteps(limits.replayed)
+        self._lengths: deque[float] = deque(maxlen=REMEMBERED_STEPS)
+        """Seconds of the last steps."""
         self._gpu_account: GpuAccount | None = None
         self._counts = dict.fromkeys(Counts._fields, 0)
 
@@ -108,8 +116,17 @@ class Aggregator:
             self._add_traces(self._unfinished.take_whole(known_ns + LATE_NS))
             self._close(self._windows.close(known_ns))
 
-    def finish(self) -> None:
-        """Finish: no more slices follow."""
+    def _note_open(self, opened: Iterable[OpenSpan]) -> None:
+        for open_span in opened:
+            self._open_spans.setdefault(open_span.span.trace_id, []).append(open_span)
+
+    def finish(self, opened: Iterable[OpenSpan] = ()) -> None:
+        """Finish: no more slices follow.
+
+        Args:
+            opened: Spans that had not ended when they were last written, if they were not given before.
+        """
+        self._note_open(opened)
         self.end_ns = max(
             [self.end_ns, *(self.set_clock(open_span.process, open_span.written_ns) for open_span in self._all_open())]
         )
@@ -126,6 +143,31 @@ class Aggregator:
         for trajectory in self._waiting.values():
             self._discard(trajectory)
         self._close(self._windows.close_all(self.end_ns))
+
+    def resume(self, context: Context, opened: Iterable[OpenSpan]) -> None:
+        """Go on with an aggregator that was kept: other spans are open now."""
+        self._context = context
+        self._open_spans = {}
+        self._note_open(opened)
+
+    @property
+    def context(self) -> Context:
+        """What is known of the whole run."""
+        return self._context
+
+    def set_context(self, context: Context) -> None:
+        """Use other clocks for what is added from now on."""
+        self._context = context
+
+    @property
+    def begin_ns(self) -> int:
+        """Start of the run, as far as it is known; 0: there is no span yet."""
+        return self.start_ns or self._windows.begin_ns or 0
+
+    @property
+    def step_count(self) -> int:
+        """Number of steps that have ended, as far as they are known."""
+        return len(self.steps) + len(self._windows.drafts())
 
     def _note_times(self, first_ns: int, last_ns: int) -> None:
         self._windows.note_time(first_ns)
@@ -170,6 +212,9 @@ class Aggregator:
         for trajectory in trajectories_of(trace):
             (self._windows.add_trajectory if is_open else self._add_trajectory)(trajectory)
         for root in trace.roots:
+            if root.span.name in (BLOCKED, PAUSED):
+                self.blocked_loops.add_span(root)
+                continue
             if root.span.name != TRAJECTORY and TRACESTATE_TRAJECTORY not in root.span.trace_state:
                 self._windows.add_root(root)
             if root.span.parent_id or attr.OPEN_AGE in root.span.attributes:
@@ -182,6 +227,8 @@ class Aggregator:
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
 
     def _add_trajectory(self, trajectory: Packed) -> None:
+        if self._limits.packed:
+            trajectory = compact(trajectory)
         self._windows.add_trajectory(trajectory)
         counts = self._counts
         counts["trajectories"] += 1
@@ -192,7 +239,7 @@ class Aggregator:
         if trajectory.validate:
             return
         self._waiting[trajectory.trace_id] = trajectory
-        if len(self._waiting) > MAX_WAITING:
+        if len(self._waiting) > self._limits.waiting:
             self._discard(self._waiting.popitem(last=False)[1])
 
     def _discard(self, trajectory: Trajectory) -> None:
@@ -207,8 +254,7 @@ class Aggregator:
     def _add_step(self, root: Node, spans: int) -> None:
         summary = self._step_summaries.pop(root.span.trace_id, None)
         if consumes_submitted(root):
-            trace_id = root.span.trace_id
-            add_consumption(root, [waiting for waiting in self._waiting.values() if waiting.submitter == trace_id])
+            add_consumption(root, [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)])
             if summary is not None and set(summary.step.trajectories) != set(timeline.find_consumed(root)):
                 summary = None  # it was summarised without trajectories of other slices
         consumed = timeline.find_consumed(root) if summary is None else summary.step.trajectories
@@ -220,9 +266,26 @@ class Aggregator:
             member if member.step is not None else member._replace(step=number) for member in members_by_id.values()
         )
         self.slowest.replace(members)
-        step = summary.step._replace(slowest=_slowest(members))
+        step = self._mark_blocked(summary.step._replace(slowest=_slowest(members)), members)
+        if not members and consumes_submitted(root):
+            path = mark_unlinked(step.path, self._waiting.values())
+            step = step._replace(path=path, groups=critical_path.group(path))
         step = step._replace(verdicts=self._verdict_engine.judge(step, summary.findings))
         self._windows.add_step(Draft(step, members))
+
+    def _mark_blocked(self, step: Step, members: tuple[Packed, ...]) -> Step:
+        """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
+        usual = median(self._lengths) if self._lengths else 0.0
+        self._lengths.append(step.seconds)
+        if not self.blocked_loops:
+            return step
+        path, waits = self.blocked_loops.mark(step.path)
+        if not waits:
+            return step
+        step = step._replace(path=path, groups=critical_path.group(path))
+        if self.step_count:  # the first step includes the start-up
+            self._loop_verdicts[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
+        return step
 
     def _consume(self, trace_id: int) -> Packed | None:
         trajectory = self._waiting.pop(trace_id, None)
@@ -231,7 +294,7 @@ class Aggregator:
             return self._spent.get(trace_id)
         self._counts["trained"] += 1
         self._spent[trace_id] = trajectory
-        if len(self._spent) > MAX_SPENT:
+        if len(self._spent) > self._limits.spent:
             self._spent.popitem(last=False)
         return trajectory
 
@@ -244,11 +307,18 @@ class Aggregator:
                 run_devices = find_devices(map(Resource, self.writers.resources), self._manifest)
                 self.problems += run_devices.problems
                 self._gpu_account = GpuAccount(run_devices)
-            devices = self._gpu_account.add_window(window.begin_ns, window.end_ns, window.roots, window.trajectories)
+            instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
+            blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
+            devices = self._gpu_account.add_window(
+                window.begin_ns, window.end_ns, window.roots, window.trajectories, blocked
+            )
             self.end_ns = max(self.end_ns, window.end_ns)
             if window.draft is not None:
                 step, members = window.draft
-                step = step._replace(devices=devices)
+                step = self._between_steps.measure(
+                    step._replace(devices=devices), window.roots, window.end_ns, judge=not window.is_last
+                )
+                self.recent_steps.add(step, members, window.roots, is_last=window.is_last)
                 self.steps.add(
                     step._replace(cost=token_cost.of_step(step, members, devices, algorithm=self._algorithm))
                 )
@@ -258,9 +328,19 @@ class Aggregator:
 
         Tokens generated for a step number are attributed to the last step of that number: a resumed run repeats earlier ones.
         """
-        steps = list(self._verdict_engine.settle(self.steps.all()))
+        drafts = [draft.step for draft in self._windows.drafts()]
+        between = self._between_steps.settle()
+        steps = []
+        for step in self._verdict_engine.settle([*self.steps.all(), *drafts]):
+            loops = self._loop_verdicts.get(step.trace_id, ())
+            judged = blocked_loops.drop_explained(step, loops)
+            judged = engine.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
+            pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
+            steps.append(blocked_loops.name_pauses(judged, pauses))
         index_by_number: dict[int | None, int] = {
-            step.number: index for index, step in enumerate(steps) if step.number is not None and step.cost
+            step.number: index
+            for index, step in enumerate(steps)
+            if step.number is not None and step.number in self._unused and step.cost
         }
         rest: dict[str, int] = {}
         for number, wasted in self._unused.items():

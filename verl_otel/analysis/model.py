@@ -11,55 +11,17 @@ hosts); durations that are shown to users are seconds.
 from __future__ import annotations
 
 import re
-from typing import Any, Final, NamedTuple
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 
-KINDS: Final = (
-    "step",  # the trainer itself, in no phase
-    "phase",  # the trainer itself, in a phase
-    "call",  # a worker group's call: dispatch and transport
-    "worker",  # a method on a rank
-    "weight_sync",
-    "checkpoint",
-    "validation",
-    "poll",  # all rollouts had ended; the trainer had not noticed yet
-    "start",  # submitted, not started: the agent loop had no free slot, or was not running yet
-    "trajectory",  # the agent loop's own code and waiting time
-    "llm",  # an LLM call outside its server: transport and routing
-    "server",  # an LLM server whose engine reports no states
-    "queue",  # the three states that an engine reports
-    "prefill",
-    "decode",
-    "tool",
-    "reward",
-    "unknown",  # covered by no span
-)
-"""Kinds of segment of a critical path."""
+if TYPE_CHECKING:
+    from verl_otel.analysis.levers.recent_steps import RecentStep
 
-STATES: Final = ("productive", "overhead", "idle")
-CAUSES: Final = {
-    "train": "productive",
-    "rollout": "productive",
-    "validation": "overhead",
-    "weight_sync": "overhead",
-    "checkpoint": "overhead",
-    "switch": "overhead",
-    "start_up": "overhead",
-    "tail_wait": "idle",
-    "tool_wait": "idle",
-    "reward_wait": "idle",
-    "rollout_wait": "idle",
-    "train_wait": "idle",
-    "sync_wait": "idle",
-    "checkpoint_wait": "idle",
-    "validation_wait": "idle",
-    "data": "idle",
-    "unknown": "idle",
-}
-"""Causes of GPU time and the state that each belongs to."""
-
+START_UP_SHARE: Final = 0.5
+"""A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
@@ -69,7 +31,7 @@ class Segment(NamedTuple):
     start_ns: int
     end_ns: int
     kind: str
-    """One of `KINDS`."""
+    """One of `kinds.KINDS`."""
     name: str
     """Phase key, method, tool, model or data source; empty where the kind is sufficient."""
     phase: str = ""
@@ -169,7 +131,8 @@ class Straggler(NamedTuple):
     seconds: float
     """Delay relative to the median of its group."""
     evidence: str
-    """``arrival`` (the call arrived late), ``data`` (it started to compute late), ``tokens`` (it had more tokens) or ``cpu``."""
+    """``arrival`` (the call arrived late), ``data`` (it started to compute late), ``tokens`` (it had more tokens) or ``cpu``; in own
+    loops ``began`` (its method began late) or ``took`` (its method took longer)."""
 
 
 class Saving(NamedTuple):
@@ -188,7 +151,7 @@ class Verdict(NamedTuple):
     step: int | None
     step_seconds: float
     kind: str
-    """``trajectory``, ``replica``, ``tool``, ``reward``, ``phase``, ``rank``."""
+    """``trajectory``, ``replica``, ``tool``, ``reward``, ``phase``, ``rank``, ``between``, ``loop``, ``process``."""
     subject: str
     """Trajectory label, replica, tool, phase key or rank, as shown to users."""
     cause: str
@@ -203,6 +166,8 @@ class Verdict(NamedTuple):
     instance: str = ""
     uncertainty: float = 0.0
     """Seconds by which the clocks of the hosts involved may differ."""
+    waiting: int = 0
+    """Number of trajectories that waited for a blocked event loop."""
 
 
 class DeviceTime(NamedTuple):
@@ -210,7 +175,7 @@ class DeviceTime(NamedTuple):
 
     device: str
     nanoseconds: dict[str, int]
-    """Nanoseconds by cause (`CAUSES`)."""
+    """Nanoseconds by cause (`kinds.CAUSES`)."""
     gpus: int = 1
     """Number of GPUs that it is the mean of: more than one only for steps of a long run whose detail was dropped."""
 
@@ -266,11 +231,29 @@ class Step(NamedTuple):
     """Evidence for stragglers that its spans do not contain (`stragglers.EVIDENCE`)."""
     error: str = ""
     """Type of the exception that ended it; empty: none, or unknown."""
+    next_ns: int = 0
+    """Start of the next step, or end of the run: its period ends there. 0: unknown."""
+    between_path: tuple[Segment, ...] = ()
+    """Critical path from its end to the start of the next step without a gap; empty where only `between_groups` were kept."""
+    between_groups: tuple[tuple[str, str, int], ...] = ()
+    """The same by group, as `groups`."""
 
     @property
     def seconds(self) -> float:
         """How long it took."""
         return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def between(self) -> float:
+        """Seconds from its end to the start of the next step."""
+        return max(0, self.next_ns - self.end_ns) / 1e9
+
+    @property
+    def is_starting(self) -> bool:
+        """Whether its devices spent so much of their time in start-up that it contains the start of the workers."""
+        spent = sum(sum(device.nanoseconds.values()) for device in self.devices)
+        starting = sum(device.nanoseconds.get("start_up", 0) for device in self.devices)
+        return starting > START_UP_SHARE * spent
 
 
 class Event(NamedTuple):
@@ -289,8 +272,8 @@ class Series(NamedTuple):
 
     name: str
     labels: tuple[tuple[str, str], ...]
-    times_ns: tuple[int, ...]
-    values: tuple[float, ...]
+    times_ns: Sequence[int]
+    values: Sequence[float]
 
 
 class Counts(NamedTuple):
@@ -384,3 +367,5 @@ class Explanation(NamedTuple):
     """Response tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""
     has_gpu: bool = True
     """False: no process and no metric of the run names a GPU; its devices are the ranks, on CPUs."""
+    recent_steps: tuple[RecentStep, ...] = ()
+    """The newest steps with all their trajectories, from which `levers` are computed."""

@@ -5,11 +5,13 @@
 from __future__ import annotations
 
 import heapq
+import sys
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, NamedTuple
 
 from verl_otel.analysis.io.packing import Packed
 from verl_otel.analysis.model import DeviceTime, Step
+from verl_otel.analysis.short_steps import Shortener
 
 MAX_DETAILED: Final = 500
 """Steps whose path, ids and trajectories are kept; 20 kB each."""
@@ -19,20 +21,41 @@ SLOWEST_OF_STEP: Final = 3
 SLOWEST_OF_RUN: Final = 20
 
 
+class Limits(NamedTuple):
+    """How much of a run is kept."""
+
+    waiting: int = 20_000
+    """Trajectories that no step has trained on yet, 5 kB each. Beyond the limit the oldest are not found by their step."""
+    spent: int = 2_000
+    """Trajectories that a step trained on and that a later step may reuse."""
+    replayed: int = 10_000
+    """Trajectories of the newest steps, which are replayed to find levers; 0: none."""
+    detailed: int = MAX_DETAILED
+    slowest: int = SLOWEST_STEPS
+    packed: bool = False
+    """Whether trajectories are compact, and steps without detail are packed and lose the names of their slowest trajectories and their savings."""
+
+
 class Steps:
     """The steps of a run, in the order in which they were added.
 
     Args:
         asked: Numbers of steps whose detail is always kept.
+        limits: For how many others it is kept.
     """
 
-    def __init__(self, asked: frozenset[int] | None = None) -> None:
+    def __init__(self, asked: frozenset[int] | None = None, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
+        self._limits = limits
         self._asked = asked or frozenset()
         self._steps: list[Step] = []
         self._detailed: set[int] = set()
         self._slowest: list[tuple[float, int]] = []
         self._every = 1
-        self._room = MAX_DETAILED
+        self._shortener = Shortener()
+        self._room = limits.detailed
+
+    def __len__(self) -> int:
+        return len(self._steps)
 
     def add(self, step: Step) -> None:
         """Take a step."""
@@ -40,7 +63,7 @@ class Steps:
         self._steps.append(step)
         self._detailed.add(index)
         heapq.heappush(self._slowest, (step.seconds, index))
-        if len(self._slowest) > SLOWEST_STEPS:
+        if len(self._slowest) > self._limits.slowest:
             heapq.heappop(self._slowest)
         if len(self._detailed) > self._room:
             self._thin()
@@ -49,13 +72,16 @@ class Steps:
         """Keep the detail of the slowest steps, the requested ones and every n-th."""
         must = {index for _, index in self._slowest} | {index for index in self._detailed if self._is_asked(index)}
         kept = must | {index for index in self._detailed if index % self._every == 0}
-        while len(kept) > MAX_DETAILED and self._every < len(self._steps):
+        while len(kept) > self._limits.detailed and self._every < len(self._steps):
             self._every *= 2
             kept = must | {index for index in self._detailed if index % self._every == 0}
         for index in self._detailed - kept:
-            self._steps[index] = shorten(self._steps[index])
+            short = shorten(self._steps[index])
+            if self._limits.packed:
+                short = self._shortener.pack(short._replace(slowest=(), savings=(), verdicts=()))
+            self._steps[index] = short
         self._detailed = kept
-        self._room = max(MAX_DETAILED, 2 * len(must))
+        self._room = max(self._limits.detailed, 2 * len(must))
 
     def _is_asked(self, index: int) -> bool:
         return self._steps[index].number in self._asked
@@ -68,11 +94,20 @@ class Steps:
 def shorten(step: Step) -> Step:
     """Return a step without its detail; GPU time is replaced by the mean, so that its size does not depend on the number of GPUs."""
     return step._replace(
+        phases=tuple(phase._replace(key=sys.intern(phase.key)) for phase in step.phases),
+        groups=_share_names(step.groups),
+        between_groups=_share_names(step.between_groups),
         path=(),
+        between_path=(),
         trajectories=(),
         slowest=tuple(trajectory._replace(path=(), activities=()) for trajectory in step.slowest),
         devices=_average(step.devices),
     )
+
+
+def _share_names(groups: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
+    """Return the groups of a path with names that all steps share: equal texts of different spans are objects of their own."""
+    return tuple((sys.intern(kind), sys.intern(name), length) for kind, name, length in groups)
 
 
 def _average(devices: tuple[DeviceTime, ...]) -> tuple[DeviceTime, ...]:

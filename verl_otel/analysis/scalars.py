@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.model import Series
+from verl_otel.semconv.metric_names import TRAINING_STEP
 
 MAX_SERIES: Final = 5_000
 MAX_POINTS: Final = 10_000
@@ -22,9 +23,15 @@ Column = tuple["array[int]", "array[float]"]
 
 
 class Columns:
-    """Columns of timestamps and values by series."""
+    """Columns of timestamps and values by series.
 
-    def __init__(self) -> None:
+    Args:
+        max_series: Maximum number of series.
+        max_points: Points of one series; of twice as many, every second one is dropped.
+    """
+
+    def __init__(self, max_series: int = MAX_SERIES, max_points: int = MAX_POINTS) -> None:
+        self._max_series, self._max_points = max_series, max_points
         self._columns: dict[Key, Column] = {}
         self.left_out = 0
         """Values of series beyond `MAX_SERIES`."""
@@ -40,6 +47,10 @@ class Columns:
             column[0].append(point.time_ns)
             column[1].append(point.value)
 
+    def columns(self) -> Iterable[tuple[Key, Column]]:
+        """Return all columns, not thinned."""
+        return self._columns.items()
+
     def merge(self, other: Columns) -> None:
         """Add the values of another instance."""
         self.left_out += other.left_out
@@ -50,12 +61,12 @@ class Columns:
                 continue
             column[0].extend(times)
             column[1].extend(values)
-            if len(column[0]) > 2 * MAX_POINTS:
-                self._columns[key] = _thin(*_sort(*column))
+            if len(column[0]) > 2 * self._max_points:
+                self._columns[key] = _thin(*sort(*column), self._max_points)
 
     def _column(self, key: Key) -> Column | None:
         column = self._columns.get(key)
-        if column is None and len(self._columns) < MAX_SERIES:
+        if column is None and len(self._columns) < self._max_series:
             column = self._columns[key] = (array("q"), array("d"))
         return column
 
@@ -64,24 +75,42 @@ class Columns:
         shared: dict[tuple[int, ...], tuple[int, ...]] = {}
         series = []
         for (name, labels), column in sorted(self._columns.items(), key=lambda item: item[0]):
-            times, values = _thin(*_sort(*column))
+            times, values = _thin(*sort(*column), self._max_points)
             shown_times = tuple(times)
             series.append(Series(name, labels, shared.setdefault(shown_times, shown_times), tuple(values)))
         return tuple(series)
 
 
-def _sort(times: array[int], values: array[float]) -> Column:
+def sort(times: array[int], values: array[float]) -> Column:
+    """Return a column in the order of time; the same arrays if it is ordered."""
     if all(times[place] <= times[place + 1] for place in range(len(times) - 1)):
         return times, values
     order = sorted(range(len(times)), key=times.__getitem__)
     return array("q", (times[place] for place in order)), array("d", (values[place] for place in order))
 
 
-def _thin(times: array[int], values: array[float]) -> Column:
-    while len(times) > MAX_POINTS:
+def _thin(times: array[int], values: array[float], max_points: int) -> Column:
+    while len(times) > max_points:
         last = (times[-1], values[-1]) if len(times) % 2 == 0 else None
         times, values = times[::2], values[::2]
         if last is not None:
             times.append(last[0])
             values.append(last[1])
     return times, values
+
+
+def find_steps(series: Iterable[Series]) -> dict[int, float]:
+    """Return the number of the step by the time of a point, of the steps whose scalars were logged."""
+    return {
+        time_ns: value
+        for scalar in series
+        if scalar.name == TRAINING_STEP
+        for time_ns, value in zip(scalar.times_ns, scalar.values, strict=True)
+    }
+
+
+def find_axis(scalar: Series, steps: Mapping[int, float], begin_ns: int) -> tuple[bool, list[float]]:
+    """Return whether the steps of all points of a series are known, and the steps of the points; else seconds since the start of the run."""
+    if all(time_ns in steps for time_ns in scalar.times_ns):
+        return True, [steps[time_ns] for time_ns in scalar.times_ns]
+    return False, [(time_ns - begin_ns) / 1e9 for time_ns in scalar.times_ns]

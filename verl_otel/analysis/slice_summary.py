@@ -19,23 +19,13 @@ from verl_otel.analysis.io.packing import Packed
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import BEGINNING, END, Slice
 from verl_otel.analysis.scalars import Columns
-from verl_otel.analysis.step_summary import (
-    ClockUncertainty,
-    StepSummary,
-    summarise_step,
-)
+from verl_otel.analysis.step_summary import ClockUncertainty, StepSummary, summarise_step
 from verl_otel.analysis.traces import critical_path, tree
 from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.fast_path import FastPath
 from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
-from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted
-from verl_otel.analysis.traces.timeline import (
-    build_root,
-    find_activities,
-    find_consumed,
-    find_score,
-    with_score,
-)
+from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted, is_submitted
+from verl_otel.analysis.traces.timeline import build_root, find_activities, find_consumed, find_score, with_score
 from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -174,7 +164,8 @@ def _summarise_step(
         return None
     root = trace.roots[0]
     if consumes_submitted(root):
-        add_consumption(root, submitted.get(trace.trace_id, ()))
+        candidates = (*submitted.get(trace.trace_id, ()), *submitted.get(0, ()))
+        add_consumption(root, [candidate for candidate in candidates if is_submitted(root, candidate)])
     members = {trace_id: trajectories.get(trace_id) for trace_id in find_consumed(root)}
     known_members = {trace_id: trajectory for trace_id, trajectory in members.items() if trajectory is not None}
     return (

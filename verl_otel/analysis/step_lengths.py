@@ -16,8 +16,6 @@ LONG_FACTOR: Final = 2
 """A step that takes this many times the median of the others is long."""
 FEWEST_OTHERS: Final = 3
 """Minimum number of other steps whose median is a baseline for a step."""
-START_UP_SHARE: Final = 0.5
-"""A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
 USUAL_SHARE: Final = 0.5
 """A phase is usual if this share of the steps has it. Checkpoints and validations of some steps only make these longer, as planned."""
 
@@ -28,7 +26,7 @@ def find_start_up(steps: Sequence[Step]) -> tuple[Step, ...]:
     Args:
         steps: All steps of a run, in the order of time.
     """
-    candidates = {index for index, step in enumerate(steps) if not index or _is_starting(step)}
+    candidates = {index for index, step in enumerate(steps) if not index or step.is_starting}
     others = [step.seconds for index, step in enumerate(steps) if index not in candidates and not step.failed]
     if not others:
         return ()
@@ -60,18 +58,14 @@ def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
     usual = [step for step in steps[1:] if not step.failed and step.trace_id not in starting]
     if len(usual) <= FEWEST_OTHERS:
         return ()
-    phases = Counter(phase.key for step in usual for phase in step.phases)
-    rare = {key for key, count in phases.items() if count < USUAL_SHARE * len(usual)}
     middle = median(step.seconds for step in usual)
     limit = max(LONG_FACTOR * middle, middle + PHASE_SECONDS)
-    slow = [step for step in usual if not step.verdicts and _without(step, rare) > limit]
-    return tuple(sorted(slow, key=lambda step: -step.seconds))
-
-
-def _is_starting(step: Step) -> bool:
-    spent = sum(sum(device.nanoseconds.values()) for device in step.devices)
-    starting = sum(device.nanoseconds.get("start_up", 0) for device in step.devices)
-    return starting > START_UP_SHARE * spent
+    long = [step for step in usual if not step.verdicts and step.seconds > limit]
+    if not long:
+        return ()
+    phases = Counter(phase.key for step in usual for phase in step.phases)
+    rare = {key for key, count in phases.items() if count < USUAL_SHARE * len(usual)}
+    return tuple(sorted((step for step in long if _without(step, rare) > limit), key=lambda step: -step.seconds))
 
 
 def _without(step: Step, phases: set[str]) -> float:

@@ -12,7 +12,7 @@ from verl_otel.analysis.model import Segment, Step
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.verdicts import stragglers
+from verl_otel.analysis.verdicts import own_workers, stragglers
 from verl_otel.analysis.verdicts.engine import Findings, examine
 from verl_otel.analysis.verdicts.what_if import find_savings
 
@@ -59,8 +59,8 @@ def summarise_step(root: Node, trajectories: Mapping[int, Packed], clock_uncerta
     step = timeline.build_step(root, trajectories)._replace(
         path=path,
         groups=critical_path.group(path),
-        stragglers=stragglers.find(root, uncertainty=uncertainty),
-        blind_spots=stragglers.find_blind_spots(root),
+        stragglers=(*stragglers.find(root, uncertainty=uncertainty), *own_workers.find(root, uncertainty=uncertainty)),
+        blind_spots=own_workers.find_blind_spots(root),
         uncertainty=uncertainty,
     )
     step = step._replace(savings=find_savings(step, members, root))

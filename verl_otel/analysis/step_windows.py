@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Final, Generic, NamedTuple, TypeVar
 
 from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import Step, Trajectory
+from verl_otel.analysis.model import Step
 from verl_otel.analysis.traces.tree import Node, walk
 
 MAX_HELD: Final = 50_000
@@ -26,7 +26,7 @@ class Draft(NamedTuple):
     """A step without the data that depends on its whole window (GPU time, cost)."""
 
     step: Step
-    members: tuple[Trajectory, ...]
+    members: tuple[Packed, ...]
 
 
 class Window(NamedTuple):
@@ -39,6 +39,8 @@ class Window(NamedTuple):
     roots: tuple[Node, ...]
     """Roots of traces that are no trajectories."""
     trajectories: tuple[Packed, ...]
+    is_last: bool = False
+    """Whether it ends with the run."""
 
 
 class _IntervalQueue(Generic[Item]):
@@ -98,6 +100,10 @@ class Windows:
         """Add a step; steps come in the order of their ends."""
         self._drafts.append(draft)
 
+    def drafts(self) -> tuple[Draft, ...]:
+        """Return the steps whose windows are not complete."""
+        return tuple(self._drafts)
+
     def close(self, watermark_ns: int) -> Iterator[Window]:
         """Return the windows that are complete when all spans up to ``watermark_ns`` are known."""
         while self._drafts:
@@ -114,7 +120,7 @@ class Windows:
         """Return the remaining windows, up to the end of the run."""
         yield from self.close(1 << 65)
         if self.begin_ns is not None:
-            yield self._cut(end_ns)
+            yield self._cut(end_ns)._replace(is_last=True)
 
     def _cut(self, end_ns: int) -> Window:
         begin = self.begin_ns or 0

@@ -13,8 +13,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+from verl_otel._internal import rotated_files
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.aggregator import Aggregator
+from verl_otel.analysis.checkpoints import Keeper
 from verl_otel.analysis.gpu import devices as gpu_devices
 from verl_otel.analysis.io import completeness, events, process_pool, run_files, slices
 from verl_otel.analysis.io.packing import unpack
@@ -23,7 +25,7 @@ from verl_otel.analysis.io.slices import Slice
 from verl_otel.analysis.model import Event, Explanation, Process, Series
 from verl_otel.analysis.slice_summary import Context, SliceSummary
 from verl_otel.analysis.traces import clocks
-from verl_otel.analysis.traces.clocks import Clock
+from verl_otel.analysis.traces.clocks import Bound, Clock
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import RUN_STATE
@@ -34,7 +36,9 @@ RUNNING_SECONDS: Final = 15.0
 """A run whose files were written less than this long ago is still running."""
 NO_END: Final = "no end seen"
 """State of a run whose end was not recorded and that is too old to be running."""
-STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed"}
+STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed", 5.0: "stopped by guard"}
+ENDED: Final = frozenset({"ended", *STATES.values()} - {NO_END})
+"""States of a run that has ended."""
 """States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
@@ -50,6 +54,7 @@ def explain(
     steps: frozenset[int] | None = None,
     progress: Progress | None = None,
     processes: int | None = None,
+    cache: Path | None = None,
 ) -> Explanation:
     """Explain a run.
 
@@ -58,40 +63,77 @@ def explain(
         steps: Numbers of steps whose detail is kept; a short run keeps the detail of all steps.
         progress: Called after each part that was read.
         processes: Number of worker processes; None: the number of cores if the run is large, else 0.
+        cache: Folder of checkpoints, with which a long run is read from where it was read before; None: the whole run is read.
 
     Raises:
         FileNotFoundError: A folder does not exist or contains no file of a run.
     """
     places = run_files.check_folders(folders)
     manifest = run_files.read_manifest(places)
-    paths = run_files.find_files(places, "traces")
-    writers, problems = Writers(), list[str]()
-    _register_processes(paths, writers)
+    paths, metrics_paths = (run_files.find_files(places, kind) for kind in ("traces", "metrics"))
+    keeper = Keeper(cache, places, str(manifest.get("run_id", "")), steps, [*paths, *metrics_paths])
+    writers, problems = _find_processes(paths, keeper), list[str]()
     opened = run_files.read_open(places, writers, problems)
-    pieces = slices.cut(paths)
-    host_clocks = _set_clocks(pieces, writers)
-    hosts = {slice_summary.name_instance(values): str(values.get(attr.HOST_NAME)) for values in writers.resources}
+    pieces = slices.cut(paths, begins=keeper.begins, begin_ns=keeper.moment_ns)
+    host_clocks = _find_clocks(keeper, pieces, writers)
     open_traces = frozenset(open_span.span.trace_id for open_span in opened)
-    context = Context(str(manifest.get("verl.engine", "")), host_clocks, open_traces, hosts)
-    aggregator = Aggregator(writers, manifest, context, opened, steps)
-    aggregator.problems += problems
-    metrics = slices.split(run_files.find_files(places, "metrics"))
-    sizes = [sum(extent.end - extent.begin for extent in extents) for extents in metrics] + [
-        extent.size for extent in pieces
-    ]
+    context = Context(str(manifest.get(attr.ENGINE, "")), host_clocks, open_traces, map_hosts(writers))
+    aggregator = keeper.aggregator or Aggregator(writers, manifest, context, opened, steps)
+    aggregator.resume(context, opened)
+    run_events = events.read(places, problems)
+    aggregator.blocked_loops.set_events(run_events)
+    aggregator.problems += [problem for problem in problems if problem not in aggregator.problems]
+    metrics = slices.split(metrics_paths, begins=keeper.begins)
+    with _without_collection():
+        _read(aggregator, keeper, metrics, pieces, processes, progress)
+        aggregator.finish()
+        return describe(places, manifest, aggregator, host_clocks, run_events)
+
+
+def _read(
+    aggregator: Aggregator,
+    keeper: Keeper,
+    metrics: Sequence[Sequence[Extent]],
+    pieces: Sequence[Slice],
+    processes: int | None,
+    progress: Progress | None,
+) -> None:
+    """Add metrics and slices to an aggregator, and leave a checkpoint before the last slice."""
+    sizes = [sum(extent.end - extent.begin for extent in extents) for extents in metrics]
+    sizes += [piece.size for piece in pieces]
     if processes is None:
         processes = process_pool.count() if sum(sizes) > PARALLEL_BYTES else 0
     watermarks = [0] * len(metrics) + [piece.end_ns for piece in pieces]
-    with _without_collection():
-        summaries = process_pool.map_ordered(partial(_summarise, context), [*metrics, *pieces], processes)
-        bytes_read = 0
-        for summary, size, watermark_ns in zip(summaries, sizes, watermarks, strict=True):
-            aggregator.add(summary, watermark_ns)
-            bytes_read += size
-            if progress is not None:
-                progress(bytes_read, sum(sizes))
-        aggregator.finish()
-        return _describe(places, manifest, aggregator, host_clocks)
+    context = aggregator.context
+    summaries = process_pool.map_ordered(partial(_summarise, context), [*metrics, *pieces], processes)
+    bytes_read = 0
+    for summary, size, watermark_ns in zip(summaries, sizes, watermarks, strict=True):
+        if watermark_ns == slices.END:
+            keeper.save(aggregator, context.clocks, metrics, pieces, bytes_read)
+        aggregator.add(summary, watermark_ns)
+        bytes_read += size
+        if progress is not None:
+            progress(bytes_read, sum(sizes))
+
+
+def _find_processes(paths: Sequence[Path], keeper: Keeper) -> Writers:
+    """Return the processes of a run. A checkpoint is discarded if its clocks are those of other hosts."""
+    writers = keeper.aggregator.writers if keeper.aggregator is not None else Writers()
+    _register_processes(paths, writers)
+    hosts = _hosts(writers)
+    if keeper.aggregator is None or set(keeper.clocks) == (hosts if len(hosts) > 1 else set()):
+        return writers
+    keeper.discard()
+    writers = Writers()
+    _register_processes(paths, writers)
+    return writers
+
+
+def _find_clocks(keeper: Keeper, pieces: Sequence[Slice], writers: Writers) -> Mapping[str, Clock]:
+    if keeper.aggregator is not None:
+        return keeper.clocks
+    bounds = (bound for sample in _sample(pieces) for bound in clocks.find_bounds(read_sample(sample)))
+    return estimate_clocks(bounds, writers)
 
 
 def _summarise(context: Context, task: Slice | Sequence[Extent]) -> SliceSummary:
@@ -117,25 +159,41 @@ def _without_collection() -> Iterator[None]:
 
 
 def _register_processes(paths: Iterable[Path], writers: Writers) -> None:
-    """Register the processes of a run from the first and the last line of each file: resources are complete in the last one."""
+    """Register the processes of a run from the first and the last line of each file with its parts: resources are complete in the last one."""
+    by_file: dict[Path, list[Path]] = {}
     for path in paths:
-        edges = slices.find_ends(path)
-        for process, spans in run_files.read_spans(edges, writers, []):
+        by_file.setdefault(path.parent / rotated_files.whole_name(path), []).append(path)
+    for parts in by_file.values():
+        ends = [*slices.find_ends(parts[0])[:1], *slices.find_ends(parts[-1])[-1:]]
+        for process, spans in run_files.read_spans(ends, writers, []):
             writers.note_alive(process, max((span.end_ns for span in spans), default=0))
 
 
 # -- clocks --
 
 
-def _set_clocks(pieces: Sequence[Slice], writers: Writers) -> dict[str, Clock]:
-    """Return the clock of each host; empty where there is only one host."""
-    hosts = {str(resource.get(attr.HOST_NAME, "")): resource for resource in writers.resources}
-    if len(hosts) < 2:  # noqa: PLR2004 - there is no offset to estimate
+def map_hosts(writers: Writers) -> dict[str, str]:
+    """Return the host of each process, by its instance."""
+    return {slice_summary.name_instance(values): str(values.get(attr.HOST_NAME)) for values in writers.resources}
+
+
+def estimate_clocks(bounds: Iterable[Bound], writers: Writers) -> dict[str, Clock]:
+    """Return the clock of each host; empty where there is only one host, which has no offset to estimate.
+
+    Args:
+        bounds: Bounds on the offsets; not read where there is only one host.
+        writers: The processes of the run.
+    """
+    hosts = _hosts(writers)
+    if len(hosts) < 2:  # noqa: PLR2004 - no offset
         return {}
     trainers = [resource for resource in writers.resources if resource.get(attr.ROLE) == "trainer"]
     reference = str((trainers or writers.resources)[0].get(attr.HOST_NAME, ""))
-    bounds = (bound for sample in _sample(pieces) for bound in clocks.find_bounds(_read_sample(sample)))
     return clocks.estimate(bounds, reference, hosts)
+
+
+def _hosts(writers: Writers) -> set[str]:
+    return {str(resource.get(attr.HOST_NAME, "")) for resource in writers.resources}
 
 
 def _sample(pieces: Sequence[Slice]) -> Iterator[tuple[Extent, ...]]:
@@ -148,7 +206,8 @@ def _sample(pieces: Sequence[Slice]) -> Iterator[tuple[Extent, ...]]:
         yield tuple(extent._replace(end=min(extent.end, extent.begin + room)) for extent in extents)
 
 
-def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
+def read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
+    """Yield the spans of parts of files with the hosts that wrote them."""
     writers = Writers()
     for process, spans in run_files.read_spans(extents, writers, []):
         host = str(writers.resources[process].get(attr.HOST_NAME, ""))
@@ -158,23 +217,36 @@ def _read_sample(extents: Iterable[Extent]) -> Iterator[tuple[SpanRecord, str]]:
 # -- the result --
 
 
-def _describe(
-    folders: Sequence[Path], manifest: Mapping[str, Any], aggregator: Aggregator, host_clocks: Mapping[str, Clock]
+def describe(
+    folders: Sequence[Path],
+    manifest: Mapping[str, Any],
+    aggregator: Aggregator,
+    host_clocks: Mapping[str, Clock],
+    run_events: tuple[Event, ...],
 ) -> Explanation:
+    """Return the explanation of what an aggregator has taken so far.
+
+    Args:
+        folders: The folders of the run.
+        manifest: The run's manifest.
+        aggregator: It is not changed, and may take more afterwards.
+        host_clocks: The clock of each host; empty where there is only one.
+        run_events: The run's stalls and crashes.
+    """
+    problems = list(aggregator.problems)
     processes = _processes(aggregator)
     series = aggregator.columns.series()
     if aggregator.columns.left_out:
-        aggregator.problems.append(f"{aggregator.columns.left_out} values of more series than are kept were left out")
-    aggregator.problems += [
+        problems.append(f"{aggregator.columns.left_out} values of more series than are kept were left out")
+    problems += [
         f"clocks: nothing tells how far that of {host} is from the trainer's"
         for host, clock in host_clocks.items()
         if not math.isfinite(clock.uncertainty)
     ]
     run_id = manifest.get("run_id") or (processes[0].resource.text(attr.RUN_ID) if processes else folders[0].name)
     steps, unused = aggregator.settled_steps()
-    run_events = events.read(folders, aggregator.problems)
     start_ns, end_ns = _bounds(aggregator, series, run_events)
-    has_gpu = _check_gpus(aggregator, processes, series)
+    has_gpu = _check_gpus(aggregator, processes, series, manifest, problems)
     gaps = completeness.find(aggregator.tally, processes, aggregator.opened, manifest)
     return Explanation(
         run_id=str(run_id),
@@ -191,26 +263,33 @@ def _describe(
         events=run_events,
         series=series,
         completeness=gaps,
-        problems=tuple(aggregator.problems),
+        problems=tuple(problems),
         offsets=tuple((host, clock.largest, clock.uncertainty) for host, clock in sorted(host_clocks.items())),
         unused=unused,
         has_gpu=has_gpu,
+        recent_steps=aggregator.recent_steps.all(),
     )
 
 
-def _check_gpus(aggregator: Aggregator, processes: Iterable[Process], series: Iterable[Series]) -> bool:
+def _check_gpus(
+    aggregator: Aggregator,
+    processes: Iterable[Process],
+    series: Iterable[Series],
+    manifest: Mapping[str, Any],
+    problems: list[str],
+) -> bool:
     """Return whether the run has GPUs; adds a problem if it has some and nothing is known of their use."""
     resources = [process.resource for process in processes]
-    has_gpu = gpu_devices.has_gpu(resources, (scalar.name for scalar in series))
-    if has_gpu and not aggregator.devices() and gpu_devices.UNKNOWN_GPUS not in aggregator.problems:
-        aggregator.problems.append(gpu_devices.UNKNOWN_GPUS)
+    has_gpu = gpu_devices.has_gpu(resources, (scalar.name for scalar in series), manifest)
+    if has_gpu and not aggregator.devices() and gpu_devices.UNKNOWN_GPUS not in problems:
+        problems.append(gpu_devices.UNKNOWN_GPUS)
     return has_gpu
 
 
 def _bounds(aggregator: Aggregator, series: Iterable[Series], run_events: Iterable[Event]) -> tuple[int, int]:
     """Return the start and end of a run; without spans, those of its events and scalars. Zeros: it has none of them."""
-    if aggregator.start_ns:
-        return aggregator.start_ns, aggregator.end_ns
+    if aggregator.begin_ns:
+        return aggregator.begin_ns, aggregator.end_ns
     times = [event.time_ns for event in run_events if event.time_ns]
     times += [time_ns for scalar in series if scalar.times_ns for time_ns in (scalar.times_ns[0], scalar.times_ns[-1])]
     return min(times, default=0), max(times, default=0)

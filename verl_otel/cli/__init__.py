@@ -8,7 +8,8 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from types import ModuleType
+from typing import Any, Final
 
 from verl_otel._internal.printable import show_lines
 from verl_otel._version import __version__
@@ -19,13 +20,20 @@ COMMANDS: Final = {  # each with the module that implements it
     "check": "verl_otel.cli.check.command",
     "runs": "verl_otel.cli.runs.command",
     "report": "verl_otel.cli.report.command",
+    "view": "verl_otel.cli.view.command",
     "explain": "verl_otel.cli.explain.command",
+    "levers": "verl_otel.cli.levers.command",
     "compare": "verl_otel.cli.compare.command",
+    "export": "verl_otel.cli.export.command",
+    "logs": "verl_otel.cli.logs.command",
+    "guards": "verl_otel.cli.guards",
     "discover": "verl_otel.cli.discover.command",
     "collect": "verl_otel.cli.collect",
     "stack": "verl_otel.cli.stack.command",
+    "prometheus": "verl_otel.cli.prometheus",
     "collector": "verl_otel.cli.collector",
     "boards": "verl_otel.cli.boards",
+    "runbook": "verl_otel.cli.runbook",
 }
 
 
@@ -40,23 +48,29 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
-    for name, path in COMMANDS.items():
-        module = import_module(path)
-        summary, _, rest = (module.__doc__ or "").partition("\n\n")
-        command = commands.add_parser(
-            name,
-            help=summary,
-            description=summary,
-            epilog=rest.strip(),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:  # the others take time and memory
+        module = import_module(COMMANDS[name])
+        command = add_command(commands, name, module)
         module.add_arguments(command)
         command.set_defaults(entry=module.run)
-    parsed = parser.parse_args(arguments)
+    parsed, unknown = parser.parse_known_args(given)
+    if unknown:  # with the usage of the command that does not know them
+        commands.choices.get(parsed.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return 2
     return _call(parsed)
+
+
+def add_command(commands: Any, name: str, module: ModuleType) -> argparse.ArgumentParser:
+    """Return the parser of a subcommand, whose help is the docstring of its module."""
+    summary, _, rest = (module.__doc__ or "").partition("\n\n")
+    described = argparse.RawDescriptionHelpFormatter
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, help=summary, description=summary, epilog=rest.strip(), formatter_class=described
+    )
+    return parser
 
 
 def _call(parsed: argparse.Namespace) -> int:

@@ -4,9 +4,10 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Explanation, Step, UnfinishedProcess
@@ -62,6 +63,28 @@ def show_bytes(count: float) -> str:
     return f"{count:.1f} GiB"
 
 
+def print_json(value: Any) -> None:
+    """Print JSON for scripts."""
+    print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def align(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:
+    """Return the lines of a table, each column as wide as its longest cell.
+
+    Args:
+        rows: Cells, the same number in each row.
+        right: Columns that are aligned to the right; None: all.
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if right is None or column in right else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+
+
 def number(step: Step) -> str:
     """Return the number of a step."""
     return "?" if step.number is None else str(step.number)
@@ -80,7 +103,7 @@ def headline(run: Explanation) -> Iterator[str]:
         f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on), "
         f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
         f"{counted(count.processes, 'process', 'processes')}"
-        + (f", {seconds((run.end_ns - run.start_ns) / 1e9)}" if run.start_ns else "")
+        + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} recorded" if run.start_ns else "")
     )
 
 

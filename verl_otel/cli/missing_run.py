@@ -11,11 +11,14 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel import config
-from verl_otel.cli.run_folders import is_run, list_runs
-from verl_otel.cli.stack import components
+from verl_otel._internal.printable import show
+from verl_otel.cli.run_folders import is_run, list_runs, modified
+from verl_otel.cli.stack.data_folder import is_data_folder
+from verl_otel.session import run_manifest
 
 MAX_NAMES: Final = 10
 """Maximum number of runs that a message names."""
+MAX_ENDPOINT: Final = 200
 EXPECTED: Final = "expected traces-*.jsonl"
 _COMPARE: Final = "compare"
 """The command that takes two runs: an example with one of them would be wrong."""
@@ -48,11 +51,34 @@ def describe_none(base: Path, wanted: str = "") -> str:
     subject = f"no run {wanted!r} in {base}, which holds none" if wanted else f"no run in {base}"
     if not base.exists():
         subject = f"no run in {base}, which does not exist"
+    sent = sorted((folder for folder in _list_folders(base) if run_manifest.read_destination(folder)), key=modified)
+    if sent:
+        return f"{subject} has files. The newest: {describe_sent(sent[-1])}"
     reasons = "\n".join(f"  {reason}" for reason in list_reasons())
     return (
         f"{subject}. Possible reasons:\n{reasons}\n"
         "A run that was written elsewhere (VERL_OTEL_RUN_DIR of the training) is read by its path: give the folder."
     )
+
+
+def describe_sent(folder: Path) -> str:
+    """Return where a run went that wrote no files; empty if the folder does not say."""
+    destination = run_manifest.read_destination(folder)
+    if destination is None:
+        return ""
+    exporters, endpoint = destination
+    where = f", to {show(endpoint, MAX_ENDPOINT)}" if endpoint and "otlp" in exporters else ""
+    return (
+        f"run {folder.name} wrote no files: its VERL_OTEL_EXPORTERS was {show(','.join(exporters), MAX_ENDPOINT)}{where}. "
+        "With `file` among them runs can be read here; verl-otel report --otlp FILE reads traces that a Collector has written."
+    )
+
+
+def _list_folders(base: Path) -> list[Path]:
+    try:
+        return [path for path in base.iterdir() if path.is_dir()]
+    except OSError:
+        return []
 
 
 def list_reasons() -> list[str]:
@@ -115,12 +141,12 @@ def describe_file(path: Path, command: str) -> str:
 
 def describe_folder(folder: Path, command: str) -> str:
     """Return the message for a folder that is not the folder of a run: what it is, and which runs it holds."""
-    if components.is_data_folder(folder):
+    if is_data_folder(folder):
         runs_folder = config.load().run_dir
         return f"{folder} is the data folder of a verl-otel stack, not of a run; runs are in {runs_folder}"
     runs = list_runs(folder)
     if not runs:
-        return f"{folder} holds no run: {EXPECTED}"
+        return describe_sent(folder) or f"{folder} holds no run: {EXPECTED}"
     if len(runs) == 1:
         return f"{folder} is not a run; it holds one: {_example(command, runs[0])}"
     return f"{folder} is not a run; it holds {len(runs)} runs: {_enumerate([run.name for run in runs])}"

@@ -9,7 +9,11 @@ from __future__ import annotations
 
 import argparse
 import re
+from pathlib import Path
 from typing import Final
+
+from verl_otel.health import profiles
+from verl_otel.health.profiles import Profile
 
 MAX_PORT: Final = 65535
 MAX_COUNT: Final = (1 << 63) - 1
@@ -23,6 +27,50 @@ _BYTES: Final = {
     "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "TIB": 1 << 40,
 }  # fmt: skip
 _AMOUNT: Final = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?) ?([A-Za-z]{0,3})")
+
+
+def add_runs(parser: argparse.ArgumentParser, metavar: str = "RUN") -> None:
+    """Declare the runs that are read: the positional arguments ``folders``."""
+    text = "folder or id of the run; several for several nodes"
+    parser.add_argument("folders", nargs="*", type=Path, metavar=metavar, help=text)
+
+
+def add_otlp(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--otlp``."""
+    parser.add_argument(
+        "--otlp",
+        action="append",
+        type=Path,
+        default=[],
+        metavar="FILE",
+        help="read traces from this file of a Collector or Tempo (OTLP/JSON) instead of the files of the run; may be repeated",
+    )
+
+
+def add_profile(parser: argparse.ArgumentParser, default: str) -> None:
+    """Declare ``--profile``.
+
+    Args:
+        parser: The parser of the command.
+        default: Whose thresholds are used without the option, for its help.
+    """
+    parser.add_argument(
+        "--profile",
+        type=profile,
+        metavar="NAME|FILE",
+        help=f"thresholds: {', '.join(profiles.PROFILES)}, or a file ({default})",
+    )
+
+
+def profile(text: str) -> Profile:
+    """Return a profile of thresholds, by its name or of a file."""
+    try:
+        return profiles.load(text)
+    except OSError as error:
+        known = ", ".join(profiles.PROFILES)
+        raise argparse.ArgumentTypeError(f"{text!r} is no profile ({known}) and no file: {error.strerror}") from None
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(f"{text}: {error}") from None
 
 
 def count(text: str) -> int:
@@ -85,3 +133,19 @@ def size(text: str) -> int:
     if match is None or unit is None:
         raise argparse.ArgumentTypeError(f"{text!r} is no size: give a number with KiB, MiB, GiB or TiB, e.g. 10GiB")
     return int(float(match[1]) * unit)
+
+
+def number_range(text: str) -> tuple[int, int]:
+    """Return the first and the last number of a range of integers.
+
+    Example:
+        number_range("10-20") == (10, 20); number_range("7") == (7, 7)
+    """
+    first, dash, last = text.partition("-")
+    try:
+        begin, end = count(first), count(last if dash else first)
+    except argparse.ArgumentTypeError:
+        begin, end = 1, 0
+    if begin > end:
+        raise argparse.ArgumentTypeError(f"{text!r} is no range: give a number or first-last, e.g. 10-20")
+    return begin, end

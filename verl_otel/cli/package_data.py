@@ -13,6 +13,7 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Final
 
 from verl_otel.errors import VerlOtelError
@@ -42,28 +43,49 @@ def list_files(folder: Path) -> list[Path]:
     return sorted(path for path in paths if not any(part.startswith((".", "__pycache__")) for part in path.parts))
 
 
-def add_export(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of a command that exports data files."""
+def add_export(parser: argparse.ArgumentParser) -> argparse.ArgumentParser:
+    """Declare the arguments of a command that exports data files; return the parser of its action."""
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     action = actions.add_parser("export", help="copy the files into a folder")
     action.add_argument("folder", type=Path, metavar="DIR", help="folder to write to; created if missing")
     action.add_argument("--force", action="store_true", help="replace existing files that differ")
+    return action
 
 
-def run_export(arguments: argparse.Namespace, source: Path, names: Sequence[Path]) -> str:
-    """Copy files as requested by the arguments. Returns a message with the number of files written."""
-    written = export(source, names, arguments.folder, force=arguments.force)
+def run_export(
+    arguments: argparse.Namespace,
+    source: Path,
+    names: Sequence[Path],
+    replaced: Mapping[Path, Path] = MappingProxyType({}),
+) -> str:
+    """Copy files as requested by the arguments. Returns a message with the number of files written.
+
+    Args:
+        arguments: Those of `add_export`.
+        source: The folder of the files.
+        names: Paths of the files, relative to ``source``.
+        replaced: By path: another file, which is copied instead.
+    """
+    written = export(source, names, arguments.folder, replaced, force=arguments.force)
     same = len(names) - len(written)
     return f"{len(written)} files written{f', {same} were there' if same else ''}"
 
 
-def export(source: Path, names: Sequence[Path], target: Path, *, force: bool = False) -> list[Path]:
+def export(
+    source: Path,
+    names: Sequence[Path],
+    target: Path,
+    replaced: Mapping[Path, Path] = MappingProxyType({}),
+    *,
+    force: bool = False,
+) -> list[Path]:
     """Copy files into a folder, all or none.
 
     Args:
         source: The folder of the files.
         names: Paths of the files, relative to ``source``.
         target: The folder to write to; created if missing.
+        replaced: By path: another file, which is copied instead.
         force: Replace existing files that differ.
 
     Returns:
@@ -75,7 +97,8 @@ def export(source: Path, names: Sequence[Path], target: Path, *, force: bool = F
     Example:
         export(find_folder("collector"), [Path("local.yaml")], Path("otel"))
     """
-    changed = [name for name in names if not _is_same(source / name, target / name)]
+    sources = {name: replaced.get(name, source / name) for name in names}
+    changed = [name for name in names if not _is_same(sources[name], target / name)]
     folders = [name for name in changed if (target / name).is_dir()]
     if folders:
         raise VerlOtelError(f"{target / folders[0]} cannot be written: a folder is in its place")
@@ -84,7 +107,7 @@ def export(source: Path, names: Sequence[Path], target: Path, *, force: bool = F
         more = f" and {len(taken) - 1} more" if len(taken) > 1 else ""
         raise VerlOtelError(f"{target / taken[0]}{more} would be replaced, and differs: --force does it")
     try:
-        _write({target / name: source / name for name in changed})
+        _write({target / name: sources[name] for name in changed})
     except OSError as error:
         raise VerlOtelError(f"{error.filename or target} cannot be written: {error.strerror}") from None
     return changed

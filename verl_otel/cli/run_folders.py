@@ -12,7 +12,7 @@ from verl_otel.session.run_manifest import NAME as MANIFEST
 
 def is_mark(name: str) -> bool:
     """Return whether a file of this name makes its folder that of a run: ``run.json`` or ``traces-*.jsonl``."""
-    return name == MANIFEST or (name.startswith("traces-") and name.endswith(".jsonl"))
+    return name == MANIFEST or (name.startswith("traces-") and name.endswith((".jsonl", ".jsonl.gz")))
 
 
 def is_run(folder: Path) -> bool:
@@ -37,11 +37,12 @@ def list_runs(base: Path) -> list[Path]:
         runs = [path for path in base.iterdir() if is_run(path)]
     except FileNotFoundError:
         return []
-    return sorted(runs, key=_modified, reverse=True)
+    return sorted(runs, key=modified, reverse=True)
 
 
-def _modified(folder: Path) -> float:
+def modified(path: Path) -> float:
+    """Return when a file or folder was modified; 0 if it was deleted meanwhile."""
     try:
-        return folder.stat().st_mtime
-    except OSError:  # it was deleted meanwhile
+        return path.stat().st_mtime
+    except OSError:
         return 0.0

@@ -5,18 +5,22 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
 from verl_otel import config
+from verl_otel._internal.printable import counted
 from verl_otel.analysis import summary
+from verl_otel.analysis.checkpoints import cache_folder
+from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import missing_run
 from verl_otel.cli.run_folders import list_runs
-from verl_otel.cli.stack.components import is_data_folder
+from verl_otel.cli.stack.data_folder import is_data_folder
 from verl_otel.errors import VerlOtelError
 
 QUIET_SECONDS = 1.0
@@ -68,26 +72,77 @@ def find_newest() -> Path:
     return runs[0]
 
 
-def explain(named: Iterable[Path], command: str, *, steps: frozenset[int] | None = None) -> Explanation:
+def find_places(named: Sequence[Path], command: str, *, files: bool = False) -> list[Path]:
+    """Return the existing folders of a run.
+
+    Args:
+        named: Folder or id of the run; several for several nodes; none: the newest run.
+        command: Name of the command, for messages.
+        files: Whether a place may be a file.
+
+    Raises:
+        FileNotFoundError: There is no such run. The message has what is there.
+    """
+    places = [find_folder(path, command) for path in named] or [find_newest()]
+    for place in places:
+        if not (place.is_dir() or (files and place.exists())):
+            raise FileNotFoundError(missing_run.describe(place, command))
+    return places
+
+
+def explain(
+    named: Sequence[Path], command: str, *, steps: frozenset[int] | None = None, otlp: Sequence[Path] = ()
+) -> Explanation:
     """Read a run, with progress on a terminal.
 
     Args:
         named: Folder or id of the run; several for several nodes; none: the newest run.
         command: Name of the command, for messages.
         steps: Numbers of steps whose detail is kept.
+        otlp: Files of a Collector or of Tempo to read instead of the files of the run.
 
     Raises:
         FileNotFoundError: There is no such run. The message says where it was searched for, and what is there.
     """
+    if otlp:
+        return explain_traces(otlp, named, steps=steps)
     folders = [find_folder(path, command) for path in named] or [find_newest()]
     try:
         with Meter(sys.stderr) as meter:
-            return summary.explain(folders, steps=steps, progress=meter.show)
+            return summary.explain(folders, steps=steps, progress=meter.show, cache=cache_folder())
     except FileNotFoundError:
         missing = next((folder for folder in folders if not holds_run(folder)), None)
         if missing is None:
             raise
         raise FileNotFoundError(missing_run.describe(missing, command)) from None
+
+
+def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: frozenset[int] | None = None) -> Explanation:
+    """Read a run from traces that a Collector or Tempo wrote; needs as much room in the folder for temporary files as they have.
+
+    Args:
+        files: Files with OTLP/JSON.
+        named: Id of the run, or its beginning; none: the run that ended last.
+        steps: Numbers of steps whose detail is kept.
+
+    Raises:
+        VerlOtelError: A file cannot be read, or there is no such run.
+    """
+    if len(named) > 1:
+        raise VerlOtelError("give the id of one run with --otlp")
+    with tempfile.TemporaryDirectory(prefix="verl-otel-") as folder:
+        try:
+            imported = collector_files.convert(files, Path(folder), "".join(map(str, named)))
+        except OSError as error:
+            place = error.filename or folder  # a full disk has no name of a file
+            raise VerlOtelError(f"--otlp: {place} cannot be read or written ({error.strerror})") from None
+        with Meter(sys.stderr) as meter:
+            explanation = summary.explain([Path(folder)], steps=steps, progress=meter.show)
+    if imported.others and not named:
+        others = counted(len(imported.others), "other run")
+        print(f"verl-otel: the files have {others}, for example {imported.others[-1]}: give its id", file=sys.stderr)
+    problems = (*imported.problems, *explanation.problems)
+    return explanation._replace(folders=tuple(map(str, files)), problems=problems)
 
 
 class Meter:

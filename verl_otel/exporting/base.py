@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING
 from verl_otel._internal import error_boundary
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from verl_otel.exporting.metric_state import MetricState
-    from verl_otel.model import Batch, Resource, Scope
+    from verl_otel.model import Batch, LogRecord, Resource, Scope
 
 
 class Exporter(ABC):
@@ -44,6 +46,9 @@ class Exporter(ABC):
     def consume(self, batch: Batch) -> None:
         """Queue a batch. Never blocks; what does not fit is dropped and counted."""
 
+    def consume_logs(self, records: Sequence[LogRecord]) -> None:
+        """Queue records of the run log. Never blocks; what does not fit is dropped and counted."""
+
     def update_resource(self, resource: Resource) -> None:
         """Replace the resource: attributes were added after `open`."""
 
@@ -54,7 +59,10 @@ class Exporter(ABC):
         """Called if the reader of this exporter for the user's instruments could not be registered."""
 
     def poll(self) -> None:
-        """Called by the drain thread every drain interval."""
+        """Called by the drain thread after each drain."""
+
+    def rest(self) -> None:
+        """Called by the drain thread at each drain interval in which there is nothing to drain."""
 
     def flush(self, deadline: float) -> None:
         """Send the queue until ``deadline`` (`time.monotonic`)."""

@@ -16,6 +16,7 @@ from typing import Final
 
 from verl_otel._internal.masking import MASK, mask_text, mask_url
 from verl_otel.model import AttributeValue, EventRecord, SpanRecord
+from verl_otel.semconv import attributes as attr
 
 _CONTENT: Final = re.compile(
     r"exception\.(?:message|stacktrace)|error\.(?:message|stack)"
@@ -39,7 +40,7 @@ _URL: Final = frozenset(
 _QUERY: Final = frozenset(("url.query", "url.fragment"))
 _COMMANDS: Final = frozenset(("process.command", "process.command_line", "process.command_args"))
 _KEPT_IN_EVENTS: Final = frozenset(
-    ("gen_ai.system", "gen_ai.provider.name", "gen_ai.operation.name", "role", "id", "index", "finish_reason")
+    ("gen_ai.system", attr.GEN_AI_PROVIDER, attr.GEN_AI_OPERATION, "role", "id", "index", "finish_reason")
 )
 """Attributes of an event of a language model (``gen_ai.user.message``) that stay: its others are the message."""
 

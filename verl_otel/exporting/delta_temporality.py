@@ -65,6 +65,7 @@ class Deltas:
         value, now, last = point.value, _read(point), self._sent.get(key)
         same = last is not None and last.start_ns == point.start_ns
         begin = last.time_ns if last is not None and same else point.start_ns
+        begin = min(begin, point.time_ns)  # the clock may have been set back
         fresh = last is None or not same or _was_reset(last, now)
         if last is None or fresh:
             last = _Sent(point.start_ns, begin, 0, 0, (0,) * len(now.counts))

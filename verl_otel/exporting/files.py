@@ -3,105 +3,33 @@
 """File exporter: OTLP JSON lines in the run's folder.
 
 ``traces-….jsonl`` and ``metrics-….jsonl`` grow by whole lines and are rotated. ``open-….jsonl`` has the open spans and is replaced
-atomically, so that a killed process leaves a record of what it was doing. A full disk costs telemetry, never training.
+atomically, so that a killed process leaves a record of what it was doing: after each drain that has read them again (`recording.open_table`).
+A full disk costs telemetry, never training.
 """
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary, private_files
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal import private_files
+from verl_otel._internal.deadline import run_locked
 from verl_otel._internal.file_names import process_file_name
 from verl_otel._internal.untrusted_files import MAX_LINE
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.downsampling import Downsampler
+from verl_otel.exporting.line_file import LineFile, encode_line
 from verl_otel.exporting.metric_state import MetricState
-from verl_otel.exporting.otlp import encode_json
+from verl_otel.exporting.otlp import encode_json, encode_json_spans
 from verl_otel.model import Batch, OpenSpan, Resource, Scope, SpanRecord, WeighedAttributes
 from verl_otel.semconv import attributes as attr
 
 SPANS_PER_LINE: Final = 256
 SPAN_BYTES: Final = 1024
 """Bytes that a waiting span counts as; large attributes of all of them may have as much again."""
-
-
-class LineFile:
-    """A file that grows by whole lines and is rotated by size.
-
-    Args:
-        path: The file; rotated ones get ``.1``, ``.2`` … before the suffix, the highest is the oldest.
-        max_bytes: Size at which it is rotated.
-        max_files: Files that are kept, including the current one.
-    """
-
-    def __init__(self, path: Path, max_bytes: int, max_files: int) -> None:
-        self.path = path
-        self._max_bytes = max_bytes
-        self._max_files = max_files
-        self._handle: int | None = None
-        self._size = 0
-        self._torn = False
-
-    def write(self, lines: bytes) -> None:
-        """Append lines, each with its newline.
-
-        Raises:
-            OSError: They were not written completely; the next write begins on a new line.
-        """
-        handle = self._open() if self._handle is None else self._handle
-        if self._size >= self._max_bytes:
-            handle = self._rotate()
-        data = b"\n" + lines if self._torn else lines
-        written = 0
-        try:
-            while written < len(data):
-                written += os.write(handle, data[written:])
-        except OSError:
-            self._torn = self._torn or written > 0
-            raise
-        finally:
-            self._size += written
-        self._torn = False
-
-    def close(self) -> None:
-        """Close the file. A later write reopens it."""
-        # Cleared first: a child that is forked before the close must not close this descriptor, whose number may be reused.
-        handle, self._handle = self._handle, None
-        if handle is not None:
-            os.close(handle)
-
-    def _open(self) -> int:
-        private_files.make_folder(self.path.parent)
-        self._handle = private_files.open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self._size = os.fstat(self._handle).st_size
-        # A killed process may have left half a line; a later one with the same id, in a container, appends to the file.
-        self._torn = bool(self._size) and os.pread(self._handle, 1, self._size - 1) != b"\n"
-        return self._handle
-
-    def _rotate(self) -> int:
-        """Rotate before a write, so that the newest line is always in the current file. On failure the file grows."""
-        self.close()
-        try:
-            for number in range(self._max_files - 1, 0, -1):
-                older = self.path.with_suffix(f".{number}{self.path.suffix}")
-                newer = self.path if number == 1 else self.path.with_suffix(f".{number - 1}{self.path.suffix}")
-                if newer.exists():
-                    newer.replace(older)
-            if self._max_files == 1:
-                self.path.unlink(missing_ok=True)
-        except OSError as error:
-            error_boundary.warn_once(
-                "file rotation", "verl-otel: cannot rotate %s: %s; it goes on growing", self.path, error.strerror
-            )
-        return self._open()
 
 
 class FileExporter(Exporter):
@@ -138,6 +66,8 @@ class FileExporter(Exporter):
         self._metrics = LineFile(self._folder / f"metrics-{process}.jsonl", *self._limits)
         self._open_path = self._folder / f"open-{process}.jsonl"
         self._open_written = False
+        self._open_read_ns = 0
+        """When the oldest row of the file was read."""
 
     def consume(self, batch: Batch) -> None:
         """Queue a batch for the next `poll`."""
@@ -168,14 +98,7 @@ class FileExporter(Exporter):
 
     def flush(self, deadline: float) -> None:
         """Write the queue. Waits until ``deadline`` for another thread that writes."""
-        self._run_locked(self._write, deadline)
-
-    def _run_locked(self, work: Callable[[], None], deadline: float) -> None:
-        if self._lock.acquire(timeout=remaining(deadline)):
-            try:
-                work()
-            finally:
-                self._lock.release()
+        run_locked(self._lock, self._write, deadline)
 
     def _write(self) -> None:
         begin = time.monotonic()
@@ -190,7 +113,7 @@ class FileExporter(Exporter):
         If another thread still writes, the files stay open: after a close its next line could go to another file with the same
         descriptor number.
         """
-        self._run_locked(self._end, deadline)
+        run_locked(self._lock, self._end, deadline)
 
     def _end(self) -> None:
         self._downsampler.release()
@@ -216,7 +139,7 @@ class FileExporter(Exporter):
 
     def _encode(self, spans: list[SpanRecord]) -> bytes:
         try:
-            line = _line(encode_json.traces_object(self._resource, self._scope, spans))
+            line = encode_json_spans.traces_line(self._resource, self._scope, spans)
         except Exception:
             if len(spans) == 1:
                 self.drop("spans", 1, "cannot be encoded")
@@ -236,9 +159,9 @@ class FileExporter(Exporter):
     def _write_metrics(self) -> None:
         cursor, changed = self._state.read_history(self._cursor)
         points = self._downsampler.select(changed)
-        lines = [_line(encode_json.metrics_object(self._resource, self._scope, points))] if points else []
+        lines = [encode_line(encode_json.metrics_object(self._resource, self._scope, points))] if points else []
         messages = list(self._messages)
-        lines += [_line(_user_metrics(message)) for message in messages]
+        lines += [encode_line(_user_metrics(message)) for message in messages]
         if not lines:
             return
         try:
@@ -256,23 +179,25 @@ class FileExporter(Exporter):
         if not self._open_spans:
             self._remove_open()
             return
-        now = time.time_ns()
+        read_ns = self._open_spans[0].read_ns
+        if self._open_written and read_ns == self._open_read_ns:
+            return  # of many open spans not all rows are read again at each drain
         spans = [
             open_span.span._replace(
                 attributes={
                     **open_span.span.attributes,
                     attr.OPEN_AGE: open_span.age,
                     attr.OPEN_LAST_CHILD: open_span.last_child,
-                    attr.OPEN_WRITTEN: now,
+                    attr.OPEN_WRITTEN: open_span.read_ns,
                 }
             )
             for open_span in self._open_spans
         ]
         try:
             private_files.make_folder(self._folder)
-            line = _line(encode_json.traces_object(self._resource, self._scope, spans))
+            line = encode_json_spans.traces_line(self._resource, self._scope, spans)
             private_files.write_atomically(self._open_path, line)
-            self._open_written = True
+            self._open_written, self._open_read_ns = True, read_ns
         except OSError as error:
             self.log_once("spans", self._reason(error))
 
@@ -286,20 +211,12 @@ class FileExporter(Exporter):
                 self._open_written = False
 
 
-def _line(value: dict[str, Any]) -> bytes:
-    return (
-        json.dumps(value, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
-    )
-
-
 def _user_metrics(message: bytes) -> dict[str, Any]:
     """Return an encoded request as the JSON of the file format (exemplar ids in hexadecimal)."""
     import base64
 
     from google.protobuf.json_format import MessageToDict
-    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (
-        ExportMetricsServiceRequest,
-    )
+    from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
     def hexadecimal(value: Any) -> Any:
         if isinstance(value, list):

@@ -13,7 +13,6 @@ import contextlib
 import errno
 import selectors
 import socket
-import ssl
 import threading
 import time
 from collections.abc import Callable, Hashable
@@ -32,15 +31,19 @@ READ_SECONDS: Final = 5.0
 WRITE_SECONDS: Final = 10.0
 """Seconds from the response to the end of its transmission."""
 IDLE_SHARE: Final = 4.0
-"""After responses the thread pauses for this multiple of their CPU seconds: requests use a fifth of a core at most."""
+"""Pause after responses, as a multiple of their CPU seconds: requests use a fifth of a core at most."""
 MAX_IDLE: Final = 2.0
 ACCEPT_AT_ONCE: Final = 4
 """Connections taken per turn. Less than there are slots: a request that arrives with its connection is read before anything replaces it."""
 ACCEPT_AGAIN: Final = 0.5
 """Seconds without a new connection after the process had no file descriptor left."""
 CLOSE_SECONDS: Final = 1.0
-BACKLOG: Final = 128
+BACKLOG: Final = 1024
+"""Connections that wait in the kernel; ``net.core.somaxconn`` may limit it further. A client beyond that is not refused: its packet is dropped
+and sent again a second or more later."""
 _NO_DESCRIPTOR: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
+_WANTED_BY_TLS: Final = {"SSLWantReadError": selectors.EVENT_READ, "SSLWantWriteError": selectors.EVENT_WRITE}
+"""By name: importing ``ssl`` takes 4 MB, which a process that serves plain HTTP saves."""
 _METHODS: Final = frozenset({"GET", "OPTIONS"})
 
 
@@ -53,7 +56,7 @@ class _Connection:
         self.socket = connection
         self.closes_at = closes_at
         self.replaceable_at = time.monotonic() + GRACE_SECONDS
-        self.encrypting = isinstance(connection, ssl.SSLSocket)
+        self.encrypting = hasattr(connection, "do_handshake")
         self.received = bytearray()
         self.request: Request | None = None
         self.output: list[memoryview] = []
@@ -110,6 +113,7 @@ class Server:
         address: Host and port; port 0 takes a free one. An IPv6 address may stand in brackets.
         answer: Makes the answer to a request, one at a time. Equal requests that wait at the same time share one.
         secure: Wraps an accepted socket into TLS, without a handshake.
+        idle_share: After responses the thread pauses for this multiple of their CPU seconds.
 
     Raises:
         OSError: The address cannot be bound.
@@ -120,8 +124,10 @@ class Server:
         address: tuple[str, int],
         answer: Callable[[Request], Reply],
         secure: Callable[[socket.socket], socket.socket] | None = None,
+        idle_share: float = IDLE_SHARE,
     ) -> None:
         self._answer = answer
+        self._idle_share = idle_share
         self._secure = secure
         self._listener = _listen(*address)
         self.host, self.port = self._listener.getsockname()[:2]
@@ -261,15 +267,14 @@ class Server:
                 connection.send()
                 self._drop(connection)
             return
-        except ssl.SSLWantReadError:
-            events = selectors.EVENT_READ
-        except ssl.SSLWantWriteError:
-            events = selectors.EVENT_WRITE
         except BlockingIOError:
             pass
-        except (OSError, ValueError):
-            self._drop(connection)
-            return
+        except (OSError, ValueError) as error:
+            wanted = _WANTED_BY_TLS.get(type(error).__name__)
+            if wanted is None:
+                self._drop(connection)
+                return
+            events = wanted
         self._watch(connection, events)
 
     def _receive(self, connection: _Connection) -> None:
@@ -309,7 +314,7 @@ class Server:
                 connection.reply(reply or replies.setdefault(request.key, self._make_reply(request)))
                 self._advance(connection)
         used = time.thread_time() - begin
-        self._answers_at = time.monotonic() + min(MAX_IDLE, IDLE_SHARE * used)
+        self._answers_at = time.monotonic() + min(MAX_IDLE, self._idle_share * used)
 
     def _make_reply(self, request: Request) -> Reply:
         try:
@@ -332,6 +337,15 @@ def strip_brackets(host: str) -> str:
         strip_brackets("[::1]") == "::1"
     """
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
+
+
+def is_address(host: str) -> bool:
+    """Return whether a host is an IP address, or empty for every address, and needs no name server."""
+    try:
+        socket.getaddrinfo(strip_brackets(host) or None, 0, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST)
+    except (OSError, UnicodeError):
+        return False
+    return True
 
 
 def show_address(host: str, port: int) -> str:

@@ -7,10 +7,11 @@ from __future__ import annotations
 import errno
 import inspect
 import json
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator
+from contextvars import ContextVar
 from dataclasses import replace
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
@@ -26,21 +27,21 @@ from verl_otel.exporting import fork_locks, http_server
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.http_messages import Reply, Request
 from verl_otel.model import HistogramValue, Instrument, Point, Resource, cut, to_float
-from verl_otel.prometheus_names import label_name, metric_name
+from verl_otel.prometheus_names import SUFFIXES, label_name, metric_name
 from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
 
 if TYPE_CHECKING:
     from verl_otel.exporting.metric_state import MetricState
     from verl_otel.model import Scope
 
-_SUFFIXES: Final = {
-    "gauge": ("",),
-    "counter": ("", "_total", "_created"),
-    "histogram": ("", "_bucket", "_count", "_sum", "_created"),
-}
-"""Suffixes that OpenMetrics reserves for a family."""
 MAX_TARGET_LABELS: Final = 30
 """Resource attributes in ``target_info``, those of verl-otel first. Prometheus rejects a scrape beyond ``label_limit``, 40 as shipped."""
+RESOLVE_SECONDS: Final = 1.0
+"""Seconds that a caller waits for the address of a host that is given by name."""
+START_QUERY: Final = "created=1"
+"""Query of a scrape that asks for the time at which each counter and histogram began, as Prometheus reads it with the feature
+``created-timestamp-zero-ingestion``: a counter that appears with its first event then rises from 0. Without the feature each would be a series."""
+_shows_start: ContextVar[bool] = ContextVar("verl_otel_shows_start", default=False)
 _TYPES: Final = {"histogram": "histogram", "counter": "counter", "updown": "gauge", "gauge": "gauge"}
 
 
@@ -80,6 +81,8 @@ class PointCollector(Collector):
             family = families[key]
             if family is not None:
                 family.samples.extend(_samples(metric_name(instrument), point))
+                if _shows_start.get() and family.type != "gauge":
+                    family.samples.append(Sample(f"{family.name}_created", _labels(point), point.start_ns / 1e9))
         yield from filter(None, families.values())
 
     def _target_info(self) -> Metric:
@@ -97,7 +100,7 @@ def _family(instrument: Instrument, taken: set[str]) -> Metric | None:
     kind = _TYPES[instrument.kind]
     name = metric_name(instrument)
     name = name.removesuffix("_total") if kind == "counter" else name
-    names = {name + suffix for suffix in _SUFFIXES[kind]}
+    names = {name + suffix for suffix in SUFFIXES[kind]}
     if names & taken:
         error_boundary.warn_once(
             f"name {name}", "verl-otel: /metrics leaves %r out: its name %s is taken", instrument.name, name
@@ -123,8 +126,12 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
+def _labels(point: Point) -> dict[str, str]:
+    return {label_name(key): _plain(value) for key, value in point.labels}
+
+
 def _samples(name: str, point: Point) -> Iterator[Sample]:
-    labels = {label_name(key): _plain(value) for key, value in point.labels}
+    labels = _labels(point)
     value = point.value
     if not isinstance(value, HistogramValue):
         yield Sample(name, labels, to_float(value))
@@ -165,18 +172,47 @@ class PrometheusExporter(Exporter):
         self._announce = announce
         self.registry = CollectorRegistry(auto_describe=False)
         self._server: http_server.Server | None = None
+        self._failure: Exception | None = None
+        self._is_late = self._is_closed = False
 
     def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
-        """Bind and serve. Raises `OSError` when the address cannot be bound."""
+        """Bind and serve. A host that is given by name is looked up on another thread, for which this one waits `RESOLVE_SECONDS` at most.
+
+        Raises:
+            OSError: The address cannot be bound. It is logged instead if it is known only after that time.
+        """
         self.registry.register(PointCollector(state, resource, self._refresh))
+        if http_server.is_address(self._address[0]):
+            self._serve()
+            return
+        thread = threading.Thread(target=self._serve_late, name="verl-otel-http-name", daemon=True)
+        thread.start()
+        thread.join(RESOLVE_SECONDS)
+        self._is_late = True
+        if self._failure is not None:
+            raise self._failure
+
+    def _serve(self) -> None:
         self._server = _bind(self._address, _make_answer(self.registry))
         self._server.start()
-        if self._announce is not None:
-            try:
+        try:
+            if self._announce is not None:
                 self._announce(self.port)
-            except BaseException:
-                self.close(0.0)
-                raise
+        except BaseException:
+            self.close(0.0)
+            raise
+        if self._is_closed:
+            self.close(0.0)
+
+    def _serve_late(self) -> None:
+        try:
+            self._serve()
+        except Exception as error:
+            self._failure = error
+            if self._is_late:
+                error_boundary.warn_once(
+                    "open prometheus", "verl-otel: exporter prometheus cannot start and is left out: %s", error
+                )
 
     @property
     def port(self) -> int:
@@ -185,6 +221,7 @@ class PrometheusExporter(Exporter):
 
     def close(self, deadline: float) -> None:
         """Stop serving. Waits for a response under way until ``deadline`` (`time.monotonic`), a second at most."""
+        self._is_closed = True
         server, self._server = self._server, None
         if server is not None:
             server.close(min(remaining(deadline), http_server.CLOSE_SECONDS))
@@ -228,7 +265,11 @@ def _make_answer(registry: CollectorRegistry) -> Callable[[Request], Reply]:
             "HTTP_ACCEPT": request.headers.get("accept", ""),
             "HTTP_ACCEPT_ENCODING": request.headers.get("accept-encoding", ""),
         }
-        body = b"".join(app(environ, lambda *values: started.extend(values)))
+        token = _shows_start.set(START_QUERY in request.query.split("&"))
+        try:
+            body = b"".join(app(environ, lambda *values: started.extend(values)))
+        finally:
+            _shows_start.reset(token)
         return Reply(int(started[0].partition(" ")[0]), tuple(started[1]), body)
 
     return answer
@@ -238,7 +279,7 @@ def make_reader(registry: CollectorRegistry) -> Any:
     """Return a reader that exposes the user's OpenTelemetry instruments in ``registry``.
 
     Based on `opentelemetry-exporter-prometheus`. Exponential histograms are removed, since they make a whole scrape fail, and gauges of
-    unit ``1`` get the suffix ``_ratio``, as in the Collector.
+    unit ``1`` get the suffix ``_ratio``, as in the Collector. Instruments of one name in several scopes get a label with the scope's name.
     """
     from opentelemetry.exporter.prometheus import PrometheusMetricReader
 
@@ -247,7 +288,7 @@ def make_reader(registry: CollectorRegistry) -> Any:
             registry.unregister(self._collector)
 
         def _receive_metrics(self, metrics_data: Any, timeout_millis: float = 10_000, **kwargs: Any) -> None:
-            super()._receive_metrics(_without_exponential_histograms(metrics_data), timeout_millis, **kwargs)
+            super()._receive_metrics(_prepare(metrics_data), timeout_millis, **kwargs)
 
     parameters = inspect.signature(PrometheusMetricReader.__init__).parameters
     options: dict[str, Any] = {"disable_target_info": True}
@@ -267,7 +308,7 @@ def make_reader(registry: CollectorRegistry) -> Any:
 
 def _serialise(collector: Any) -> None:
     """Let one scrape at a time collect: of two at once, one would have every series twice and the other none."""
-    lock, collect = Lock(), collector.collect
+    lock, collect = threading.Lock(), collector.collect
 
     def collect_alone() -> list[Metric]:
         with lock:
@@ -298,11 +339,30 @@ def _user_name(metric: Any) -> str:
     return name.removesuffix("_total") if kind == "counter" else name
 
 
-def _without_exponential_histograms(data: Any) -> Any:
+def _shared_names(data: Any) -> set[str]:
+    """Return the names of instruments that several scopes have: on ``/metrics`` their series would be the same."""
+    scopes: dict[str, int] = {}
+    for resource in data.resource_metrics:
+        for scope in resource.scope_metrics:
+            for name in {_user_name(metric) for metric in scope.metrics}:
+                scopes[name] = scopes.get(name, 0) + 1
+    return {name for name, count in scopes.items() if count > 1}
+
+
+def _with_scope(metric: Any, scope: Any) -> Any:
+    """Return a metric whose points have the name and version of their scope, as the Collector writes them."""
+    added = {"otel_scope_name": scope.name, "otel_scope_version": scope.version or ""}
+    points = [replace(point, attributes={**(point.attributes or {}), **added}) for point in metric.data.data_points]
+    return replace(metric, data=replace(metric.data, data_points=points))
+
+
+def _prepare(data: Any) -> Any:
+    """Return the user's metrics as the reader of the SDK can show them: see `make_reader`."""
     from opentelemetry.sdk.metrics.export import ExponentialHistogram
 
     if data is None:
         return None
+    shared = _shared_names(data)
     resources = []
     for resource in data.resource_metrics:
         scopes = []
@@ -316,7 +376,9 @@ def _without_exponential_histograms(data: Any) -> Any:
                         metric.name,
                     )
                 else:
-                    metrics.append(replace(metric, name=_user_name(metric), unit=""))
+                    name = _user_name(metric)
+                    named = _with_scope(metric, scope.scope) if name in shared else metric
+                    metrics.append(replace(named, name=name, unit=""))
             scopes.append(replace(scope, metrics=metrics))
         resources.append(replace(resource, scope_metrics=scopes))
     return replace(data, resource_metrics=resources)

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Global OpenTelemetry providers for the user's own instruments, which share the exporters of verl-otel.
 
-A provider that is set already stays: then the user's spans and metrics go to the exporters of that provider only.
+A provider that is set already stays. The user's spans and metrics go to its exporters, and to those of verl-otel by a span processor and by
+readers that are attached to it, see `verl_otel.exporting.attachment`.
 """
 
 from __future__ import annotations
@@ -17,12 +18,14 @@ from opentelemetry import metrics, trace
 from opentelemetry.sdk import metrics as sdk
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricReader
+from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 
-from verl_otel.exporting import fork_locks
+from verl_otel._internal import error_boundary
+from verl_otel.exporting import attachment, fork_locks
 from verl_otel.model import NONE_DROPPED, REMOTE, EventRecord, LinkRecord, Scope, SpanRecord, WeighedAttributes, cut
 from verl_otel.semconv.metrics import MAX_LABEL_BYTES
 
@@ -50,6 +53,10 @@ class Providers:
         """Resource of the current session; a provider keeps the one that it was created with."""
         self.readers: tuple[Any, ...] = ()
         """The further readers that see the user's instruments."""
+        self.attached: _Forward | None = None
+        """The span processor on the tracer provider of the user's own."""
+        self.attached_to: MeterProvider | None = None
+        """The meter provider of the user's own that the readers are attached to."""
 
     @property
     def user_processors(self) -> tuple[Any, ...]:
@@ -61,11 +68,25 @@ class Providers:
         if self.tracer is not None:
             self.tracer.force_flush(int(1000 * timeout))
 
+    def detach(self, seconds: float) -> None:
+        """Leave the providers of the user's, which keep their own readers and processors; wait for at most ``seconds``."""
+        if self.attached is not None:
+            self.attached.on_span = None  # a span processor cannot be removed
+        meter, self.attached_to = self.attached_to, None
+        if meter is None:
+            return
+        readers = (self.reader, *self.readers)
+        if _installed.attached_to is meter:
+            _installed.attached_to = _installed.reader = None
+            _installed.readers = ()
+        attachment.detach_readers(meter, readers, seconds)
+
     @property
     def pull_readers(self) -> tuple[PullReader, ...]:
         """The readers that collect on request."""
         own = (self.reader,) if self.reader is not None else ()
-        return (*own, *(reader for reader in self.readers if isinstance(reader, DeltaReader)))
+        readers = (*own, *(reader for reader in self.readers if isinstance(reader, OtlpReader)))
+        return tuple(reader for reader in readers if attachment.is_attached(reader))
 
 
 _installed = Providers()
@@ -75,14 +96,10 @@ _installed = Providers()
 def foreign_provider() -> str:
     """Return the class of a tracer provider that is not from verl-otel, or an empty text."""
     provider = trace.get_tracer_provider()
-    if isinstance(provider, trace.ProxyTracerProvider):
+    if isinstance(provider, trace.ProxyTracerProvider) or provider is _installed.tracer:
         return ""
     kind = type(provider)
-    return (
-        ""
-        if any(type(processor) is _Forward for processor in _processors(provider))
-        else f"{kind.__module__}.{kind.__qualname__}"
-    )
+    return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def after_fork() -> None:
@@ -96,8 +113,10 @@ def install(
     on_span: Callable[[SpanRecord], None],
     on_metrics: Callable[[bytes], None],
     readers: tuple[Any, ...] = (),
+    *,
+    sends_otlp: bool = False,
 ) -> Providers:
-    """Install global providers where none is set.
+    """Install global providers where none is set, and attach to those that are.
 
     Args:
         resource: The resource of this process.
@@ -105,37 +124,74 @@ def install(
         on_span: Receives each ended span of the user.
         on_metrics: Receives the user's metrics, encoded, whenever `PullReader.collect` is called.
         readers: Further metric readers.
+        sends_otlp: Whether verl-otel sends by OTLP. A provider of the user's that does so, too, is left alone.
     """
     providers = Providers()
     sdk_resource = providers.resource = SdkResource(dict(resource.attributes))
     for reader in readers:
-        if isinstance(reader, DeltaReader):
+        if isinstance(reader, OtlpReader):
             reader.serve(reader.take, sdk_resource)
-    if _installed.reader is not None and metrics.get_meter_provider() is _installed.meter:
-        # A second session in this process, or a forked child: the user's instruments report to the new callbacks.
-        _installed.reader.serve(on_metrics, sdk_resource)
-        providers.reader, providers.meter = _installed.reader, _installed.meter
-        providers.readers = _exchange_readers(_installed, readers)
+    _install_tracer(providers, sdk_resource, id_generator, on_span, sends_otlp=sends_otlp)
+    _install_meter(providers, sdk_resource, on_metrics, readers, sends_otlp=sends_otlp)
+    return providers
+
+
+def _install_tracer(
+    providers: Providers,
+    resource: SdkResource,
+    id_generator: Any,
+    on_span: Callable[[SpanRecord], None],
+    *,
+    sends_otlp: bool,
+) -> None:
+    """Have the user's spans passed on: by the provider that is installed already, by a new one, or by the user's."""
     tracer = trace.get_tracer_provider()
     if tracer is _installed.tracer:
         providers.tracer = _installed.tracer
     elif isinstance(tracer, trace.ProxyTracerProvider):
-        providers.tracer = _installed.tracer = TracerProvider(
-            resource=sdk_resource, id_generator=_Ids(id_generator), shutdown_on_exit=False
-        )
-        providers.tracer.sampler = NoScrapes(providers.tracer.sampler)
-        providers.tracer.add_span_processor(_Forward(on_span))
-        trace.set_tracer_provider(providers.tracer)
-    if type(metrics.get_meter_provider()).__name__ == "_ProxyMeterProvider":  # the API does not export the class
-        providers.reader = PullReader()
-        providers.reader.serve(on_metrics, sdk_resource)
-        providers.meter = MeterProvider(
-            resource=sdk_resource, metric_readers=[providers.reader, *readers], shutdown_on_exit=False
-        )
+        made = TracerProvider(resource=resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
+        made.sampler = NoScrapes(made.sampler)
+        made.add_span_processor(_Forward(on_span))
+        trace.set_tracer_provider(made)
+        providers.tracer = _installed.tracer = made
+    elif isinstance(tracer, TracerProvider) and not (sends_otlp and attachment.sends_otlp(_processors(tracer))):
+        earlier = [processor for processor in _processors(tracer) if type(processor) is _Forward]
+        providers.attached = earlier[0] if earlier else _Forward(on_span)
+        providers.attached.on_span = on_span
+        if not earlier:
+            tracer.add_span_processor(providers.attached)
+
+
+def _install_meter(
+    providers: Providers,
+    resource: SdkResource,
+    on_metrics: Callable[[bytes], None],
+    readers: tuple[Any, ...],
+    *,
+    sends_otlp: bool,
+) -> None:
+    """Have the user's instruments collected: by the provider that is installed already, by a new one, or by the user's."""
+    meter: Any = metrics.get_meter_provider()
+    if _installed.reader is not None and (meter is _installed.meter or meter is _installed.attached_to):
+        # A second session in this process, or a forked child: the user's instruments report to the new callbacks.
+        _installed.reader.serve(on_metrics, resource)
+        providers.reader, providers.meter = _installed.reader, _installed.meter
+        providers.attached_to = _installed.attached_to
+        providers.readers = _exchange_readers(_installed, readers)
+        return
+    reader = PullReader()
+    reader.serve(on_metrics, resource)
+    if type(meter).__name__ == "_ProxyMeterProvider":  # the API does not export the class
+        providers.meter = MeterProvider(resource=resource, metric_readers=[reader, *readers], shutdown_on_exit=False)
         metrics.set_meter_provider(providers.meter)
-        providers.readers = readers
-        _installed.reader, _installed.meter, _installed.readers = providers.reader, providers.meter, readers
-    return providers
+    elif attachment.can_attach(meter) and not (sends_otlp and attachment.sends_otlp(attachment.find_readers(meter))):
+        providers.attached_to = meter
+        attachment.attach_readers(meter, (reader, *readers))
+    else:
+        return
+    providers.reader, providers.readers = reader, readers
+    _installed.reader, _installed.meter, _installed.readers = reader, providers.meter, readers
+    _installed.attached_to = providers.attached_to
 
 
 class NoScrapes(Sampler):
@@ -173,16 +229,11 @@ class NoScrapes(Sampler):
 
 def _exchange_readers(installed: Providers, readers: tuple[Any, ...]) -> tuple[Any, ...]:
     """Replace the readers of the installed provider; return the registered ones (none with older versions of the SDK)."""
-    add, remove = (
-        getattr(installed.meter, "add_metric_reader", None),
-        getattr(installed.meter, "remove_metric_reader", None),
-    )
-    if add is None or remove is None:
+    meter: Any = installed.meter if installed.meter is not None else installed.attached_to
+    if not attachment.can_attach(meter):
         return ()
-    for reader in installed.readers:
-        remove(reader)
-    for reader in readers:
-        add(reader)
+    attachment.detach_readers(meter, installed.readers, attachment.ATTACH_SECONDS)
+    attachment.attach_readers(meter, readers)
     installed.readers = readers
     return readers
 
@@ -236,18 +287,21 @@ def _cut_all(attributes: Any) -> dict[str, Any]:
     }
 
 
-class DeltaReader(PullReader):
-    """Collects deltas of the user's instruments, for an exporter with delta temporality.
+class OtlpReader(PullReader):
+    """Collects the user's instruments for the OTLP exporter alone: deltas, or histograms with exponential buckets.
 
     Args:
-        preference: ``delta`` or ``lowmemory``.
+        preference: ``cumulative``, ``delta`` or ``lowmemory``.
         on_metrics: Receives the collected metrics, encoded.
+        exponential: Whether histograms have exponential buckets, where no view of the user's decides.
     """
 
-    def __init__(self, preference: str, on_metrics: Callable[[bytes], None]) -> None:
+    def __init__(self, preference: str, on_metrics: Callable[[bytes], None], *, exponential: bool = False) -> None:
         asked = [sdk.ObservableCounter] if preference == "delta" else []
+        deltas = [] if preference == "cumulative" else [sdk.Counter, sdk.Histogram, *asked]
         super().__init__(
-            preferred_temporality=dict.fromkeys([sdk.Counter, sdk.Histogram, *asked], AggregationTemporality.DELTA)
+            preferred_temporality=dict.fromkeys(deltas, AggregationTemporality.DELTA),
+            preferred_aggregation={sdk.Histogram: ExponentialBucketHistogramAggregation()} if exponential else None,
         )
         self.take = on_metrics
 
@@ -262,13 +316,19 @@ class _Ids(IdGenerator):
     def generate_trace_id(self) -> int:
         return int(self._generator.make_trace_id())
 
+    def is_trace_id_random(self) -> bool:
+        return True
+
 
 class _Forward(SpanProcessor):
     def __init__(self, on_span: Callable[[SpanRecord], None]) -> None:
-        self._on_span = on_span
+        self.on_span: Callable[[SpanRecord], None] | None = on_span
 
     def on_end(self, span: ReadableSpan) -> None:
-        self._on_span(_record(span))
+        on_span = self.on_span
+        if on_span is not None:
+            with error_boundary.suppress_errors("user span"):
+                on_span(_record(span))
 
     def force_flush(self, timeout_millis: int = 30000) -> bool:  # noqa: ARG002 - nothing waits here
         """Return True: nothing waits. Old versions of the SDK flush no further processors without it."""

@@ -18,7 +18,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel.exporting.base import Exporter
-from verl_otel.model import REMOTE, SAMPLED
+from verl_otel.model import REMOTE, SAMPLED, TRACE_FLAGS
 from verl_otel.semconv.spans import STATUS_ERROR
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ def make_readable(span: SpanRecord, resource: Any, scope: Scope) -> ReadableSpan
     parent = _context(span.trace_id, span.parent_id, span.trace_state, span.flags) if span.parent_id else None
     return ReadableSpan(
         span.name,
-        _context(span.trace_id, span.span_id, span.trace_state, span.flags & SAMPLED),
+        _context(span.trace_id, span.span_id, span.trace_state, span.flags & TRACE_FLAGS),
         parent,
         resource,
         dict(span.attributes),
-        [Event(each.name, dict(each.attributes), each.time_ns) for each in span.events],
+        [Event(event.name, dict(event.attributes), event.time_ns) for event in span.events],
         [
-            Link(_context(each.trace_id, each.span_id, each.trace_state, each.flags), dict(each.attributes))
-            for each in span.links
+            Link(_context(link.trace_id, link.span_id, link.trace_state, link.flags), dict(link.attributes))
+            for link in span.links
         ],
         SpanKind(span.kind - 1),  # OTLP counts from 1
         status=Status(StatusCode(span.status), (span.message or None) if span.status == STATUS_ERROR else None),
@@ -155,7 +155,9 @@ class UserExporter(Exporter):
 
 
 def _context(trace_id: int, span_id: int, trace_state: str, flags: int) -> SpanContext:
-    return SpanContext(trace_id, span_id, bool(flags & REMOTE), TraceFlags(SAMPLED), _read_state(trace_state))
+    return SpanContext(
+        trace_id, span_id, bool(flags & REMOTE), TraceFlags(SAMPLED | flags & TRACE_FLAGS), _read_state(trace_state)
+    )
 
 
 @functools.lru_cache(maxsize=64)

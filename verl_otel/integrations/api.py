@@ -15,8 +15,16 @@ from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
 from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
 from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
-from verl_otel.analysis.model import CAUSES
+from verl_otel.analysis.kinds import CAUSES
 from verl_otel.config import Config, is_enabled
+from verl_otel.config import load as load_settings
+from verl_otel.guards.conditions import Finding
+from verl_otel.guards.engine import Decision, Guards, make_guards
+from verl_otel.guards.progress import LearningProgress
+from verl_otel.health.profiles import load as load_profile
+from verl_otel.health.profiles import to_manifest as describe_profile
+from verl_otel.health.recent_past import RecentChanges
+from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import OTHER_NAME, coerce_attribute, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.callsite import CallSite
@@ -31,13 +39,16 @@ from verl_otel.recording.span import Span, clock, local_span
 from verl_otel.recording.span import current as current_span
 from verl_otel.recording.state import RECORDER, wall_offset_ns
 from verl_otel.recording.state import keep as keep_span
+from verl_otel.recording.step_statistics import describe_tail, find_spread, measure_waits, sum_scores
 from verl_otel.recording.wrapping import HOOKED
 from verl_otel.recording.wrapping import marked as find_callsite
-from verl_otel.resource import add_describer, make_run_id
+from verl_otel.resource import add_describer, is_multiprocessing_child, make_run_id
 from verl_otel.resource import build as build_resource
 from verl_otel.session import current as current_session
 from verl_otel.session import describe as describe_resource
 from verl_otel.session import flush, record_run, wake
+from verl_otel.session.live_verdicts import LiveVerdicts
+from verl_otel.session.prometheus_file import add as merge_prometheus_job
 from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
 from verl_otel.session.prometheus_targets import Entries as TargetEntries
 from verl_otel.session.prometheus_targets import Entry as TargetEntry
@@ -71,7 +82,7 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "find_callsite",  # the `CallSite` of a function that a user has decorated, or None
     "HOOKED",  # attribute of a hook's wrapper: its state, which a decorator sets to superseded
     "otel_context",  # OpenTelemetry's current context: `get`, `set`, `reset`, `span_of`
-    "bind_context",  # a function that runs in the context of now, in whatever thread
+    "bind_context",  # a function that runs in OpenTelemetry's context of now, in whatever thread
     # Values and attributes
     "OTHER_NAME",  # the value for a name outside of a known set
     "coerce_attribute",  # any value as an attribute value; never raises
@@ -91,6 +102,10 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "observe",  # call back at each collection, for one metric
     "Measurement",  # metric, labels and a number
     "add_points",  # hand over finished points
+    "find_spread",  # mean and standard deviation of scores
+    "sum_scores",  # the scores of the trajectories of a step
+    "measure_waits",  # how long the trajectories of a step waited for the model and for tools
+    "describe_tail",  # the durations of the trajectories of a step, and the slowest one
     "MAX_SCALARS",  # gauges made from scalars, of one process
     "MAX_SERIES",  # series of one metric
     # A user's own metrics
@@ -106,10 +121,12 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "remove_collector",
     # The session of this process
     "Config",  # its settings
+    "load_settings",  # the settings of the environment and of keywords, before there is a session
     "current_session",  # it, or None
     "make_run_id",  # an id for a run that starts now
     "add_describer",  # have resource attributes asked for when the resource is built
     "build_resource",  # the resource of this process
+    "is_multiprocessing_child",  # whether `multiprocessing` has started this process
     "describe_resource",  # add resource attributes that became known later
     "record_run",  # add facts to the manifest of the run
     "flush",  # send what was recorded, and wait for a number of seconds
@@ -123,11 +140,24 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "add_targets",  # add entries to the run's targets
     "make_target",  # the entry of one address
     "read_targets",  # the entries that this process has added
+    "merge_prometheus_job",  # add a job that discovers the run's targets to a user's prometheus.yml
     "clean_target",  # an entry from an untrusted source, or None
     # The watchdog's view of the cluster
     "ClusterNote",  # findings of one node
     "DeathInfo",  # why the process of an actor ended
     "set_cluster_backend",
+    # The run log
+    "run_log",  # its records: `begin_run`, `add_step`, `end_step`, `is_enabled`
+    # Guards
+    "Guards",  # the guards of a run: `observe` the scalars of a step
+    "Decision",  # what they ask for
+    "Finding",  # the condition that stops a training
+    "make_guards",
+    "LearningProgress",  # steps since the best mean, and the trend
+    "LiveVerdicts",  # what held a step, when it ends
+    "RecentChanges",  # the last three steps against the twenty before
+    "load_profile",  # thresholds of a profile
+    "describe_profile",  # a profile as facts for the manifest of the run
     # The account of GPU time
     "CAUSES",  # causes of GPU time, and the state that each belongs to
     "GpuPool",  # the GPUs of a run

@@ -13,7 +13,7 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -23,6 +23,10 @@ from verl_otel.integrations.api import RECORDER, Span, find_callsite
 
 PATCHED: Final = "__verl_otel_patch__"
 """Attribute of a replacement, which prevents patching twice."""
+
+
+Wrap = Callable[[Any], Any]
+"""Takes a function and returns its replacement."""
 
 
 class Hook(NamedTuple):
@@ -38,6 +42,22 @@ class Hook(NamedTuple):
     """First release that has it, as ``verl 0.9``; in an earlier release it is not reported as missing."""
     until: str = ""
     """First release without it, as ``verl 0.8``; from this release on it is not reported as missing."""
+
+    @classmethod
+    def wrapping(
+        cls,
+        module: str,
+        symbol: str,
+        wrap: Wrap,
+        gives: str,
+        *,
+        since: str = "",
+        until: str = "",
+        others: Mapping[str, Wrap] = {},
+    ) -> Hook:
+        """Return a hook that wraps a function, and with it the ``others`` of the module, by their symbols."""
+        install = functools.partial(_wrap_symbols, wraps={symbol: wrap, **others})
+        return cls(module, symbol, install, gives, since, until)
 
     def is_expected(self) -> bool:
         """Return whether the installed release should have the symbol."""
@@ -88,8 +108,8 @@ def undo_all() -> None:
     status.clear()
 
 
-def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-    """Replace ``owner.name`` by ``make(original)``, once.
+def replace(owner: Any, name: str, wrap: Wrap) -> None:
+    """Replace ``owner.name`` by ``wrap(original)``, once.
 
     Raises:
         AttributeError: There is no such name; the hook is then reported as missing.
@@ -98,12 +118,18 @@ def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
     function = original.__func__ if isinstance(original, (staticmethod, classmethod)) else original
     if getattr(function, PATCHED, False):
         return
-    replacement = make(function)
+    replacement = wrap(function)
     setattr(replacement, PATCHED, True)
     if isinstance(owner, ModuleType):
         # With this name it is pickled by reference, and a process without verl-otel gets the host's own function.
         replacement.__module__, replacement.__qualname__ = owner.__name__, name
     _put(owner, name, type(original)(replacement) if function is not original else replacement)
+
+
+def _wrap_symbols(module: Any, wraps: Mapping[str, Wrap]) -> None:
+    for symbol, wrap in wraps.items():
+        owner, _, name = symbol.rpartition(".")
+        replace(getattr(module, owner) if owner else module, name, wrap)
 
 
 def assign(owner: Any, name: str, value: Any) -> None:
@@ -128,8 +154,8 @@ After = Callable[[tuple[Any, ...], dict[str, Any], Any], object]
 """``after(args, kwargs, result)`` runs after a call that succeeded."""
 
 
-def add_callbacks(location: str, *, before: Before | None = None, after: After | None = None) -> Callable[[Any], Any]:
-    """Return what wraps a function, sync or async, with callbacks around each call; for `replace`.
+def add_callbacks(location: str, *, before: Before | None = None, after: After | None = None) -> Wrap:
+    """Return what wraps a function, sync or async, with callbacks around each call.
 
     Args:
         location: Name under which errors of the callbacks are reported. They never reach the host.
@@ -175,13 +201,12 @@ Finish = Callable[[Span, tuple[Any, ...], dict[str, Any], Any], None]
 """``finish(span, args, kwargs, result)`` reads the result of a call that succeeded."""
 
 
-def wrap_method(owner: Any, name: str, begin: Begin, finish: Finish | None = None) -> None:
-    """Open a span around a method, sync or async. A method that the user has decorated stays unchanged."""
-    replace(owner, name, lambda original: make_wrapper(original, begin, finish))
+def in_span(begin: Begin, finish: Finish | None = None) -> Wrap:
+    """Return what wraps a method, sync or async, in a span. A method that the user has decorated stays unchanged."""
+    return functools.partial(_wrap_in_span, begin=begin, finish=finish)
 
 
-def make_wrapper(original: Any, begin: Begin, finish: Finish | None = None) -> Any:
-    """Return ``original`` with a span around it."""
+def _wrap_in_span(original: Any, begin: Begin, finish: Finish | None) -> Any:
     if find_callsite(original) is not None:
         return original
     location = f"{original.__module__}:{original.__qualname__}"

@@ -225,6 +225,8 @@ def items_of(mapping: Any) -> list[tuple[Any, Any]]:
     """Return the first `MAX_ITEMS` + 1 pairs of a mapping; none if it is not a mapping. Never raises."""
     if mapping is None:
         return []
+    if type(mapping) is dict and len(mapping) <= MAX_ITEMS:
+        return list(mapping.items())  # atomic: another thread may change it
     try:
         pairs = dict.items(mapping) if issubclass(type(mapping), dict) else mapping.items()
         return [(key, value) for key, value in islice(pairs, MAX_ITEMS + 1)]

@@ -35,19 +35,9 @@ class CallSite:
     """Settings of the spans of one place, fixed when it is decorated or first used."""
 
     __slots__ = (
-        "attributes",
-        "default_series",
-        "defaults",
-        "extract",
-        "hook",
-        "merges_with_parent",
-        "name",
-        "needs_parent",
-        "needs_slow_path",
-        "series",
-        "spec",
-        "superseded",
-    )
+        "attributes", "default_series", "defaults", "extract", "hook", "merges_with_parent", "name", "needs_parent",
+        "needs_slow_path", "series", "spec", "superseded", "token_series",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -77,6 +67,8 @@ class CallSite:
         """Histogram of the durations, instead of that of the verb."""
         self.default_series: Histogram | None = None
         """Histogram of calls without labels of their own; cached by `verl_otel.recording.span_metrics`."""
+        self.token_series: dict[tuple[str, str], Histogram] = {}
+        """Histograms of the tokens of LLM calls, by the label of their type; as `default_series`."""
         self.superseded = False
         """Whether a decorator records the function instead, so that this site makes no spans."""
         self.needs_slow_path = self.spec.root or self.merges_with_parent or self.needs_parent

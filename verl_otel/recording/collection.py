@@ -13,17 +13,20 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.model import Batch, Labels, OpenSpan, Point
-from verl_otel.recording import abandoned_spans, sampled_timers, series_registry, span_records, state
+from verl_otel.model import Batch, Labels, Point
+from verl_otel.recording import (
+    abandoned_spans,
+    convention_aliases,
+    open_table,
+    own_trajectories,
+    sampled_timers,
+    series_registry,
+    span_records,
+    state,
+)
 from verl_otel.recording.labels import bound_labels, bound_point
-from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER
 
-OPEN_AFTER: Final = 1.0
-"""Age in seconds from which an open span is part of a batch; younger ones usually end before the next drain."""
-
-MAX_OPEN: Final = 500
-"""Open spans of a batch, the oldest: enough to see what hangs, few enough to be written every second."""
 MAX_PENDING: Final = 20_000
 """Points that may wait for a drain; reached only if nothing drains."""
 
@@ -54,12 +57,16 @@ def collect(*, wait: float = -1) -> Batch | None:
         kept = span_records.end_all(state.take_ended(sampled_timers.take_all(kept=RECORDER.sampling.leaf_spans)))
         with error_boundary.suppress_errors("abandoned"):
             abandoned_spans.drop_abandoned()  # after their ended children, which hold references to them, have been taken
+        with error_boundary.suppress_errors("own trajectories"):
+            own_trajectories.report()
         points = series_registry.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))
         scalars = state.take(RECORDER.pending_points)
     finally:
         lock.release()
+    if RECORDER.convention_aliases:
+        points.extend(convention_aliases.make_aliases(points))
     points.extend(scalars)
-    return Batch(now, tuple(kept), tuple(points), tuple(_open_spans()))
+    return Batch(now, tuple(kept), tuple(points), open_table.read())
 
 
 def collect_observed(batch: Batch, *, groups: bool = True) -> Batch:
@@ -115,24 +122,6 @@ def stop_observing() -> None:
 
 
 process_state.register(reset=stop_observing)
-
-
-def _open_spans() -> list[OpenSpan]:
-    """Return the oldest open spans. They are in order of opening, so the first young one ends the search."""
-    now = clock()
-    open_spans: list[OpenSpan] = []
-    for span in RECORDER.opened:
-        age = now - span.start
-        if len(open_spans) >= MAX_OPEN or age < OPEN_AFTER:
-            break
-        with error_boundary.suppress_errors("open span"):
-            open_spans.append(_open(span, age))
-    return open_spans
-
-
-def _open(span: Span, age: float) -> OpenSpan:
-    last_child = span.last.name if span.last is not None else ""
-    return OpenSpan(span_records.record_open(span), age, last_child, span.site.spec.verb)
 
 
 def _collect_observed(now: int) -> list[Point]:

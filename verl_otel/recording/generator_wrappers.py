@@ -167,6 +167,10 @@ class Driver:
             body.leave()
             body.end(error)
             raise
+        finally:
+            del (
+                thrown
+            )  # its traceback has this frame and those of the generator: a cycle that would keep their variables
         return True
 
 
@@ -203,6 +207,8 @@ class AsyncDriver(Driver):
             body.leave()
             body.end(error)
             raise
+        finally:
+            del thrown, step  # as above; `step` holds the exception, too
         return True
 
 

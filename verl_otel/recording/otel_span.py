@@ -54,20 +54,9 @@ class SpanDetail:
     """Rarely used fields of a span."""
 
     __slots__ = (
-        "bytes",
-        "context",
-        "dropped",
-        "error",
-        "events",
-        "links",
-        "merged_child",
-        "merged_parent",
-        "message",
-        "name",
-        "scores",
-        "status",
-        "unrecorded",
-    )
+        "bytes", "context", "dropped", "error", "events", "links", "merged_child", "merged_parent", "message",
+        "name", "scores", "status", "unrecorded",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.merged_child: Span | None = None
@@ -134,6 +123,7 @@ class OTelSpan:
                 or (kind is int and -_LARGEST <= value <= _LARGEST)  # type: ignore[operator]  # as above
                 or kind is float
                 or kind is bool
+                or (kind is tuple and len(value) == 1 and type(value[0]) is str and len(value[0]) <= SHORT)  # type: ignore[arg-type,index]  # as above
             )
         ):
             own[key] = value  # type: ignore[assignment]  # as above
@@ -182,8 +172,20 @@ class OTelSpan:
 
     def set_attributes(self, attributes: Mapping[str, object]) -> None:
         """Set several attributes."""
+        own = self._attributes
+        if own is None:
+            own = self._attributes = {}
         for key, value in items_of(attributes):
-            self.set_attribute(key, value)
+            kind = type(value)
+            if (  # as in `set_attribute`, without a call for each attribute
+                type(key) is str
+                and len(key) <= SHORT
+                and len(own) < FEW
+                and ((kind is str and len(value) <= SHORT) or (kind is int and -_LARGEST <= value <= _LARGEST))
+            ):
+                own[key] = value
+            else:
+                self.set_attribute(key, value)
 
     def add_event(
         self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None

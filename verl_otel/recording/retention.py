@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.semconv import attributes as attr
@@ -24,7 +24,10 @@ MAX_STEPS: Final = 16
 PER_STEP: Final = 4
 """Limit of marks for truncated responses, and of marks for outlier scores, in one step of a process."""
 SHOWN_PER_STEP: Final = 16
-"""Limit of marks for exemplars in one step of a process: one for each bucket of the histogram and a few more."""
+"""Limit of marks for exemplars of trajectories in one step of a process, and of those for exemplars of what lies in them: one for each bucket
+of the histogram and a few more."""
+MAX_DEPTH: Final = 8
+"""Spans between a trajectory and one in it whose exemplar leads to the trajectory."""
 ENOUGH: Final = 30
 """Scores of a data source before one of them can be an outlier."""
 FAR: Final = 3.0
@@ -122,18 +125,27 @@ class TrajectoryMarks:
             span.set_attribute(attr.SAMPLING_REASON, reason)
 
     def allows_exemplar(self, span: Span, *, needed: bool) -> bool:
-        """Return whether an exemplar may lead to a trajectory: to one that is kept, so one that is marked, or is marked now for this.
+        """Return whether an exemplar may lead to a span: if it is in a trajectory, to one that is kept, or is marked now for this.
 
         Args:
-            span: The trajectory, which has ended and went through `mark`.
+            span: The span, which has ended. If it is a trajectory, it went through `mark`.
             needed: Whether its bucket has no other exemplar, or no recent one.
         """
-        if span.attributes.get(attr.SAMPLING_KEEP):
+        trajectory = find_trajectory(span)
+        if trajectory is None:
             return True
-        if not needed or not self._step(find_step(span)).take("exemplar", SHOWN_PER_STEP):
+        own, is_part = trajectory._attributes, trajectory is not span
+        if own is not None and own.get(attr.SAMPLING_KEEP):
+            return True
+        if is_part and (own is None or 0 < trajectory.stop < span.stop):  # it cannot be marked, or is written already
             return False
-        span.set_attribute(attr.SAMPLING_KEEP, True)
-        span.set_attribute(attr.SAMPLING_REASON, "exemplar")
+        kind = "exemplar of a part" if is_part else "exemplar"
+        if not needed or not self._step(find_step(trajectory)).take(kind, SHOWN_PER_STEP):
+            return False
+        if own is None:
+            own = trajectory._attributes = {}
+        own[attr.SAMPLING_KEEP] = True  # without `set_attribute`: the thread of an open trajectory may be in it
+        own[attr.SAMPLING_REASON] = "exemplar"
         return True
 
     def find_reason(self, span: Span, seconds: float) -> str | None:
@@ -170,6 +182,16 @@ class TrajectoryMarks:
     def _scores(self, source: object) -> _Scores:
         key = source if len(self.scores) < MAX_STEPS or source in self.scores else None
         return self.scores.setdefault(key, _Scores())
+
+
+def find_trajectory(span: Span) -> Span | None:
+    """Return the trajectory of this process in which a span lies: itself, or one above it that was not written before."""
+    current: Any = span
+    for _ in range(MAX_DEPTH):
+        if current is None or current.site.spec is TRAJECTORY:
+            return current  # type: ignore[no-any-return]  # a span, as `local_span` says
+        current = current._parent()
+    return None
 
 
 def find_step(span: Span) -> tuple[object, object]:

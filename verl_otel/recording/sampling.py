@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from verl_otel.model import SAMPLED
+from verl_otel.model import RANDOM, SAMPLED
 from verl_otel.recording import id_generator
 from verl_otel.recording.retention import find_step
 
@@ -46,15 +46,18 @@ class SamplingPolicy:
         """Spans that a drain left out because telemetry cost too much (see `verl_otel.session.overhead_limiter`)."""
 
     def decide(self, span: Span, trace_id: int) -> int:
-        """Return the trace flags of a new root span."""
+        """Return the trace flags of a new root span, whose trace id is random."""
+        return RANDOM | SAMPLED if self._samples(span, trace_id) else RANDOM
+
+    def _samples(self, span: Span, trace_id: int) -> bool:
         if span.site.spec.verb != "trajectory":
-            return SAMPLED
+            return True
         if (trace_id & _RANDOM_BITS) >= round(self.ratio * (_RANDOM_BITS + 1)):
-            return 0
+            return False
         if not self.whole_per_step:
-            return SAMPLED
+            return True
         step = find_step(span)
         count = self._counts[step] = self._counts.get(step, 0) + 1
         for old in list(self._counts)[:-MAX_STEPS]:  # the copy is atomic: other threads count, too
             self._counts.pop(old, None)
-        return SAMPLED if count <= self.whole_per_step or id_generator.draw() < self.share_above else 0
+        return count <= self.whole_per_step or id_generator.draw() < self.share_above

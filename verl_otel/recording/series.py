@@ -4,14 +4,13 @@
 
 A caller only appends to a list. Folding aggregates whole chunks: sorting 1,000 floats and cutting them at the bounds costs 40 ns a value,
 less than aggregating each one (see docs/explanation/decisions/0003-append-measurements-and-aggregate-later.md). The lock of the series
-serialises folding; callers only *try* it: a signal handler, a garbage collector callback or a ``__del__`` may record while its own thread
-folds.
+serialises folding; callers only try it: another thread may be suspended while it folds, and a signal handler, a garbage collector callback
+or a ``__del__`` may record while its own thread folds.
 """
 
 from __future__ import annotations
 
 import sys
-import threading
 import time
 from bisect import bisect_left, bisect_right
 from threading import get_ident
@@ -20,6 +19,7 @@ from typing import Final
 from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, fit_64_bits
 from verl_otel.recording import bound_counters
 from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.fold_lock import FoldLock
 from verl_otel.recording.state import take
 
 CHUNK: Final = bound_counters.CHUNK
@@ -40,7 +40,7 @@ class Series:
         self.instrument = instrument
         self.labels = labels
         self.buffer: list[float] = []
-        self.lock = threading.Lock()
+        self.lock = FoldLock()
         """Held while the buffer is folded. Callers only try it; threads of the session may wait for it. New in a forked child, where the
         thread that held it does not exist."""
         self.reset()
@@ -63,16 +63,9 @@ class Series:
             self.spill(value)
 
     def spill(self, value: float) -> None:
-        """Record one measurement in a full buffer: fold the buffer, let it grow, or drop the value."""
+        """Record one measurement in a full buffer: fold the buffer, let it grow, or drop the value. Never blocks."""
         buffer = self.buffer
-        lock = self.lock
-        if not lock.locked():
-            # `with` and not `acquire`: a signal handler that raised after `acquire` returned would leave the lock held, and the drain would
-            # never get it. Another thread may take the lock after the check: then this waits for one fold.
-            with lock:
-                self.fold()
-            buffer.append(value)
-        elif len(buffer) < CEILING:
+        if self.lock.run(self.fold) or len(buffer) < CEILING:
             buffer.append(value)
         else:
             # One key per thread: an unlocked ``+= 1`` shared by threads would lose counts.

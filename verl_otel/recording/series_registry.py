@@ -4,13 +4,15 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import Instrument, Labels, Point
 from verl_otel.recording.attribute_values import error_name
+from verl_otel.recording.fold_lock import FoldLock
 from verl_otel.recording.labels import bound_labels
 from verl_otel.recording.series import Counter, Gauge, Histogram, Series
 from verl_otel.recording.state import RECORDER
@@ -29,6 +31,9 @@ MAX_METRICS: Final = 2000
 """Metric names of one process; those of the catalogue do not count."""
 MAX_SCALARS: Final = 1000
 """Training scalars of one process."""
+
+CLEAR_SECONDS: Final = 1.0
+"""Seconds that `clear` waits for threads that fold."""
 
 
 class _Registry:
@@ -113,24 +118,27 @@ def fold_all(wait: float = -1) -> list[Point]:
         wait: Seconds to wait in all for callers that fold; 0 to only try, -1 to wait without limit. Buffers that are not folded stay.
     """
     now = time.time_ns()
-    deadline = time.monotonic() + wait
-    points = []
+    deadline = time.monotonic() + wait if wait >= 0 else math.inf
+    points: list[Point] = []
     for series in list(_Registry.series.values()):
-        lock = series.lock
-        if not lock.acquire(blocking=False) and not lock.acquire(
-            timeout=wait if wait < 0 else max(0.0, deadline - time.monotonic())
-        ):
-            continue
-        try:
-            series.fold()
-            if series.changed:
-                series.changed = False
-                points.append(series.point(now))
-        except Exception as error:  # other series are not affected
-            error_boundary.record_internal_error("fold", error)
-        finally:
-            lock.release()
+        series.lock.run(partial(_fold, series, now, points), deadline)
     return points
+
+
+def _fold(series: Series, now: int, points: list[Point]) -> None:
+    """Fold one buffer, and append the point if it changed. Call under the lock of the series."""
+    try:
+        series.fold()
+        if series.changed:
+            series.changed = False
+            points.append(series.point(now))
+    except Exception as error:  # other series are not affected
+        error_boundary.record_internal_error("fold", error)
+
+
+def has_new_values() -> bool:
+    """Return whether any series has a value that no drain has taken."""
+    return any(series.buffer or series.changed for series in list(_Registry.series.values()))
 
 
 def claim(name: str, kind: type[Series]) -> type[Series] | None:
@@ -156,15 +164,19 @@ def dropped() -> int:
 
 
 def clear() -> None:
-    """Discard everything that was measured and keep the series, which wrappers hold. May be called while other threads record."""
+    """Discard everything that was measured and keep the series, which wrappers hold. May be called while other threads record.
+
+    Waits for `CLEAR_SECONDS` in all for threads that fold. What one of them adds after that is part of what is measured from now on.
+    """
+    deadline = time.monotonic() + CLEAR_SECONDS
     for series in list(_Registry.series.values()):
-        with series.lock:
+        if not series.lock.run(series.reset, deadline):
             series.reset()
 
 
 def _after_fork() -> None:
     for series in list(_Registry.series.values()):
-        series.lock = threading.Lock()  # a thread of the parent may have held it
+        series.lock = FoldLock()  # a thread of the parent may have held it
     clear()
 
 

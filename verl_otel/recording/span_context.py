@@ -12,7 +12,7 @@ import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.model import REMOTE, SAMPLED
+from verl_otel.model import REMOTE, TRACE_FLAGS
 from verl_otel.recording import id_generator
 from verl_otel.recording.context import context_access
 from verl_otel.recording.otel_span import LEAKED, OTelSpan
@@ -82,7 +82,7 @@ class SpanIdentity(OTelSpan):
             remote = context_access().span_of(self.outer).get_span_context()
             if remote.is_valid:
                 state = remote.trace_state.to_header()
-                flags = int(remote.trace_flags) & SAMPLED | (REMOTE if remote.is_remote else 0)
+                flags = int(remote.trace_flags) & TRACE_FLAGS | (REMOTE if remote.is_remote else 0)
                 return SpanIds(
                     remote.trace_id, id_generator.make_span_id(), remote.span_id, flags, state, wall_offset_ns()
                 )
@@ -101,7 +101,7 @@ class SpanIdentity(OTelSpan):
             return INVALID_SPAN_CONTEXT
         if detail.context is None:
             ids = self.resolve()
-            flags = TraceFlags(ids.flags & SAMPLED)
+            flags = TraceFlags(ids.flags & TRACE_FLAGS)
             detail.context = SpanContext(ids.trace_id, ids.span_id, False, flags, _read_state(ids.state))
         return detail.context
 
@@ -111,7 +111,7 @@ class SpanIdentity(OTelSpan):
         if self.outer is None and not self.start:
             return ""
         ids = self.resolve()
-        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.flags & SAMPLED:02x}"
+        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.flags & TRACE_FLAGS:02x}"
 
     @property
     def start_ns(self) -> int:
@@ -126,7 +126,7 @@ class SpanIdentity(OTelSpan):
 
 def _child_ids(parent: SpanIds, span_id: int) -> SpanIds:
     """Return the ids of a child."""
-    return SpanIds(parent.trace_id, span_id, parent.span_id, parent.flags & SAMPLED, parent.state, parent.offset_ns)
+    return SpanIds(parent.trace_id, span_id, parent.span_id, parent.flags & TRACE_FLAGS, parent.state, parent.offset_ns)
 
 
 @functools.lru_cache(maxsize=64)

@@ -4,21 +4,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary
-from verl_otel.model import Labels
-from verl_otel.recording import own_loop, series_registry
+from verl_otel.model import AttributeValue, Labels
+from verl_otel.recording import own_loop, own_trajectories, series_registry
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import buckets
+from verl_otel.semconv import buckets, metric_names
 from verl_otel.semconv.metrics import METRICS
 
 if TYPE_CHECKING:
-    from verl_otel.recording.series import Histogram
+    from verl_otel.recording.series import Counter, Histogram
     from verl_otel.recording.span import Span
+
+    S = TypeVar("S", Counter, Histogram)
+
+
+MAX_CACHED: Final = 1000
+"""Series that are cached by their labels."""
+_TEXTS: Final = frozenset({str, type(None)})
+"""Types of labels by which a series is cached: 1 and True are equal and differ as labels."""
+_LLM_LABELS: Final = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL)
+_TOKEN_TYPES: Final = (
+    ((attr.GEN_AI_TOKEN_TYPE, "input"), attr.GEN_AI_INPUT_TOKENS),
+    ((attr.GEN_AI_TOKEN_TYPE, "output"), attr.GEN_AI_OUTPUT_TOKENS),
+)
+_cache: Final[dict[tuple[object, ...], Any]] = {}
+"""Series by metric and labels. They are never removed from the registry, so this is never cleared."""
 
 
 def measure(span: Span, seconds: float) -> Histogram | None:
@@ -55,24 +70,52 @@ def _find(span: Span) -> Histogram:
     """Return the histogram of a span's verb with its labels. It is cached at the site for spans without labels of their own."""
     site, own = span.site, span._attributes
     spec = site.spec
-    is_default = (not own or own.keys().isdisjoint(spec.labels)) and not span.error
-    if is_default and site.default_series is not None:
+    if span.error:
+        return series_registry.histogram(
+            spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR)
+        )
+    if not own or own.keys().isdisjoint(spec.labels):
+        if site.default_series is None:
+            site.default_series = _find_cached(series_registry.histogram, spec.duration, site.attributes, spec.labels)
         return site.default_series
-    histogram = series_registry.histogram(
-        spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR)
-    )
-    if is_default:
-        site.default_series = histogram
-    return histogram
+    return _find_cached(series_registry.histogram, spec.duration, span.attributes, spec.labels)
+
+
+def _find_cached(
+    find: Callable[[str, Labels], S],
+    metric: str,
+    values: Mapping[str, AttributeValue],
+    names: tuple[str, ...],
+    *more: tuple[str, str],
+) -> S:
+    """Return the series of a metric with labels of a span, cached by these labels.
+
+    Args:
+        find: A function of `verl_otel.recording.series_registry`.
+        metric: Name of the metric.
+        values: All attributes of the span.
+        names: Those that are labels.
+        more: Further labels.
+    """
+    key = (metric, more, *[values.get(name) for name in names])
+    series: S | None = _cache.get(key)
+    if series is None:
+        series = find(metric, (*_select_labels(values, names), *more))
+        if len(_cache) < MAX_CACHED and _TEXTS.issuperset(map(type, key[2:])):
+            _cache[key] = series
+    return series
 
 
 def labels_of(span: Span, names: tuple[str, ...], *, with_error: bool = False) -> Labels:
     """Return the attributes of a span that are labels, in the order of the catalogue. Absent ones are left out."""
-    values = span.attributes
-    labels = tuple((name, _text(values[name])) for name in names if name in values)
+    labels = _select_labels(span.attributes, names)
     if with_error and span.error:
         labels += ((attr.ERROR_TYPE, span.error),)
     return labels
+
+
+def _select_labels(values: Mapping[str, AttributeValue], names: tuple[str, ...]) -> Labels:
+    return tuple([(name, _text(values[name])) for name in names if name in values])
 
 
 def _text(value: object) -> str:
@@ -89,11 +132,11 @@ def bin_of(score: float) -> str:
 
 def _step(span: Span, _seconds: float) -> None:
     if attr.STEP_LINEAGE in span.attributes:
-        own_loop.note_step(to_number(span.attributes.get(attr.STEP_NUMBER)), failed=bool(span.error))
+        own_loop.note_step(span)
     if _was_stopped(span):
         return
-    series_registry.counter("verl.training.steps").record(1)
-    series_registry.gauge("verl.training.last_step.timestamp").set(span.end_ns / 1e9)
+    series_registry.counter(metric_names.TRAINING_STEPS).record(1)
+    series_registry.gauge(metric_names.TRAINING_LAST_STEP_TIMESTAMP).set(span.end_ns / 1e9)
 
 
 def _was_stopped(span: Span) -> bool:
@@ -103,12 +146,21 @@ def _was_stopped(span: Span) -> bool:
 
 def _phase(span: Span, seconds: float) -> None:
     if span.site.attributes.get(attr.PHASE) == "gen":
-        series_registry.histogram("verl.sample.generation").record(seconds)
+        series_registry.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
+    own_loop.note_phase(span)
 
 
 def _checkpoint(span: Span, _seconds: float) -> None:
     if not _was_stopped(span):
-        series_registry.gauge("verl.checkpoint.last.timestamp").set(span.end_ns / 1e9)
+        series_registry.gauge(metric_names.CHECKPOINT_LAST_TIMESTAMP).set(span.end_ns / 1e9)
+
+
+def _logging(span: Span, seconds: float) -> None:
+    series_registry.counter(metric_names.LOGGING_TIME, labels_of(span, (attr.TRACKER,))).record(seconds)
+
+
+def _data_loading(_span: Span, seconds: float) -> None:
+    series_registry.counter(metric_names.DATA_LOADING_TIME).record(seconds)
 
 
 def _worker(span: Span, seconds: float) -> None:
@@ -116,42 +168,58 @@ def _worker(span: Span, seconds: float) -> None:
     if values.get(attr.WORKER_NESTED):
         return
     labels = ((attr.WORKER_METHOD, to_name(values.get(attr.WORKER_METHOD, span.name))),)
-    series_registry.counter("verl.worker.calls", labels).record(1)
-    series_registry.counter("verl.worker.call.time", labels).record(seconds)
+    series_registry.counter(metric_names.WORKER_CALLS, labels).record(1)
+    series_registry.counter(metric_names.WORKER_CALL_TIME, labels).record(seconds)
 
 
 def _trajectory(span: Span, seconds: float) -> None:
+    if not span.site.hook:
+        own_trajectories.describe(span)
     values = span.attributes
     if attr.OUTCOME not in values:
         span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
+    tokens: dict[str, float] = {}
     for kind, key in (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS)):
-        tokens = to_number(values.get(key))
-        if tokens is not None:
+        number = to_number(values.get(key))
+        if number is not None:
+            tokens[kind] = number
             labels = ((attr.TOKEN_TYPE, kind),)
-            series_registry.counter("verl.rollout.tokens", labels).record(tokens)
-            series_registry.histogram("verl.rollout.sequence.length", labels).record(tokens)
+            series_registry.counter(metric_names.ROLLOUT_TOKENS, labels).record(number)
+            series_registry.histogram(metric_names.ROLLOUT_SEQUENCE_LENGTH, labels).record(number)
     turns = to_number(values.get(attr.TURNS))
     if turns is not None:
-        series_registry.histogram("verl.rollout.turns").record(turns)
+        series_registry.histogram(metric_names.ROLLOUT_TURNS).record(turns)
     RECORDER.trajectories.mark(span, seconds)
+    own_trajectories.end_trajectory(span, seconds, values, tokens)
 
 
-def _llm(span: Span, _seconds: float) -> None:
-    values = span.attributes
-    names = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL)
-    for kind, key in (("input", attr.GEN_AI_INPUT_TOKENS), ("output", attr.GEN_AI_OUTPUT_TOKENS)):
+def _consume(span: Span, _seconds: float) -> None:
+    if not span.site.hook:
+        own_trajectories.note_consumed(span)
+
+
+def _llm(span: Span, seconds: float) -> None:
+    values, own = span.attributes, span._attributes
+    cache = span.site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
+    both: list[float | None] = []
+    for label, key in _TOKEN_TYPES:
         tokens = to_number(values.get(key))
+        both.append(tokens)
         if tokens is not None:
-            labels = (*labels_of(span, names), (attr.GEN_AI_TOKEN_TYPE, kind))
-            series_registry.histogram("gen_ai.client.token.usage", labels).record(tokens)
+            series = cache.get(label)
+            if series is None:
+                metric = metric_names.GEN_AI_CLIENT_TOKEN_USAGE
+                series = cache[label] = _find_cached(series_registry.histogram, metric, values, _LLM_LABELS, label)
+            series.record(tokens)
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:
-        series_registry.counter("verl.rollout.preemptions").record(preemptions)
+        series_registry.counter(metric_names.ROLLOUT_PREEMPTIONS).record(preemptions)
+    own_trajectories.note_llm(span, seconds, both[0], both[1], preemptions)
 
 
-def _reward(span: Span, _seconds: float) -> None:
-    source = labels_of(span, (attr.DATA_SOURCE,))
+def _reward(span: Span, seconds: float) -> None:
     values = span.attributes
+    own_trajectories.note_reward(span, seconds, values)
     detail = span._detail
     scores = (
         (detail.scores if detail is not None else ())
@@ -161,7 +229,9 @@ def _reward(span: Span, _seconds: float) -> None:
     for score in scores if isinstance(scores, tuple) else (scores,):
         number = to_number(score)
         if number is not None and number == number:
-            series_registry.counter("verl.reward.samples", (*source, (attr.REWARD_BIN, bin_of(number)))).record(1)
+            label = attr.REWARD_BIN, bin_of(number)
+            metric = metric_names.REWARD_SAMPLES
+            _find_cached(series_registry.counter, metric, values, (attr.DATA_SOURCE,), label).record(1)
 
 
 _WITH_ERROR: Final = frozenset(row.name for row in METRICS.values() if attr.ERROR_TYPE in row.labels)
@@ -171,8 +241,13 @@ _VERB_METRICS: Final[dict[str, Callable[[Span, float], None]]] = {
     "step": _step,
     "phase": _phase,
     "checkpoint": _checkpoint,
+    "logging": _logging,
+    "data_loading": _data_loading,
     "worker": _worker,
+    "consume": _consume,
     "trajectory": _trajectory,
+    "turn": own_trajectories.note_turn,
+    "tool": own_trajectories.note_tool,
     "llm": _llm,
     "reward": _reward,
 }

@@ -11,10 +11,9 @@ from __future__ import annotations
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.model import NONE_DROPPED, SAMPLED, Attributes, Exemplar, SpanRecord, WeighedAttributes
-from verl_otel.recording import id_generator, span_context
+from verl_otel.model import NONE_DROPPED, SAMPLED, TRACE_FLAGS, Attributes, Exemplar, SpanRecord, WeighedAttributes
+from verl_otel.recording import convention_aliases, id_generator, span_context
 from verl_otel.recording.duration_stats import DurationLog
-from verl_otel.recording.retention import TRAJECTORY
 from verl_otel.recording.span import BareSpan, Span
 from verl_otel.recording.span_context import SpanIds, release_ended_parents
 from verl_otel.recording.span_metrics import measure
@@ -45,6 +44,8 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
         if not RECORDER.sampling.leaf_spans:
             chunk = _drop_dispensable(chunk, notes)
         _identify(chunk)
+        if RECORDER.convention_aliases:
+            convention_aliases.add_conversations(chunk)
         _end_chunk(chunk, notes, kept)
     if notes is not None:
         RECORDER.durations.add(notes)
@@ -123,17 +124,17 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
                 parent_ids, span_id = ids
                 if parent_ids is not last_parent:
                     trace_id, parent_id, _, flags, state, offset = last_parent = parent_ids
-                    flags &= SAMPLED
+                    flags &= TRACE_FLAGS
             else:
                 last_parent = None
                 trace_id, span_id, parent_id, flags, state, offset = ids or span.resolve()
-            outer = span.outer
-            if type(outer) is BareSpan and outer.stop:
-                release_ended_parents(span)
             start, stop, site, detail = span.start, span.stop, span.site, span._detail
             start_ns, end_ns, spec = _whole(start * 1e9) + offset, _whole(stop * 1e9) + offset, site.spec
             if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
                 _measure(span, end_ns, trace_id, span_id, sampled=flags & SAMPLED)
+            outer = span.outer
+            if type(outer) is BareSpan and outer.stop:
+                release_ended_parents(span)
             if notes is not None:
                 served_ns = end_ns if spec.kind == SERVER else 0
                 notes.add(site.name if detail is None else span.name, stop - start, parent_id, served_ns)
@@ -161,36 +162,30 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
 def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, *, sampled: int) -> None:
     """Record the metrics of a span, and offer an exemplar if it is sampled and the slowest of its bucket.
 
-    A tail sampler keeps few trajectories: exemplars lead to marked ones only, and a bucket without a recent exemplar marks one for it.
+    A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket without a recent exemplar marks
+    one for it.
     """
     seconds = span.stop - span.start
     series = measure(span, seconds)
     if series is None or not sampled or not RECORDER.sampling.exemplars or not series.wants(seconds, end_ns):
         return
-    if span.site.spec is TRAJECTORY and not RECORDER.trajectories.allows_exemplar(
-        span, needed=series.lacks(seconds, end_ns)
-    ):
-        return
-    series.offer(Exemplar(seconds, end_ns, trace_id, span_id))
+    if RECORDER.trajectories.allows_exemplar(span, needed=series.lacks(seconds, end_ns)):
+        series.offer(Exemplar(seconds, end_ns, trace_id, span_id))
 
 
 def record_open(span: Span) -> SpanRecord:
     """Return the record of an open span; its end is 0."""
-    ids, detail = span.resolve(), span._detail
-    return SpanRecord(
-        ids.trace_id,
-        ids.span_id,
-        ids.parent_id,
-        span.name,
-        span.site.spec.kind,
-        span.start_ns,
-        0,
-        span.attributes,
-        tuple(detail.links or ()) if detail is not None else (),
-        tuple(detail.events or ()) if detail is not None else (),
-        detail.status if detail is not None else STATUS_UNSET,
-        detail.message if detail is not None else "",
-        ids.flags,
-        ids.state,
-        dropped=detail.dropped if detail is not None else NONE_DROPPED,
-    )
+    trace_id, span_id, parent_id, flags, state, offset = span.resolve()
+    detail, site, start_ns = span._detail, span.site, _whole(span.start * 1e9) + offset
+    if detail is None:
+        fields: tuple[object, ...] = (
+            trace_id, span_id, parent_id, site.name, site.spec.kind, start_ns, 0, span.attributes, (), (), STATUS_UNSET, "",
+            flags, state, None, NONE_DROPPED,
+        )  # fmt: skip
+    else:
+        fields = (
+            trace_id, span_id, parent_id, span.name, site.spec.kind, start_ns, 0, span.attributes,
+            tuple(detail.links or ()), tuple(detail.events or ()), detail.status, detail.message,
+            flags, state, None, detail.dropped,
+        )  # fmt: skip
+    return _new(SpanRecord, fields)

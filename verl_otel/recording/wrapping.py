@@ -197,7 +197,7 @@ def _generate(table: dict[str, tuple[str, object]], function: Callable[..., Any]
         check=f"{unique['span']} < {unique['a']}.threshold and " if isinstance(a, SampledTimer) else "",
     )
     namespace: dict[str, Any] = {"__name__": module, **helpers}
-    exec(compile(source, f"<verl_otel wrapper of {label}>", "exec"), namespace)  # noqa: S102 - a template of ours
+    exec(compile(source, f"{wrapper_source.FILE_PREFIX} of {label}>", "exec"), namespace)  # noqa: S102 - a template of ours
     active, passive = namespace["make"](function, a, b)
     wrapper: Any = functools.wraps(function)(active)
     wrapper.__defaults__, wrapper.__kwdefaults__ = parameters.defaults, parameters.keyword_defaults

@@ -19,6 +19,8 @@ REPLICA_RANK: Final = "verl.replica.rank"
 
 # -- the trainer --
 TRAINER_MODE: Final = "verl.trainer.mode"
+TRAINER_DEVICE: Final = "verl.trainer.device"
+"""verl's ``trainer.device``, in ``run.json`` only."""
 ALGORITHM: Final = "verl.algorithm"
 PHASE: Final = "verl.phase"
 SLOWEST_TRACE_ID: Final = "verl.slowest.trace_id"
@@ -26,6 +28,8 @@ SLOWEST_UID: Final = "verl.slowest.uid"
 SLOWEST_SECONDS: Final = "verl.slowest.duration"
 SAMPLES: Final = "verl.samples"
 PROMPTS: Final = "verl.prompts"
+TRACKER: Final = "verl.tracker"
+"""A backend of ``Tracking``: console, wandb, file ..."""
 METRIC: Final = "verl.metric"
 MODEL: Final = "verl.model"
 ENGINE: Final = "verl.engine"
@@ -81,10 +85,18 @@ AGGREGATE: Final = "verl.aggregate"
 LOSS: Final = "verl.loss"
 GRAD_NORM: Final = "verl.grad_norm"
 
+# -- the manifest of a run --
+ROLLOUT_DATA_DIR: Final = "verl.rollout_data_dir"
+VALIDATION_DATA_DIR: Final = "verl.validation_data_dir"
+
 # -- open spans, in ``open-*.jsonl`` only --
 OPEN_AGE: Final = "verl.open.age"
 OPEN_LAST_CHILD: Final = "verl.open.last_child"
 OPEN_WRITTEN: Final = "verl.open.written"
+
+# -- live verdicts --
+HELD_KIND: Final = "verl.held.kind"
+HELD_CAUSE: Final = "verl.held.cause"
 
 # -- GPU time --
 GPU_STATE: Final = "verl.gpu.state"
@@ -113,6 +125,10 @@ STALL_TEXT: Final = "verl.stall.text"
 STALL_INSTANCE: Final = "verl.stall.instance"
 STALL_SPAN: Final = "verl.stall.span"
 STALL_AGE: Final = "verl.stall.age"
+BLOCKED_SPAN: Final = "verl.blocked.span"
+"""Name of the innermost span in which an event loop was blocked."""
+BLOCKED_LINE: Final = "verl.blocked.line"
+"""File, line and function that ran."""
 
 # -- own health --
 REASON: Final = "reason"
@@ -124,6 +140,7 @@ GEN_AI_OPERATION: Final = "gen_ai.operation.name"
 GEN_AI_PROVIDER: Final = "gen_ai.provider.name"
 GEN_AI_MODEL: Final = "gen_ai.request.model"
 GEN_AI_AGENT: Final = "gen_ai.agent.name"
+GEN_AI_CONVERSATION: Final = "gen_ai.conversation.id"
 GEN_AI_TOOL: Final = "gen_ai.tool.name"
 GEN_AI_TOKEN_TYPE: Final = "gen_ai.token.type"
 GEN_AI_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
@@ -149,5 +166,7 @@ PROCESS_ID: Final = "process.pid"
 RAY_JOB: Final = "ray.job.id"
 RAY_NODE: Final = "ray.node.id"
 RAY_ACTOR: Final = "ray.actor.id"
+EARLIER_ACTORS: Final = "verl.earlier_actors"
+"""Ids of the Ray actors that existed before telemetry was started, in ``run.json`` only."""
 GPU_IDS: Final = "verl.gpu.ids"
 REPLICA_MODE: Final = "verl.replica.mode"

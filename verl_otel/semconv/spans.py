@@ -46,11 +46,11 @@ class SpanSpec(NamedTuple):
     """The trace state of the trace that it roots."""
 
 
+# fmt: off
 _ROWS: Final = (
     SpanSpec("step", "verl.step", duration=metric_names.STEP_DURATION, root=True, state=TRACESTATE_STEP),
-    SpanSpec(
-        "validation", "verl.validation", duration=metric_names.VALIDATION_DURATION, root=True, state=TRACESTATE_STEP
-    ),
+    SpanSpec("validation", "verl.validation", duration=metric_names.VALIDATION_DURATION, root=True,
+        state=TRACESTATE_STEP),
     SpanSpec("warmup", "verl.warmup", root=True, state=TRACESTATE_STEP),
     SpanSpec("phase", "verl.phase.", duration=metric_names.PHASE_DURATION, labels=(attr.PHASE,), state=TRACESTATE_STEP),
     SpanSpec("consume", "verl.consume", state=TRACESTATE_STEP),
@@ -58,44 +58,26 @@ _ROWS: Final = (
     SpanSpec("worker", "verl.worker ", SERVER, state=TRACESTATE_STEP),
     SpanSpec("weight_sync", "verl.weight_sync", duration=metric_names.WEIGHT_SYNC_DURATION, state=TRACESTATE_STEP),
     SpanSpec("checkpoint", "verl.checkpoint", duration=metric_names.CHECKPOINT_DURATION, state=TRACESTATE_STEP),
-    SpanSpec(
-        "trajectory",
-        "verl.trajectory",
-        duration=metric_names.ROLLOUT_TRAJECTORY_DURATION,
-        labels=(attr.AGENT, attr.VALIDATE),
-        root=True,
-        merges_with_parent=True,
-        state=TRACESTATE_TRAJECTORY,
-    ),
+    SpanSpec("logging", "verl.logging", state=TRACESTATE_STEP),
+    SpanSpec("data_loading", "verl.data_loading", state=TRACESTATE_STEP),
+    SpanSpec("trajectory", "verl.trajectory", duration=metric_names.ROLLOUT_TRAJECTORY_DURATION,
+        labels=(attr.AGENT, attr.VALIDATE), root=True, merges_with_parent=True, state=TRACESTATE_TRAJECTORY),
     SpanSpec("turn", "verl.turn", duration=metric_names.ROLLOUT_TURN_DURATION),
-    SpanSpec(
-        "llm",
-        "",
-        CLIENT,
-        duration=metric_names.GEN_AI_CLIENT_OPERATION_DURATION,
-        labels=(attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL),
-        merges_with_parent=True,
-    ),
+    SpanSpec("llm", "", CLIENT, duration=metric_names.GEN_AI_CLIENT_OPERATION_DURATION,
+        labels=(attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), merges_with_parent=True),
     SpanSpec("generate", "verl.generate", SERVER),
-    SpanSpec(
-        "tool",
-        "execute_tool ",
-        duration=metric_names.TOOL_CALL_DURATION,
-        labels=(attr.GEN_AI_TOOL,),
-        merges_with_parent=True,
-    ),
-    SpanSpec(
-        "reward",
-        "verl.reward",
-        duration=metric_names.REWARD_DURATION,
-        labels=(attr.DATA_SOURCE,),
-        merges_with_parent=True,
-    ),
+    SpanSpec("tool", "execute_tool ", duration=metric_names.TOOL_CALL_DURATION, labels=(attr.GEN_AI_TOOL,),
+        merges_with_parent=True),
+    SpanSpec("reward", "verl.reward", duration=metric_names.REWARD_DURATION, labels=(attr.DATA_SOURCE,),
+        merges_with_parent=True),
+    SpanSpec("blocked", "verl.event_loop.blocked", root=True, state=TRACESTATE_STEP),
+    SpanSpec("paused", "verl.process.paused", root=True, state=TRACESTATE_STEP),
     SpanSpec("stall", "verl.stall", root=True, state=TRACESTATE_STEP),
     SpanSpec("crash", "verl.crash", root=True, state=TRACESTATE_STEP),
     SpanSpec("span", ""),
     SpanSpec("timed", ""),
 )
+# fmt: on
 
 SPANS: Final = {row.verb: row for row in _ROWS}
 """The catalogue by verb."""

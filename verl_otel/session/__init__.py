@@ -23,6 +23,7 @@ __all__ = ["add_describer", "current", "describe", "flush", "init", "record_run"
 _registered = False
 _LAST_PRIORITY: Final = -1000
 """Priority of a finalizer that multiprocessing calls last."""
+_NOTHING: Final = "verl-otel: enabled, but this program recorded nothing: it used neither a trainer of verl nor a function of verl_otel"
 
 
 def current() -> Session | None:
@@ -80,7 +81,7 @@ def _start(
     session = Current.session = Session(config, variables)
     if not _registered:  # before it starts: another thread may fork meanwhile
         _registered = True
-        atexit.register(shutdown)
+        atexit.register(_shutdown_at_exit)
         # Not by `process_state`: a session restarts after the handlers of the libraries that it has imported, whose locks it uses.
         os.register_at_fork(after_in_child=_restart_in_child)
         _register_multiprocessing_finalizer()
@@ -96,6 +97,14 @@ def shutdown() -> None:
     if session is not None:
         session.stop()
         signals.uninstall()
+
+
+def _shutdown_at_exit() -> None:
+    session = Current.session
+    shutdown()
+    if session is not None and not session.recorded and session.expects_records:
+        with error_boundary.suppress_errors("exit"):
+            error_boundary.warn_once("exit", _NOTHING)
 
 
 def flush(timeout: float = 5.0) -> None:
@@ -121,7 +130,7 @@ def describe(attributes: Mapping[str, AttributeValue]) -> None:
             session.describe()
 
 
-def record_run(facts: dict[str, str]) -> None:
+def record_run(facts: Mapping[str, object]) -> None:
     """Add facts about the run to ``run.json`` in its folder."""
     session = Current.session
     if session is not None:
@@ -141,6 +150,8 @@ def _restart_in_child() -> None:
         return
     session.abandon()
     error_boundary.reset()
+    with error_boundary.suppress_errors("signals"):
+        signals.after_fork()
     resource.mark_forked()
     Current.session = None
     _start(session.config, lazy=True, forked=True, variables=session.variables)

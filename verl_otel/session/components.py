@@ -8,16 +8,18 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel import early_imports, system, watchdog
 from verl_otel._internal import error_boundary
+from verl_otel._internal.deadline import remaining
 from verl_otel._version import __version__
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.metric_state import MetricState
-from verl_otel.model import Batch, Resource, Scope, SpanRecord
+from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
 from verl_otel.recording import id_generator
 from verl_otel.semconv import SCHEMA_URL
 from verl_otel.session import exporters
@@ -66,6 +68,9 @@ class Component:
     def poll(self) -> None:
         """Do periodic work on the drain thread, after each drain."""
 
+    def rest(self) -> None:
+        """Do what cannot wait, instead of `on_batch` and `poll`: nothing has happened since the last drain."""
+
     def begin_flush(self, deadline: float) -> None:
         """Start to send without waiting, before any component is flushed or stopped."""
 
@@ -99,7 +104,11 @@ class NodeAndProcessCollectors(Component):
 
     def after_fork(self) -> None:
         """Close the collectors: the lock of the node belongs to the parent."""
-        collectors.stop()
+        collectors.after_fork()
+
+    def read_cpu_seconds(self) -> dict[str, float]:
+        """Return the CPU seconds of the threads that read the collectors, which count as draining."""
+        return {"drain": collectors.read_cpu_seconds()}
 
 
 class ExporterGroup(Component):
@@ -113,35 +122,35 @@ class ExporterGroup(Component):
         for exporter in self.exporters:
             exporter.update_resource(resource)
 
+    def _for_each(self, what: str, call: Callable[[Exporter], None]) -> None:
+        """Call something with every exporter; an exception is counted."""
+        for exporter in self.exporters:
+            with error_boundary.suppress_errors(f"{what} {exporter.name}"):
+                call(exporter)
+
     def on_batch(self, batch: Batch) -> None:
         """Pass the batch on."""
-        for exporter in self.exporters:
-            with error_boundary.suppress_errors(f"put {exporter.name}"):
-                exporter.consume(batch)
+        self._for_each("put", lambda exporter: exporter.consume(batch))
 
     def poll(self) -> None:
         """Poll every exporter."""
-        for exporter in self.exporters:
-            with error_boundary.suppress_errors(f"tick {exporter.name}"):
-                exporter.poll()
+        self._for_each("tick", lambda exporter: exporter.poll())
+
+    def rest(self) -> None:
+        """Let every exporter rest."""
+        self._for_each("rest", lambda exporter: exporter.rest())
 
     def flush(self, deadline: float) -> None:
         """Flush every exporter."""
-        for exporter in self.exporters:
-            with error_boundary.suppress_errors(f"flush {exporter.name}"):
-                exporter.flush(deadline)
+        self._for_each("flush", lambda exporter: exporter.flush(deadline))
 
     def stop(self, deadline: float) -> None:
         """Close every exporter."""
-        for exporter in self.exporters:
-            with error_boundary.suppress_errors(f"close {exporter.name}"):
-                exporter.close(deadline)
+        self._for_each("close", lambda exporter: exporter.close(deadline))
 
     def after_fork(self) -> None:
         """Release what every exporter holds."""
-        for exporter in self.exporters:
-            with error_boundary.suppress_errors(f"abandon {exporter.name}"):
-                exporter.after_fork()
+        self._for_each("abandon", lambda exporter: exporter.after_fork())
 
     def read_cpu_seconds(self) -> dict[str, float]:
         """Return the CPU seconds of the exporters' threads."""
@@ -184,19 +193,29 @@ class ConfiguredExporters(ExporterGroup):
 
     def open(self, context: Context) -> None:
         """Open the exporters; one that cannot be opened is left out and logged."""
-        self.readers = exporters.open_all(
-            context.config,
+        self.readers = self._open_all(context.config, context)
+
+    def export_logs(self, records: Sequence[LogRecord]) -> None:
+        """Pass on records of the run log."""
+        self._for_each("put", lambda exporter: exporter.consume_logs(records))
+
+    def open_more(self, context: Context, names: tuple[str, ...]) -> None:
+        """Open exporters that became known after the others. The user's own instruments with delta temporality are not among what they export."""
+        exporters.close_unused(self._open_all(replace(context.config, exporters=names), context), ())
+
+    def _open_all(self, config: Config, context: Context) -> list[tuple[Exporter, Any]]:
+        opened = exporters.open_all(
+            config,
             lambda exporter: exporter.open(context.resource, SCOPE, context.state),
             context.refresh,
             context.announce,
         )
-        self.exporters.extend(exporter for exporter, _ in self.readers)
+        self.exporters.extend(exporter for exporter, _ in opened)
+        return opened
 
     def export_user_metrics(self, message: bytes) -> None:
         """Pass on an encoded ``ExportMetricsServiceRequest`` of the user's own instruments."""
-        for exporter in self.exporters:
-            with error_boundary.suppress_errors(f"put {exporter.name}"):
-                exporter.consume_metrics(message)
+        self._for_each("put", lambda exporter: exporter.consume_metrics(message))
 
 
 class UserTelemetry(ExporterGroup):
@@ -219,7 +238,7 @@ class UserTelemetry(ExporterGroup):
         self._context: Context
 
     def open(self, context: Context) -> None:
-        """Install the global providers where the user has none."""
+        """Install the global providers where the user has none, and attach to those of the user."""
         self._context = context
         readers = self._configured.readers
         # A forked child must not have half of them.
@@ -232,6 +251,7 @@ class UserTelemetry(ExporterGroup):
                 self._on_span,
                 self.metrics.put,
                 tuple(reader for _, reader in readers if reader),
+                sends_otlp="otlp" in context.config.exporters,
             )
         exporters.close_unused(readers, self._providers.readers if self._providers is not None else ())
 
@@ -268,6 +288,12 @@ class UserTelemetry(ExporterGroup):
     def read_cpu_seconds(self) -> dict[str, float]:
         """Return the CPU seconds of the thread that collects, which counts as draining, and of the exporter."""
         return {"drain": self.metrics.cpu_seconds, **super().read_cpu_seconds()}
+
+    def stop(self, deadline: float) -> None:
+        """Close the user's exporter and detach from the user's providers, until ``deadline``."""
+        super().stop(deadline)
+        if self._providers is not None:
+            self._providers.detach(remaining(deadline))
 
     def after_fork(self) -> None:
         """Release the user's exporter and the providers."""

@@ -73,6 +73,10 @@ def _make(name: str, config: Config, refresh: Callable[[], None], announce: Call
         from verl_otel.exporting.prometheus import PrometheusExporter
 
         return PrometheusExporter(config.prometheus_host, config.prometheus_port, refresh, announce)
+    if name == "tensorboard":
+        from verl_otel.exporting.tensorboard.exporter import TensorBoardExporter
+
+        return TensorBoardExporter(config.run_path)
     from verl_otel.exporting.console import ConsoleExporter
 
     return ConsoleExporter()
@@ -85,10 +89,11 @@ def _make_user_reader(exporter: Any) -> Any:
             from verl_otel.exporting.prometheus import make_reader
 
             return make_reader(exporter.registry)
-        if exporter.name == "otlp" and exporter.temporality != "cumulative":
-            from verl_otel.exporting.providers import DeltaReader
+        if exporter.name == "otlp" and exporter.needs_reader:
+            from verl_otel.exporting.providers import OtlpReader
 
-            return DeltaReader(exporter.temporality, exporter.consume_deltas)
+            exponential = exporter.wants_exponential_histograms
+            return OtlpReader(exporter.temporality, exporter.consume_read, exponential=exponential)
     except Exception as error:
         error_boundary.record_internal_error(f"{exporter.name} reader", error)
     return None

@@ -4,14 +4,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Final
 
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, watchdog
-from verl_otel._internal import error_boundary, private_files, process_state
+from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
@@ -19,10 +21,10 @@ from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, Resource, SpanRecord
-from verl_otel.recording import collection, context, own_loop, series_registry, state, wrapping
+from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state, wrapping
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import prometheus_targets, run_manifest, self_metrics
+from verl_otel.session import prometheus_targets, recording_settings, run_manifest, self_metrics
 from verl_otel.session.components import (
     Component,
     ConfiguredExporters,
@@ -32,7 +34,10 @@ from verl_otel.session.components import (
     UserTelemetry,
     Watchdog,
 )
+from verl_otel.session.drain_schedule import DrainSchedule
 from verl_otel.session.overhead_limiter import estimate_recording
+from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
+from verl_otel.session.run_log import RunLog
 
 MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
@@ -63,7 +68,7 @@ class Session:
         self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
         self.variables = dict(variables or {})
         self.state = MetricState()
-        self.opened = False
+        self.opened = self.recorded = False
         self.resource = Resource({})
         self.user_spans: list[SpanRecord] = []
         self._collect_lock = threading.Lock()
@@ -72,7 +77,8 @@ class Session:
         self._flush_wanted = False
         self._began_run = self._ended_run = False
         self._stopping = False
-        self._last_observed = float("-inf")
+        self._sources_asked_at = float("-inf")
+        self._schedule = DrainSchedule(config.drain_interval)
         self._thread: threading.Thread | None = None
         self._configured = ConfiguredExporters()
         self._user = UserTelemetry(self._configured, on_user_span)
@@ -82,6 +88,8 @@ class Session:
             Watchdog(),
             self._configured,
             self._user,
+            RunLog(self._configured),
+            OwnLoopVerdicts(),
             self._overhead,
         )
 
@@ -89,6 +97,11 @@ class Session:
     def exporters(self) -> list[Exporter]:
         """The exporters that ``VERL_OTEL_EXPORTERS`` names, once they are open."""
         return self._configured.exporters
+
+    @property
+    def expects_records(self) -> bool:
+        """Whether a run without a record of this process is a mistake: it started the run, and no worker of the run exists."""
+        return run_manifest.is_first_process() and not self._began_run
 
     # -- life cycle ---------------------------------------------------------------------------------------------------
 
@@ -104,7 +117,7 @@ class Session:
             early_imports.load(self.config)
         context.context_access()
         process_state.clear_records()
-        _configure_recording(self.config)
+        recording_settings.apply(self.config)
         self_metrics.register(
             lambda: [*self.exporters, *self._user.exporters],
             self._measure_overhead,
@@ -116,8 +129,15 @@ class Session:
         wrapping.switch(on=True)
         if not lazy:
             self._open()
-        self._thread = threading.Thread(target=self._run, name="verl-otel-drain", daemon=True)
-        self._thread.start()
+        thread = threading.Thread(target=self._run, name="verl-otel-drain", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError as error:  # as many as this system allows
+            error_boundary.warn_once(
+                "drain", "verl-otel: %s: telemetry is written at the end of the process only", error
+            )
+            return
+        self._thread = thread
 
     def stop(self) -> None:
         """Switch recording off, send what is queued within ``exit_timeout``, and stop the components."""
@@ -190,11 +210,28 @@ class Session:
             names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
             self.record_run({name: value for name, value in names.items() if value})
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
+        elif self.config.stalls and self.config.exporters:  # the watchdog has made the folder
+            run_manifest.note_destination(self.config.run_path, self.config.exporters, settings.find_endpoint())
 
-    def record_run(self, facts: dict[str, str]) -> None:
+    def record_run(self, facts: Mapping[str, object]) -> None:
         """Add facts to ``run.json``, if this run writes files."""
         if "file" in self.config.exporters:
             run_manifest.update(self.config.run_path, facts)
+
+    def reload_settings(self) -> None:
+        """Use exporters that the environment has named since the start: an OTLP endpoint that became known when a cluster was joined."""
+        loaded = settings.load({**os.environ, **self.variables})
+        config = replace(self.config, exporters=loaded.exporters, token_file=loaded.token_file)
+        early_imports.load(config)
+        if not self._collect_lock.acquire(timeout=OPEN_WAIT_SECONDS):
+            return
+        try:
+            new = tuple(name for name in config.exporters if name not in self.config.exporters)
+            self.config = config
+            if self.opened and new:
+                self._configured.open_more(self._make_context(), new)
+        finally:
+            self._collect_lock.release()
 
     def describe(self) -> None:
         """Add the attributes that were described since the exporters were opened. Attributes that they have stay as they are."""
@@ -229,14 +266,24 @@ class Session:
 
     def _run(self) -> None:
         while not self._stopping:
-            self._wake.wait(self.config.drain_interval)
-            self._run_once()
+            woken = self._wake.wait(self.config.drain_interval)
+            self._run_once(woken=woken)
 
     @error_boundary.never_raises("drain thread")
-    def _run_once(self) -> None:
-        """Drain, poll the components, and flush if a signal handler waits for it. After a failure the next call drains again."""
-        due = time.monotonic() - self._last_observed >= self.config.metric_interval
+    def _run_once(self, *, woken: bool = True) -> None:
+        """Drain, poll the components, and flush if a signal handler waits for it. After a failure the next call drains again.
+
+        Args:
+            woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
+        """
+        now = time.monotonic()
+        due = self.opened and now - self._sources_asked_at >= self.config.metric_interval
+        if not (woken or due) and self._may_rest(now):
+            self._for_each(lambda component: component.rest())
+            return
+        self._schedule.note_drain(now)
         self._collect(observe=due, ask_sources=due)
+        self._schedule.note_poll()
         self._for_each(lambda component: component.poll())
         if self._flush_wanted:
             self._flush_wanted = False
@@ -245,9 +292,14 @@ class Session:
             finally:
                 self._flushed.set()
 
+    def _may_rest(self, now: float) -> bool:
+        """Return whether nothing has happened since the last drain whose result has been written."""
+        waits = self._flush_wanted or self.user_spans or self._user.metrics.has_messages
+        return not waits and self._schedule.may_skip(now)
+
     def refresh(self) -> None:
-        """Bring the metric state up to date, for a scrape."""
-        self._collect(observe=True, ask_sources=True, deadline=time.monotonic() + 1.0)
+        """Bring the metric state up to date, for a scrape. The hardware is not read: its metrics are those of the last interval."""
+        self._collect(observe=True, deadline=time.monotonic() + 1.0)
 
     @error_boundary.never_raises("drain")
     def _collect(self, *, observe: bool, ask_sources: bool = False, deadline: float | None = None) -> None:
@@ -270,20 +322,23 @@ class Session:
             user_spans = state.take(self.user_spans)
             if user_spans:
                 batch = batch._replace(spans=(*batch.spans, *user_spans))
-            if not self.opened and (batch.spans or batch.points or batch.open_spans):
+            self.recorded = self.recorded or bool(batch.spans or batch.points or batch.open_spans)
+            if not self.opened and (self.recorded or run_log.is_waiting()):
                 self._open()
             if self.opened:
                 self._dispatch(batch)
             if self.opened and observe:
                 if was_opened:
                     self._dispatch(collection.collect_observed(batch, groups=ask_sources))
-                self._last_observed = time.monotonic()
+                if ask_sources:
+                    self._sources_asked_at = time.monotonic()
                 self._user.begin_collection()
             self._user.export_metrics()
         finally:
             self._collect_lock.release()
 
     def _dispatch(self, batch: Batch) -> None:
+        self._schedule.note_batch(batch)
         self.state.update(batch.points, batch.asked)
         self._for_each(lambda component: component.on_batch(batch))
 
@@ -303,8 +358,11 @@ class Session:
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
         self.resource = resource.build(self.config)
-        opening = Context(self.config, self.resource, self.state, self.refresh, self.announce)
+        opening = self._make_context()
         self._for_each(lambda component: component.open(opening))
+
+    def _make_context(self) -> Context:
+        return Context(self.config, self.resource, self.state, self.refresh, self.announce)
 
     def _for_each(self, call: Callable[[Component], None]) -> None:
         """Call something with every component; an exception is counted and does not keep the next one from its call."""
@@ -319,20 +377,6 @@ class Session:
             for kind, seconds in component.read_cpu_seconds().items():
                 totals[kind] = totals.get(kind, 0.0) + seconds
         return totals
-
-
-def _configure_recording(config: Config) -> None:
-    """Apply the settings of sampling, memory and file access."""
-    RECORDER.sampling.ratio = config.sampler_ratio
-    RECORDER.sampling.whole_per_step = config.trajectories_per_step if "file" in config.exporters else 0
-    RECORDER.sampling.share_above = config.trajectory_share
-    RECORDER.sampling.exemplars = config.exemplar_filter != "always_off"
-    RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
-    RECORDER.capture_content = config.capture_content
-    own_loop.configure(config.project, config.experiment)
-    problem = private_files.use_group(config.files_group)
-    if problem:
-        error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)
 
 
 def _wait(deadline: float | None) -> float:

@@ -10,7 +10,6 @@ list a run counts as ended, and the alert for a vanished run could not fire. Pub
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import functools
 import json
@@ -20,9 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import IO, Any, Final, Protocol
+from typing import Any, Final, Protocol
 
-from verl_otel._internal import error_boundary, private_files, untrusted_files
+from verl_otel._internal import error_boundary, file_lock, private_files, untrusted_files
 from verl_otel.config import Config
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
@@ -32,11 +31,10 @@ from verl_otel.system import procfs
 FOLDER: Final = "targets"
 WAIT: Final = 0.5
 """Seconds that a caller waits for the lock of the file to add its entries."""
-LATE_WAIT: Final = 10.0
-"""Seconds that a thread waits for the lock after that: a thousand ranks may start at once."""
+LATE_WAIT: Final = 120.0
+"""Seconds that a thread waits for the lock after that: hundreds of ranks may start at once on a node of few cores."""
 EXIT_WAIT: Final = 1.0
 """Seconds to wait for the lock to remove entries: an exit must not hang on the file system."""
-POLL: Final = 0.01
 MAX_DIGITS: Final = 19
 MAX_BYTES: Final = 8 << 20
 """Largest file that is read: ten thousand processes need 4 MiB."""
@@ -160,7 +158,7 @@ def add_entries(config: Config, entries: Sequence[Entry]) -> None:
     def add(existing: Entries) -> Entries:
         if _removals.get(path, 0) != removals:  # the entries were removed meanwhile
             return existing
-        kept = [entry for entry in existing if not (_is_own(entry) and _instance(entry) in instances)]
+        kept = [entry for entry in existing if not (_is_own(entry) and _labels(entry).get("instance") in instances)]
         return _drop_dead([*kept, *entries])
 
     def add_late() -> None:
@@ -229,10 +227,6 @@ def read_folder(folder: Path, *, linger: bool = False) -> Entries:
 def _labels(entry: Entry) -> dict[str, str]:
     labels = entry.get("labels", {})
     return labels if isinstance(labels, dict) else {}
-
-
-def _instance(entry: Entry) -> str | None:
-    return _labels(entry).get("instance")
 
 
 def _addresses(entries: Iterable[Entry]) -> Addresses:
@@ -314,20 +308,6 @@ def _filter_entries(path: Path, keep: Callable[[Entries], Entries], wait: float 
         _change(path, keep, EXIT_WAIT if wait is None else wait, adds=False)
 
 
-def _acquire_lock(lock: IO[str], seconds: float) -> None:
-    """Acquire a file lock, whose holder may be stopped or on a machine that is gone."""
-    deadline = time.monotonic() + seconds
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                raise TimeoutError(errno.ETIMEDOUT, "another process holds its lock") from None
-            time.sleep(POLL)
-        else:
-            return
-
-
 def _change(
     path: Path, change: Callable[[Entries], Entries], wait: float, *, adds: bool = True, last: bool = True
 ) -> bool:
@@ -347,15 +327,15 @@ def _change(
         try:
             private_files.make_folder(path.parent)
             with private_files.open_text(path.parent / ".lock", "r+", os.O_RDWR | os.O_CREAT) as lock:
-                _acquire_lock(lock, wait)
+                file_lock.acquire(lock, wait)
                 try:
                     _write(path, change(read_targets(path)))
                 finally:
                     # a child that is forked meanwhile keeps this file open
                     fcntl.flock(lock, fcntl.LOCK_UN)
         except OSError as error:
-            if isinstance(error, TimeoutError) and not last:
-                return False
+            if isinstance(error, TimeoutError) and not (last and adds):
+                return False  # what is not removed is dropped by the next process that writes
             cost = "not find this process" if adds else "look for processes that are gone"
             error_boundary.warn_once(
                 f"targets {adds}", "verl-otel: cannot write %s: %s; Prometheus will %s", path, error.strerror, cost

@@ -8,15 +8,18 @@ import json
 import os
 import sys
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from verl_otel import resource
 from verl_otel._internal import error_boundary, private_files, untrusted_files
-from verl_otel._internal.masking import mask_command
+from verl_otel._internal.masking import mask_command, mask_url
 from verl_otel._version import __version__
 
 NAME: Final = "run.json"
+DESTINATION: Final = "destination.json"
+"""In the folder of a run that writes no files: its exporters and the endpoint."""
 
 
 def is_first_process() -> bool:
@@ -60,9 +63,37 @@ def end_attempt(folder: Path) -> None:
         _write(folder, {**manifest, "attempts": [*attempts[:-1], {**attempts[-1], "ended": time.time()}]})
 
 
-def update(folder: Path, facts: dict[str, Any]) -> None:
+def update(folder: Path, facts: Mapping[str, object]) -> None:
     """Add facts about the run, such as project, experiment and algorithm."""
     _write(folder, {**read(folder), **facts})
+
+
+def note_destination(folder: Path, exporters: Sequence[str], endpoint: str) -> None:
+    """Record where a run goes that writes no files, for commands that find no files in its folder.
+
+    Args:
+        folder: The folder of the run.
+        exporters: Names of its exporters.
+        endpoint: The OTLP endpoint, or empty.
+    """
+    try:
+        private_files.make_folder(folder)
+        record = {"exporters": list(exporters), "endpoint": mask_url(endpoint) if endpoint else ""}
+        private_files.write_atomically(folder / DESTINATION, json.dumps(record) + "\n")
+    except OSError:  # nothing else depends on it
+        return
+
+
+def read_destination(folder: Path) -> tuple[tuple[str, ...], str] | None:
+    """Return exporters and endpoint of a run that wrote no files; None if the folder does not say."""
+    try:
+        record = untrusted_files.read_json(folder / DESTINATION, 1 << 12)
+    except (OSError, ValueError):
+        return None
+    exporters = record.get("exporters") if isinstance(record, dict) else None
+    if not isinstance(exporters, list):
+        return None
+    return tuple(map(str, exporters)), str(record.get("endpoint", ""))
 
 
 def read(folder: Path) -> dict[str, Any]:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording import collection, series_registry
+from verl_otel.recording import collection, run_log, series_registry
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 
 if TYPE_CHECKING:
     from verl_otel.exporting.base import Exporter
@@ -33,25 +34,28 @@ def register(
         budget_used: Returns the share of its CPU budget that telemetry takes, or None.
     """
     _seen_phases.clear()
-    collection.observe("verl.phase.active", _open_phases)
-    collection.observe("verl.rollout.active", _open_trajectories)
-    collection.observe("verl.rollout.oldest.age", _oldest_trajectory)
-    collection.observe("verl.otel.errors", _errors)
+    collection.observe(metric_names.PHASE_ACTIVE, _open_phases)
+    collection.observe(metric_names.ROLLOUT_ACTIVE, _open_trajectories)
+    collection.observe(metric_names.ROLLOUT_OLDEST_AGE, _oldest_trajectory)
+    collection.observe(metric_names.OTEL_ERRORS, _errors)
     collection.observe(
-        "verl.otel.spans.dropped",
+        metric_names.OTEL_SPANS_DROPPED,
         lambda: [*_dropped("spans", exporters(), sum(RECORDER.dropped.values())), *_skipped_over_budget()],
     )
-    collection.observe("verl.otel.budget.used", lambda: [((), used)] if (used := budget_used()) is not None else [])
     collection.observe(
-        "verl.otel.points.dropped",
-        lambda: _dropped("points", exporters(), series_registry.dropped() + RECORDER.dropped_points),
+        metric_names.OTEL_BUDGET_USED, lambda: [((), used)] if (used := budget_used()) is not None else []
     )
     collection.observe(
-        "verl.otel.export.duration",
+        metric_names.OTEL_POINTS_DROPPED,
+        lambda: _dropped("points", exporters(), series_registry.dropped() + RECORDER.dropped_points),
+    )
+    collection.observe(metric_names.OTEL_LOGS_DROPPED, lambda: _dropped("logs", exporters(), run_log.count_dropped()))
+    collection.observe(
+        metric_names.OTEL_EXPORT_DURATION,
         lambda: [((("exporter", exporter.name),), exporter.seconds) for exporter in exporters()],
     )
     collection.observe(
-        "verl.otel.overhead", lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()]
+        metric_names.OTEL_OVERHEAD, lambda: [(((attr.REASON, kind),), seconds) for kind, seconds in overhead().items()]
     )
 
 
@@ -89,7 +93,7 @@ def _trajectories() -> list[float]:
 
 
 def _had_trajectories() -> bool:
-    return series_registry.exists("verl.rollout.trajectory.duration")
+    return series_registry.exists(metric_names.ROLLOUT_TRAJECTORY_DURATION)
 
 
 def _skipped_over_budget() -> list[collection.Observation]:

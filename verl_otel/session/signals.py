@@ -11,6 +11,9 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
+from verl_otel import resource
+from verl_otel.system import procfs
+
 _previous: Any = None
 _installed = False
 
@@ -19,13 +22,19 @@ def install(on_term: Callable[[], None]) -> None:
     """Chain a handler for SIGTERM, in the main thread only (Python allows it nowhere else).
 
     The handler calls ``on_term``, which must take no lock that the interrupted code may hold, and then the previous handler. If that
-    was the default, the process is terminated by the signal.
+    was the default, the process is terminated by the signal. A handler of Python runs only once a call into C has returned. So none is
+    set in a child of `multiprocessing` without one: its parent may terminate it just because it hangs in such a call. A handler that C code
+    has set, as `faulthandler` does, stays, too.
     """
     global _previous, _installed
     if _installed or threading.current_thread() is not threading.main_thread():
         return
     previous = signal.getsignal(signal.SIGTERM)
     if previous is signal.SIG_IGN or previous is None:
+        return
+    if previous is signal.SIG_DFL and (
+        resource.is_multiprocessing_child() or procfs.handles_signal(os.getpid(), signal.SIGTERM)
+    ):
         return
     _previous, _installed = previous, True
 
@@ -41,10 +50,20 @@ def install(on_term: Callable[[], None]) -> None:
     signal.signal(signal.SIGTERM, handle)
 
 
+def after_fork() -> None:
+    """Restore the default action in a forked child, if there was no other handler: see `install`."""
+    if _installed and _previous is signal.SIG_DFL and _is_ours():
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+def _is_ours() -> bool:
+    return getattr(signal.getsignal(signal.SIGTERM), "verl_otel", False)
+
+
 def uninstall() -> None:
     """Restore the previous handler, unless another one was set since."""
     global _installed
     if _installed and threading.current_thread() is threading.main_thread():
-        if getattr(signal.getsignal(signal.SIGTERM), "verl_otel", False):
+        if _is_ours():
             signal.signal(signal.SIGTERM, _previous)
         _installed = False

@@ -67,6 +67,11 @@ class UserMetricsThread:
         """Queue an encoded message of a reader."""
         self._messages.append(message)
 
+    @property
+    def has_messages(self) -> bool:
+        """Whether a message is queued."""
+        return bool(self._messages)
+
     def take(self) -> list[bytes]:
         """Return the messages since the last call, oldest first."""
         return [self._messages.popleft() for _ in range(len(self._messages))]

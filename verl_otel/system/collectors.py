@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel.config import Config
 from verl_otel.recording import collection
 from verl_otel.recording.collection import Measurement
@@ -25,6 +26,8 @@ MISSED_COLLECTIONS: Final = 3
 """Collections without a renewal of the lock after which its holder counts as frozen."""
 FOLDER: Final = "hardware"
 """Folder of the locks, and of files that readers share, in the run's folder."""
+READ_SECONDS: Final = 3.0
+"""Seconds that a collection waits for one collector. One that hangs is not read again before its last read has returned."""
 LOCK_NAME: Final = "reader"
 """Prefix of the file name of the lock."""
 
@@ -39,7 +42,7 @@ class NodeScope(NamedTuple):
 
 
 class Collector(Protocol):
-    """An object that is read at each collection. `read` must not raise, or block for seconds."""
+    """An object that is read at each collection, on a thread of its own. `read` must not raise, import, or block for seconds."""
 
     @property
     def name(self) -> str:
@@ -94,6 +97,7 @@ class _Registry:
 
     collectors: dict[str, Collector] = {}
     leader_lock: LeaderLock | None = None
+    reads = CallTimeout(READ_SECONDS, "verl-otel-collector")
     session: tuple[NodeScope, float] | None = None
     """Scope and lock time-out in seconds of the current session; None without one."""
 
@@ -119,8 +123,19 @@ def _observe(collector: Collector) -> None:
         collection.observe_all(collector.name, collector.metrics, partial(_read, collector, *_Registry.session))
 
 
+def after_fork() -> None:
+    """Close every collector in a forked child, which has inherited the lock of its parent and none of its threads."""
+    _Registry.reads = _Registry.reads.renew()
+    stop()
+
+
+def read_cpu_seconds() -> float:
+    """Return the CPU time that reading the collectors has taken."""
+    return _Registry.reads.cpu_seconds
+
+
 def stop() -> None:
-    """Close every collector and release the lock: the session ends, or this is a forked child that has inherited the lock."""
+    """Close every collector and release the lock: the session ends."""
     _Registry.session = None
     if _Registry.leader_lock is not None:
         _Registry.leader_lock.release()
@@ -146,7 +161,15 @@ def _read(collector: Collector, scope: NodeScope, stale_seconds: float) -> Itera
     if collector.once_per_node and not _reads_node(scope, stale_seconds):
         collector.close()
         return ()
-    return collector.read(scope)
+    try:
+        return _Registry.reads.call(collector.name, lambda: list(collector.read(scope)))
+    except TimeoutError:
+        error_boundary.warn_once(
+            f"collector {collector.name}",
+            "verl-otel: the metrics of %r are missing while the kernel or the driver does not answer (logged once)",
+            collector.name,
+        )
+        return ()
 
 
 def _reads_node(scope: NodeScope, stale_seconds: float) -> bool:

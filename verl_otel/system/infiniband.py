@@ -10,6 +10,7 @@ from typing import Final
 
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.system.collectors import DeltaCounter
 
 MAX_PORTS: Final = 16
@@ -37,13 +38,13 @@ def read_ports(root: Path, counters: DeltaCounter) -> Iterable[Measurement]:
             value = _read(folder / name)
             if value is not None:
                 bytes_ = counters.count((port, name), value * WORD)
-                yield "hw.network.io", (*labels, (attr.HW_DIRECTION, direction)), bytes_
+                yield metric_names.HW_NETWORK_IO, (*labels, (attr.HW_DIRECTION, direction)), bytes_
         for kind, names in _ERRORS.items():
             counts = [
                 counters.count((port, name), value) for name in names if (value := _read(folder / name)) is not None
             ]
             if counts:
-                yield "hw.errors", (*labels, (attr.ERROR_TYPE, kind)), sum(counts)
+                yield metric_names.HW_ERRORS, (*labels, (attr.ERROR_TYPE, kind)), sum(counts)
 
 
 def _read(path: Path) -> int | None:

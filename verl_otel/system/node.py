@@ -11,6 +11,7 @@ from typing import Final
 
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.system import infiniband, memory
 from verl_otel.system.collectors import DeltaCounter, NodeScope
 
@@ -32,8 +33,9 @@ class NodeCollector:
 
     name = "node"
     metrics = (
-        "system.cpu.time", "system.memory.usage", "system.network.io", "system.disk.io", "hw.network.io", "hw.errors",
-        "verl.host.memory.limit", "verl.host.memory.available",
+        metric_names.SYSTEM_CPU_TIME, metric_names.SYSTEM_MEMORY_USAGE, metric_names.SYSTEM_NETWORK_IO,
+        metric_names.SYSTEM_DISK_IO, metric_names.HW_NETWORK_IO, metric_names.HW_ERRORS,
+        metric_names.HOST_MEMORY_LIMIT, metric_names.HOST_MEMORY_AVAILABLE,
     )  # fmt: skip
     once_per_node = True
 
@@ -58,7 +60,7 @@ class NodeCollector:
         for mode, columns in _MODES.items():
             if len(fields) > max(columns):
                 ticks = sum(int(fields[column]) for column in columns)
-                yield "system.cpu.time", ((attr.CPU_MODE, mode),), self._counters.count(mode, ticks / _TICKS)
+                yield metric_names.SYSTEM_CPU_TIME, ((attr.CPU_MODE, mode),), self._counters.count(mode, ticks / _TICKS)
 
     def _read_memory(self) -> Iterator[Measurement]:
         host = memory.read_memory(self._root)
@@ -66,13 +68,13 @@ class NodeCollector:
             return
         states = {"used": host.total - host.available, "cached": host.available - host.free, "free": host.free}
         for state, size in states.items():
-            yield "system.memory.usage", ((attr.MEMORY_STATE, state),), max(0, size)
+            yield metric_names.SYSTEM_MEMORY_USAGE, ((attr.MEMORY_STATE, state),), max(0, size)
         limit, available = host.total, host.available
         bound = memory.read_bound(self._root)
         if bound is not None:
             limit, available = min(limit, bound.limit), max(0, min(available, bound.limit - bound.used))
-        yield "verl.host.memory.limit", (), limit
-        yield "verl.host.memory.available", (), available
+        yield metric_names.HOST_MEMORY_LIMIT, (), limit
+        yield metric_names.HOST_MEMORY_AVAILABLE, (), available
 
     def _read_network(self) -> Iterator[Measurement]:
         counts = {}
@@ -84,7 +86,7 @@ class NodeCollector:
         for name in self._choose(counts, "sys/class/net"):
             for direction, size in counts[name].items():
                 labels = ((attr.INTERFACE, name), (attr.NETWORK_DIRECTION, direction))
-                yield "system.network.io", labels, self._counters.count((name, direction), size)
+                yield metric_names.SYSTEM_NETWORK_IO, labels, self._counters.count((name, direction), size)
 
     def _read_disks(self) -> Iterator[Measurement]:
         counts = {}
@@ -95,7 +97,7 @@ class NodeCollector:
         for name in self._choose(counts, "sys/block"):
             for direction, size in counts[name].items():
                 labels = ((attr.DISK, name), (attr.DISK_DIRECTION, direction))
-                yield "system.disk.io", labels, self._counters.count((name, direction), size)
+                yield metric_names.SYSTEM_DISK_IO, labels, self._counters.count((name, direction), size)
 
     def _choose(self, names: Iterable[str], folder: str) -> list[str]:
         """Return the names of physical devices; without any, as in a container, all but loopback and virtual ones."""

@@ -16,6 +16,8 @@ from typing import Final, NamedTuple
 from verl_otel._internal.file_names import file_word
 
 GONE: Final = "gone"
+MAX_THREADS: Final = 512
+"""Threads of one process that are read."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
 _STATES: Final = {
     "R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "traced", "I": "idle", "P": "parked",
@@ -28,6 +30,19 @@ class Process(NamedTuple):
     pid: int
     start: int
     """Clock ticks from the boot of the machine to the start of the process (field 22 of ``/proc/<pid>/stat``)."""
+
+
+class ThreadState(NamedTuple):
+    """What a thread does."""
+
+    is_running: bool
+    """Whether it computes or could."""
+    wakes: int
+    """How often it has begun to wait."""
+    cpu_ns: int
+    """CPU time in nanoseconds."""
+    held: int
+    """Mask of the signals that it blocks or has not handled yet."""
 
 
 def find_process(pid: int) -> Process | None:
@@ -59,10 +74,34 @@ def _read_stat(pid: int, thread: int = 0) -> list[str] | None:
     return fields if len(fields) > 19 else None  # noqa: PLR2004 - the start time, counted from the state
 
 
-def read_wait_channel(pid: int) -> str:
-    """Return the kernel function in which a process waits; empty if it does not wait or access is denied."""
+def read_threads(pid: int) -> dict[int, ThreadState]:
+    """Return the threads of a process by their id: `MAX_THREADS` of them, oldest first."""
     try:
-        return _read(f"/proc/{pid}/wchan").strip("0\n")
+        threads = sorted(map(int, os.listdir(f"/proc/{pid}/task")))[:MAX_THREADS]  # noqa: PTH208 - names are enough
+    except OSError:
+        return {}
+    states = {thread: read_thread(pid, thread) for thread in threads}
+    return {thread: state for thread, state in states.items() if state is not None}
+
+
+def read_thread(pid: int, thread: int) -> ThreadState | None:
+    """Return what a thread does; None if it has ended."""
+    fields = {}
+    try:
+        for line in _read(f"/proc/{pid}/task/{thread}/status").splitlines():
+            name, _, value = line.partition(":")
+            fields[name] = value.strip()
+        held = int(fields["SigBlk"], 16) | int(fields["SigPnd"], 16)
+        cpu_ns = int(_read(f"/proc/{pid}/task/{thread}/schedstat").split()[0])
+        return ThreadState(fields["State"].startswith("R"), int(fields["voluntary_ctxt_switches"]), cpu_ns, held)
+    except (OSError, KeyError, ValueError, IndexError):
+        return None
+
+
+def read_wait_channel(pid: int, thread: int = 0) -> str:
+    """Return the kernel function in which a process or one of its threads waits; empty if it does not wait or access is denied."""
+    try:
+        return _read(f"/proc/{pid}/task/{thread or pid}/wchan").strip("0\n")
     except OSError:
         return ""
 
@@ -111,8 +150,13 @@ def find_free_signal() -> int:
     return 0
 
 
-def send_signal(process: Process, number: int) -> bool:
+def send_signal(process: Process, number: int, thread: int = 0) -> bool:
     """Send a signal to a process if it has a handler for it. Without a handler the signal would kill it.
+
+    Args:
+        process: The process.
+        number: The signal.
+        thread: The thread that shall handle it; 0: the main thread. The kernel prefers the thread whose id ``kill`` is given.
 
     Returns:
         Whether it was sent.
@@ -125,10 +169,10 @@ def send_signal(process: Process, number: int) -> bool:
     except OSError:
         return False
     try:
-        if not _handles_signal(process, number):
+        if read_state(process) == GONE or not handles_signal(process.pid, number):
             return False
-        if handle is None:  # Python was built for an old kernel
-            os.kill(process.pid, number)
+        if handle is None or thread not in (0, process.pid):  # no handle: Python was built for an old kernel
+            os.kill(thread or process.pid, number)
         else:
             signal.pidfd_send_signal(handle, number)
     except OSError:
@@ -139,9 +183,12 @@ def send_signal(process: Process, number: int) -> bool:
     return True
 
 
-def _handles_signal(process: Process, number: int) -> bool:
-    """Return whether the process exists and has a handler for a signal."""
-    return read_state(process) != GONE and bool(_read_signal_masks(process.pid, "SigCgt") >> (number - 1) & 1)
+def handles_signal(pid: int, number: int) -> bool:
+    """Return whether a process has a handler for a signal, also one that C code has set."""
+    try:
+        return bool(_read_signal_masks(pid, "SigCgt") >> (number - 1) & 1)
+    except OSError:
+        return False
 
 
 def _read_signal_masks(pid: int, *names: str) -> int:

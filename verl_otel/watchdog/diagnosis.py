@@ -136,7 +136,11 @@ def _check_process(snapshot: Snapshot, row: OpenSpanRow) -> Finding | None:
     state = snapshot.state(row.process_name)
     if state != ALIVE:
         row = _find_deepest(snapshot, row)
-        return Finding(state, row.process_name, row, _find_waiting(snapshot, row)) if snapshot.is_overdue(row) else None
+        waiting = _find_waiting(snapshot, row)
+        if not waiting and not row.is_trainer:
+            # The process stopped before it could write that the span has ended. The trainer waits for its next work.
+            waiting = find_trainers(snapshot)
+        return Finding(state, row.process_name, row, waiting) if snapshot.is_overdue(row) else None
     enclosing = (row, *_find_waiting(snapshot, row))
     if row.name.startswith("verl.call "):
         return _find_missing_rank(snapshot, row, enclosing)

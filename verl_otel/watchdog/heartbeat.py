@@ -27,12 +27,13 @@ from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import duration_stats
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
-from verl_otel.watchdog import process_reports, run_state, timeouts
+from verl_otel.watchdog import event_loops, process_reports, run_state, timeouts
 from verl_otel.watchdog.monitor import Monitor
 from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
-from verl_otel.watchdog.stack_dumps import StackFile, find_blocked_loop
+from verl_otel.watchdog.stack_dumps import StackFile
 
 HEARTBEAT_SECONDS: Final = 0.9
 """Seconds between two heartbeats, a little less than between two drains."""
@@ -44,6 +45,8 @@ _STATES: Final[dict[object, str]] = {1: run_state.RUNNING, 2: run_state.FINISHED
 """Values of ``verl.run.state``."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than in the last report for a new report to be written."""
+
+_NEVER: Final = 1 << 63
 
 
 class Heartbeat(Exporter):
@@ -64,9 +67,12 @@ class Heartbeat(Exporter):
         self._node = procfs.read_node_name()
         self._open: tuple[OpenSpan, ...] = ()
         self._quiet_since: dict[int, int] = {}
+        self._next_suspect_ns = _NEVER
+        """Unix time at which the next open span becomes a suspect, if nothing happens until then."""
         self._written: ProcessReport | None = None
         self._next_heartbeat = self._next_election = 0.0
         self._monitor: Monitor | None = None
+        self._loops: event_loops.LoopWatcher | None = None
         self._stacks_written = False
         self._blocked = ""
         self._drain_thread = 0
@@ -88,13 +94,27 @@ class Heartbeat(Exporter):
         self._outputs = tuple(procfs.read_output_files())
         self._stacks = StackFile(self._folder / f"{process_reports.STACKS_PREFIX}{self._process_name}.txt")
         self._stacks.open()
-        self._heartbeat_file = private_files.open_private(
-            self._folder / f"{process_reports.HEARTBEAT_PREFIX}{self._process_name}", os.O_RDWR | os.O_CREAT
-        )
+        self._open_heartbeat_file()
         self._request_path = self._folder / f"{process_reports.REQUEST_PREFIX}{self._process_name}"
         self._leader_lock = LeaderLock(self._folder, self._node)
         RECORDER.durations.switch(on=True)  # only a process with a report needs the statistics
         self._write_report()
+        self._loops = event_loops.watch(lambda: attr.RANK in self._resource.attributes)
+
+    def _open_heartbeat_file(self) -> None:
+        self._heartbeat_file = private_files.open_private(
+            self._folder / f"{process_reports.HEARTBEAT_PREFIX}{self._process_name}", os.O_RDWR | os.O_CREAT
+        )
+        self._identity = private_files.identify(self._heartbeat_file)
+
+    def _has_heartbeat_file(self) -> bool:
+        """Return whether the descriptor is still that of the file: code that closes all descriptors of its process reuses the number."""
+        return private_files.identify(self._heartbeat_file) == self._identity
+
+    def _heartbeat_descriptor(self) -> int:
+        if not self._has_heartbeat_file():
+            self._open_heartbeat_file()
+        return self._heartbeat_file
 
     def update_resource(self, resource: Resource) -> None:
         """Replace the resource; the file names stay."""
@@ -105,14 +125,14 @@ class Heartbeat(Exporter):
         """Keep the open spans, and record the end of the run."""
         self._open = batch.open_spans
         for point in batch.points:
-            if point.instrument.name == "verl.run.state":
+            if point.instrument.name == metric_names.RUN_STATE:
                 self._mark_run_state(_STATES.get(point.value, run_state.FINISHED))
 
     def _mark_run_state(self, state: str) -> None:
         """Record the state of the run, and then a heartbeat: this process did not die before the end of the run."""
         run_state.mark(self._config, state)
         with contextlib.suppress(OSError):
-            os.utime(self._heartbeat_file)
+            os.utime(self._heartbeat_descriptor())
 
     def poll(self) -> None:
         """Write a heartbeat, answer a stack request, and become the monitor if there is none."""
@@ -122,11 +142,26 @@ class Heartbeat(Exporter):
         self._next_heartbeat = now + HEARTBEAT_SECONDS
         with self._lock:
             self._write_heartbeat(now)
-        self.cpu_seconds = self._monitor.cpu_seconds if self._monitor is not None else 0.0
+        self.cpu_seconds = sum(part.cpu_seconds for part in (self._monitor, self._loops) if part is not None)
+
+    def rest(self) -> None:
+        """Renew the heartbeat, whose numbers have not changed, answer a stack request, and list a span that has become old meanwhile."""
+        now = time.monotonic()
+        if now < self._next_heartbeat:
+            return
+        with self._lock:
+            is_asked = True  # also on an error: `poll` reports it
+            with contextlib.suppress(OSError):
+                os.utime(self._heartbeat_descriptor())
+                is_asked = os.path.exists(self._request_path)  # noqa: PTH110 - every second, at a tenth of the cost
+        if is_asked or time.time_ns() >= self._next_suspect_ns:
+            self.poll()
+        else:
+            self._next_heartbeat = now + HEARTBEAT_SECONDS
 
     def _write_heartbeat(self, now: float) -> None:
         try:
-            os.pwrite(self._heartbeat_file, b"%8d %16d\n" % (len(RECORDER.opened), RECORDER.ended_count), 0)
+            os.pwrite(self._heartbeat_descriptor(), b"%8d %16d\n" % (RECORDER.count_open(), RECORDER.ended_count), 0)
             self._answer_request()
             self._drain_thread = threading.get_native_id()
             self._write_report()
@@ -146,18 +181,22 @@ class Heartbeat(Exporter):
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
             monitor.stop(deadline)
+        if self._loops is not None:
+            self._loops.stop(remaining(deadline))
         process_reports.remove(self._folder, self._process_name)
         if self._lock.acquire(timeout=remaining(deadline)):
             self._leader_lock.release()
             self._stacks.close()
-            os.close(self._heartbeat_file)
+            if self._has_heartbeat_file():
+                os.close(self._heartbeat_file)
 
     def after_fork(self) -> None:
         """Release files, lock and signal handler in a forked child. The monitor thread exists in the parent only."""
-        self._monitor = None
+        self._monitor = self._loops = None
         self._leader_lock.release()
         self._stacks.after_fork()
-        os.close(self._heartbeat_file)
+        if self._has_heartbeat_file():
+            os.close(self._heartbeat_file)
 
     # -- work ---------------------------------------------------------------------------------------------------------
 
@@ -186,7 +225,7 @@ class Heartbeat(Exporter):
         if self._request_path.exists():
             with error_boundary.suppress_errors("stacks"):
                 self._stacks.write()
-                self._blocked = find_blocked_loop()
+                self._blocked = self._loops.find_blocked() if self._loops is not None else ""
             self._stacks_written = True
 
     def _write_report(self) -> None:
@@ -236,16 +275,25 @@ class Heartbeat(Exporter):
     def _find_suspects(self, peers: dict[str, duration_stats.DurationStats]) -> Iterable[SuspectSpan]:
         """Yield the open spans that are old, have no recent activity, and have no open children in this process."""
         now = time.time_ns()
-        self._track_progress(now)
-        parents = {open_span.span.parent_id for open_span in self._open}
+        parents = {open_span.span.span_id: open_span.span.parent_id for open_span in self._open}
+        self._track_progress(now, parents)
+        with_children = set(parents.values())
         counts: dict[str, int] = {}
+        self._next_suspect_ns = _NEVER
         for open_span in self._open:
             span = open_span.span
+            if span.span_id in with_children:
+                continue
             quiet_ns = max(self._quiet_since.get(span.span_id, 0), span.start_ns)
-            if span.span_id in parents or (now - quiet_ns) / 1e9 < timeouts.QUIET:
+            age = open_span.age + (now - open_span.read_ns) / 1e9
+            missing = max(
+                timeouts.QUIET - (now - quiet_ns) / 1e9, timeouts.shortest_timeout(peers.get(span.name)) - age
+            )
+            if missing > 0:
+                self._next_suspect_ns = min(self._next_suspect_ns, now + round(missing * 1e9))
                 continue
             count = counts[span.name] = counts.get(span.name, 0) + 1
-            if count <= MAX_SUSPECTS_PER_NAME and open_span.age > timeouts.shortest_timeout(peers.get(span.name)):
+            if count <= MAX_SUSPECTS_PER_NAME:
                 yield SuspectSpan(
                     f"{span.trace_id:032x}",
                     f"{span.span_id:016x}",
@@ -255,9 +303,13 @@ class Heartbeat(Exporter):
                     quiet_ns,
                 )
 
-    def _track_progress(self, now: int) -> None:
-        """Update the time at which a descendant of each open span has ended last."""
-        parents = {open_span.span.span_id: open_span.span.parent_id for open_span in self._open}
+    def _track_progress(self, now: int, parents: dict[int, int]) -> None:
+        """Update the time at which a descendant of each open span has ended last.
+
+        Args:
+            now: Unix time in nanoseconds.
+            parents: The parent's id of each open span, by its own.
+        """
         quiet_since = {span: self._quiet_since[span] for span in parents if span in self._quiet_since}
         for ended_parent in RECORDER.durations.take_active():
             current = ended_parent

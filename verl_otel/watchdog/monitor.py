@@ -25,7 +25,7 @@ from verl_otel.watchdog.snapshot import ALIVE, DIED, Snapshot, could_be_overdue,
 POLL_SECONDS: Final = 1.0
 LATE_SECONDS: Final = 6.0
 """Seconds between two checks after which this process itself was stopped or frozen, and has missed heartbeats."""
-RECHECK_SECONDS: Final = 2.0
+RECHECK_SECONDS: Final = 1.0
 """Seconds between two snapshots while the same processes are suspicious."""
 REPORTED_RECHECK_SECONDS: Final = 5.0
 """The same while every finding has been reported."""
@@ -256,6 +256,8 @@ class Monitor(threading.Thread):
                     incident.waiting_span_id = finding.waiting_span_id
                 else:
                     self._stack_requests.request(snapshot, incident)
+            elif incident.reported_at is None:
+                self._stack_requests.repeat(incident)
             incident.finding = finding
             self._report_if_due(snapshot, incident, now)
             self._drop_dead(snapshot, incident)
@@ -341,9 +343,7 @@ class Monitor(threading.Thread):
             incident.answered_at = now
         if incident.finding.kind == "crash" and now - incident.first_seen < CONFIRM_SECONDS:
             return False
-        return now - incident.first_seen >= STACK_WAIT_SECONDS or (
-            incident.answered_at is not None and now > incident.answered_at
-        )
+        return incident.answered_at is not None or now - incident.first_seen >= STACK_WAIT_SECONDS
 
 
 def _longest(status: ProcessStatus) -> DurationStats | None:

@@ -26,6 +26,9 @@ MEMORY_SECONDS: Final = 5.0
 MEMORY_SAMPLES: Final = 120
 """Ten minutes of memory."""
 MAX_PROCESSES: Final = 1024
+"""Processes of this node that are watched."""
+FOREIGN_SECONDS: Final = 30.0
+"""Seconds until the report of a process of another node is looked at again: on a shared file system there may be thousands."""
 MAX_HEARTBEAT_BYTES: Final = 100
 """Bytes of a heartbeat file that are read."""
 MAX_SILENT_SECONDS: Final = 600.0
@@ -96,7 +99,8 @@ class ProcessTable:
         self._folder = run_path / process_reports.FOLDER
         self._node = node
         self._since = since
-        self._foreign: dict[Path, tuple[int, int, int]] = {}
+        self._foreign: dict[Path, float] = {}
+        """Reports of other nodes, and the monotonic time until which they are not looked at."""
         self._memory_at = 0.0
         self.statuses: dict[str, ProcessStatus] = {}
         self.departed_peers: dict[str, DurationStats] = {}
@@ -106,12 +110,16 @@ class ProcessTable:
 
     def refresh(self) -> None:
         """Read changed reports, and update the states."""
-        paths = process_reports.list_paths(self._folder)[:MAX_PROCESSES]
+        paths = process_reports.list_paths(self._folder)
         present = set()
+        now = time.monotonic()
         for path in paths:
             process_name = path.name[len(process_reports.REPORT_PREFIX) : -len(".json")]
             present.add(process_name)
-            self._read(path, process_name)
+            if self._foreign.get(path, 0.0) <= now:
+                self._read(path, process_name)
+        if len(self._foreign) > len(paths):
+            self._foreign = {path: self._foreign[path] for path in paths if path in self._foreign}
         for process_name in [process_name for process_name in self.statuses if process_name not in present]:
             del self.statuses[process_name]  # it has exited normally
             self.changed = True
@@ -159,13 +167,14 @@ class ProcessTable:
             return
         version = stat.st_mtime_ns, stat.st_ino, stat.st_size
         existing = self.statuses.get(process_name)
-        if (existing is not None and existing.version == version) or self._foreign.get(path) == version:
+        if existing is not None and existing.version == version:
             return
         report = process_reports.read(path)
         if report is None:
             return
         if report.node != self._node:
-            self._foreign[path] = version
+            self._foreign[path] = time.monotonic() + FOREIGN_SECONDS
+        if report.node != self._node or (existing is None and len(self.statuses) >= MAX_PROCESSES):
             return
         self.changed = True
         if existing is not None and existing.report.process == report.process:

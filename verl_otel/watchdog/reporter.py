@@ -18,6 +18,7 @@ from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.spans import STATUS_ERROR
 from verl_otel.system import procfs
 from verl_otel.watchdog import cluster_backend, messages
@@ -214,7 +215,7 @@ def _record_span(finding: Finding, culprit: dict[str, Any], text: str) -> None:
     """Record a span of no duration with a link to the culprit, and count the incident."""
     if not RECORDER.on:
         return
-    series_registry.counter("verl.stalls", ((attr.REASON, finding.reason),)).record(1)
+    series_registry.counter(metric_names.STALLS, ((attr.REASON, finding.reason),)).record(1)
     attributes = {
         attr.STALL_REASON: finding.reason,
         attr.STALL_TEXT: text,

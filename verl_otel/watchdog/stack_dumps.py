@@ -3,14 +3,15 @@
 """Stacks of all threads and asyncio tasks of a process, in ``stacks-….txt``: files and lines, no values.
 
 There are two ways, because neither always works. A live process writes its own stacks on the drain thread, with those of its asyncio
-tasks. A frozen process, in which C code holds the interpreter lock, is sent a signal: `faulthandler` has registered a handler that does
-not need the interpreter.
+tasks. A frozen process, in which C code holds the interpreter lock, is sent signals (`verl_otel.watchdog.stack_signals`): `faulthandler` has
+registered a handler that does not need the interpreter, and writes the stack of the thread that gets the signal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import faulthandler
+import itertools
 import os
 import sys
 import threading
@@ -21,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal import error_boundary, private_files, thread_frames
 from verl_otel.system import procfs
 
 MAX_BYTES: Final = 1 << 20
@@ -31,8 +32,8 @@ MAX_THREADS: Final = 64
 MAX_TASKS: Final = 2000
 MAX_GROUPS: Final = 40
 """Largest number of different task stacks that are written."""
-BLOCKED_SECONDS: Final = 0.2
-"""Seconds that a callback must run for its event loop to count as blocked."""
+MAX_SEARCHED: Final = 64
+"""Tasks whose event loop is read."""
 
 
 class StackFile:
@@ -53,7 +54,7 @@ class StackFile:
         self._file = private_files.open_text(self.path, "a", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         number = procfs.find_free_signal()
         if number:
-            faulthandler.register(number, file=self._file, all_threads=True, chain=False)
+            faulthandler.register(number, file=self._file, all_threads=False, chain=False)
             self.signal = number
 
     def write(self) -> None:
@@ -91,14 +92,15 @@ def _now() -> str:
     return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()) + " UTC"
 
 
-def _format_frame(frame: FrameType) -> str:
+def format_frame(frame: FrameType) -> str:
+    """Return file, line and function of a frame, as in a traceback."""
     return f'  File "{frame.f_code.co_filename}", line {frame.f_lineno} in {frame.f_code.co_name}'
 
 
 def _describe_threads() -> Iterator[str]:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own_thread = threading.get_ident()
-    for ident, frame in list(sys._current_frames().items())[:MAX_THREADS]:
+    for ident, frame in list(thread_frames.read().items())[:MAX_THREADS]:
         if ident == own_thread:
             continue
         yield f"Thread {ident:#x} [{names.get(ident, '?')}] (most recent call first):"
@@ -106,7 +108,7 @@ def _describe_threads() -> Iterator[str]:
         for _ in range(MAX_FRAMES):
             if current is None:
                 break
-            yield _format_frame(current)
+            yield format_frame(current)
             current = current.f_back
 
 
@@ -124,31 +126,36 @@ def _describe_tasks() -> Iterator[str]:
         yield from stack
 
 
-def find_blocked_loop() -> str:
-    """Return the line at which a callback blocks its event loop; empty if no loop is blocked."""
-    before = _find_running_callbacks()
-    if not before:
-        return ""
-    time.sleep(BLOCKED_SECONDS)
-    after = _find_running_callbacks()
-    for ident, step in before.items():
-        if after.get(ident) is step:
-            top = sys._current_frames().get(ident)
-            return _format_frame(top).strip() if top is not None else ""
-    return ""
+def is_handle(frame: FrameType | None) -> bool:
+    """Return whether a frame is that in which asyncio's own loop runs a callback."""
+    return frame is not None and frame.f_code is asyncio.Handle._run.__code__
 
 
-def _find_running_callbacks() -> dict[int, FrameType]:
-    """Return the outermost frame of the callback that each event loop runs, by thread: the one called by ``Handle._run``."""
-    callbacks: dict[int, FrameType] = {}
-    for ident, frame in sys._current_frames().items():
-        inner: FrameType | None = None
-        current: FrameType | None = frame
-        while current is not None:
-            if inner is not None and current.f_code is asyncio.Handle._run.__code__:
-                callbacks[ident] = inner
-            inner, current = current, current.f_back
-    return callbacks
+def find_callback(top: FrameType, base: FrameType | None) -> list[FrameType]:
+    """Return the frames of the callback that an event loop runs, innermost first; none if it runs no callback.
+
+    Args:
+        top: The innermost frame of the loop's thread.
+        base: The frame that runs the loop, for loops that have no frame for a callback, as uvloop's.
+    """
+    frames: list[FrameType] = []
+    current: FrameType | None = top
+    while current is not None:
+        if is_handle(current) or current is base:
+            return frames
+        frames.append(current)
+        current = current.f_back
+    return []
+
+
+def find_running_loops() -> dict[Any, int]:
+    """Return the event loops that run in this process, each with the id of its thread; 0 where that is not known."""
+    loops = _find_loops()
+    if "uvloop" in sys.modules:  # its loops have no frame
+        for tasks in _find_task_sets():
+            for task in _copy(lambda tasks=tasks: list(itertools.islice(tasks, MAX_SEARCHED))):  # type: ignore[misc]  # the default binds it
+                loops.setdefault(task.get_loop(), 0)
+    return loops
 
 
 def _find_tasks() -> list[Any]:
@@ -157,15 +164,17 @@ def _find_tasks() -> list[Any]:
     for loop in _find_loops():
         for task in _copy(lambda loop=loop: asyncio.all_tasks(loop)):  # type: ignore[misc]  # the default binds it
             tasks_by_id[id(task)] = task
-    for name in (
-        "_all_tasks",
-        "_scheduled_tasks",
-        "_eager_tasks",
-    ):  # where a loop runs outside of Python, as uvloop's does
+    for tasks in _find_task_sets():
+        tasks_by_id.update((id(task), task) for task in _copy(lambda tasks=tasks: list(tasks)))  # type: ignore[misc]
+    return list(tasks_by_id.values())
+
+
+def _find_task_sets() -> Iterator[Any]:
+    """Yield the sets of all tasks, which also have those of a loop that runs outside of Python, as uvloop's does."""
+    for name in ("_all_tasks", "_scheduled_tasks", "_eager_tasks"):
         tasks = getattr(asyncio.tasks, name, None)
         if tasks is not None:
-            tasks_by_id.update((id(task), task) for task in _copy(lambda tasks=tasks: list(tasks)))  # type: ignore[misc]
-    return list(tasks_by_id.values())
+            yield tasks
 
 
 def _copy(read: Any) -> list[Any]:
@@ -177,17 +186,18 @@ def _copy(read: Any) -> list[Any]:
     return []
 
 
-def _find_loops() -> list[Any]:
-    loops = {}
-    for frame in sys._current_frames().values():
+def _find_loops() -> dict[Any, int]:
+    """Return asyncio's own loops that run, each with the id of its thread."""
+    loops: dict[Any, int] = {}
+    for ident, frame in thread_frames.read().items():
         current: FrameType | None = frame
         while current is not None:
             if current.f_code.co_name == "run_forever":
                 loop = current.f_locals.get("self")
                 if isinstance(loop, asyncio.AbstractEventLoop):
-                    loops[id(loop)] = loop
+                    loops[loop] = ident
             current = current.f_back
-    return list(loops.values())
+    return loops
 
 
 def _walk_coroutine(coroutine: Any) -> Iterator[str]:
@@ -205,7 +215,7 @@ def _walk_coroutine(coroutine: Any) -> Iterator[str]:
             if coroutine is not None:
                 yield f"  awaits {type(coroutine).__module__}.{type(coroutine).__qualname__}"
             return
-        yield _format_frame(frame)
+        yield format_frame(frame)
         coroutine = next(
             (
                 value

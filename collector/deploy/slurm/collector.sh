@@ -1,8 +1,9 @@
 #!/bin/bash
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-# Runs one Collector until SIGTERM, then waits until its queue is empty, 20 s at most: the disk of the node is emptied after the job, and
-# Slurm kills 30 s after it has asked (KillWait). train.sbatch starts it: collector.sh agent|gateway
+# Runs one Collector until SIGURG, then waits until its queue is empty, 20 s at most: the disk of the node is emptied after the job.
+# Not SIGTERM: Slurm sends signals to all processes of a step, and the Collector ends at SIGTERM, but ignores SIGURG.
+# train.sbatch starts it: collector.sh agent|gateway
 set -u
 umask 077
 
@@ -15,6 +16,9 @@ PORT=$OTELCOL_FIRST_PORT
 GATEWAY_PORT=$((PORT + 4))
 [ "$ROLE" = gateway ] && PORT=$GATEWAY_PORT
 SELF_PORT=$((PORT + 2))
+
+# train.sbatch ends the agents by the number of their step.
+echo "$SLURM_JOB_ID.${SLURM_STEP_ID:-}" >"$OTELCOL_CREDENTIALS/$ROLE.step"
 
 export OTELCOL_STATE_DIR=$STATE/queue
 export OTELCOL_TLS_CA=$OTELCOL_CREDENTIALS/ca.pem OTELCOL_TOKEN_FILE=$OTELCOL_CREDENTIALS/token
@@ -54,7 +58,7 @@ wait_until_empty() {
 }
 
 ASKED=
-trap 'ASKED=1' TERM INT
+trap 'ASKED=1' URG TERM INT
 "$OTELCOL" "${FILES[@]}" 2>"$OTELCOL_KEPT/$ROLE-$(hostname).log" &
 COLLECTOR=$!
 while [ -z "$ASKED" ] && kill -0 "$COLLECTOR" 2>/dev/null; do

@@ -110,18 +110,19 @@ def test_what_is_missing_is_said(ranks, manifest, said):
 
 
 @pytest.mark.parametrize(
-    ("ids", "metrics", "has_gpu"),
+    ("ids", "metrics", "device", "has_gpu"),
     [
-        ((), (), False),
-        ((), ("process.cpu.time", "verl.gpu.time", "hw.network.io"), False),
-        ((), ("hw.gpu.utilization",), True),
-        (("0",), (), True),
+        ((), (), "", False),
+        ((), ("process.cpu.time", "verl.gpu.time", "hw.network.io"), "", False),
+        ((), ("hw.gpu.utilization",), "cuda", True),
+        (("0",), (), "", True),
+        (("0",), ("hw.gpu.utilization",), "cpu", False),
     ],
 )
-def test_a_run_has_gpus_if_a_process_or_a_driver_names_one(ids, metrics, has_gpu):
-    """Neither a rank nor the account of its time makes a GPU."""
+def test_a_run_has_gpus_if_a_process_or_a_driver_names_one(ids, metrics, device, has_gpu):
+    """Neither a rank nor the account of its time makes a GPU, nor what Ray reserves for a training on the CPU."""
     processes = [resource("actor-0", rank=0, **(gpus(*ids) if ids else {}))]
-    assert devices.has_gpu(processes, metrics) == has_gpu
+    assert devices.has_gpu(processes, metrics, {"verl.trainer.device": device}) == has_gpu
 
 
 @pytest.mark.parametrize("name", ["node-" + "9" * 5000, "node-²", "node-٣", ""])

@@ -12,7 +12,7 @@ from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.occupancy import WORK
-from verl_otel.analysis.model import CAUSES
+from verl_otel.analysis.kinds import CAUSES
 
 activity, call, node, phase, resource = trees.activity, trees.call, trees.node, trees.phase, trees.resource
 roll, step, worker = trees.roll, trees.step, trees.worker

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from verl_otel.analysis.io import otlp_json as otlp
 from verl_otel.exporting.otlp import encode_json
+from verl_otel.exporting.otlp.encode_json_spans import traces_line
 from verl_otel.model import Instrument, LinkRecord, Point, Resource, Scope, SpanRecord
 
 
@@ -23,7 +24,7 @@ PRIMITIVES = [st.text(max_size=20), st.booleans(), st.integers(-(2**63), 2**63 -
 VALUES = st.one_of(*PRIMITIVES, *(st.lists(each, min_size=1, max_size=3).map(tuple) for each in PRIMITIVES))
 ATTRIBUTES = st.dictionaries(st.text(max_size=10), VALUES, max_size=4)
 IDS, TRACE_IDS = st.integers(1, 2**64 - 1), st.integers(1, 2**128 - 1)
-TIMES = st.integers(0, 2**63 - 1)
+TIMES = st.integers(1, 2**63 - 1)
 SPANS = st.builds(
     SpanRecord,
     TRACE_IDS,
@@ -54,7 +55,7 @@ def line(thing):
 @settings(deadline=None)
 def test_reading_is_the_inverse_of_writing(spans):
     """Every span that is written is read back equal, with the resource of who wrote it."""
-    ((raw, read),) = otlp.read_spans(line(encode_json.traces_object(RESOURCE, Scope("s"), spans)))
+    ((raw, read),) = otlp.read_spans(traces_line(RESOURCE, Scope("s"), spans))
     assert [span._replace(flags=span.flags & ~0x100) for span in read] == spans
     assert otlp.read_resource(raw) == RESOURCE.attributes
 
@@ -62,14 +63,14 @@ def test_reading_is_the_inverse_of_writing(spans):
 def test_spans_of_all_scopes_are_read():
     """A user's own spans, which have a scope of their own, belong to their process as ours do."""
     spans = [SpanRecord(1, number, 0, "x", 1, 1, 2, {}, (), (), 0, "", 1, "", Scope(f"s{number}")) for number in (1, 2)]
-    ((_, read),) = otlp.read_spans(line(encode_json.traces_object(RESOURCE, Scope("s"), spans)))
+    ((_, read),) = otlp.read_spans(traces_line(RESOURCE, Scope("s"), spans))
     assert [span.span_id for span in read] == [1, 2]
 
 
 def test_values_that_only_newer_kits_write_are_left_empty():
     """Bytes and maps in a user's attributes cost their value, not their span."""
     span = SpanRecord(1, 1, 0, "x", 1, 1, 2, {"a": b"1", "b": {"c": 1}, "d": None, "e": 1}, (), (), 0, "", 1, "")
-    ((_, (read,)),) = otlp.read_spans(line(encode_json.traces_object(RESOURCE, Scope("s"), [span])))
+    ((_, (read,)),) = otlp.read_spans(traces_line(RESOURCE, Scope("s"), [span]))
     assert read.attributes == {"a": (), "b": (), "d": (), "e": 1}
 
 
@@ -77,14 +78,14 @@ def test_numbers_keep_what_json_cannot_say():
     """NaN and the infinities are read back as numbers, integers too, attributes as well as points."""
     values = [math.inf, -math.inf, 3, -1.5, math.nan]
     gauge = Instrument("x", "gauge", "", "")
-    points = [Point(gauge, (("k", str(number)),), 0, number, value) for number, value in enumerate(values)]
+    points = [Point(gauge, (("k", str(number)),), 0, number + 1, value) for number, value in enumerate(values)]
     ((_, read),) = otlp.read_points(line(encode_json.metrics_object(RESOURCE, Scope("s"), points)))
     assert [repr(point.value) for point in read] == ["inf", "-inf", "3.0", "-1.5", "nan"]
     assert [(point.name, point.labels, point.time_ns) for point in read] == [
-        ("x", (("k", str(number)),), number) for number in range(5)
+        ("x", (("k", str(number)),), number + 1) for number in range(5)
     ]
     span = SpanRecord(1, 1, 0, "x", 1, 1, 2, {"a": math.nan, "b": (math.inf,)}, (), (), 0, "", 1, "")
-    ((_, (found,)),) = otlp.read_spans(line(encode_json.traces_object(RESOURCE, Scope("s"), [span])))
+    ((_, (found,)),) = otlp.read_spans(traces_line(RESOURCE, Scope("s"), [span]))
     assert (repr(found.attributes["a"]), found.attributes["b"]) == ("nan", (math.inf,))
 
 
@@ -108,6 +109,7 @@ TIMED = '"startTimeUnixNano":"1"'
         "garbage", "{}", "[]", "null", "3", '"text"', "[" * 100_000, '{"resourceSpans": 3}', '{"resourceSpans": [3]}',
         SPAN % '"startTimeUnixNano":Infinity',
         SPAN % '"startTimeUnixNano":"-1"',
+        SPAN % '"startTimeUnixNano":"0"',
         SPAN % '"startTimeUnixNano":"9999999999999999999999"',
         SPAN % f'{TIMED},"kind":1e999',
         SPAN % f'{TIMED},"links":[{{"traceId":"z","spanId":"1"}}]',

@@ -170,4 +170,6 @@ def test_files_are_closed_after_reading(story):
         warnings.simplefilter("always", ResourceWarning)
         spans_of(folder)
         gc.collect()
-    assert not caught
+    assert not [
+        warning for warning in caught if str(folder) in str(warning.message)
+    ]  # others' garbage is collected here, too

@@ -115,12 +115,7 @@ def test_a_contradiction_is_met_half_way():
 
 @pytest.mark.parametrize(
     ("more", "child"),
-    [
-        ({"verl__call__blocking": False}, {}),
-        ({"status": 2}, {}),
-        ({"kind": 1}, {}),
-        ({}, {"kind": 1}),
-    ],
+    [({"verl__call__blocking": False}, {}), ({"status": 2}, {}), ({"kind": 1}, {}), ({}, {"kind": 1})],
     ids=["returns at once", "gave up", "no call", "nothing called"],
 )
 def test_only_who_waits_bounds_the_end(more, child):

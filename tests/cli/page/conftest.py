@@ -2,17 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Sample explanations, and a real headless Chromium that opens their pages from disk."""
 
-import os
-import subprocess
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from tests.cli.page import explanations
 from verl_otel.cli import page
-
-TESTS = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="session")
@@ -22,20 +17,6 @@ def big():
     return explanations.make(
         10_000, members=1_000, scalars=150, slow=held, whole=lambda number: number % 25 == 0 or number in held
     )
-
-
-@pytest.fixture(scope="module")
-def browser():
-    """A headless Chromium. Of this module only: while it is there, its driver's event loop is the thread's."""
-    sync_api = pytest.importorskip("playwright.sync_api")
-    found = subprocess.run(["sh", TESTS / "chromium.sh", "--look"], capture_output=True, text=True, check=False)
-    if found.returncode:
-        pytest.skip(found.stderr.strip())
-    with sync_api.sync_playwright() as driver:
-        options = ["--no-sandbox"] if os.geteuid() == 0 else []
-        started = driver.chromium.launch(executable_path=found.stdout.strip(), args=options)
-        yield started
-        started.close()
 
 
 @pytest.fixture

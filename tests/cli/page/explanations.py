@@ -156,9 +156,7 @@ def make_step(
     if dice.random() < 0.2:
         late = (Straggler("update_actor", 5, "actor_rollout_ref-5", dice.uniform(0.2, 0.9), "arrival"),)
     cost = Cost(
-        seconds * gpus,
-        members * 1800,
-        {"truncated": members * 40, "zero_variance": members * 90, "aborted": 0},
+        seconds * gpus, members * 1800, {"truncated": members * 40, "zero_variance": members * 90, "aborted": 0}
     )
     lengths = sorted(each.seconds for each in (slowest, *rest))
     quantiles = (lengths[0], lengths[len(lengths) // 2], lengths[-1] * 0.95, lengths[-1] * 0.99, lengths[-1])

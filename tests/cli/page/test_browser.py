@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The page in a real Chromium: it asks for nothing, shows what it should at every width and in both schemes, and is quick."""
 
-import http.server
 import re
-import threading
 
 import pytest
 
 from tests.cli.page import explanations
+from tests.fakes.http_server import HttpServer
 from verl_otel._internal import printable
 from verl_otel.cli import page
 from verl_otel.cli.report import headlines
@@ -34,20 +33,8 @@ def listener():
     """A web server that remembers who asked for what."""
     asked = []
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            asked.append(self.path)
-            self.send_response(204)
-            self.end_headers()
-
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{server.server_port}", asked
-    server.shutdown()
-    server.server_close()
+    with HttpServer(lambda call: asked.append(call.path) or 204) as server:
+        yield server.url, asked
 
 
 def test_the_verdict_and_every_section_are_shown(show):

@@ -14,7 +14,7 @@ from tests.cli.page import explanations
 from verl_otel._internal import printable
 from verl_otel.cli import page
 from verl_otel.cli.formatting import seconds
-from verl_otel.cli.page import document
+from verl_otel.cli.page import assembly, document
 from verl_otel.cli.report import headlines
 from verl_otel.errors import VerlOtelError
 
@@ -33,8 +33,8 @@ def test_the_policy_allows_these_scripts_and_no_request():
 
 def test_no_script_turns_data_into_code_or_markup():
     """No file of the page has a way from a text to markup or code, or asks anybody for anything."""
-    for name in (*document.SCRIPTS, "page.html", "page.css"):
-        text = document._read(name)
+    for name in (*document.SCRIPTS, "frame.html", "page.html", "page.css"):
+        text = assembly.read(name)
         for word in (
             "innerHTML",
             "outerHTML",
@@ -83,6 +83,15 @@ def test_a_run_without_gpus_has_device_time():
     assert '<h2 id="gpu-title">Device time (CPU)</h2>' in text
     assert '<a href="#gpu">Device time (CPU)</a>' in text
     assert "GPU" not in text
+
+
+def test_a_run_without_devices_has_no_account_of_them():
+    """A loop of one's own without workers has no devices: neither section nor link is shown."""
+    run = explanations.make(3, gpus=1, scalars=0)._replace(devices=(), has_gpu=False)
+    text = page.render(run)
+    assert '<section id="gpu" hidden ' in text
+    assert '<a href="#gpu">' not in text
+    assert '<section id="gpu" hidden ' not in page.render(run._replace(has_gpu=True))
 
 
 def test_slow_steps_without_a_cause_are_among_the_first_lines():

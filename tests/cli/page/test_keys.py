@@ -7,8 +7,8 @@ import re
 import pytest
 
 from tests.cli.page import explanations
-from verl_otel.analysis import model
-from verl_otel.cli.page import document
+from verl_otel.analysis import kinds
+from verl_otel.cli.page import assembly
 
 pytestmark = pytest.mark.browser
 
@@ -127,8 +127,18 @@ def test_a_table_sorts_by_its_heads(show):
     head.focus()
     opened.keyboard.press("Enter")
     assert table.locator("th", has_text="score").get_attribute("aria-sort") == "descending"
-    scores = [float(text) for text in table.locator("tbody tr td:nth-child(10)").all_inner_texts()]
+    place = 1 + table.locator("thead th").all_inner_texts().index("score")  # empty columns are left out
+    scores = [float(text) for text in table.locator(f"tbody tr td:nth-child({place})").all_inner_texts()]
     assert scores == sorted(scores, reverse=True)
+
+
+def test_columns_without_content_are_left_out(show):
+    """Each head has at least one cell with text below it."""
+    table = show(explanations.make(8)).page.locator("#trajectories table").first
+    heads = table.locator("thead th").all_inner_texts()
+    assert {"trajectory", "score"} < set(heads)
+    for place in range(2, len(heads) + 1):
+        assert any(table.locator(f"tbody tr td:nth-child({place})").all_inner_texts()), heads[place - 1]
 
 
 def test_scalars_are_chosen(show):
@@ -213,7 +223,7 @@ def contrast(one, other):
 
 def schemes():
     """The colours of the style sheet: light, dark."""
-    style = document._read("page.css")
+    style = assembly.read("page.css")
     blocks = re.findall(r":root[^{]*\{([^}]*)\}", style)
     return [dict(re.findall(r"--([a-z]+): (#[0-9a-f]{6})", block)) for block in blocks]
 
@@ -232,13 +242,13 @@ def test_text_and_areas_stand_out(scheme):
 @pytest.mark.parametrize("table", ["KINDS", "CAUSES", "PHASES"])
 def test_no_two_things_look_alike(table):
     """Whatever a chart shows together differs in hue or in pattern, and idle GPUs are patterned, productive ones plain."""
-    block = re.search(rf"const {table} = \{{(.*?)\n\}};", document._read("colours.js"), re.DOTALL)[1]
+    block = re.search(rf"const {table} = \{{(.*?)\n\}};", assembly.read("colours.js"), re.DOTALL)[1]
     looks = dict(re.findall(r'"?(\w[\w ]*)"?: (\["\w+", "\w+")', block))
     assert len(looks) > 10
     assert len(set(looks.values())) == len(looks)
     if table == "CAUSES":
-        assert set(looks) == set(model.CAUSES)
-        assert {model.CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
-        assert not {key for key, look in looks.items() if model.CAUSES[key] == "productive"} - {"train", "rollout"}
+        assert set(looks) == set(kinds.CAUSES)
+        assert {kinds.CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
+        assert not {key for key, look in looks.items() if kinds.CAUSES[key] == "productive"} - {"train", "rollout"}
     if table == "KINDS":
-        assert set(looks) == set(model.KINDS)
+        assert set(looks) == set(kinds.KINDS)

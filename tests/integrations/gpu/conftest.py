@@ -5,7 +5,7 @@
 import pytest
 
 from tests.integrations.gpu.fake_nvml import FakeNvml
-from verl_otel.integrations.gpu.call_timeout import CallTimeout
+from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel.integrations.gpu.collector import GpuCollector
 from verl_otel.integrations.gpu.nvml import NvmlDriver
 from verl_otel.system.collectors import NodeScope
@@ -43,7 +43,7 @@ def make_source(library):
     made = []
 
     def make(seconds=5.0, driver=None):
-        source = GpuCollector([lambda: driver or NvmlDriver(library)], CallTimeout(seconds))
+        source = GpuCollector([lambda: driver or NvmlDriver(library)], CallTimeout(seconds, "verl-otel-gpu"))
         made.append(source)
         return source
 

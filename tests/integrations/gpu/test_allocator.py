@@ -97,6 +97,13 @@ def test_it_is_not_asked_while_memory_is_given_back(cuda, place, wait_for):
     assert AllocatorCollector().read(place)
 
 
+def test_an_allocator_that_calls_python_under_its_lock_is_not_read(cuda, place, monkeypatch):
+    """That of vLLM's sleep mode waits for the interpreter lock, which the reader would hold."""
+    monkeypatch.setitem(sys.modules, "vllm.device_allocator.cumem", SimpleNamespace())
+    assert AllocatorCollector().read(place) == []
+    assert cuda.asked == []
+
+
 def test_the_real_framework_on_a_cpu(place):
     """PyTorch without a GPU is asked whether it has begun, and has not."""
     pytest.importorskip("torch", reason="PyTorch is not installed")

@@ -47,9 +47,10 @@ def command(tmp_path, monkeypatch):
     """Put an ``npu-smi`` on the path that does what it is told in shell."""
 
     def make(script):
-        path = tmp_path / "npu-smi"
-        path.write_text(f"#!/bin/sh\n{script}\n")
-        path.chmod(0o755)
+        path, fresh = tmp_path / "npu-smi", tmp_path / "new"
+        fresh.write_text(f"#!/bin/sh\n{script}\n")
+        fresh.chmod(0o755)
+        fresh.replace(path)  # a shell may be reading the one before
         monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
         monkeypatch.setattr(ascend, "PRESENT", [str(path)])
 

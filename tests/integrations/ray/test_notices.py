@@ -12,7 +12,8 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from verl_otel import config
-from verl_otel.integrations.ray import cluster_store, target_registry
+from verl_otel.integrations import cluster_store
+from verl_otel.integrations.ray import target_registry
 
 
 @pytest.fixture
@@ -87,10 +88,9 @@ def test_a_note_says_what_and_where(ray, board, settings, wait_for):
 def test_a_store_that_does_not_answer_keeps_nobody_waiting(ray, board, settings, wait_for):
     """Changes return at once while Ray's head is away; when it is back the last state is written, not each one."""
     ray.gate.clear()
-    begin = time.monotonic()
     for number in range(50):
         board.add(settings, [entry(address=f"a:{number}")])
-    assert time.monotonic() - begin < 1
+    assert ray.writes == []
     ray.gate.set()
     wait_for(lambda: board._writer is None)
     (value,) = ray.store.values()

@@ -3,10 +3,13 @@
 """Who a process is in a Ray job: role and number from its actor, different for every process of a run."""
 
 import enum
+import subprocess
+import sys
 import types
 
 import pytest
 
+from verl_otel.integrations.ray import identity
 from verl_otel.integrations.ray.identity import describe_actor, describe_gpus
 
 
@@ -45,6 +48,18 @@ RANK_1 = {"RANK": "1", "WORLD_SIZE": "4"}
             "vllm_server_2_0",
             {},
             {"verl.role": "llm_server", "verl.replica.rank": 2, "verl.index": "2"},
+        ),
+        (
+            actor("vLLMHttpServer", replica_rank=2, node_rank=1),
+            "vllm_server_2_1",
+            {},
+            {"verl.role": "llm_server", "verl.replica.rank": 2, "verl.index": "2-1"},
+        ),
+        (
+            actor("vLLMHttpServer", replica_rank=0, node_rank=0),
+            "vllm_server_teacher_0_0_math",
+            {},
+            {"verl.role": "llm_server", "verl.replica.rank": 0, "verl.index": "teacher-0_math"},
         ),
         (
             actor("vLLMHttpServer", replica_rank=2),
@@ -113,3 +128,38 @@ class Mode(enum.Enum):
 def test_which_gpus_a_process_computes_on(instance, role, reserved, environ, expected):
     """A worker says what Ray reserved for it, a server what verl made visible to it, others what they see is not theirs."""
     assert describe_gpus(instance, role, reserved, environ) == expected
+
+
+@pytest.mark.parametrize(
+    ("rank", "expected"),
+    [(None, {"verl.role": "driver", "verl.index": 0}), ("0", {"verl.role": "driver", "verl.index": 0}), ("1", {})],
+)
+def test_ranks_of_torchrun_are_no_drivers(monkeypatch, rank, expected):
+    """They import Ray with verl and do not start it: all of them would be the instance ``driver-0``."""
+    monkeypatch.setitem(sys.modules, "ray", types.SimpleNamespace(is_initialized=lambda: False))
+    monkeypatch.delenv("RANK", raising=False)
+    if rank is not None:
+        monkeypatch.setenv("RANK", rank)
+    assert identity.describe_process() == expected
+
+
+WRAPPED = """
+import functools
+import ray.actor
+original = ray.actor.ActorMethod._remote
+@functools.wraps(original)
+def wrapper(*args, **kwargs):
+    return original(*args, **kwargs)
+ray.actor.ActorMethod._remote = wrapper
+import verl_otel
+verl_otel.init(exporters="none")
+from verl_otel.integrations.ray.context_propagation import Propagation
+print(ray.actor.ActorMethod._remote is wrapper, Propagation.state)
+"""
+
+
+def test_a_wrapper_of_another_library_stays():
+    """Ray's methods that another library has wrapped are left alone, and the state says why calls carry no context."""
+    pytest.importorskip("ray", reason="Ray is not installed in this environment")
+    done = subprocess.run([sys.executable, "-c", WRAPPED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True another library has wrapped the methods of Ray's actors\n", done.stderr

@@ -4,7 +4,8 @@
 
 import pytest
 
-from verl_otel.integrations.ray import cluster_store, watchdog_backend
+from verl_otel.integrations import cluster_store
+from verl_otel.integrations.ray import watchdog_backend
 from verl_otel.watchdog import cluster_backend
 
 

@@ -31,8 +31,10 @@ def ray(monkeypatch):
     made.shutdown = lambda *_: made.calls.append("shutdown")
     made.is_initialized = lambda: True
     made._private = types.SimpleNamespace(
-        worker=types.SimpleNamespace(WORKER_MODE=1, global_worker=types.SimpleNamespace(mode=0))
+        worker=types.SimpleNamespace(WORKER_MODE=1, global_worker=types.SimpleNamespace(mode=0)),
+        state=types.SimpleNamespace(actors=dict),
     )
+    made.get_runtime_context = lambda: types.SimpleNamespace(get_job_id=lambda: "01000000")
     monkeypatch.setitem(sys.modules, "ray", made)
     monkeypatch.delenv(init_hook.JOB_CONFIG, raising=False)
     monkeypatch.delenv(init_hook.HOOK_VARIABLE, raising=False)
@@ -57,6 +59,27 @@ def test_the_users_arguments_stay(ray, monkeypatch):
     assert (args, kwargs["num_cpus"], sent(ray)["working_dir"]) == (("auto",), 2, "/x")
     assert sent(ray)["env_vars"] == {"VERL_OTEL_ENABLED": "1", "A": "b", "OTEL_SERVICE_NAME": "his"}
     assert mine == {"env_vars": {"A": "b", "OTEL_SERVICE_NAME": "his"}, "working_dir": "/x"}
+
+
+def test_the_environment_of_a_job_config_stays(ray):
+    """Ray replaces it as a whole by a ``runtime_env``, which therefore contains it."""
+    config = types.SimpleNamespace(runtime_env={"env_vars": {"A": "b"}, "pip": ["x"]})
+    ray.init(job_config=config)
+    assert (sent(ray)["pip"], sent(ray)["env_vars"]["A"]) == (["x"], "b")
+    assert config.runtime_env == {"env_vars": {"A": "b"}, "pip": ["x"]}
+
+
+@pytest.mark.parametrize("how", ["argument", "keyword", "variable"])
+def test_ray_client_gets_no_function(ray, monkeypatch, how):
+    """It pickles the arguments with `pickle`, which cannot pickle the hook; the settings are sent."""
+    monkeypatch.setenv("VERL_OTEL_ENABLED", "1")
+    address = "ray://head:10001"
+    if how == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", address)
+    ray.init(*[address] * (how == "argument"), **{"address": address} if how == "keyword" else {})
+    assert init_hook.HOOK not in sent(ray)
+    assert sent(ray)["env_vars"]["VERL_OTEL_ENABLED"] == "1"
+    pickle.dumps(sent(ray))
 
 
 SECRETS = {

@@ -12,7 +12,6 @@ import pytest
 
 import verl_otel
 from verl_otel import session
-from verl_otel.integrations import rl_insight as answers
 from verl_otel.integrations.rl_insight import metrics
 from verl_otel.session import prometheus_targets as session_targets
 
@@ -26,13 +25,6 @@ def forget():
     metrics._instruments.clear()
     yield
     metrics._instruments.clear()
-
-
-@pytest.fixture
-def insight():
-    """The module that the import finds."""
-    answers.install()
-    return importlib.import_module("rl_insight")
 
 
 def test_metrics_of_users(recorded, insight):
@@ -152,7 +144,7 @@ def test_operations_sync_and_async(recorded, insight, caplog):
 
 
 def test_a_session_inside_a_trajectory_is_no_second_span(recorded, insight):
-    """How a session ended stands on the trajectory around it; elsewhere the session is a span with its identity."""
+    """How a session ended stands on the trajectory around it; elsewhere the session is a trajectory with its identity."""
     with verl_otel.trajectory("u", 0):
         insight.agent_loop_session(experiment_name="e", sample=1, session=2).finish(trajectories=[], status="ok")
     assert [span.name for span in recorded.spans] == ["verl.trajectory"]
@@ -160,8 +152,10 @@ def test_a_session_inside_a_trajectory_is_no_second_span(recorded, insight):
     alone = insight.agent_loop_session(experiment_name="e", sample=1, session=2, uid="u", global_steps=3)
     assert alone.identity["state_lane_id"] == "experiment=e/sample=1/session=2/traj=0"
     alone.finish(trajectories=[1], status="failure", reward_source="r", finished=False)
-    found = recorded.span("agent_session").attributes
+    found = recorded.spans[-1].attributes
+    assert recorded.spans[-1].name == "verl.trajectory"
     assert (found["uid"], found["global_steps"], found["status"], found["finished"]) == ("u", 3, "failure", False)
+    assert (found["verl.sample.uid"], found["verl.rollout.index"], found["verl.step.number"]) == ("u", 2, 3)
 
 
 def test_addresses_become_targets_of_the_run(monkeypatch, tmp_path, insight, caplog):

@@ -23,13 +23,6 @@ REAL = importlib.util.find_spec("rl_insight") is not None
 pytestmark = pytest.mark.skipif(REAL, reason="the real rl-insight is installed here")
 
 
-@pytest.fixture
-def insight():
-    """The module that the import finds."""
-    answers.install()
-    return importlib.import_module("rl_insight")
-
-
 def set_mode(monkeypatch, mode):
     """Have the session say this setting."""
     config = types.SimpleNamespace(rl_insight=mode)

@@ -8,7 +8,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from verl_otel.integrations.patch import wrap_method
+from verl_otel.integrations.patch import in_span, replace
 from verl_otel.integrations.verl import agent_loop
 
 INVENTED = ["Jane Doe, 12 Main Street", "x" * 5000, 'a\nb{c="d"}', "", None, 7, ["calculator"], "\ud800"]
@@ -42,7 +42,7 @@ class LoopBefore08(Loop):
 def loop(request):
     """Return a loop with our hook, as verl's tools make it."""
     kind = type("ToolAgentLoop", (request.param,), dict(vars(request.param)))
-    wrap_method(kind, "_call_tool", agent_loop._begin_tool, agent_loop._finish_tool)
+    replace(kind, "_call_tool", in_span(agent_loop._begin_tool, agent_loop._finish_tool))
     return kind({"calculator": object()})
 
 
@@ -80,10 +80,19 @@ async def test_invented_names_make_one_series(recorded, loop):
     assert {dict(point.labels)["gen_ai.tool.name"] for point in points if point.value.samples} == {"_OTHER"}
 
 
+def test_calls_of_a_tool_share_a_call_site(monkeypatch):
+    """All calls of a tool have one call site, of which there are no more than `MAX_TOOLS`; further tools are named, too."""
+    monkeypatch.setattr(agent_loop, "_tools", {})
+    names = [f"tool_{number}" for number in range(agent_loop.MAX_TOOLS + 5)]
+    sites = [agent_loop.tool_site(name) for name in names]
+    assert [agent_loop.tool_site(name) is site for name, site in zip(names, sites, strict=True)].count(True) == 256
+    assert [site.attributes["gen_ai.tool.name"] for site in sites] == names
+
+
 async def test_a_tool_that_a_sample_does_not_have_is_unknown(recorded):
     """Where a sample has a selection of the loop's tools, only these are known."""
     kind = type("ToolAgentLoop", (Loop,), dict(vars(Loop)))
-    wrap_method(kind, "_call_tool", agent_loop._begin_tool, agent_loop._finish_tool)
+    replace(kind, "_call_tool", in_span(agent_loop._begin_tool, agent_loop._finish_tool))
     call = SimpleNamespace(name="calculator", arguments="{}")
     await kind({"calculator": 1})._call_tool(call, {}, SimpleNamespace(_active_tools={}))
     assert recorded.span("execute_tool _OTHER")

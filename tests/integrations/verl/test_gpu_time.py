@@ -231,6 +231,16 @@ def test_notes_of_a_process_that_ends_no_step_stay_bounded(time):
     assert len(gpu_time._account.calls) == len(gpu_time._account.phases) == gpu_time.MAX_NOTES
 
 
+def test_samples_of_a_process_that_ends_no_step_stay_bounded(time):
+    """Batches of many samples are limited by their samples, and the end of a step makes room again."""
+    batch = [origin(1, 1000.0, 10.0)] * (gpu_time.MAX_ROLLOUTS // 4)
+    for _ in range(2):
+        for _ in range(10):
+            gpu_time.note_samples(batch, validate=False)
+        assert sum(len(origins) for origins, _ in gpu_time._account.samples) == 4 * len(batch)
+        gpu_time.end_step(0.0, 1.0, None, "sync")
+
+
 @pytest.mark.parametrize(
     ("given", "expected"),
     [

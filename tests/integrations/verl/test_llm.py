@@ -6,6 +6,7 @@ import types
 
 import pytest
 
+from tests.builders import hooks
 from verl_otel.integrations.verl import llm
 
 
@@ -26,7 +27,7 @@ def client():
     """A client whose calls are hooked."""
     module = types.ModuleType("host")
     module.LLMServerClient = type("LLMServerClient", (Client,), dict(vars(Client)))
-    llm._patch(module)
+    hooks.install(llm.HOOKS, module, "LLMServerClient.generate")
     return module.LLMServerClient()
 
 

@@ -5,6 +5,7 @@
 import importlib
 import io
 import pickle
+import sys
 import types
 
 import numpy as np
@@ -70,13 +71,9 @@ def cluster(monkeypatch, drive):
         return make_output(loop, number)
 
     monkeypatch.setattr(loop.AgentLoopWorker, "_agent_loop_postprocess", postprocess)
-    for patch, module in (
-        (batch_lineage._patch_worker, loop),
-        (batch_lineage._patch_manager, loop),
-        (batch_lineage._patch_generate, loop),
-        (batch_lineage._patch_fully_async, queue),
-    ):
-        patch(module)
+    for hook in batch_lineage.HOOKS:
+        if hook.module in (loop.__name__, queue.__name__):
+            hook.install(sys.modules[hook.module])
     managers["with"] = type("Manager", (), {name: vars(loop.AgentLoopManager)[name] for name in names})
     assemblers["with"] = queue.assemble_batch_from_rollout_samples
 

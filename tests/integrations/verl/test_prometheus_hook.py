@@ -1,16 +1,18 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Engines become targets of the run, and the user's ``prometheus.yml`` stays as it is."""
+"""Engines become targets of the run, and the user's ``prometheus.yml`` gets one job that discovers them."""
 
 import json
+import socket
 from types import SimpleNamespace
 
 import pytest
 
 import verl_otel
+from tests.builders import hooks
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import prometheus
-from verl_otel.session import prometheus_targets
+from verl_otel.session import prometheus_block, prometheus_targets
 
 REPLICA = """
 class RolloutReplica:
@@ -57,7 +59,7 @@ def start(tmp_path):
 def replica(loaded):
     """Make a replica of a user's own class below verl's patched base class."""
     module = loaded(REPLICA)
-    prometheus._patch_replica(module)
+    hooks.install(prometheus.HOOKS, module, "RolloutReplica.init_standalone")
 
     class Replica(module.RolloutReplica):
         async def launch_servers(self):
@@ -68,6 +70,14 @@ def replica(loaded):
         return Replica(rank, config, SimpleNamespace(path="/models/Qwen/Qwen3-8B/"), **flags)
 
     return make
+
+
+@pytest.fixture
+def silent_port():
+    """A port of this machine at which nothing answers."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        yield probe.getsockname()[1]
 
 
 def entries(tmp_path):
@@ -94,6 +104,16 @@ async def test_a_replica_that_was_started_is_a_target(start, replica, tmp_path):
             "verl_model": "Qwen3-8B",
         }
     }
+
+
+@pytest.mark.parametrize(("enable", "name"), [(True, "policy"), (False, "Qwen3-8B")])
+async def test_the_served_name_is_the_label(start, replica, tmp_path, enable, name):
+    """With ``rollout.prometheus.enable`` verl passes ``served_model_name`` to the engine, whose own series have it as ``model_name``."""
+    start()
+    made = replica(1, metrics=enable)
+    made.config.prometheus.served_model_name = "team/policy"
+    await made.init_hybrid(None)
+    assert entries(tmp_path)["10.0.0.7:8001"]["verl_model"] == name
 
 
 async def test_reward_and_teacher_replicas_have_roles_of_their_own(start, replica, tmp_path):
@@ -206,9 +226,9 @@ def utils(loaded):
 
 
 @pytest.mark.parametrize("caller", ["utils", "early", "late"])
-def test_prometheus_yml_is_not_written(start, utils, caller, tmp_path, caplog):
+def test_prometheus_yml_can_be_kept(start, utils, caller, tmp_path, caplog):
     """Whoever calls verl's function, by whatever name: nothing is written, the engines are listed, one line says what to do."""
-    start()
+    start(keep_prometheus_yml="keep")
     update = getattr(utils, caller).update_prometheus_config
     config = SimpleNamespace(file="/tmp/prometheus.yml", port=9090)
     assert update(config, ["10.0.0.1:1", "10.0.0.2:2"], "vllm") is None
@@ -220,6 +240,52 @@ def test_prometheus_yml_is_not_written(start, utils, caller, tmp_path, caplog):
     assert "\n" not in line
 
 
+@pytest.fixture
+def logged(caplog, wait_for):
+    """Wait for the one line of the thread that merges; returns it."""
+
+    def find():
+        lines = [each.getMessage() for each in caplog.records if "prometheus.yml" in each.getMessage()]
+        assert len(lines) < 2, lines
+        return lines
+
+    return lambda: wait_for(find, 30, 0.02) and find()[0]
+
+
+@pytest.mark.parametrize("caller", ["utils", "early", "late"])
+def test_a_job_is_merged_into_prometheus_yml(start, utils, caller, tmp_path, logged, silent_port):
+    """Under each name of verl's function: the user's lines stay, one job reads the targets of the runs, and one line is logged."""
+    start()
+    file = tmp_path / "prometheus.yml"
+    file.write_text("scrape_configs:\n  - job_name: mine # mine\n")
+    config = SimpleNamespace(file=str(file), port=silent_port)
+    assert getattr(utils, caller).update_prometheus_config(config, ["10.0.0.1:1", "10.0.0.2:2"], "vllm") is None
+    line = logged()
+    assert "has the job verl-otel; no Prometheus answers" in line
+    assert "\n" not in line
+    assert prometheus_block.read_sources(file.read_text()) == [f"{tmp_path}/targets/*.json"]
+    assert file.read_text().endswith("  - job_name: mine # mine\n")
+    assert set(entries(tmp_path)) == {"10.0.0.1:1", "10.0.0.2:2"}
+    assert utils.utils.written == []
+
+
+def test_no_file_is_made_where_there_is_none(start, utils, tmp_path, logged, silent_port):
+    """A machine without this file has no Prometheus that reads it: nothing is created, and one line says so."""
+    start()
+    file = tmp_path / "prometheus.yml"
+    utils.utils.update_prometheus_config(SimpleNamespace(file=str(file), port=silent_port), ["a:1"], "vllm")
+    assert "no job was added" in logged()
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("config", [None, SimpleNamespace(), SimpleNamespace(file=3, port="x")])
+def test_an_unknown_configuration_is_left_alone(start, utils, config, tmp_path):
+    """The object may change in verl: without a file and a port nothing is merged, and the engines are listed."""
+    start()
+    assert utils.utils.update_prometheus_config(config, ["a:1"], "vllm") is None
+    assert set(entries(tmp_path)) == {"a:1"}
+
+
 async def test_known_replicas_keep_their_labels(start, replica, utils, tmp_path):
     """The addresses that verl hands over again are those of its replicas: they stay listed once, with rank and role."""
     start()
@@ -229,9 +295,9 @@ async def test_known_replicas_keep_their_labels(start, replica, utils, tmp_path)
 
 
 def test_verl_writes_where_the_user_wants_it(start, utils):
-    """With VERL_OTEL_KEEP_PROMETHEUS_YML=0, and while nothing is recorded, verl's own function runs."""
+    """With VERL_OTEL_KEEP_PROMETHEUS_YML=verl, and while nothing is recorded, verl's own function runs."""
     assert utils.late.update_prometheus_config(None, ["a:1"]) == "verl's"
-    start(keep_prometheus_yml="0")
+    start(keep_prometheus_yml="verl")
     assert utils.late.update_prometheus_config(None, ["b:1"], rollout_name="vllm") == "verl's"
     assert utils.utils.written == [["a:1"], ["b:1"]]
 

@@ -236,7 +236,7 @@ def test_a_profilers_timer_keeps_its_ranges(recorded):
     """The timer of a profiler is wrapped: its ranges and its numbers stay, and there is a span for each."""
     log = []
     module = profiler(log)
-    timers._patch(module)
+    timers.HOOKS[0].install(module)
     timing = {}
     with module.marked_timer("step", timing), module.marked_timer("gen", timing, color="red"):
         pass
@@ -250,7 +250,7 @@ def test_a_profilers_timer_lets_exceptions_pass(recorded, error):
     """An exception in the block reaches the profiler and the caller, and marks the span."""
     log = []
     module = profiler(log)
-    timers._patch(module)
+    timers.HOOKS[0].install(module)
     with pytest.raises(type(error)) as caught, module.marked_timer("step", {}):
         raise error
     assert caught.value is error
@@ -261,6 +261,6 @@ def test_a_profilers_timer_lets_exceptions_pass(recorded, error):
 def test_the_plain_timer_is_replaced(real):
     """Where verl uses its plain timer ours takes its place, with the same parameters."""
     module = types.SimpleNamespace(marked_timer=real)
-    timers._patch(module)
+    timers.HOOKS[0].install(module)
     assert isinstance(module.marked_timer("gen", {}), MarkedTimer)
     assert isinstance(module.marked_timer(name="gen", timing_raw={}, color="red"), MarkedTimer)

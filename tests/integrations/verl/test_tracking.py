@@ -86,6 +86,15 @@ def test_what_the_run_is(recorded, tracking_class):
     recorded.refresh()
 
 
+@pytest.mark.parametrize(("enable", "name"), [(True, "policy"), (False, "Qwen2.5-0.5B")])
+def test_the_served_name_is_the_model(recorded, tracking_class, enable, name):
+    """Where verl passes a served name to the engines, verl.run.info has it, as the engines' own series do."""
+    prometheus = {"enable": enable, "served_model_name": "team/policy"}
+    rollout = {"name": "vllm", "prometheus": prometheus}
+    tracking_class("p", "e", "console", {"actor_rollout_ref": {**CONFIG["actor_rollout_ref"], "rollout": rollout}})
+    assert info(recorded)["verl.model"] == name
+
+
 @pytest.mark.parametrize("config", [None, {}, {"trainer": None}, {"trainer": 3}, object()])
 def test_a_configuration_of_another_form(recorded, tracking_class, config):
     """What the configuration does not say is left out."""
@@ -224,8 +233,8 @@ def test_every_log_is_in_the_files(tracking_class, read_run, tmp_path):
     ]
 
 
-def test_the_resource_says_project_and_experiment(tracking_class, tmp_path):
-    """Files that were begun before ``Tracking`` was made, as verl does, have project and experiment in their resource."""
+def test_the_resource_is_that_of_all_processes(tracking_class, tmp_path):
+    """``Tracking`` is made in one process. Its names are not in the resource, which would give that process another ``job`` in Prometheus."""
     verl_otel.init(exporters="file", run_dir=tmp_path, run_id="r1", drain_interval=60)
     try:
         with verl_otel.span("init_workers"):
@@ -238,7 +247,8 @@ def test_the_resource_says_project_and_experiment(tracking_class, tmp_path):
     finally:
         verl_otel.shutdown()
     last = next((tmp_path / "r1").glob("traces-*")).read_text().splitlines()[-1]
-    assert '"bed/exp-1"' in last
+    assert "verl.step" in last
+    assert "service.namespace" not in last
 
 
 def test_a_failed_run_stays_failed(recorded, tracking_class):

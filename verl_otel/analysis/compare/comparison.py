@@ -14,7 +14,10 @@ from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis.compare import significance
-from verl_otel.analysis.model import CAUSES, STATES, Explanation, Step
+from verl_otel.analysis.compare.resources import Resources, Scaling, find_scaling
+from verl_otel.analysis.compare.resources import measure as measure_resources
+from verl_otel.analysis.kinds import CAUSES, STATES
+from verl_otel.analysis.model import Explanation, Step
 from verl_otel.semconv import attributes as attr
 
 LEVEL: Final = 0.05
@@ -33,10 +36,10 @@ _FACTS: Final = (
     attr.ALGORITHM,
     attr.TRAINER_MODE,
     attr.VERL_VERSION,
-    "verl.model",
-    "verl.engine",
-    "verl.nodes",
-    "verl.gpus",
+    attr.MODEL,
+    attr.ENGINE,
+    attr.NODES,
+    attr.GPUS,
 )
 
 
@@ -91,6 +94,13 @@ class Comparison(NamedTuple):
     """Requested rows that one of the runs has, but in too few steps to test."""
     has_gpu: bool = True
     """False: neither run has a GPU; their devices are the ranks, on CPUs."""
+    resources: tuple[Resources, Resources] = (Resources(), Resources())
+    """GPUs and throughput of A and B."""
+
+    @property
+    def scaling(self) -> Scaling | None:
+        """How well the GPUs of B are used in comparison to those of A; None for runs of the same size."""
+        return find_scaling(*self.resources)
 
 
 Values = dict[str, tuple[str, list[float]]]
@@ -119,8 +129,11 @@ def compare(
     first, second = (steps[: min(counts)] for steps in usable)
     notes = tuple(_note(a, b, first, second, skip))
     has_gpu = a.has_gpu or b.has_gpu
+    used = (measure_resources(a, first), measure_resources(b, second))
     if min(counts) < significance.FEWEST:
-        return Comparison(a.run_id, b.run_id, counts, skip, False, (), (), notes, noise, has_gpu=has_gpu)
+        return Comparison(
+            a.run_id, b.run_id, counts, skip, False, (), (), notes, noise, has_gpu=has_gpu, resources=used
+        )
     values = [_measure(steps, run.steps) for steps, run in ((first, a), (second, b))]
     wanted = set(asked)
     rows = _test(values[0], values[1], wanted, noise)
@@ -132,7 +145,7 @@ def compare(
     }
     parts = _explain(first, second)
     return Comparison(
-        a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)), has_gpu
+        a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)), has_gpu, used
     )
 
 

@@ -22,7 +22,7 @@ from verl_otel.analysis.model import DeviceTime
 from verl_otel.analysis.traces.tree import Node
 
 _STATES: Final = len(idle_causes.STATES)
-_SERVER, _HIDDEN = INDEX["in server"], INDEX["hidden"]
+_SERVER, _HIDDEN, _OPEN, _BLOCKED = INDEX["in server"], INDEX["hidden"], INDEX["open"], INDEX["blocked"]
 _Idle = tuple[int, int, tuple[str, ...]]
 """Start, end, cause by lane."""
 
@@ -43,7 +43,12 @@ class GpuAccount:
         """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
     def add_window(
-        self, begin_ns: int, end_ns: int, roots: Sequence[Node], trajectories: Sequence[Packed]
+        self,
+        begin_ns: int,
+        end_ns: int,
+        roots: Sequence[Node],
+        trajectories: Sequence[Packed],
+        blocked: Sequence[tuple[int, int]] = (),
     ) -> tuple[DeviceTime, ...]:
         """Add a window of time and return what each device did in it.
 
@@ -53,6 +58,7 @@ class GpuAccount:
             roots: The root of every trace other than a trajectory's that overlaps the window, from its first start to its last end (a worker
                 may outlast its step).
             trajectories: All that overlap the window, whichever step trains on them.
+            blocked: Intervals in which the event loops of trajectories were blocked: start, end.
 
         Returns:
             For each device its nanoseconds by cause, those above zero: together ``end_ns - begin_ns``.
@@ -62,6 +68,8 @@ class GpuAccount:
             activity.add_tree(root)
         for trajectory in trajectories:
             activity.add_trajectory(trajectory)
+        for start, end in blocked:
+            activity.add_blocked(start, end)
         activity.settle()
         starts = [*activity.starts, *([] if self._began_ns is None else [self._began_ns])]
         self._began_ns = min(starts, default=None)
@@ -110,6 +118,8 @@ def _sweep(
         if moment > reached:
             if counts[_SERVER] and not counts[_HIDDEN]:
                 awaited = "server"  # as `find_awaited` returns, inlined because it is the most frequent case
+            elif counts[_BLOCKED] and counts[_OPEN]:
+                awaited = "blocked"
             else:
                 awaited = idle_causes.find_awaited(*counts[_STATES:VALIDATING], replicas)  # type: ignore[call-arg]  # five of them
             key = (states & -states, awaited, asleep, counts[VALIDATING] > 0, began is not None and began <= reached)

@@ -97,13 +97,16 @@ def find(resources: Iterable[Resource], manifest: Mapping[str, Any]) -> Devices:
     return Devices(devices, users, _find_problems(processes, devices, manifest))
 
 
-def has_gpu(resources: Iterable[Resource], metrics: Iterable[str]) -> bool:
+def has_gpu(resources: Iterable[Resource], metrics: Iterable[str], manifest: Mapping[str, Any]) -> bool:
     """Return whether a run has GPUs; without any, a device is a process with a rank on a CPU.
 
     Args:
         resources: The resources of all its processes.
         metrics: Names of its metrics.
+        manifest: Its manifest. A training with ``trainer.device=cpu`` uses no GPU, whatever Ray reserves.
     """
+    if manifest.get(attr.TRAINER_DEVICE) == "cpu":
+        return False
     return any(resource.attributes.get(attr.GPU_IDS) for resource in resources) or any(
         name.startswith(_METRICS) for name in metrics
     )
@@ -179,7 +182,7 @@ def _find_problems(
     processes: list[_Process], devices: tuple[Device, ...], manifest: Mapping[str, Any]
 ) -> tuple[str, ...]:
     try:
-        expected = int(manifest.get("verl.gpus", 0)) * int(manifest.get("verl.nodes", 1))
+        expected = int(manifest.get(attr.GPUS, 0)) * int(manifest.get(attr.NODES, 1))
     except (TypeError, ValueError):
         expected = 0
     problems = []

@@ -20,11 +20,14 @@ STATES: Final = (
     "missing",
     "train",
     "samples",
+    "data_loading",
+    "logging",
     "data",
 )
 """States of a trainer in the order of precedence: of several at once the first counts. ``training``: a worker of its computes now;
 ``missing``: it waits for workers that record nothing; ``train``: it is in a phase of training, and no worker computes;
-``samples``: it waits for rollouts; ``data``: anything else."""
+``samples``: it waits for rollouts; ``data_loading``: for the next batch of the data loader; ``logging``: for a tracker;
+``data``: anything else."""
 
 _PHASES: Final = {
     "gen": "samples",
@@ -41,6 +44,8 @@ _PHASES: Final = {
     "param_sync": "weight_sync",
     "sync_rollout_weights": "weight_sync",
     "testing": "validation",
+    "data_loading": "data_loading",
+    "logging": "logging",
     "switch_to_trainer": "switch",
     "switch_to_rollout": "switch",
 }
@@ -65,6 +70,8 @@ IN_STATE: Final = {
     "missing": "unknown",
     "train": "data",
     "samples": "rollout_wait",
+    "data_loading": "data_loading",
+    "logging": "logging",
     "data": "data",
 }
 """Cause of idle time of the trainer's GPUs, by the state of the trainer."""
@@ -73,11 +80,13 @@ AWAITED: Final = {
     "tool": "tool_wait",
     "reward": "reward_wait",
     "own": "rollout_wait",
+    "blocked": "loop_wait",
     "hidden": "unknown",
     "saturated": "rollout",
     "": "rollout_wait",
 }
-"""Cause of idle time of a GPU that could generate, by what the open trajectories wait for: see `find_awaited`."""
+"""Cause of idle time of a GPU that could generate, by what the open trajectories wait for: see `find_awaited`. ``blocked``: the event
+loop of their process is blocked."""
 
 
 def find_state(phase: str) -> str:

@@ -15,6 +15,8 @@ from verl_otel.analysis.traces.span_names import (
     CALL_PREFIX,
     CHECKPOINT,
     CONSUME,
+    DATA_LOADING,
+    LOGGING,
     PHASE_PREFIX,
     VALIDATION,
     WEIGHT_SYNC,
@@ -32,7 +34,13 @@ VALIDATING: Final = INDEX["validating"]
 MARK, LEND, TAKE = range(len(COUNTED), len(COUNTED) + 3)
 """Changes that are not counted: a mark, the trainer lends its GPUs to the rollouts, the trainer takes them back."""
 _ROLLOUT, _VALIDATION = WORK.index("rollout"), WORK.index("validation")
-_OPENERS: Final = {WEIGHT_SYNC: "weight_sync", CHECKPOINT: "checkpoint", VALIDATION: "validation"}
+_OPENERS: Final = {
+    WEIGHT_SYNC: "weight_sync",
+    CHECKPOINT: "checkpoint",
+    VALIDATION: "validation",
+    LOGGING: "logging",
+    DATA_LOADING: "data_loading",
+}
 _ROLLOUTER: Final = "agent_loop"
 """Role of the process that validates in parallel to the trainer (fully asynchronous): its validation occupies no GPU of the trainer."""
 
@@ -109,6 +117,10 @@ class WindowActivity:
         self.changes += changes
         for instance, start, end in served:
             self._requests[instance, work].append((start, end))
+
+    def add_blocked(self, start: int, end: int) -> None:
+        """Add an interval in which the event loop of trajectories was blocked."""
+        self._change(start, end, "blocked")
 
     def settle(self) -> None:
         """Finish: assign the requests to the devices, with overlapping requests on a replica merged."""

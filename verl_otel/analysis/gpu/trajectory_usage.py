@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from verl_otel.analysis.gpu import idle_causes
 
-COUNTED: Final = (*idle_causes.STATES, "in server", "in tool", "in reward", "open", "hidden", "validating")
+COUNTED: Final = (*idle_causes.STATES, "in server", "in tool", "in reward", "open", "hidden", "validating", "blocked")
 """What is counted over time: the states of the trainer, and trajectories by what they wait for (`idle_causes.find_awaited`)."""
 INDEX: Final = {name: index for index, name in enumerate(COUNTED)}
 Served = list[tuple[str, int, int]]

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted
@@ -16,8 +16,9 @@ from verl_otel.model import SAMPLED
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT
 
-SILENT_SECONDS: Final = 5.0
-"""A process with open work rewrites its open-span file every second; one that is silent for longer while others write is dead."""
+SILENT_SECONDS: Final = 12.0
+"""A process with open work writes its open-span file at least every ten seconds; one that is silent for longer while others write is
+dead."""
 _LLM_SERVER: Final = "llm_server"
 OPERATIONS: Final = ("chat", "text_completion")
 """Operation names of LLM calls."""
@@ -113,10 +114,30 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
             f"LLM servers: {tally.calls_without_server} of {counted(tally.calls, 'call')} {verb} no server side"
         )
     nodes = {process.resource.text(attr.RAY_NODE) for process in processes} - {""}
-    expected_nodes = _int(manifest.get("verl.nodes"))
+    expected_nodes = _int(manifest.get(attr.NODES))
     if 0 < len(nodes) < expected_nodes:  # none: processes outside of Ray name no node
         texts.append(f"nodes: files of {len(nodes)} of {expected_nodes}; give the folders of the others, too")
+    unrecorded = find_unrecorded(manifest, {process.resource.text(attr.RAY_ACTOR) for process in processes})
+    if unrecorded:
+        texts.append(unrecorded)
     return texts
+
+
+def find_unrecorded(manifest: Mapping[str, Any], recorded: Container[str]) -> str:
+    """Return the sentence about actors that existed before telemetry was started and recorded nothing; empty if there are none.
+
+    Args:
+        manifest: The run's manifest.
+        recorded: Ids of the actors that wrote files.
+    """
+    earlier = manifest.get(attr.EARLIER_ACTORS)
+    silent = [actor for actor in earlier if actor not in recorded] if isinstance(earlier, list) else []
+    if not silent:
+        return ""
+    return (
+        f"{counted(len(silent), 'Ray actor')} recorded nothing: created before verl_otel.init(). Call it before, or set "
+        "VERL_OTEL_ENABLED=1"
+    )
 
 
 def _is_verl(processes: Iterable[Process], manifest: Mapping[str, Any]) -> bool:

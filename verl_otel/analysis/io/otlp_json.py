@@ -28,7 +28,8 @@ UNREADABLE: Final = (
 """Exceptions that a damaged line can raise."""
 
 _Integer = Annotated[int, msgspec.Meta(ge=-(1 << 63), le=(1 << 63) - 1)]
-_Time = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+_Time = Annotated[int, msgspec.Meta(ge=1, le=(1 << 63) - 1)]
+"""A time in nanoseconds since 1970; OTLP writes 0 for a time that is not known."""
 
 
 class _Value(msgspec.Struct, gc=False, rename="camel"):
@@ -60,7 +61,7 @@ class _Span(msgspec.Struct, gc=False, rename="camel"):
     span_id: str
     name: str
     start_time_unix_nano: _Time
-    end_time_unix_nano: _Time = 0
+    end_time_unix_nano: Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)] = 0  # 0: still open
     parent_span_id: str = ""
     kind: int = 1
     attributes: msgspec.Raw = msgspec.Raw(b"[]")

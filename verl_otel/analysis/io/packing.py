@@ -85,6 +85,17 @@ def pack(head: Trajectory, activities: Sequence[Plain], path: Sequence[Plain]) -
     return tuple.__new__(Packed, values)
 
 
+def compact(trajectory: Packed) -> Packed:
+    """Return a trajectory with its detail as bytes, a fifth of the size; unchanged if it has numbers of more than 64 bits."""
+    detail: Any = trajectory[_PATH]
+    if type(detail) is bytes:
+        return trajectory
+    values: list[Any] = list(trajectory)
+    with suppress(OverflowError):
+        values[_PATH] = _ENCODER.encode(detail)
+    return tuple.__new__(Packed, values)
+
+
 def unpack(trajectory: Packed) -> Trajectory:
     """Return a trajectory with all its detail."""
     values: list[Any] = list(trajectory)
@@ -104,14 +115,7 @@ def find_served(trajectory: Packed) -> Iterable[tuple[str, int, int]]:
 
 def pack_trajectories(trajectories: Iterable[Packed]) -> bytes:
     """Serialize trajectories."""
-    plain, encode = [], _ENCODER.encode
-    for trajectory in trajectories:
-        values: list[Any] = list(trajectory)
-        if type(values[_PATH]) is not bytes:
-            with suppress(OverflowError):  # numbers of more than 64 bits stay unpacked
-                values[_PATH] = encode(values[_PATH])
-        plain.append(values)
-    return marshal.dumps(plain)
+    return marshal.dumps([list(compact(trajectory)) for trajectory in trajectories])
 
 
 def unpack_trajectories(packed: bytes) -> list[Packed]:

@@ -5,13 +5,13 @@
 from __future__ import annotations
 
 import gc
-import multiprocessing
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 MAX_WORKERS: Final = 8
 """Maximum number of workers whose results one process can consume."""
@@ -40,6 +40,10 @@ def map_ordered(work: Callable[[Task], Result], tasks: Iterable[Task], workers: 
     if not workers:
         yield from map(work, upcoming)
         return
+    import multiprocessing  # here: a process that uses no other ones saves 2 MB
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
     running: deque[tuple[Task, Future[Result]]] = deque()
     pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), gc.disable)
     try:
@@ -61,12 +65,11 @@ def map_ordered(work: Callable[[Task], Result], tasks: Iterable[Task], workers: 
 
 
 def _fill(
-    pool: ProcessPoolExecutor,
-    work: Callable[[Any], Any],
-    upcoming: Iterator[Any],
-    running: deque[Any],
-    room: int,
+    pool: ProcessPoolExecutor, work: Callable[[Any], Any], upcoming: Iterator[Any], running: deque[Any], room: int
 ) -> None:
+    from concurrent.futures import Future
+    from concurrent.futures.process import BrokenProcessPool
+
     while len(running) < room:
         try:
             task = next(upcoming)

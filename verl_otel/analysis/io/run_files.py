@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import rotated_files, untrusted_files
 from verl_otel.analysis.io import otlp_json
 from verl_otel.analysis.model import OpenSpan
 from verl_otel.errors import VerlOtelError
@@ -70,12 +70,12 @@ class Writers:
 
 def find_files(folders: Iterable[Path], kind: str) -> list[Path]:
     """Return the files of a kind (``traces``, ``metrics``, ``open``) in all folders of a run."""
-    return [path for folder in folders for path in sorted(folder.glob(f"{kind}-*.jsonl"))]
+    return [path for folder in folders for path in rotated_files.find(folder, f"{kind}-")]
 
 
 def holds_run(folder: Path) -> bool:
     """Return whether a folder contains a file of a run."""
-    return any(folder.glob("*.jsonl")) or (folder / "run.json").exists()
+    return bool(rotated_files.find(folder, "")) or (folder / "run.json").exists()
 
 
 def check_folders(folders: Iterable[Path]) -> tuple[Path, ...]:
@@ -127,7 +127,7 @@ def read_lines(extents: Iterable[Extent], problems: list[str]) -> Iterator[tuple
     """Return the lines of parts of files, with their offsets."""
     for extent in extents:
         try:
-            with untrusted_files.open_regular(extent.path, buffering=_BUFFER_BYTES) as file:
+            with rotated_files.open_lines(extent.path, buffering=_BUFFER_BYTES) as file:
                 for place, line, length in untrusted_files.read_lines(file, extent.begin, extent.end):
                     if line is not None:
                         yield extent, place, line
@@ -224,7 +224,7 @@ class _Damage:
 
 def _line_number(path: Path, place: int) -> int:
     number = 1
-    with untrusted_files.open_regular(path) as file:
+    with rotated_files.open_lines(path) as file:
         while place > 0 and (block := file.read(min(place, 1 << 20))):
             number += block.count(b"\n")
             place -= len(block)

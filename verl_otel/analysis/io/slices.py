@@ -12,11 +12,11 @@ from __future__ import annotations
 import itertools
 import re
 from bisect import bisect_left
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import rotated_files, untrusted_files
 from verl_otel.analysis.io.run_files import Extent
 
 SLICE_BYTES: Final = 32 << 20
@@ -50,17 +50,25 @@ class _File(NamedTuple):
     """When they were written; monotonic."""
 
 
-def cut(paths: Iterable[Path], size: int = SLICE_BYTES) -> tuple[Slice, ...]:
+def cut(
+    paths: Iterable[Path],
+    size: int = SLICE_BYTES,
+    begins: Mapping[Path, int] | None = None,
+    begin_ns: int = BEGINNING,
+) -> tuple[Slice, ...]:
     """Return the slices of all files together, in the order of time; every line lies in exactly one.
 
     Args:
         paths: Files with spans, complete or damaged, still growing or not.
         size: Bytes of a slice, roughly.
+        begins: Offsets of lines before which files are passed over.
+        begin_ns: Time at which these lines were written.
     """
-    files = [file for path in paths if (file := _survey(path)) is not None]
-    moments = _moments(files, size)
+    starts = begins or {}
+    files = [file for path in paths if (file := _survey(path, starts.get(path, 0))) is not None]
+    moments = _moments(files, size, begin_ns)
     edges = [_edges(file, moments) for file in files]
-    bounds = [BEGINNING, *moments, END]
+    bounds = [begin_ns, *moments, END]
     slices = []
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
         extents = tuple(
@@ -72,13 +80,15 @@ def cut(paths: Iterable[Path], size: int = SLICE_BYTES) -> tuple[Slice, ...]:
     return tuple(slices)
 
 
-def split(paths: Iterable[Path], size: int = SLICE_BYTES) -> tuple[tuple[Extent, ...], ...]:
-    """Return parts of files of about the same size regardless of time, for data that can be read in any order."""
+def split(
+    paths: Iterable[Path], size: int = SLICE_BYTES, begins: Mapping[Path, int] | None = None
+) -> tuple[tuple[Extent, ...], ...]:
+    """Return parts of files of about the same size regardless of time, for data that can be read in any order. Arguments: see `cut`."""
     parts: list[tuple[Extent, ...]] = []
     gathered: list[Extent] = []
     for path in paths:
         length = _size(path)
-        places = [0]
+        places = [(begins or {}).get(path, 0)]
         while places[-1] < length:
             places.append(_next_line(path, min(places[-1] + size, length), length))
         for begin, end in itertools.pairwise(places):
@@ -94,7 +104,7 @@ def find_ends(path: Path) -> tuple[Extent, ...]:
     size = _size(path)
     begin, newline, room = size, -1, 1 << 16
     try:
-        with untrusted_files.open_regular(path) as file:
+        with rotated_files.open_lines(path) as file:
             while newline < 0 < begin and size - begin < untrusted_files.MAX_LINE:
                 begin = max(0, size - room)
                 file.seek(begin)
@@ -109,21 +119,55 @@ def find_ends(path: Path) -> tuple[Extent, ...]:
     return edges if size else ()
 
 
-def _survey(path: Path) -> _File | None:
-    offsets, times = [0], [BEGINNING]
-    place = 0
+def read_first_time(path: Path) -> int:
+    """Return the first time of a file; 0 if it has none or cannot be read."""
     try:
-        with untrusted_files.open_regular(path) as file:
+        with rotated_files.open_lines(path) as file:
+            match = _TIME.search(file.read(BLOCK_BYTES))
+    except OSError:
+        return BEGINNING
+    return int(match[1]) if match else BEGINNING
+
+
+def find_whole_end(path: Path, end: int) -> int:
+    """Return the offset after the last whole line before a place of a file; 0 if there is none or it cannot be read."""
+    try:
+        with rotated_files.open_lines(path) as file:
+            while end > 0:
+                begin = max(0, end - BLOCK_BYTES)
+                file.seek(begin)
+                newline = file.read(end - begin).rfind(b"\n")
+                if newline >= 0:
+                    return begin + newline + 1
+                end = begin
+    except OSError:
+        pass
+    return 0
+
+
+def _survey(path: Path, start: int) -> _File | None:
+    """Return where the blocks of a file begin, from a line on; None if there is nothing after it."""
+    offsets, times = [start], [BEGINNING]
+    place = start
+    try:
+        if rotated_files.is_compressed(path):
+            blocks, size = rotated_files.read_blocks(path)
+            known = [block for block in blocks if block.time_ns and block.begin >= start]
+            times += [block.time_ns for block in known]
+            offsets += [block.begin for block in known]
+            return _File(path, size, offsets, _rising(times)) if size > start else None
+        with rotated_files.open_lines(path) as file:
+            file.seek(start)
             while block := file.read(BLOCK_BYTES):
-                begin = 0 if place == 0 else block.find(b"\n") + 1
-                match = _TIME.search(block, begin) if begin or place == 0 else None
+                begin = 0 if place == start else block.find(b"\n") + 1
+                match = _TIME.search(block, begin) if begin or place == start else None
                 if match:
                     offsets.append(place + begin)
                     times.append(int(match[1]))
                 place += len(block)
     except OSError:
         return _File(path, 1, [0], [BEGINNING])  # reading it later reports the error
-    return _File(path, place, offsets, _rising(times)) if place else None
+    return _File(path, place, offsets, _rising(times)) if place > start else None
 
 
 def _rising(times: Sequence[int]) -> list[int]:
@@ -138,7 +182,7 @@ def _rising(times: Sequence[int]) -> list[int]:
     return rising
 
 
-def _moments(files: Sequence[_File], size: int) -> list[int]:
+def _moments(files: Sequence[_File], size: int, begin_ns: int) -> list[int]:
     """Return the times at which the run is cut."""
     blocks = sorted(
         (time, end - begin)
@@ -148,7 +192,7 @@ def _moments(files: Sequence[_File], size: int) -> list[int]:
     moments: list[int] = []
     gathered = 0
     for time, length in blocks:
-        if gathered >= size and time > (moments[-1] if moments else BEGINNING):
+        if gathered >= size and time > (moments[-1] if moments else begin_ns):
             moments.append(time)
             gathered = 0
         gathered += length
@@ -157,7 +201,7 @@ def _moments(files: Sequence[_File], size: int) -> list[int]:
 
 def _edges(file: _File, moments: Sequence[int]) -> list[int]:
     """Return the offsets at which a file is cut: its start, the first line at or after each time, its end."""
-    edges = [0]
+    edges = [file.offsets[0]]
     lines: list[tuple[int, int]] = []
     at = -1
     for moment in moments:
@@ -173,7 +217,7 @@ def _read_block(file: _File, block: int) -> list[tuple[int, int]]:
     begin = file.offsets[block]
     end = file.offsets[block + 1] if block + 1 < len(file.offsets) else file.size
     try:
-        with untrusted_files.open_regular(file.path) as opened:
+        with rotated_files.open_lines(file.path) as opened:
             lines = untrusted_files.read_lines(opened, begin, end)
             times = [(int(match[1]), place) for place, line, _ in lines if line and (match := _TIME.search(line))]
             return [*times, (END, end)]
@@ -183,7 +227,7 @@ def _read_block(file: _File, block: int) -> list[tuple[int, int]]:
 
 def _size(path: Path) -> int:
     try:
-        return path.stat().st_size
+        return rotated_files.size_of(path)
     except OSError:
         return 0
 
@@ -192,7 +236,7 @@ def _next_line(path: Path, place: int, length: int) -> int:
     """Return the offset of the first line that starts at or after ``place``."""
     if place >= length:
         return length
-    with untrusted_files.open_regular(path) as file:
+    with rotated_files.open_lines(path) as file:
         file.seek(place - 1)
         untrusted_files.skip_line(file)
         return min(file.tell(), length)

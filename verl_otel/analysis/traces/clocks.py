@@ -122,7 +122,7 @@ def estimate(bounds: Iterable[Bound], reference: str, hosts: Iterable[str]) -> d
         host,
         other,
         number,
-    ), most in fine.items():  # what happened at one time belongs together, whatever the clocks said
+    ), most in fine.items():  # what happened at one time belongs together, whatever the clocks were
         window = windows[(number * _FINE_NS - roughly.get(host, (0, 0.0))[0]) // WINDOW_NS]
         window[host, other] = min(most, window.get((host, other), most))
     points_by_host: dict[str, list[tuple[int, int, float]]] = {host: [] for host in hosts}

@@ -15,13 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel.analysis.model import Segment, Trajectory
-from verl_otel.analysis.traces.segments import (
-    NOWHERE,
-    Place,
-    find_place,
-    is_engine,
-    split_engine,
-)
+from verl_otel.analysis.traces.segments import NOWHERE, Place, find_place, is_engine, split_engine
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, PHASE_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.awaited_trajectories import (
@@ -140,12 +134,8 @@ def _find_waited(node: Node, begin: int, end: int) -> list[_Child]:
         if stop > start:
             waited.append((stop, start, child))
     if len(waited) > 1:
-        waited.sort(key=_order)
+        waited.sort(key=lambda child: (child[0], -child[1]))
     return waited
-
-
-def _order(child: _Child) -> tuple[int, int]:
-    return child[0], -child[1]
 
 
 def _cut_phases(node: Node) -> dict[int, int]:

@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.traces.span_names import (
+    BETWEEN,
     CALL_PREFIX,
     CHECKPOINT,
     CONSUME,
+    DATA_LOADING,
     GENERATE,
+    LOGGING,
     PHASE_PREFIX,
     REWARD,
     STEP,
@@ -41,6 +44,9 @@ _FIXED: Final = {
     WEIGHT_SYNC: "weight_sync",
     CHECKPOINT: "checkpoint",
     VALIDATION: "validation",
+    BETWEEN: "between",
+    LOGGING: "logging",
+    DATA_LOADING: "data_loading",
     TRAJECTORY: "trajectory",
     GENERATE: "server",
     REWARD: "reward",
@@ -48,7 +54,10 @@ _FIXED: Final = {
     CONSUME: "above",
     "llm_request": "server",
 }
-"""Spans whose name determines their kind; ``turn`` and ``above`` are none of `model.KINDS`: their time belongs to the parent."""
+"""Spans whose name determines their kind; ``turn`` and ``above`` are none of `kinds.KINDS`: their time belongs to the parent."""
+
+_NAMED_BY: Final = {"reward": attr.DATA_SOURCE, "logging": attr.TRACKER}
+"""Attributes that name what spans of a kind belong to."""
 
 CLOSED: Final = frozenset(("llm", "server", "tool", "reward"))
 """Descendants of these are attributed to them: users know the tool, not the HTTP client in it, and engines put ids into names."""
@@ -110,8 +119,8 @@ def find_kind(name: str, attributes: Attributes) -> tuple[str, str]:
     kind, rest = _read(name)
     if kind == "llm" and not (attr.GEN_AI_OPERATION in attributes or attr.GEN_AI_MODEL in attributes):
         kind, rest = "", name
-    if kind == "reward":
-        return kind, str(attributes.get(attr.DATA_SOURCE, ""))
+    if kind in _NAMED_BY:
+        return kind, str(attributes.get(_NAMED_BY[kind], ""))
     if kind:
         return kind, rest
     if attr.GEN_AI_TOOL in attributes:

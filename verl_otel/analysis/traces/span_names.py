@@ -15,6 +15,12 @@ WORKER_PREFIX: Final = SPANS["worker"].name
 WEIGHT_SYNC: Final = SPANS["weight_sync"].name
 CHECKPOINT: Final = SPANS["checkpoint"].name
 VALIDATION: Final = SPANS["validation"].name
+LOGGING: Final = SPANS["logging"].name
+DATA_LOADING: Final = SPANS["data_loading"].name
+BLOCKED: Final = SPANS["blocked"].name
+PAUSED: Final = SPANS["paused"].name
+BETWEEN: Final = "verl.between"
+"""The time between two steps, which the analysis handles as a span."""
 CONSUME: Final = SPANS["consume"].name
 TRAJECTORY: Final = SPANS["trajectory"].name
 TURN: Final = SPANS["turn"].name

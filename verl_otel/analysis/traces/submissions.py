@@ -9,10 +9,10 @@ consumption a step is taken to train on the trajectories that began inside of it
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
-from verl_otel.analysis.model import Trajectory
+from verl_otel.analysis.model import Segment, Trajectory
 from verl_otel.analysis.traces.span_names import CONSUME, PHASE_PREFIX
 from verl_otel.analysis.traces.timeline import find_consumed
 from verl_otel.analysis.traces.tree import Node
@@ -21,6 +21,8 @@ from verl_otel.semconv import attributes as attr
 
 SUBMITTED: Final = "submitted"
 """Value of ``verl.step.lineage`` of a step that consumes what it submits, unless it says otherwise."""
+UNLINKED: Final = "unlinked"
+"""Name of unknown time of a phase while trajectories ran that are linked to no step."""
 TOLERANCE_NS: Final = 10_000_000
 """Tolerance for trajectories of other processes that seem to outlive the step: the precision of clocks that were aligned."""
 _CONSUMED: Final = {attr.LINK_TYPE: "consumed"}
@@ -30,6 +32,34 @@ _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
 def consumes_submitted(root: Node) -> bool:
     """Return whether a step trains on the trajectories that it submitted: it is of an own loop, and recorded no consumption."""
     return root.span.attributes.get(attr.STEP_LINEAGE) == SUBMITTED and not find_consumed(root)
+
+
+def is_submitted(root: Node, trajectory: Trajectory) -> bool:
+    """Return whether a trajectory belongs to a step by its link, or without one by the number of the step and its time."""
+    if trajectory.submitter:
+        return trajectory.submitter == root.span.trace_id
+    return (
+        trajectory.step is not None
+        and trajectory.step == root.span.attributes.get(attr.STEP_NUMBER)
+        and root.span.start_ns - TOLERANCE_NS <= trajectory.start_ns
+        and trajectory.end_ns <= root.span.end_ns + TOLERANCE_NS
+    )
+
+
+def mark_unlinked(path: Sequence[Segment], trajectories: Iterable[Trajectory]) -> tuple[Segment, ...]:
+    """Return the path of a step without trajectories in which the time of a phase is unknown while trajectories ran that no step is linked to.
+
+    Args:
+        path: The critical path.
+        trajectories: Those that no step has consumed so far.
+    """
+    begins = [one.start_ns for one in trajectories if not one.submitter and one.step is None and not one.validate]
+    return tuple(
+        segment._replace(kind="unknown", name=UNLINKED)
+        if segment.kind == "phase" and any(segment.start_ns <= begin < segment.end_ns for begin in begins)
+        else segment
+        for segment in path
+    )
 
 
 def is_derived(node: Node) -> bool:
@@ -42,7 +72,7 @@ def add_consumption(root: Node, trajectories: Iterable[Trajectory]) -> None:
 
     Args:
         root: The root of a step for which `consumes_submitted` is true.
-        trajectories: The trajectories whose submitter is a span of the step.
+        trajectories: The trajectories for which `is_submitted` is true.
     """
     limit = root.span.end_ns + TOLERANCE_NS
     members: dict[int, list[Trajectory]] = defaultdict(list)

@@ -71,11 +71,7 @@ def find_score(root: Node) -> AttributeValue | None:
     rewards = [
         node.span for node in walk(root) if node.span.name == REWARD and attr.REWARD_SCORE in node.span.attributes
     ]
-    return max(rewards, key=_reward_order).attributes[attr.REWARD_SCORE] if rewards else None
-
-
-def _reward_order(span: SpanRecord) -> tuple[int, int]:
-    return span.end_ns, span.span_id
+    return max(rewards, key=lambda span: (span.end_ns, span.span_id)).attributes[attr.REWARD_SCORE] if rewards else None
 
 
 def find_activities(root: Node, orphans: Iterable[Node]) -> tuple[Activity, ...]:
@@ -144,17 +140,15 @@ def sum_parts(start: int, end: int, activities: Iterable[Activity], *, whole: bo
     spent: list[tuple[int, int]] = []
     for (kind, name), members in groups.items():
         times = [(activity.start_ns, activity.end_ns) for activity in members]
-        longest = max(members, key=_length) if len(members) > 1 else members[0]
+        longest = (
+            max(members, key=lambda activity: activity.end_ns - activity.start_ns) if len(members) > 1 else members[0]
+        )
         parts.append(Part(kind, name, covered(times, start, end) / 1e9, len(members), longest.turn))
         spent += times
     parts.sort(key=_seconds, reverse=True)
     if whole:
         parts.append(Part("wait", "", max(0, end - start - covered(spent, start, end)) / 1e9, 0, None))
     return tuple(parts)
-
-
-def _length(activity: Activity) -> int:
-    return activity.end_ns - activity.start_ns
 
 
 def covered(times: list[tuple[int, int]], begin: int, end: int) -> int:

@@ -16,6 +16,7 @@ from verl_otel.analysis.io.packing import Packed
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.attribution import judge_awaited_work
 from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases, measure_calls, measure_phases
@@ -110,7 +111,7 @@ class VerdictEngine:
         final = dict(self._final)
         for recent_step in self._recent:
             final[recent_step.step.trace_id] = self._decide(recent_step)
-        return tuple(step._replace(verdicts=final.get(step.trace_id, ())) for step in steps)
+        return tuple(_with_verdicts(step, final.get(step.trace_id, ())) for step in steps)
 
     def _finalise(self, recent_step: _RecentStep) -> None:
         verdicts = self._decide(recent_step)
@@ -130,7 +131,7 @@ class VerdictEngine:
             late = {verdict.cause_name: verdict.seconds for verdict in ranks}
             verdicts += ranks
             verdicts += judge_phases(phase_times, step, self._baselines, _floor(step, PHASE_SECONDS), late)
-        return tuple(sorted(verdicts, key=lambda verdict: (-verdict.saved, -verdict.seconds, verdict.subject)))
+        return _sort(verdicts)
 
     def _judge_awaited_work(self, step: Step, awaited_work: Iterable[AwaitedWork], *, first: bool) -> list[Verdict]:
         """Return verdicts on the awaited work: for each subject the one with the largest excess."""
@@ -141,6 +142,21 @@ class VerdictEngine:
                 key = (verdict.kind, verdict.subject)
                 worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
         return list(worst.values())
+
+
+def _with_verdicts(step: Step, verdicts: tuple[Verdict, ...]) -> Step:
+    """Return a step with these verdicts. A copy is made only if they are others: a long run has many steps."""
+    return step if step.verdicts == verdicts else step._replace(verdicts=verdicts)
+
+
+def add_verdicts(step: Step, verdicts: Iterable[Verdict]) -> Step:
+    """Return a step with further verdicts, the largest saving first."""
+    more = tuple(verdicts)
+    return step._replace(verdicts=_sort((*step.verdicts, *more))) if more else step
+
+
+def _sort(verdicts: Iterable[Verdict]) -> tuple[Verdict, ...]:
+    return tuple(sorted(verdicts, key=lambda verdict: (-verdict.saved, -verdict.seconds, verdict.subject)))
 
 
 def _floor(step: Step, seconds: float) -> float:
@@ -163,7 +179,7 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
                 step.number,
                 step.seconds,
                 "rank",
-                f"rank {straggler.rank}",
+                f"{'worker' if straggler.evidence in own_workers.EVIDENCE else 'rank'} {straggler.rank}",
                 "worker",
                 straggler.method,
                 straggler.seconds,

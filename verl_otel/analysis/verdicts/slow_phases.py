@@ -10,14 +10,16 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Segment, Step, Verdict
 from verl_otel.analysis.traces.segments import NOWHERE, find_place
-from verl_otel.analysis.traces.span_names import CALL_PREFIX
+from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.baselines import Baselines
+from verl_otel.analysis.verdicts.stragglers import method_of
 from verl_otel.analysis.verdicts.thresholds import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS
 
 _NOT_JUDGED: Final = frozenset(("poll", "start"))
 """Idle kinds: a poll ends with the trainer's next check, a start when a slot is free."""
-_NAMED: Final = frozenset(("weight_sync", "checkpoint", "validation"))
+_NAMED: Final = frozenset(("weight_sync", "checkpoint", "validation", "logging", "data_loading"))
 """Descendants of these are attributed to them: users know the weight sync, not the calls that it makes."""
 
 _METHODS: Final = frozenset(("worker", "call"))
@@ -69,7 +71,11 @@ def _name_awaited(path: Iterable[Segment]) -> Iterator[Segment]:
 
 
 def measure_calls(path: Iterable[Segment], root: Node) -> dict[str, float]:
-    """Return the seconds of a step's critical path in calls of worker groups and below them, by method."""
+    """Return the seconds of a step's critical path in calls of worker groups and below them, by method.
+
+    In own loops, which have no worker groups, in the methods of workers.
+    """
+    is_own = own_workers.is_own(root)
     called: dict[int, tuple[str, ...]] = {}
     waiting: list[tuple[Node, tuple[str, ...]]] = [(root, ())]
     while waiting:
@@ -77,6 +83,8 @@ def measure_calls(path: Iterable[Segment], root: Node) -> dict[str, float]:
         name = node.span.name
         if name.startswith(CALL_PREFIX) and (method := name.removeprefix(CALL_PREFIX)) not in above:
             above = (*above, method)
+        elif is_own and not above and name.startswith(WORKER_PREFIX):
+            above = (method_of(node.span),)
         if above:
             called[node.span.span_id] = above
         waiting += [(child, above) for child in node.children]

@@ -168,7 +168,7 @@ def _describe(rank: int, node: Node, first_ns: int) -> _Rank:
         node.instance,
         (node.span.start_ns - first_ns) / 1e9,
         (node.span.end_ns - first_ns) / 1e9,
-        tuple((_method(stage), (stage.start_ns - first_ns) / 1e9) for stage in stages),
+        tuple((method_of(stage), (stage.start_ns - first_ns) / 1e9) for stage in stages),
         None if begins is None else (begins - first_ns) / 1e9,
         tokens,
         _number(node.span, attr.CPU_SECONDS),
@@ -186,14 +186,15 @@ def _find_stages(node: Node) -> tuple[list[SpanRecord], list[SpanRecord]]:
             continue
         if not computing and len(stages) < MAX_STAGES:
             stages.append(current.span)
-        if _method(current.span) in _COMPUTE:
+        if method_of(current.span) in _COMPUTE:
             computing.append(current.span)
         else:
             waiting.extend(reversed(current.children))
     return stages, computing
 
 
-def _method(span: SpanRecord) -> str:
+def method_of(span: SpanRecord) -> str:
+    """Return the name of the method of a worker's span."""
     return str(span.attributes.get(attr.WORKER_METHOD, span.name.rpartition(".")[2]))
 
 

@@ -14,11 +14,19 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
+from verl_otel._internal.printable import counted
 from verl_otel.cli.check import cluster as cluster_checks
 from verl_otel.cli.check.cluster import Finding
 from verl_otel.cli.check.exporter_checks import REINSTALL, check_exporters
+from verl_otel.cli.check.guard_checks import check_guards
+from verl_otel.cli.check.stack_checks import check_stack
+from verl_otel.cli.run_folders import list_runs
 from verl_otel.errors import ConfigError
+from verl_otel.health import profiles
 from verl_otel.integrations.source_inspection import read_version
+from verl_otel.semconv.attributes import EARLIER_ACTORS
+from verl_otel.session import run_manifest
+from verl_otel.settings import SETTINGS
 
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last supported release."""
@@ -28,7 +36,7 @@ _OTHER_VARIABLES: Final = ("VERL_OTEL_BOARDS", RAISE_INTERNAL_ERRORS)
 """Variables that are no settings: Grafana's path of the boards, and that of verl-otel's own tests."""
 
 
-def run_all(*, cluster: bool = False) -> list[Finding]:
+def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
     """Run every check."""
     findings = list(check_settings())
     usable = all(finding.state != "fail" for finding in findings)
@@ -43,7 +51,9 @@ def run_all(*, cluster: bool = False) -> list[Finding]:
         check_hooks,
         check_ray,
         check_provider,
+        lambda: check_guards(settings),
         lambda: check_exporters(settings),
+        lambda: check_runs(settings),
     ]
     for check in checks:
         try:
@@ -52,6 +62,8 @@ def run_all(*, cluster: bool = False) -> list[Finding]:
             findings.append(Finding("fail", "installation", f"a part cannot be loaded: {error}", REINSTALL))
     if cluster:
         findings += cluster_checks.ask_nodes()
+    if stack:
+        findings += check_stack(settings)
     return findings
 
 
@@ -68,11 +80,18 @@ def check_settings() -> Iterator[Finding]:
         yield Finding(
             "fail", "token file", f"{settings.token_file} cannot be read", "create it, readable for the training's user"
         )
+    try:
+        profiles.load(settings.health_profile)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        yield Finding(
+            "fail", "profile", f"{settings.health_profile}: {reason}", "correct it; the defaults apply until then"
+        )
 
 
 def check_names() -> Iterator[Finding]:
     """Whether a variable that begins as settings do is none: a mistyped one has no effect, and nothing else reports it."""
-    settings = [setting.variable for setting in config.SETTINGS]
+    settings = [setting.variable for setting in SETTINGS]
     for name in sorted(os.environ):
         if not name.startswith(_PREFIX) or name in settings or name in _OTHER_VARIABLES:
             continue
@@ -104,6 +123,13 @@ def check_switch() -> Iterator[Finding]:
             "switch",
             "VERL_OTEL_ENABLED is not set here",
             "put VERL_OTEL_ENABLED=1 in front of the training command",
+        )
+    if os.environ.get("OTEL_CONFIG_FILE"):
+        yield Finding(
+            "note",
+            "switch",
+            "OTEL_CONFIG_FILE is set; verl-otel does not read it, only the providers that your own code makes from it",
+            "set the OTEL_EXPORTER_OTLP_* variables for verl-otel",
         )
 
 
@@ -186,30 +212,32 @@ def check_verl() -> Iterator[Finding]:
 
 
 def check_hooks() -> Iterator[Finding]:
-    """Whether the installed verl has every patched function."""
+    """Whether the installed verl has every patched function. Packages that are not installed are only named: nothing can use them."""
     from verl_otel.integrations import source_inspection, verl
 
     if source_inspection.find_root("verl") is None:
         return
-    missing = 0
-    expected = [hook for hook in verl.HOOKS if hook.is_expected()]
-    for hook in expected:
-        root = source_inspection.find_root(hook.module.partition(".")[0])
-        if root is not None and source_inspection.has_symbol(root, hook.module, hook.symbol):
+    found = missing = 0
+    absent: set[str] = set()
+    for hook in verl.HOOKS:
+        package = hook.module.partition(".")[0]
+        root = source_inspection.find_root(package)
+        if not hook.is_expected():
             continue
-        missing += 1
-        where = f"{hook.module} has no {hook.symbol}" if root is not None else f"{hook.module} is not installed"
-        yield Finding(
-            "note",
-            "hook",
-            f"{where}; without it: {hook.gives}",
-            "the rest is recorded; a newer verl-otel may know this version",
-        )
-    yield Finding(
-        "ok" if not missing else "note",
-        "hooks",
-        f"{len(expected) - missing} of {len(expected)} found in verl's source",
-    )
+        if root is None:
+            absent.add(package)
+        elif source_inspection.has_symbol(root, hook.module, hook.symbol):
+            found += 1
+        else:
+            missing += 1
+            yield Finding(
+                "note",
+                "hook",
+                f"{hook.module} has no {hook.symbol}; without it: {hook.gives}",
+                "the rest is recorded; a newer verl-otel may know this version",
+            )
+    others = f"; not installed: {', '.join(sorted(absent))}" if absent else ""
+    yield Finding("note" if missing else "ok", "hooks", f"{found} of {found + missing} found in verl's source{others}")
 
 
 def check_ray() -> Iterator[Finding]:
@@ -253,6 +281,32 @@ def check_ray() -> Iterator[Finding]:
         yield Finding("note", "Ray environment", f"this job sets {', '.join(same)} itself; its values stay")
 
 
+def check_runs(settings: config.Config) -> Iterator[Finding]:
+    """Which run was recorded last, and whether Ray actors were left out of it."""
+    try:
+        runs = list_runs(settings.run_dir)
+    except OSError:
+        return  # reported with the exporters
+    if not runs:
+        yield Finding(
+            "note",
+            "runs",
+            f"none in {settings.run_dir} yet",
+            "a program is recorded if VERL_OTEL_ENABLED=1 is set and it trains with verl or calls functions of verl_otel",
+        )
+        return
+    earlier = run_manifest.read(runs[0]).get(EARLIER_ACTORS)
+    if isinstance(earlier, list) and earlier:
+        yield Finding(
+            "note",
+            "runs",
+            f"in {runs[0].name}, {counted(len(earlier), 'Ray actor')} existed before telemetry was started",
+            "call verl_otel.init() before actors are created, or set VERL_OTEL_ENABLED=1; verl-otel report says which recorded nothing",
+        )
+    else:
+        yield Finding("ok", "runs", f"{counted(len(runs), 'run')} in {settings.run_dir}, newest {runs[0].name}")
+
+
 def check_provider() -> Iterator[Finding]:
     """Whether another library sets OpenTelemetry's global provider."""
     from verl_otel.exporting import providers
@@ -264,7 +318,7 @@ def check_provider() -> Iterator[Finding]:
             "note",
             "OpenTelemetry provider",
             f"{foreign or named} is set first and stays",
-            "its spans go where it sends them; verl-otel's go to the exporters above",
+            "its spans go where it sends them and, unless both send by OTLP, to the exporters above; verl-otel's go to these only",
         )
     else:
         yield Finding(

@@ -17,6 +17,7 @@ from verl_otel.cli.check.cluster import Finding
 from verl_otel.config import Config
 from verl_otel.errors import ConfigError
 from verl_otel.exporting.http_server import show_address, strip_brackets
+from verl_otel.model import SIGNALS
 
 MIN_FREE_BYTES: Final = 1 << 30
 _FREE_PORTS: Final = "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets file"
@@ -80,27 +81,38 @@ def _examine(folder: Path) -> tuple[str, int]:
 
 
 def _check_otlp(settings: Config) -> Iterator[Finding]:
-    from verl_otel.exporting.otlp.endpoint import SIGNALS, load_endpoint
+    from verl_otel.exporting.otlp.endpoint import sent_signals
+
+    sent = sent_signals()
+    for signal in SIGNALS:
+        if signal not in sent:
+            advice = "set OTEL_EXPORTER_OTLP_ENDPOINT to send all signals"
+            yield Finding("note", f"OTLP {signal}", "not sent: only other signals have an endpoint", advice)
+            continue
+        finding = _ask_endpoint(signal, settings)
+        if finding.state == "fail" and signal == "logs":  # spans and metrics do not depend on it
+            finding = Finding("note", finding.subject, finding.text, "the run log is not sent there; its file holds it")
+        yield finding
+
+
+def _ask_endpoint(signal: str, settings: Config) -> Finding:
+    """Send an empty request to the endpoint of a signal, and return what it answers."""
+    from verl_otel.exporting.otlp.endpoint import load_endpoint
     from verl_otel.exporting.otlp.transport import connect
 
-    for signal in SIGNALS:
-        try:
-            endpoint = load_endpoint(signal, settings.token_file)
-            transport = connect(endpoint)
-        except (ConfigError, OSError) as error:
-            yield Finding("fail", f"OTLP {signal}", str(error), "correct the OTEL_EXPORTER_OTLP_* variables")
-            continue
-        answer = transport.send(b"", 5.0)
-        transport.close()
-        if answer.ok:
-            yield Finding("ok", f"OTLP {signal}", f"{endpoint.shown} takes requests")
-        else:
-            advice = (
-                "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT"
-                if answer.retry
-                else "check path, token and protocol"
-            )
-            yield Finding("fail", f"OTLP {signal}", answer.reason, advice)
+    name = f"OTLP {signal}"
+    try:
+        endpoint = load_endpoint(signal, settings.token_file)
+        transport = connect(endpoint)
+    except (ConfigError, OSError) as error:
+        return Finding("fail", name, str(error), "correct the OTEL_EXPORTER_OTLP_* variables")
+    answer = transport.send(b"", 5.0)
+    transport.close()
+    if answer.ok:
+        return Finding("ok", name, f"{endpoint.shown} takes requests")
+    if answer.retry:
+        return Finding("fail", name, answer.reason, "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT")
+    return Finding("fail", name, answer.reason, "check path, token and protocol")
 
 
 def _check_port(settings: Config) -> Iterator[Finding]:

@@ -18,7 +18,6 @@ cannot be judged (too few complete steps: a run crashed or was short).
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from pathlib import Path
 from typing import Final
@@ -28,7 +27,7 @@ from verl_otel.analysis.compare import comparison, significance
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.compare import render_json, render_text
 from verl_otel.cli.compare.conditions import Condition, parse
-from verl_otel.cli.formatting import SENTENCE
+from verl_otel.cli.formatting import SENTENCE, print_json
 
 NOT_JUDGED: Final = 3
 """Exit code: a condition could not be judged."""
@@ -86,8 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return 2
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
-        json.dump(render_json.to_json(compared, results), sys.stdout, indent=1, allow_nan=False)
-        print()
+        print_json(render_json.to_json(compared, results))
     else:
         print(render_text.render(compared, results, markdown=arguments.md))
     for condition, result in results:

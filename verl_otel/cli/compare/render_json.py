@@ -31,6 +31,8 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]])
             }
             for contribution in comparison.contributions
         ],
+        "resources": {name: used._asdict() for name, used in zip("ab", comparison.resources, strict=True)},
+        "scaling": None if comparison.scaling is None else comparison.scaling._asdict(),
         "notes": list(comparison.notes),
         "conditions": [
             {"condition": condition.text, "holds": result.holds, "judged": result.judged, "reason": result.reason}

@@ -12,7 +12,9 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.compare import significance
 from verl_otel.analysis.compare.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.compare.significance import Sample
+from verl_otel.cli.compare import render_resources
 from verl_otel.cli.compare.conditions import Condition, Result
+from verl_otel.cli.compare.layout import lay_out
 from verl_otel.cli.explain.wording import KINDS, doing, figure
 from verl_otel.cli.formatting import seconds
 
@@ -41,6 +43,9 @@ def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], 
     if comparison.rows:
         parts.append(_table(comparison, markdown=markdown))
         parts.append(_legend(comparison))
+    resources = render_resources.render(comparison, markdown=markdown)
+    if resources:
+        parts.append(resources)
     if comparison.notes:
         parts.append(
             "\n".join(["Take note", *(f"{'- ' if markdown else '  '}{show(note)}" for note in comparison.notes)])
@@ -129,17 +134,7 @@ def _table(comparison: Comparison, *, markdown: bool) -> str:
         suffix = suffix if comparison.has_gpu else suffix.replace("GPU", "device")
         samples = [_sample(sample, scale, suffix) for sample in (row.difference.a, row.difference.b)]
         cells.append([show(row.name), *samples, _change(row), _judgement(row)])
-    if markdown:
-        lines = [
-            " | ".join(line).join(("| ", " |"))
-            for line in [[part.replace("|", "\\|") for part in row] for row in cells]
-        ]
-        return "\n".join([lines[0], "|---|---:|---:|---:|---|", *lines[1:]])
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return "\n".join(
-        f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
-        for row in cells
-    )
+    return lay_out(cells, markdown=markdown)
 
 
 def _scale(row: Row) -> tuple[int, str]:
@@ -167,16 +162,17 @@ def _judgement(row: Row) -> str:
 
 def _legend(comparison: Comparison) -> str:
     return (
-        f"Median (middle half) of {_count(comparison)} steps each{_after(comparison.skipped)}; {_device_rows(comparison)}.\n"
+        f"Median (middle half) of {_count(comparison)} steps each{_after(comparison.skipped)}{_device_rows(comparison)}.\n"
         f"Change: of the mean without the fastest and slowest fifth. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
         f"{counted(len(comparison.rows), 'row')}."
     )
 
 
 def _device_rows(comparison: Comparison) -> str:
-    if comparison.has_gpu:
-        return "gpu rows: seconds of one GPU until the next step"
-    return "gpu rows: seconds of one device (CPU) until the next step"
+    if not any(row.name.startswith("gpu ") for row in comparison.rows):
+        return ""
+    device = "GPU" if comparison.has_gpu else "device (CPU)"
+    return f"; gpu rows: seconds of one {device} until the next step"
 
 
 def _count(comparison: Comparison) -> str:

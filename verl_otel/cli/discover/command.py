@@ -25,17 +25,17 @@ from __future__ import annotations
 
 import argparse
 import functools
-import json
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.printable import show
-from verl_otel.cli import options
+from verl_otel.cli import missing_run, options
 from verl_otel.cli.discover import service_discovery, target_probe
 from verl_otel.cli.discover.http_auth import HttpAuth
+from verl_otel.cli.formatting import SENTENCE, align, print_json
+from verl_otel.cli.run_folders import list_runs
 from verl_otel.errors import VerlOtelError
 from verl_otel.session import prometheus_targets
 from verl_otel.session.prometheus_targets import Entries, Entry
@@ -85,14 +85,21 @@ def run(arguments: argparse.Namespace) -> int:
     answers = target_probe.probe_all(find(), arguments.timeout)
     if arguments.json:
         rows = [{**answer.entry, "state": answer.state, "detail": answer.text} for answer in answers]
-        json.dump(rows, sys.stdout, indent=1)
-        print()
+        print_json(rows)
     else:
-        print(
-            "\n".join(_lines(answers))
-            or f"no targets in {show(folder)}{'' if arguments.local else ' nor in a Ray cluster'}"
-        )
+        print("\n".join(_lines(answers)) or _describe_none(folder, arguments.run, local=arguments.local))
     return int(not answers or any(answer.state not in _ANSWERS for answer in answers))
+
+
+def _describe_none(folder: Path, run_id: str | None, *, local: bool) -> str:
+    """Return the message for no targets: where they were searched for, and what makes them."""
+    if run_id is not None and not (folder.parent / run_id).is_dir():
+        return show(missing_run.describe_name(run_id, folder.parent, list_runs(folder.parent)), SENTENCE)
+    of_run = "" if run_id is None else f" of run {show(run_id)}"
+    return (
+        f"no targets{of_run} in {show(folder)}{'' if local else ' nor in a Ray cluster'}: running processes are listed "
+        "whose VERL_OTEL_EXPORTERS has prometheus"
+    )
 
 
 def find_entries(
@@ -121,7 +128,7 @@ def _read_cluster(address: str | None) -> Entries:
     except discovery.NoClusterError as error:
         if address:
             raise
-        service_discovery.say_once(f"verl-otel: {error}; only the targets of this machine are listed")
+        service_discovery.print_once(f"verl-otel: {error}; only the targets of this machine are listed")
         return []
     return [entry for note in discovery.read_notes(cluster) for entry in note.entries]
 
@@ -135,12 +142,9 @@ def _lines(answers: Sequence[target_probe.Answer]) -> list[str]:
         tuple(map(show, (answer.state, answer.address, _label(answer.entry, "instance"), answer.text)))
         for answer in answers
     ]
-    widths = [max((len(row[column]) for row in rows), default=0) for column in range(3)]
-    lines = [
-        "  ".join([*(cell.ljust(width) for cell, width in zip(row, widths, strict=False)), row[3]]) for row in rows
-    ]
     if not rows:
         return []
+    lines = align(rows, right=())
     bad = sum(answer.state not in _ANSWERS for answer in answers)
     off = sum(answer.state == "statistics off" for answer in answers)
     summary = f"{bad} of {len(rows)} targets do not answer" if bad else f"All {len(rows)} targets answer"

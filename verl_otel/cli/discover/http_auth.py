@@ -6,11 +6,15 @@ from __future__ import annotations
 
 import base64
 import hmac
-import ssl
+import sys
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from verl_otel.errors import VerlOtelError
+
+if TYPE_CHECKING:
+    import socket
+    import ssl
 
 
 class HttpAuth(NamedTuple):
@@ -30,6 +34,8 @@ class HttpAuth(NamedTuple):
             return None
         if self.certificate is None or self.key is None:
             raise VerlOtelError("--tls-cert and --tls-key go together")
+        import ssl  # 4 MB, which plain HTTP saves
+
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self.load_chain(context)
         return context
@@ -78,3 +84,42 @@ class HttpAuth(NamedTuple):
             hmac.compare_digest(given, user) for user in users
         ]  # compares all users, so that timing reveals nothing
         return scheme.lower() == "basic" and any(matches)
+
+
+class Encryption:
+    """TLS of the connections of a server, with the current certificate.
+
+    Args:
+        auth: Its files.
+
+    Raises:
+        VerlOtelError: A file is missing or cannot be used.
+    """
+
+    def __init__(self, auth: HttpAuth) -> None:
+        self._auth, self._context = auth, auth.make_context()
+        self._renewed = self._stamp()
+
+    @property
+    def scheme(self) -> str:
+        """``https`` with a certificate, else ``http``."""
+        return "http" if self._context is None else "https"
+
+    def _stamp(self) -> float:
+        try:
+            return self._auth.certificate.stat().st_mtime if self._auth.certificate else 0.0
+        except OSError:
+            return self._renewed
+
+    def wrap(self, connection: socket.socket) -> socket.socket:
+        """Return a connection with TLS, if there is a certificate; the handshake follows later."""
+        if self._context is None:
+            return connection
+        stamp = self._stamp()
+        if stamp != self._renewed:
+            self._renewed = stamp
+            try:
+                self._auth.load_chain(self._context)
+            except VerlOtelError as error:
+                print(f"verl-otel: {error}; the certificate of before is used", file=sys.stderr)
+        return self._context.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import signal
-import socket
 import sys
 import threading
 import time
@@ -18,7 +17,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from verl_otel._internal.printable import show
-from verl_otel.cli.discover.http_auth import HttpAuth
+from verl_otel.cli.discover.http_auth import Encryption, HttpAuth
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting import http_server
 from verl_otel.exporting.http_messages import Reply, Request, make_plain_reply
@@ -26,9 +25,9 @@ from verl_otel.session.prometheus_targets import Entries
 
 FRESH_SECONDS: Final = 3.0
 """Seconds for which a list, or an error, is cached."""
-MAX_SAID: Final = 100
+MAX_PRINTED: Final = 100
 _LOOPBACK: Final = ("127.", "::1", "localhost")
-_said: set[str] = set()
+_printed: set[str] = set()
 
 
 class TargetList:
@@ -60,34 +59,14 @@ class Server(http_server.Server):
 
     def __init__(self, address: tuple[str, int], access: HttpAuth, targets: TargetList) -> None:
         self._access, self._targets = access, targets
-        self._tls = access.make_context()
-        self._renewed = self._stamp()
+        self._encryption = Encryption(access)
         access.read_users()
-        super().__init__(address, self._find_answer, self._encrypt if self._tls is not None else None)
+        super().__init__(address, self._find_answer, self._encryption.wrap)
 
     @property
     def url(self) -> str:
         """URL of the targets."""
-        return f"http{'s' if self._tls else ''}://{http_server.show_address(self.host, self.port)}/"
-
-    def _stamp(self) -> float:
-        try:
-            return self._access.certificate.stat().st_mtime if self._access.certificate else 0.0
-        except OSError:
-            return self._renewed
-
-    def _encrypt(self, connection: socket.socket) -> socket.socket:
-        """Wrap a connection in TLS with the current certificate; the handshake follows later."""
-        if self._tls is None:
-            return connection
-        stamp = self._stamp()
-        if stamp != self._renewed:
-            self._renewed = stamp
-            try:
-                self._access.load_chain(self._tls)
-            except VerlOtelError as error:
-                say_once(f"verl-otel: {error}; the certificate of before is used")
-        return self._tls.wrap_socket(connection, server_side=True, do_handshake_on_connect=False)
+        return f"{self._encryption.scheme}://{http_server.show_address(self.host, self.port)}/"
 
     def _find_answer(self, request: Request) -> Reply:
         try:
@@ -105,7 +84,7 @@ class Server(http_server.Server):
             ]
             return Reply(200, (("Content-Type", "application/json"),), json.dumps(entries).encode())
         except VerlOtelError as error:
-            say_once(f"verl-otel: {error}")
+            print_once(f"verl-otel: {error}")
             return make_plain_reply(503, str(error))
 
 
@@ -138,16 +117,18 @@ def serve(address: tuple[str, int], access: HttpAuth, find: Callable[[], Entries
 
 def _warn(access: HttpAuth) -> None:
     if access.users is None:
-        say_once("verl-otel: anyone who reaches this port can list the targets; --basic-auth-file asks for a password")
+        print_once(
+            "verl-otel: anyone who reaches this port can list the targets; --basic-auth-file asks for a password"
+        )
     elif access.certificate is None:
-        say_once("verl-otel: passwords are sent unencrypted; --tls-cert and --tls-key change that")
+        print_once("verl-otel: passwords are sent unencrypted; --tls-cert and --tls-key change that")
 
 
-def say_once(text: str) -> None:
+def print_once(text: str) -> None:
     """Print a line to standard error, repeated ones only once."""
     text = show(text, 2000)
-    if text not in _said:
-        if len(_said) >= MAX_SAID:
-            _said.clear()
-        _said.add(text)
+    if text not in _printed:
+        if len(_printed) >= MAX_PRINTED:
+            _printed.clear()
+        _printed.add(text)
         print(text, file=sys.stderr, flush=True)

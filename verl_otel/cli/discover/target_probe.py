@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Probes Prometheus targets: one request each, several in parallel, with a timeout."""
+"""Probes Prometheus targets: one request each, several in parallel, within a total time and a number of bytes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPException
-from typing import Final, Literal, NamedTuple
+from http.client import HTTPConnection, HTTPException
+from typing import Any, Final, Literal, NamedTuple
 
+from verl_otel._internal.bounded_connection import MAX_RECEIVED, Limits, make_connection
 from verl_otel.session.prometheus_targets import Entry
 
 AT_ONCE: Final = 16
 MAX_BYTES: Final = 1 << 22
-"""Maximum number of bytes of a response that are read."""
+"""Maximum number of bytes of a body that are read."""
 _SAMPLE: Final = re.compile(rb"^[A-Za-z_:][A-Za-z0-9_:]*(?:\{.*\})? \S+", re.MULTILINE)
 _COMMENT: Final = re.compile(rb"^# (?:HELP|TYPE|EOF)\b", re.MULTILINE)
 """Content of the page of an engine that has not generated anything yet."""
@@ -54,10 +55,16 @@ def probe_all(entries: Sequence[Entry], timeout: float) -> list[Answer]:
 
 
 def probe(entry: Entry, timeout: float) -> Answer:
-    """Request the metrics of one target. Proxies are not used: targets are inside of the cluster."""
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    """Request the metrics of one target. Proxies are not used: targets are inside of the cluster.
+
+    Args:
+        entry: The target.
+        timeout: Seconds for the connection, the response and all redirects together.
+    """
+    limits = Limits()
+    limits.begin(timeout, MAX_BYTES + MAX_RECEIVED)
     try:
-        with opener.open(f"http://{entry['targets'][0]}/metrics", timeout=timeout) as answer:
+        with _make_opener(limits).open(f"http://{entry['targets'][0]}/metrics") as answer:
             page = answer.read(MAX_BYTES)
     except urllib.error.HTTPError as error:
         advice = f"; {_advise(entry)}" if _engine(entry) == "sglang" else ""
@@ -71,6 +78,26 @@ def probe(entry: Entry, timeout: float) -> Answer:
     if own is not None and not own.search(page) and len(page) < MAX_BYTES:
         return Answer(entry, "statistics off", f"{samples} samples, none of the engine: {_advise(entry)}")
     return Answer(entry, "ok", f"{samples} samples")
+
+
+def _make_opener(limits: Limits) -> urllib.request.OpenerDirector:
+    """Return an opener that follows redirects and knows HTTP only."""
+    connection = make_connection(HTTPConnection, limits)
+
+    class Handler(urllib.request.HTTPHandler):
+        def http_open(self, request: urllib.request.Request) -> Any:
+            return self.do_open(connection, request)
+
+    opener = urllib.request.OpenerDirector()
+    for handler in (
+        Handler(),
+        urllib.request.HTTPRedirectHandler(),
+        urllib.request.HTTPErrorProcessor(),
+        urllib.request.HTTPDefaultErrorHandler(),
+        urllib.request.UnknownHandler(),
+    ):
+        opener.add_handler(handler)
+    return opener
 
 
 def _engine(entry: Entry) -> str:
@@ -89,7 +116,7 @@ def _advise(entry: Entry) -> str:
 def _explain(error: Exception, timeout: float) -> tuple[State, str]:
     reason = getattr(error, "reason", error)
     if isinstance(reason, TimeoutError):
-        return "silent", f"no answer within {timeout:g} s: gone, or behind a firewall"
+        return "silent", f"no complete answer within {timeout:g} s: gone, busy, or behind a firewall"
     if isinstance(reason, ConnectionRefusedError):
         return "refused", "nothing listens there, or only on another address of that machine"
     return "silent", str(reason) or type(error).__name__

@@ -10,6 +10,7 @@ Examples:
   verl-otel explain 20261121-093000-a3f2 --steps 5
   verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel explain node-1/RUN node-2/RUN
+  verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
 
 Exit code: 0 explained, 1 the run contains nothing to explain, 2 wrong usage.
@@ -18,21 +19,19 @@ Exit code: 0 explained, 1 the run contains nothing to explain, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-from pathlib import Path
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.explain import render_json, render_text
+from verl_otel.cli.explain import render_brief, render_json, render_text
+from verl_otel.cli.formatting import print_json
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="RUN", help="folder or id of the run; several for several nodes"
-    )
+    options.add_runs(parser)
+    options.add_otlp(parser)
     which = parser.add_mutually_exclusive_group()
     which.add_argument(
         "--step", type=options.count, metavar="N", help="explain this step, with its complete critical path"
@@ -40,13 +39,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     which.add_argument(
         "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    form.add_argument("--brief", action="store_true", help="print at most 40 lines, with ids as evidence")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, say. Returns 1 when the run has nothing to explain."""
     asked = None if arguments.step is None else frozenset({arguments.step})
-    explanation = run_selection.explain(arguments.folders, "explain", steps=asked)
+    explanation = run_selection.explain(arguments.folders, "explain", otlp=arguments.otlp, steps=asked)
     if asked:
         chosen = [step for step in explanation.steps if step.number in asked]
         if not chosen:
@@ -55,8 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         chosen = render_text.choose(explanation, arguments.steps)
     if arguments.json:
-        json.dump(render_json.to_json(explanation, chosen), sys.stdout, indent=1, allow_nan=False)
-        print()
+        print_json(render_json.to_json(explanation, chosen))
+    elif arguments.brief:
+        print(render_brief.render(explanation, chosen))
     else:
         print(
             render_text.render_step(explanation, chosen)

@@ -69,6 +69,10 @@ def _step(step: Step) -> dict[str, Any]:
         "verdicts": [_verdict(verdict) for verdict in step.verdicts],
         "path": [_segment(segment, step.start_ns) for segment in step.path],
         "path_summed": [{"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.groups],
+        "between": step.between,
+        "between_summed": [
+            {"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.between_groups
+        ],
         "phases": {phase.key: phase.seconds for phase in step.phases},
         "savings": [saving._asdict() for saving in step.savings],
         "gpu": _devices(step.devices),

@@ -12,12 +12,14 @@ from typing import Final
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import devices, token_cost
+from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Explanation, Segment, Step
 from verl_otel.analysis.verdicts import stragglers
 from verl_otel.analysis.verdicts.step_savings import sum_savings
 from verl_otel.cli.explain import advice
 from verl_otel.cli.explain import wording as words
 from verl_otel.cli.formatting import dead, failed, headline, number, orphans, seconds
+from verl_otel.cli.levers.rendering import REPLAYED_ITEMS, TITLE, list_levers
 
 WIDTH: Final = 120
 PATH_LINES: Final = 8
@@ -26,6 +28,7 @@ EVENT_LINES: Final = 5
 VERDICT_LINES: Final = 3
 LISTED_STEPS: Final = 5
 """Maximum number of unexplained steps that are listed; the others are counted."""
+LEVER_LINES: Final = 3
 NOTED_UNCERTAINTY: Final = 0.01
 """Smaller clock uncertainties in seconds are not reported."""
 
@@ -124,9 +127,9 @@ def describe_start_up(run: Explanation) -> str:
     first, again = starting[0], len(starting) - 1
     top = max(first.phases, key=lambda phase: phase.seconds, default=None)
     phase = f" ({show(top.key)} {top.share:.0%})" if top is not None else ""
-    name = "The first, step" if first is run.steps[0] else "Step"
-    more = f" So it is in {counted(again, 'later step')}." if again else ""
-    return f"{name} {number(first)}, took {seconds(first.seconds)}: start-up is in it{phase}.{more}"
+    name = f"Step {number(first)}, the first one," if first is run.steps[0] else f"Step {number(first)}"
+    more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""
+    return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
 
 
 # -- one step --
@@ -148,12 +151,16 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
-    yield from _block("It would have been shorter by", words.describe_savings(step.savings, step.seconds))
-    title = words.device_title(step.devices, " until the next step", has_gpu=run.has_gpu)
+    until = "the last record" if step is run.steps[-1] else "the next step"
+    yield from _block(f"Then {seconds(step.between)} until {until}", _between(step, whole=whole))
+    yield from _block("The step would have been shorter by", words.describe_savings(step.savings, step.seconds))
+    title = words.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
     yield from _block(title, words.describe_devices(step.devices))
     late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
     yield from _block("Ranks that others waited for", map(words.describe_straggler, late))
-    if step.cost is not None:
+    if step.cost is not None and (
+        step.cost[0] or any(step.cost[2].values())
+    ):  # without both only the sum of the run says something
         yield from _block("Tokens", words.describe_cost(*step.cost, has_gpu=run.has_gpu))
     if step.uncertainty >= NOTED_UNCERTAINTY:
         yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
@@ -166,7 +173,10 @@ def _title(run: Explanation, step: Step) -> str:
         usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
     name = f"Step {number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
-        return f"{name}, {seconds(sum_savings(step))} longer than necessary{usual}."
+        longer = f"{seconds(sum_savings(step))} longer than necessary"
+        if all(verdict.kind == "between" for verdict in step.verdicts):
+            return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
+        return f"{name}, {longer}{usual}."
     is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
     return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
 
@@ -187,9 +197,13 @@ def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
         sums[text] = sums.get(text, 0) + segment.end_ns - segment.start_ns
     if not sums:
         sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
+    yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
+
+
+def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
+    """Yield nanoseconds by text, the most first, and a sum of what is left out."""
     total = max(1, sum(sums.values()))
     rows = sorted(sums.items(), key=lambda pair: -pair[1])
-    limit = len(rows) if whole else PATH_LINES
     kept = [row for row in rows[:limit] if row[1] / total >= words.SMALLEST_ROW]
     for text, nanoseconds in kept:
         yield f"{nanoseconds / total:4.0%} {seconds(nanoseconds / 1e9):>9}  {text}"
@@ -197,6 +211,13 @@ def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if rest / total >= words.SMALLEST_ROW:
         smaller = counted(len(rows) - len(kept), "smaller one")
         yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
+
+
+def _between(step: Step, *, whole: bool) -> Iterator[str]:
+    """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
+    sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
+    if whole or step.between >= words.NOTABLE_BETWEEN * step.seconds:
+        yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
 
 def _path_in_order(run: Explanation, step: Step) -> Iterator[str]:
@@ -244,7 +265,7 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
     phase = f"{segment.phase}: " if segment.phase else ""
     if segment.kind == "worker":
         return show(f"{phase}{segment.name if turns else 'the workers'} on {segment.instance}")
-    name = segment.name if segment.kind == "tool" or turns else ""
+    name = segment.name if segment.kind in ("tool", "unknown") or turns else ""
     return show(f"{phase}{words.doing(segment.kind, name if name != segment.phase else '')}")
 
 
@@ -260,6 +281,8 @@ def _whole_run(run: Explanation) -> Iterator[str]:
         yield from _block("Tokens", lines)
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(words.describe_persistence, late[:VERDICT_LINES]))
+    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS).levers
+    yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
 
 
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
@@ -270,11 +293,7 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
         yield f"What to do (table in {advice.PAGE})"
     for key in keys:
         yield textwrap.fill(
-            f"{key}: {advice.ADVICE[key]}",
-            WIDTH,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
+            f"{key}: {advice.ADVICE[key]}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
         )
 
 

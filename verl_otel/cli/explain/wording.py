@@ -9,7 +9,10 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.gpu import token_cost
-from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
+from verl_otel.analysis.kinds import CAUSES, STATES
+from verl_otel.analysis.model import DeviceTime, Saving, Straggler, Verdict
+from verl_otel.analysis.traces.submissions import UNLINKED
+from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.stragglers import Persistence
 from verl_otel.cli.formatting import seconds
 
@@ -21,8 +24,11 @@ KINDS: Final = {
     "weight_sync": "the weight sync",
     "checkpoint": "the checkpoint",
     "validation": "the validation",
+    "between": "the trainer itself, between two steps",
+    "logging": "logging",
+    "data_loading": "loading the next batch",
     "poll": "rollouts had ended, the trainer had not noticed",
-    "start": "no rollout had started",
+    "start": "the awaited trajectory had not started",
     "trajectory": "own code and waiting time",
     "llm": "LLM call, transport to its server and back",
     "server": "LLM server",
@@ -31,6 +37,8 @@ KINDS: Final = {
     "decode": "decoding in the engine",
     "tool": "tool",
     "reward": "reward",
+    "blocked": "event loop blocked",
+    "paused": "process paused",
     "unknown": "unknown: covered by no span",
 }
 """Texts for kinds of segments."""
@@ -39,6 +47,8 @@ EVIDENCE: Final = {
     "data": "it prepared longer before it computed",
     "tokens": "it was given more tokens; that is about what it costs",
     "cpu": "it needed more CPU time; that is about what it costs",
+    own_workers.BEGAN: "its method began later than on the others",
+    own_workers.TOOK: "its method took longer than on the others",
 }
 WASTE: Final = {
     "aborted": "aborted, never trained on",
@@ -47,9 +57,11 @@ WASTE: Final = {
     "zero_variance": "trained on without a gradient (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }
-_NAMED: Final = {"tool", "worker", "phase", "call"}
+_NAMED: Final = {"tool", "worker", "phase", "call", "logging", "blocked", "paused"}
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
+NOTABLE_BETWEEN: Final = 0.1
+"""Time between two steps of at least this share of the step is shown."""
 SMALLEST_ROW: Final = 0.01
 """Rows of less than this share of a step are left out."""
 
@@ -62,6 +74,8 @@ def doing(kind: str, name: str) -> str:
     """
     if name and kind == "tool":
         return f"tool {name}"
+    if kind == "unknown" and name == UNLINKED:
+        return "unknown: no trajectory is linked to this step"
     if name and kind in _NAMED:
         return f"{KINDS[kind]} ({name})"
     return KINDS.get(kind, kind)
@@ -70,6 +84,10 @@ def doing(kind: str, name: str) -> str:
 def describe_verdict(verdict: Verdict) -> str:
     """Return a verdict in two sentences: what was slow, and the saving without it."""
     more, subject = seconds(verdict.seconds), show(verdict.subject)
+    if verdict.kind == "loop":
+        return show(_describe_loop(verdict))
+    if verdict.kind == "process":
+        return show(_describe_pause(verdict))
     at = _place(verdict)
     text = {
         "trajectory": f"Trajectory {subject} delayed it: {_cause(verdict)}{at} took {more} longer than for its peers.",
@@ -77,9 +95,39 @@ def describe_verdict(verdict: Verdict) -> str:
         "tool": f"Tool {subject} delayed it: {more} longer than usual{at}.",
         "reward": f"The reward delayed it: {more} longer than usual{at}.",
         "phase": f"Phase {subject} delayed it: {more} longer than in other steps{_within(verdict)}{at}.",
-        "rank": f"{subject.capitalize()} delayed it: the others of its group waited {more} for it in {_cause(verdict)}{at}.",
+        "between": f"The next step started late: {_cause(verdict)} took {more} longer than between other steps{at}.",
+        "rank": _describe_late(verdict, more, at),
     }.get(verdict.kind, f"{verdict.kind} {subject} delayed it: {_cause(verdict)}{at} took {more} too long.")
-    return f"{show(text)} Without that the step would have been {seconds(verdict.saved)} shorter."
+    what = "the next one would have started" if verdict.kind == "between" else "the step would have been"
+    by = "earlier" if verdict.kind == "between" else "shorter"
+    return f"{show(text)} Without that {what} {seconds(verdict.saved)} {by}."
+
+
+def _describe_loop(verdict: Verdict) -> str:
+    """Return the text of a verdict on an event loop that was blocked."""
+    waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
+    more, saved = seconds(verdict.seconds), seconds(verdict.saved)
+    return (
+        f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]} blocked the event loop of {verdict.subject} for {more}{waited}. "
+        f"Without that the step would have been {saved} shorter."
+    )
+
+
+def _describe_pause(verdict: Verdict) -> str:
+    """Return the text of a verdict on a process that was paused."""
+    more, saved = seconds(verdict.seconds), seconds(verdict.saved)
+    return f"{verdict.subject} was paused for {more}: {verdict.cause_name}. Without that the step would have been {saved} shorter."
+
+
+def _describe_late(verdict: Verdict, more: str, at: str) -> str:
+    subject = show(verdict.subject).capitalize()
+    if verdict.subject.startswith("worker"):  # of an own loop, where the others need not wait
+        return f"{subject} was late: {more} later than the others in {_cause(verdict)}{at}."
+    return f"{subject} delayed it: the others of its group waited {more} for it in {_cause(verdict)}{at}."
+
+
+def _name_late(late: Straggler | Persistence) -> str:
+    return f"{'worker' if late.evidence in own_workers.EVIDENCE else 'rank'} {late.rank} ({late.instance})"
 
 
 def _place(verdict: Verdict) -> str:
@@ -103,14 +151,14 @@ def _cause(verdict: Verdict) -> str:
 def describe_straggler(straggler: Straggler) -> str:
     """Return the text about a late rank in one step."""
     return show(
-        f"rank {straggler.rank} ({straggler.instance}) {seconds(straggler.seconds)} in {straggler.method}: {EVIDENCE.get(straggler.evidence, straggler.evidence)}"
+        f"{_name_late(straggler)} {seconds(straggler.seconds)} in {straggler.method}: {EVIDENCE.get(straggler.evidence, straggler.evidence)}"
     )
 
 
 def describe_persistence(persistence: Persistence) -> str:
     """Return the text about a rank that was late in several steps."""
     return show(
-        f"rank {persistence.rank} ({persistence.instance}) was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, by {seconds(persistence.seconds)} in all; "
+        f"{_name_late(persistence)} was late in {persistence.late} of the last {counted(persistence.steps, 'step')}, by {seconds(persistence.seconds)} in all; "
         f"mostly {EVIDENCE.get(persistence.evidence, persistence.evidence)} ({persistence.method})"
     )
 

@@ -11,6 +11,9 @@ const KINDS = {
   weight_sync: ["purple", "solid", "weight sync"],
   checkpoint: ["purple", "rising", "checkpoint"],
   validation: ["purple", "dots", "validation"],
+  between: ["grey", "level", "trainer, between two steps"],
+  logging: ["yellow", "level", "logging"],
+  data_loading: ["orange", "cross", "loading data"],
   poll: ["grey", "dots", "trainer had not noticed"],
   start: ["grey", "rising", "waiting to start"],
   trajectory: ["sky", "solid", "agent loop"],
@@ -21,6 +24,8 @@ const KINDS = {
   decode: ["green", "rising", "engine: decode"],
   tool: ["vermillion", "solid", "tool"],
   reward: ["orange", "rising", "reward"],
+  blocked: ["vermillion", "cross", "event loop blocked"],
+  paused: ["vermillion", "dots", "process paused"],
   unknown: ["grey", "cross", "covered by no span"],
 };
 
@@ -35,12 +40,15 @@ const CAUSES = {
   tail_wait: ["vermillion", "rising", "waiting for the tail"],
   tool_wait: ["orange", "rising", "waiting for tools"],
   reward_wait: ["yellow", "rising", "waiting for rewards"],
+  loop_wait: ["vermillion", "cross", "waiting for a blocked event loop"],
   rollout_wait: ["green", "rising", "waiting for rollouts"],
   train_wait: ["blue", "rising", "waiting for training"],
   sync_wait: ["purple", "rising", "waiting for weights"],
   checkpoint_wait: ["sky", "rising", "waiting for the checkpoint"],
   validation_wait: ["purple", "cross", "waiting for the validation"],
-  data: ["orange", "cross", "waiting for data"],
+  data_loading: ["orange", "dots", "loading data"],
+  logging: ["yellow", "cross", "logging"],
+  data: ["orange", "cross", "the trainer's own work"],
   unknown: ["grey", "cross", "unknown"],
 };
 

@@ -11,9 +11,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import printable
-from verl_otel.analysis import step_lengths
+from verl_otel.analysis import scalars, step_lengths
 from verl_otel.analysis.gpu import token_cost
-from verl_otel.analysis.model import CAUSES, Explanation, Series, Step
+from verl_otel.analysis.kinds import CAUSES
+from verl_otel.analysis.model import Explanation, Series, Step
 from verl_otel.analysis.verdicts.step_savings import sum_savings
 from verl_otel.cli.page import detail, downsampling, lists
 from verl_otel.semconv.metric_names import TRAINING_STEP
@@ -89,7 +90,10 @@ def _columns(steps: Sequence[Step], begin_ns: int) -> dict[str, Any]:
         "start": [(step.start_ns - begin_ns) // 1_000_000 for step in steps],
         "seconds": [units(step.seconds) for step in steps],
         "failed": [index for index, step in enumerate(steps) if step.failed],
-        "phases": _stack([_phases(step) for step in steps], units),
+        "phases": _stack(
+            [{**{phase.key: phase.seconds for phase in step.phases}, "no phase": step.no_phase} for step in steps],
+            units,
+        ),
         "groups": _stack([{(kind, name): nanos / 1e9 for kind, name, nanos in step.groups} for step in steps], units),
         "gpu": _stack(
             gpu_seconds,
@@ -112,10 +116,6 @@ def _marks(steps: Sequence[Step], rows: Sequence[Step]) -> dict[str, list[int]]:
         "start_up": [index for index, step in enumerate(rows) if step.trace_id in starting],
         "unexplained": [index for index, step in enumerate(rows) if step.trace_id in unexplained],
     }
-
-
-def _phases(step: Step) -> dict[str, float]:
-    return {**{phase.key: phase.seconds for phase in step.phases}, "no phase": step.no_phase}
 
 
 def _gpu_seconds(step: Step) -> dict[str, float]:
@@ -161,19 +161,13 @@ def _cost(run: Explanation) -> dict[str, Any] | None:
 
 def _scalars(series: Sequence[Series], begin_ns: int) -> dict[str, Any]:
     """Return the series; equal time axes are shared. A series is over steps where the steps of its times are known."""
-    steps = {
-        time: value
-        for scalar in series
-        if scalar.name == TRAINING_STEP
-        for time, value in zip(scalar.times_ns, scalar.values, strict=True)
-    }
+    steps = scalars.find_steps(series)
     shown = [scalar for scalar in series if scalar.values and scalar.name != TRAINING_STEP][:1000]
     limit = max(40, min(250, downsampling.POINTS // max(1, len(shown))))
     axes: dict[tuple[Any, ...], int] = {}
     lines = []
     for scalar in shown:
-        is_over_steps = all(time in steps for time in scalar.times_ns)
-        xs = [steps[time] if is_over_steps else (time - begin_ns) / 1e9 for time in scalar.times_ns]
+        is_over_steps, xs = scalars.find_axis(scalar, steps, begin_ns)
         at, values = downsampling.thin(xs, scalar.values, limit)
         axis = axes.setdefault((is_over_steps, *(downsampling.finite(x) or 0 for x in at)), len(axes))
         labels = ", ".join(f"{key}={value}" for key, value in scalar.labels)

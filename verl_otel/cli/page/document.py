@@ -2,17 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """Renders the page: markup, style, scripts and data in one self-contained file.
 
-The page is opened from disk and contains names from data sets and models. Therefore: a policy that allows only the hashes of
-and styles' hashes and no request at all (W3C, Content Security Policy Level 3); data in a block that no browser executes; every
+The page is opened from disk and contains names from data sets and models. Therefore: a policy that allows only the hashes of its
+script and style and no request at all (W3C, Content Security Policy Level 3); data in a block that no browser executes; every
 name goes through `html.escape` here and ``textContent`` there.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import html
-from importlib import resources
 from pathlib import Path
 from typing import Final
 
@@ -21,27 +18,14 @@ from verl_otel._version import __version__
 from verl_otel.analysis.model import Explanation
 from verl_otel.analysis.verdicts.step_savings import sum_savings
 from verl_otel.cli import formatting
-from verl_otel.cli.page import data
+from verl_otel.cli.page import assembly, data, levers
 from verl_otel.cli.report import headlines
 from verl_otel.errors import VerlOtelError
 
 SCRIPTS: Final = (
-    "read.js",
-    "colours.js",
-    "elements.js",
-    "tables.js",
-    "chart.js",
-    "lanes.js",
-    "columns.js",
-    "steps.js",
-    "path.js",
-    "step.js",
-    "trajectories.js",
-    "gpu_time.js",
-    "scalars.js",
-    "lists.js",
-    "main.js",
-)
+    "format.js", "read.js", "colours.js", "elements.js", "tables.js", "chart.js", "lanes.js", "columns.js",
+    "steps.js", "path.js", "step.js", "trajectories.js", "gpu_time.js", "scalars.js", "lists.js", "main.js",
+)  # fmt: skip
 """The scripts in this order; they share one scope."""
 DEVICE_TIMES: Final = {True: "GPU time", False: "Device time (CPU)"}
 """Title of the account of device time, by whether the run has GPUs."""
@@ -59,27 +43,29 @@ _STATES: Final = {"finished": "✓", "failed": "✕", "running": "▶", "ended":
 
 def render(run: Explanation) -> str:
     """Return the page as text."""
-    style = _read("page.css")
-    script = '"use strict";\n(() => {\n' + "\n".join(_read(name) for name in SCRIPTS) + "})();\n"
+    name = html.escape(printable.show(run.run_id))
+    levers_section = levers.render(run)
     parts = {
-        "policy": f"default-src 'none'; script-src {_hash(script)}; style-src {_hash(style)}; img-src data:; "
-        "base-uri 'none'; form-action 'none'",
-        "title": html.escape(f"{printable.show(run.run_id)} · verl-otel"),
-        "style": style,
-        "run": html.escape(printable.show(run.run_id)),
+        "run": name,
         "state": _state(run.state),
         "headline": "\n".join(f"<p>{html.escape(line)}</p>" for line in formatting.headline(run) if line),
         "findings": _findings(run),
         "device_time": html.escape(DEVICE_TIMES[run.has_gpu]),
-        "links": _links(run),
+        "device_hidden": "" if _has_devices(run) else " hidden",
+        "links": _links(run, has_levers=bool(levers_section)),
+        "levers": levers_section,
         "events": _EVENTS if _has_events(run) else "",
         "missing": _missing(run),
         "folders": html.escape(printable.show(", ".join(run.folders))),
         "version": html.escape(__version__),
-        "data": data.encode(data.build(run)),
-        "script": script,
     }
-    return _fill(_read("page.html"), parts)
+    return assembly.render(
+        name,
+        assembly.fill(assembly.read("page.html"), parts),
+        assembly.read("page.css"),
+        assembly.join_scripts(map(assembly.read, SCRIPTS)),
+        data=data.encode(data.build(run)),
+    )
 
 
 DEVICES: Final = Path("/dev")
@@ -101,16 +87,6 @@ def write(run: Explanation, path: Path) -> None:
         private_files.write_atomically(path, text, private=False)  # the umask of the user who has asked for it
     except OSError as error:
         raise VerlOtelError(f"{path} cannot be written: {error.strerror}") from None
-
-
-def _fill(template: str, parts: dict[str, str]) -> str:
-    """Replace the placeholders of a template. Inserted text is not expanded again: a name may look like a placeholder."""
-    pieces = template.split("{{")
-    filled = [pieces[0]]
-    for piece in pieces[1:]:
-        name, _, rest = piece.partition("}}")
-        filled += [parts[name], rest]
-    return "".join(filled)
 
 
 def _findings(run: Explanation) -> str:
@@ -144,19 +120,25 @@ def _missing_lines(run: Explanation) -> list[str]:
     return lines
 
 
+def _has_devices(run: Explanation) -> bool:
+    """Return whether the run has devices, or GPUs of which nothing is known, which the page says."""
+    return bool(run.devices or run.has_gpu)
+
+
 def _has_events(run: Explanation) -> bool:
     return bool(run.events or run.completeness.unfinished or run.validations)
 
 
-def _links(run: Explanation) -> str:
+def _links(run: Explanation, *, has_levers: bool) -> str:
     """Return the links to the sections that the page has."""
     links = {
         "findings": "Findings",
         "steps": "Steps",
         "step": "Chosen step",
         "trajectories": "Trajectories",
-        "gpu": DEVICE_TIMES[run.has_gpu],
+        "gpu": DEVICE_TIMES[run.has_gpu] if _has_devices(run) else "",
         "verdicts": "Verdicts",
+        "levers": "Levers" if has_levers else "",
         "events": "Events" if _has_events(run) else "",
         "scalars": "Scalars",
         "cost": "Cost",
@@ -168,12 +150,3 @@ def _links(run: Explanation) -> str:
 def _state(state: str) -> str:
     kind = "failed" if state == "failed" else "other"
     return f'<span class="state state-{kind}">{_STATES.get(state, "?")} {html.escape(printable.show(state or "no end seen"))}</span>'
-
-
-def _hash(text: str) -> str:
-    """Return the hash of an inline script or style for the policy."""
-    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-
-
-def _read(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")

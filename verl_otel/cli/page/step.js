@@ -125,7 +125,7 @@ function groups(index) {
   const rest = (row) => (row.kind === "other" ? 1 : 0);
   const rows = keys
     .map(([kind, label], column) => ({ kind, label, value: columns[column][index] / table.unit }))
-    .filter((row) => row.value > 0)
+    .filter((row) => row.value >= 0.005 * stepSeconds(index))  // smaller ones round to 0 %
     .sort((a, b) => rest(a) - rest(b) || b.value - a.value);
   if (!rows.length) return [];
   return [

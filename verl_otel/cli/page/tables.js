@@ -4,10 +4,12 @@
 
 // A table that sorts by its heads and shows a page of rows at a time.
 // columns: {title, value(row) -> number or text, text(row) -> text or node, number: right-aligned}
-function dataTable(caption, columns, rows, { page = 25, act, sorted } = {}) {
+// Columns that are empty in every row are left out.
+function dataTable(caption, allColumns, rows, { page = 25, act, sorted } = {}) {
+  const columns = allColumns.filter((column) => rows.some((row) => column.text(row) !== ""));
   let order = [...rows];
   let shown = page;
-  let by = sorted ?? { column: -1, down: false };
+  let by = sorted ? { ...sorted, column: columns.indexOf(allColumns[sorted.column]) } : { column: -1, down: false };
   const body = make("tbody");
   const more = make("p", { class: "more" });
   const value = (column, row) => (column.value ? column.value(row) : column.text(row));

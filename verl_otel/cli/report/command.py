@@ -11,6 +11,7 @@ Examples:
   verl-otel report node-1/RUN node-2/RUN
   verl-otel report --json RUN | jq '.steps[0].phases'
   verl-otel report RUN --html run.html
+  verl-otel report --otlp traces.jsonl
 
 Exit code: 0 reported, 1 the run contains nothing to report, 2 wrong usage, or the page cannot be written.
 """
@@ -18,29 +19,21 @@ Exit code: 0 reported, 1 the run contains nothing to report, 2 wrong usage, or t
 from __future__ import annotations
 
 import argparse
-import json
-import sys
 from pathlib import Path
 
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, page, run_selection
-from verl_otel.cli.formatting import SENTENCE
+from verl_otel.cli.formatting import SENTENCE, print_json
 from verl_otel.cli.report import render_json, render_text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument(
-        "folders", nargs="*", type=Path, metavar="RUN_DIR", help="folder or id of the run; several for several nodes"
-    )
+    options.add_runs(parser, "RUN_DIR")
+    options.add_otlp(parser)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="print JSON for scripts")
-    form.add_argument(
-        "--html",
-        type=Path,
-        metavar="FILE",
-        help="write one HTML page that needs no service",
-    )
+    form.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page that needs no service")
     parser.add_argument(
         "--slowest", type=options.count, default=5, metavar="N", help="how many slow trajectories to show (5)"
     )
@@ -55,13 +48,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, print. Returns 1 when the run has no step, trajectory or open work to speak of."""
-    explanation = run_selection.explain(arguments.folders, "report")
+    explanation = run_selection.explain(arguments.folders, "report", otlp=arguments.otlp)
     if arguments.html is not None:
         page.write(explanation, arguments.html)
         print(f"{show(arguments.html, SENTENCE)}: open it in a browser; it needs nothing else")
     elif arguments.json:
-        json.dump(render_json.to_json(explanation), sys.stdout, indent=1, allow_nan=False)
-        print()
+        print_json(render_json.to_json(explanation))
     else:
         print(render_text.render(explanation, slowest=arguments.slowest, steps=arguments.steps))
     return 0 if explanation.steps or explanation.counts.trajectories or explanation.completeness.unfinished else 1

@@ -80,7 +80,7 @@ def _held_line(wait: single_waits.SingleWait) -> str:
     return (
         f"Step {number(step)} ({seconds(step.seconds)}) waited up to {seconds(wait.lead)} for trajectory "
         f"{wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
-        f"{seconds(wait.trajectory.seconds)} in {_part_name(part)}{_turn(part)}."
+        f"{seconds(wait.trajectory.seconds)} in {_part_name(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
     )
 
 
@@ -112,7 +112,3 @@ def _part_name(part: Part) -> str:
         "wait": "waiting (queue, transfer, own code)",
     }
     return words[part.kind]
-
-
-def _turn(part: Part) -> str:
-    return "" if part.turn is None else f" (turn {part.turn})"

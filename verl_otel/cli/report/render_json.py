@@ -29,6 +29,7 @@ def to_json(run: Explanation) -> dict[str, Any]:
                 "failed": step.failed,
                 "phases": {phase.key: phase.seconds for phase in step.phases},
                 "no_phase": step.no_phase,
+                "between": step.between,
                 "trajectories": [f"{trace_id:032x}" for trace_id in step.trajectories],
             }
             for step in run.steps

@@ -9,7 +9,7 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
-from verl_otel.cli.formatting import headline, number, orphans, seconds
+from verl_otel.cli.formatting import align, headline, number, orphans, seconds
 from verl_otel.cli.report import headlines
 from verl_otel.cli.report.render_json import reward_by_step
 from verl_otel.semconv import attributes as attr
@@ -47,13 +47,13 @@ def _steps_table(run: Explanation, limit: int) -> str:
     if not run.steps:
         return "No step has ended yet."
     shown = run.steps
-    title = "Steps: seconds and share of each phase"
+    title = "Steps: seconds and share of each phase, seconds between it and the next step"
     if len(shown) > limit:
         kept = set(sorted(range(len(shown)), key=lambda index: -shown[index].seconds)[:limit])
         shown = tuple(step for index, step in enumerate(shown) if index in kept)
         title += f" (the {limit} slowest of {len(run.steps)})"
     keys = list(dict.fromkeys(phase.key for step in shown for phase in step.phases))
-    rows = [["step", "total", *keys, "no phase"]]
+    rows = [["step", "total", *keys, "no phase", "between"]]
     for step in shown:
         by_key = {phase.key: phase for phase in step.phases}
         cells = [_cell(by_key[key].seconds, by_key[key].share) if key in by_key else "-" for key in keys]
@@ -63,6 +63,7 @@ def _steps_table(run: Explanation, limit: int) -> str:
                 f"{step.seconds:.2f}",
                 *cells,
                 _cell(step.no_phase, step.no_phase / step.seconds if step.seconds else 0),
+                f"{step.between:.2f}",
             ]
         )
     return "\n".join([title, _table(rows), *_late_notices(shown)])
@@ -169,9 +170,4 @@ def _limits(run: Explanation) -> str:
 
 
 def _table(rows: Sequence[Sequence[str]]) -> str:
-    rows = [[show(cell) for cell in row] for row in rows]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(rows[0]))]
-    lines = [
-        "  " + "  ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]
-    return "\n".join(lines)
+    return "\n".join(f"  {line}" for line in align([[show(cell) for cell in row] for row in rows]))

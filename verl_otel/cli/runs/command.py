@@ -21,7 +21,6 @@ Examples:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from collections.abc import Sequence
@@ -31,11 +30,11 @@ from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import missing_run, options
-from verl_otel.cli.formatting import SENTENCE, age, show_bytes
+from verl_otel.cli.formatting import SENTENCE, age, print_json, show_bytes
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.cli.runs import overview, render, retention
 from verl_otel.cli.runs.retention import Choice, Limits
-from verl_otel.cli.stack.components import is_data_folder
+from verl_otel.cli.stack.data_folder import is_data_folder
 from verl_otel.errors import VerlOtelError
 
 
@@ -72,8 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.prune:
         return _prune(retention.choose(runs, limits), yes=arguments.yes, as_json=arguments.json)
     if arguments.json:
-        json.dump([render.to_json(run) for run in runs], sys.stdout, indent=1, allow_nan=False)
-        print()
+        print_json([render.to_json(run) for run in runs])
     elif runs:
         print(render.render(runs, base))
     if not runs:
@@ -118,8 +116,7 @@ def _prune(choices: Sequence[Choice], *, yes: bool, as_json: bool) -> int:
             {**render.to_json(choice.run), "reason": choice.reason, "deleted": yes and not kept, "kept": kept or None}
             for choice, kept in results
         ]
-        json.dump(rows, sys.stdout, indent=1, allow_nan=False)
-        print()
+        print_json(rows)
     else:
         print("\n".join(_lines(results, yes=yes)))
     return int(failed > 0)

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import untrusted_files
-from verl_otel.analysis.io import otlp_json, run_files
+from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel.analysis.io import otlp_json, run_files, run_log
 from verl_otel.analysis.summary import NO_END, STATES
 from verl_otel.analysis.traces.span_names import STEP
+from verl_otel.cli.run_folders import modified
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import RUN_STATE, STEP_DURATION, TRAINING_STEP
@@ -29,7 +30,6 @@ MAX_NUMBER: Final = 1e15
 TIME_BYTES: Final = 1 << 16
 """Bytes at the beginning and at the end of a file in which times are searched for."""
 _TRAINER: Final = "trainer"
-_ROTATED: Final = re.compile(r"\.\d+\.jsonl$")
 _BEGIN: Final = re.compile(rb'"startTimeUnixNano": ?"?(\d{1,19})[^\d]')
 _NEWEST: Final = re.compile(rb'"(?:endTimeUnixNano|timeUnixNano)": ?"?(\d{1,19})[^\d]')
 _COUNT: Final = re.compile(rb'"%s".{0,400}?"count": ?"?(\d{1,15})[^\d]' % re.escape(STEP_DURATION).encode(), re.DOTALL)
@@ -94,15 +94,22 @@ def read(folder: Path) -> Ends:
         steps=_count_steps(points) or (0 if last is None else None),
         last_step=None if last is None else last.number,
         last_step_seconds=None if last is None else last.seconds,
-        begin_ns=min(filter(None, map(_read_begin, _oldest(traces))), default=0),
+        begin_ns=min(filter(None, map(_read_begin, sorted(traces, key=modified)[:MAX_FILES])), default=0),
         newest_ns=max((tail.newest_ns() for tail in (*spans, *points)), default=0),
     )
 
 
+def read_last(folder: Path, names: Sequence[str]) -> float | None:
+    """Return the newest value of the first of some series that the ends of the metrics files contain; None if there is none."""
+    tails = [*_read_tails(run_files.find_files([folder], "metrics"))]
+    values = (_last_point(tails, name)[1] for name in names)
+    return next((value for value in values if value is not None), None)
+
+
 def _read_tails(paths: Sequence[Path]) -> Iterator[_Tail]:
-    current = [path for path in paths if not _ROTATED.search(path.name)]
+    current = [path for path in paths if not run_log.is_rotated(path)]
     trainers = [path for path in current if path.name.split("-")[1] == _TRAINER]
-    for path in sorted(trainers or current, key=_modified, reverse=True)[:MAX_FILES]:
+    for path in sorted(trainers or current, key=modified, reverse=True)[:MAX_FILES]:
         try:
             data = untrusted_files.read_tail(path, TAIL_BYTES)
         except OSError:
@@ -110,24 +117,13 @@ def _read_tails(paths: Sequence[Path]) -> Iterator[_Tail]:
         yield _Tail(data, len(data) < TAIL_BYTES)
 
 
-def _oldest(paths: Iterable[Path]) -> list[Path]:
-    return sorted(paths, key=_modified)[:MAX_FILES]
-
-
 def _read_begin(path: Path) -> int:
     """Return the earliest start of a span near the beginning of a file; 0: there is none."""
     try:
-        with untrusted_files.open_regular(path) as file:
+        with rotated_files.open_lines(path) as file:
             return min(filter(None, map(int, _BEGIN.findall(file.read(TIME_BYTES)))), default=0)
     except OSError:
         return 0
-
-
-def _modified(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except OSError:
-        return 0.0
 
 
 def _last_point(tails: Iterable[_Tail], name: str) -> tuple[int, float | None]:

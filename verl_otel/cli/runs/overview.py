@@ -47,7 +47,7 @@ class Overview(NamedTuple):
     started: float | None
     """Start of the first attempt, in seconds since 1970."""
     seconds: float | None
-    """Seconds from the start to the newest record."""
+    """Seconds from the start of the first attempt to the end of the last one, or to its newest record."""
     size: int
     """Bytes of all files."""
     written: float
@@ -59,7 +59,9 @@ def read(folder: Path) -> Overview:
     manifest, usage, ends = run_manifest.read(folder), measure(folder), file_ends.read(folder)
     attempts = [attempt for attempt in _attempts(manifest) if isinstance(attempt, Mapping)]
     first, last = (attempts[0], attempts[-1]) if attempts else ({}, {})
-    started = _moment(first.get("started")) or _moment(ends.begin_ns / 1e9)
+    # The manifest is written at the first drain, which may be a second after the first span has begun.
+    begins = [_moment(first.get("started")), _moment(ends.begin_ns / 1e9)]
+    started = min((begin for begin in begins if begin is not None), default=None)
     newest = max(ends.newest_ns / 1e9, _moment(last.get("ended")) or 0.0)
     return Overview(
         folder=folder,

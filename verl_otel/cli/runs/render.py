@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal.printable import show
-from verl_otel.cli.formatting import seconds, show_bytes
+from verl_otel.cli.formatting import align, seconds, show_bytes
 from verl_otel.cli.runs.overview import Overview
 
 UNKNOWN: Final = "-"
 _TITLES: Final = ("run", "state", "steps", "last step", "started", "duration", "size", "folder")
-_RIGHT: Final = ("steps", "size")
+_RIGHT: Final = tuple(map(_TITLES.index, ("steps", "size")))
 """Columns that are aligned to the right."""
 
 
@@ -38,18 +38,13 @@ def to_json(run: Overview) -> dict[str, Any]:
 def render(runs: Sequence[Overview], base: Path) -> str:
     """Return the table of runs, and a line with their number and size."""
     rows = [_TITLES, *(tuple(map(show, _cells(run))) for run in runs)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_TITLES))]
-    lines = ["  ".join(_align(*cell) for cell in zip(_TITLES, row, widths, strict=True)).rstrip() for row in rows]
-    return "\n".join([*lines, "", f"{count(runs)} in {show(base)}, {show_bytes(sum(run.size for run in runs))}"])
+    total = show_bytes(sum(run.size for run in runs))
+    return "\n".join([*align(rows, _RIGHT), "", f"{count(runs)} in {show(base)}, {total}"])
 
 
 def count(runs: Sequence[object]) -> str:
     """Return the number of runs with its noun."""
     return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
-
-
-def _align(title: str, text: str, width: int) -> str:
-    return text.rjust(width) if title in _RIGHT else text.ljust(width)
 
 
 def _cells(run: Overview) -> tuple[str, ...]:

@@ -110,8 +110,8 @@ def delete(folder: Path) -> str:
     if reason:
         return reason
     try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: is_mark(entry.name))
+        with os.scandir(folder) as listed:
+            entries = sorted(listed, key=lambda entry: is_mark(entry.name))
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
                 shutil.rmtree(entry.path)

@@ -7,22 +7,26 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
 from verl_otel._internal import private_files
 from verl_otel.cli import package_data
+from verl_otel.cli.stack import ray_dashboard
+from verl_otel.cli.stack.data_folder import COLLECTOR_FOLDER, SETTINGS_FILE
 from verl_otel.cli.stack.processes import StackProcess
 from verl_otel.errors import VerlOtelError
+from verl_otel.health import profiles, rules_file
+from verl_otel.health.profiles import Profile
 
 MEMORY_MIB: Final = 1024
 """Memory limit of the Collector in MiB (`OTELCOL_MEMORY_MIB`); Go's own limit is four fifths of it."""
-SETTINGS_FILE: Final = "prometheus.yml"
-COLLECTOR_FOLDER: Final = "otelcol"
 _HIDDEN: Final = ("OTEL_", "VERL_OTEL_")
 """Prefixes of variables for trainings, which components do not inherit: the stack does not trace itself."""
+_BY_FILES: Final = 'file_sd_configs: [{files: ["targets/*.json"], refresh_interval: 15s}]'
+"""How `prometheus.yml` finds what serves ``/metrics``."""
 _ADMINISTRATOR: Final = "GF_SECURITY_ADMIN_PASSWORD"
 """Variable with the administrator's password, or with the suffix ``__FILE`` the file that contains it."""
 _VIEWERS: Final = {
@@ -36,6 +40,21 @@ _VIEWERS: Final = {
 
 
 @dataclass(frozen=True)
+class ClusterPlan:
+    """The configuration of a stack for a Ray cluster.
+
+    Args:
+        token_file: File with the bearer token that the Collector asks for.
+        certificate: Certificate chain of the Collector; None without TLS.
+        key: Private key of the certificate.
+    """
+
+    token_file: Path
+    certificate: Path | None = None
+    key: Path | None = None
+
+
+@dataclass(frozen=True)
 class Plan:
     """The shared configuration of the components.
 
@@ -44,12 +63,16 @@ class Plan:
         data: The folder for all data.
         targets: The folder of the ``file_sd`` files of trainings on this machine.
         tempo: Whether the stack includes Tempo.
+        cluster: What a stack for a Ray cluster has in addition.
+        profile: The thresholds of the alerts.
     """
 
     addresses: Mapping[str, str]
     data: Path
     targets: Path
     tempo: bool
+    cluster: ClusterPlan | None = None
+    profile: Profile = field(default_factory=profiles.load)
 
     def url(self, name: str) -> str:
         """Return the URL of a listener."""
@@ -64,6 +87,11 @@ class Plan:
         return self.addresses[name].rpartition(":")[2]
 
     @property
+    def thresholds(self) -> Path:
+        """The rules of Prometheus with the thresholds of the profile."""
+        return self.data / rules_file.FILE
+
+    @property
     def trace_file(self) -> Path:
         """File for sampled traces without Tempo."""
         return self.data / "traces.jsonl"
@@ -75,15 +103,13 @@ class Plan:
         return folder
 
 
-def is_data_folder(folder: Path) -> bool:
-    """Return whether a folder is the ``--data`` of a stack."""
-    return (folder / SETTINGS_FILE).is_file() and (folder / COLLECTOR_FOLDER).is_dir()
-
-
 def make_collector(program: Path, plan: Plan) -> StackProcess:
     """Return the Collector: ``local.yaml``, with sampled traces in Tempo or in a file."""
     files = package_data.find_folder("collector")
     names = ["local.yaml"] if plan.tempo else ["local.yaml", "traces-to-file.yaml"]
+    cluster = plan.cluster
+    if cluster is not None:
+        names += ["token.yaml", "tls.yaml"] if cluster.certificate is not None else ["token.yaml"]
     memory = os.environ.get("OTELCOL_MEMORY_MIB", str(MEMORY_MIB))
     environ = {
         **_environment(),
@@ -98,6 +124,10 @@ def make_collector(program: Path, plan: Plan) -> StackProcess:
         "OTELCOL_TRACE_FILE": str(plan.trace_file),
         "OTELCOL_MEMORY_MIB": memory,
     }
+    if cluster is not None:
+        environ["OTELCOL_TOKEN_FILE"] = str(cluster.token_file)
+        if cluster.certificate is not None:
+            environ |= {"OTELCOL_TLS_CERT": str(cluster.certificate), "OTELCOL_TLS_KEY": str(cluster.key)}
     if memory.isdecimal():
         environ.setdefault("GOMEMLIMIT", f"{int(memory) * 4 // 5}MiB")
     command = [str(program), *(f"--config={files / name}" for name in names)]
@@ -107,14 +137,16 @@ def make_collector(program: Path, plan: Plan) -> StackProcess:
 def make_prometheus(program: Path, plan: Plan) -> StackProcess:
     """Return Prometheus, with the rules that come with verl-otel."""
     settings = plan.data / SETTINGS_FILE
+    private_files.write_atomically(plan.thresholds, rules_file.render(plan.profile))
     private_files.write_atomically(settings, write_settings(plan))
     command = [
         str(program),
         f"--config.file={settings}",
         f"--storage.tsdb.path={plan.make_folder('prometheus')}",
         f"--web.listen-address={plan.addresses['prometheus']}",
-        "--enable-feature=exemplar-storage",
+        "--enable-feature=exemplar-storage,created-timestamp-zero-ingestion",
         "--web.enable-otlp-receiver",
+        *(["--web.enable-lifecycle"] if plan.cluster is not None else []),
     ]
     return StackProcess(
         "Prometheus", command, _environment(), f"{plan.url('prometheus')}/-/ready", plan.data / "prometheus.log"
@@ -128,17 +160,24 @@ def write_settings(plan: Plan) -> str:
         VerlOtelError: The file does not belong to this version.
     """
     text = (package_data.find_folder("collector") / "prometheus.yml").read_text("utf-8")
+    if plan.cluster is None:
+        discovery = _BY_FILES.replace('"targets/*.json"', json.dumps(f"{plan.targets}/*.json"))
+    else:
+        url = json.dumps(f"{plan.url('discovery')}/")
+        discovery = f"http_sd_configs: [{{url: {url}, refresh_interval: 15s}}]"
     changes = {
-        "[rules/*.rules.yml]": json.dumps([str(path) for path in find_rules()]),
+        "[rules/*.rules.yml]": json.dumps(
+            [str(plan.thresholds if path.name == rules_file.FILE else path) for path in find_rules()]
+        ),
         '"127.0.0.1:8889"': json.dumps(plan.addresses["metrics"]),
         '"127.0.0.1:8888"': json.dumps(plan.addresses["self"]),
-        '"targets/*.json"': json.dumps(f"{plan.targets}/*.json"),
+        _BY_FILES: discovery,
     }
     for old, new in changes.items():
         if text.count(old) != 1:
             raise VerlOtelError(f"prometheus.yml of this installation does not say {old} once")
         text = text.replace(old, new)
-    return text
+    return text + ray_dashboard.make_job()
 
 
 def find_rules() -> list[Path]:
@@ -191,7 +230,8 @@ def make_grafana(home: Path, plan: Plan, more: Mapping[str, str] = MappingProxyT
         "GF_PATHS_DATA": str(folder),
         "GF_PATHS_LOGS": str(folder / "log"),
         "GF_PATHS_PLUGINS": str(folder / "plugins"),
-        "GF_PATHS_PROVISIONING": str(boards / "provisioning"),
+        "GF_PATHS_PROVISIONING": str(ray_dashboard.add_boards(boards / "provisioning", folder)),
+        "GF_SECURITY_ALLOW_EMBEDDING": "true",  # in Ray's dashboard
         "GF_SERVER_HTTP_ADDR": plan.host("grafana"),
         "GF_SERVER_HTTP_PORT": plan.port("grafana"),
         "GF_ANALYTICS_REPORTING_ENABLED": "false",

@@ -4,14 +4,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import signal
 import subprocess
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from http.client import HTTPException
 from pathlib import Path
 from typing import Final
@@ -120,21 +118,3 @@ class StackProcess:
             except subprocess.TimeoutExpired:
                 self._process.kill()
         self._process.wait()
-
-
-@contextlib.contextmanager
-def catch_signals() -> Iterator[threading.Event]:
-    """Have SIGINT, SIGTERM and SIGHUP set an event. Children do not inherit this: they start with the usual handlers.
-
-    SIGHUP comes when the terminal is closed; under ``nohup`` it is ignored, and stays so.
-    """
-    ended = threading.Event()
-    numbers = [signal.SIGINT, signal.SIGTERM]
-    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
-        numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
-    try:
-        yield ended
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)

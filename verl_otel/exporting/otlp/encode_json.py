@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""OTLP as JSON objects: the OTLP file format, one object a line.
+"""OTLP as JSON objects: attribute values, scopes and metrics of the OTLP file format, one object a line. Spans: `encode_json_spans`.
 
 OTLP/JSON is protobuf's JSON mapping with two exceptions: ids are hexadecimal and enums are numbers. 64-bit integers are text;
 NaN and the infinities are the words ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
@@ -14,18 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from verl_otel.exporting.otlp.encode_metrics import CUMULATIVE
-from verl_otel.model import (
-    NONE_DROPPED,
-    Attributes,
-    HistogramValue,
-    Instrument,
-    Point,
-    Resource,
-    Scope,
-    SpanRecord,
-    in_64_bits,
-    to_float,
-)
+from verl_otel.model import Attributes, HistogramValue, Instrument, Point, Resource, Scope, in_64_bits, to_float
 
 Json = dict[str, Any]
 
@@ -36,7 +25,8 @@ def _double(value: float) -> float | str:
     return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
 
 
-def _value(value: Any) -> Json:
+def value_object(value: Any) -> Json:
+    """Return an ``AnyValue`` object."""
     if isinstance(value, str):
         return {"stringValue": value}
     if isinstance(value, bool):
@@ -46,7 +36,7 @@ def _value(value: Any) -> Json:
     if isinstance(value, float):
         return {"doubleValue": _double(value)}
     if isinstance(value, (list, tuple)):
-        return {"arrayValue": {"values": [_value(item) for item in value]}}
+        return {"arrayValue": {"values": [value_object(item) for item in value]}}
     return _rare_value(value)
 
 
@@ -62,57 +52,7 @@ def _rare_value(value: Any) -> Json:
 
 
 def _attributes(attributes: Attributes) -> list[Json]:
-    return [{"key": key, "value": _value(value)} for key, value in attributes.items()]
-
-
-def span_object(span: SpanRecord) -> Json:
-    """Return one ``Span`` object. An open span has the end time ``"0"``."""
-    encoded: Json = {
-        "traceId": f"{span.trace_id:032x}",
-        "spanId": f"{span.span_id:016x}",
-        "name": span.name,
-        "kind": span.kind,
-        "startTimeUnixNano": str(span.start_ns),
-        "endTimeUnixNano": str(span.end_ns),
-        "attributes": _attributes(span.attributes),
-        "flags": 0x100 | span.flags,
-    }
-    if span.parent_id:
-        encoded["parentSpanId"] = f"{span.parent_id:016x}"
-    if span.trace_state:
-        encoded["traceState"] = span.trace_state
-    if span.links:
-        encoded["links"] = [
-            {
-                "traceId": f"{link.trace_id:032x}",
-                "spanId": f"{link.span_id:016x}",
-                "attributes": _attributes(link.attributes),
-                "flags": 0x100 | link.flags,
-                **({"traceState": link.trace_state} if link.trace_state else {}),
-                **_dropped("Attributes", link.dropped),
-            }
-            for link in span.links
-        ]
-    if span.events:
-        encoded["events"] = [
-            {
-                "name": event.name,
-                "timeUnixNano": str(event.time_ns),
-                "attributes": _attributes(event.attributes),
-                **_dropped("Attributes", event.dropped),
-            }
-            for event in span.events
-        ]
-    if span.status or span.message:
-        encoded["status"] = {"code": span.status, **({"message": span.message} if span.message else {})}
-    if span.dropped is not NONE_DROPPED:
-        for what, count in zip(("Attributes", "Events", "Links"), span.dropped, strict=True):
-            encoded |= _dropped(what, count)
-    return encoded
-
-
-def _dropped(what: str, count: int) -> Json:
-    return {f"dropped{what}Count": count} if count else {}
+    return [{"key": key, "value": value_object(value)} for key, value in attributes.items()]
 
 
 def _point(point: Point) -> Json:
@@ -158,30 +98,17 @@ def _metric(instrument: Instrument, points: list[Point]) -> Json:
     return {**encoded, "sum": {**data, "isMonotonic": instrument.kind == "counter"}}
 
 
-def traces_object(resource: Resource, scope: Scope, spans: Iterable[SpanRecord]) -> Json:
-    """Return a ``TracesData`` object with the spans of each scope apart."""
-    by_scope: dict[Scope, list[Json]] = {}
-    for span in spans:
-        by_scope.setdefault(span.scope or scope, []).append(span_object(span))
-    scopes = [
-        {"scope": _scope(span_scope), "spans": spans_, **_schema(span_scope)} for span_scope, spans_ in by_scope.items()
-    ]
-    return {"resourceSpans": [{"resource": {"attributes": _attributes(resource.attributes)}, "scopeSpans": scopes}]}
-
-
 def metrics_object(resource: Resource, scope: Scope, points: Iterable[Point]) -> Json:
     """Return a ``MetricsData`` object with one metric per instrument."""
     by_instrument: dict[Instrument, list[Point]] = {}
     for point in points:
         by_instrument.setdefault(point.instrument, []).append(point)
     metrics = [_metric(instrument, group) for instrument, group in by_instrument.items()]
-    scopes = [{"scope": _scope(scope), "metrics": metrics, **_schema(scope)}]
+    schema = {"schemaUrl": scope.schema_url} if scope.schema_url else {}
+    scopes = [{"scope": scope_object(scope), "metrics": metrics, **schema}]
     return {"resourceMetrics": [{"resource": {"attributes": _attributes(resource.attributes)}, "scopeMetrics": scopes}]}
 
 
-def _scope(scope: Scope) -> Json:
+def scope_object(scope: Scope) -> Json:
+    """Return an ``InstrumentationScope`` object."""
     return {"name": scope.name, **({"version": scope.version} if scope.version else {})}
-
-
-def _schema(scope: Scope) -> Json:
-    return {"schemaUrl": scope.schema_url} if scope.schema_url else {}

@@ -92,7 +92,7 @@ def encode_traces(resource: Resource, scope: Scope, spans: Iterable[SpanRecord])
     """Return an ``ExportTraceServiceRequest`` with all spans, those of other scopes under their own.
 
     Args:
-        resource: Who sends.
+        resource: The sender.
         scope: The scope of records that name none.
         spans: Ended spans.
     """
@@ -104,7 +104,7 @@ def encode_traces(resource: Resource, scope: Scope, spans: Iterable[SpanRecord])
         if group is None or span_scope is not last:  # a scope is hashed again each time it is looked up
             group, last = by_scope.setdefault(span_scope or scope, []), span_scope
         group.append(span)
-    return _request(resource, {span_scope: encode_spans(group) for span_scope, group in by_scope.items()})
+    return make_request(resource, {span_scope: encode_spans(group) for span_scope, group in by_scope.items()})
 
 
 def encode_metrics(
@@ -113,7 +113,7 @@ def encode_metrics(
     """Return an ``ExportMetricsServiceRequest`` with one ``Metric`` per instrument.
 
     Args:
-        resource: Who sends.
+        resource: The sender.
         scope: The scope of all of them.
         points: What to send.
         is_delta: Returns whether a point is a difference; absent, none is.
@@ -125,10 +125,16 @@ def encode_metrics(
     for instrument, group in by_instrument.items():
         temporality = DELTA if is_delta is not None and is_delta(group[0]) else CUMULATIVE
         metrics.append(field(2, _metric(instrument, group, temporality)))
-    return _request(resource, {scope: metrics})
+    return make_request(resource, {scope: metrics})
 
 
-def _request(resource: Resource, by_scope: dict[Scope, list[bytes]]) -> bytes:
+def make_request(resource: Resource, by_scope: dict[Scope, list[bytes]]) -> bytes:
+    """Return an export request of any signal: its three levels have the same field numbers.
+
+    Args:
+        resource: The sender.
+        by_scope: Encoded items, each as field 2 of its scope's message.
+    """
     out = field(1, key_values(1, resource.attributes.items()))
     for scope, items in by_scope.items():
         schema = field(3, text(scope.schema_url)) if scope.schema_url else b""

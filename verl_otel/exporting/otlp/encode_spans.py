@@ -27,7 +27,11 @@ _PREFIXES: Final = tuple(b"\x12" + varint(size) for size in range(1024))
 _LOCAL: Final = b"\x85\x01" + _fixed32(_REMOTE_KNOWN) + b"\x12\x08"
 _REMOTE: Final = b"\x85\x01" + _fixed32(_REMOTE_KNOWN | REMOTE) + b"\x12\x08"
 """Flags of a span, by where its parent lives, and what is before its id."""
+_root = struct.Struct(">2sQQ").pack
+_child = struct.Struct(">2sQQ2sQ").pack
+_LOW: Final = (1 << 64) - 1
 _names: Final = Names(5)
+_states: Final = Names(3)
 
 
 def _event(event: EventRecord) -> bytes:
@@ -59,10 +63,9 @@ def _extras(span: SpanRecord) -> bytes:
 
 def _family(trace_id: int, parent_id: int, trace_state: str) -> bytes:
     """Return what all children of a span share."""
-    out = b"\x0a\x10" + trace_id.to_bytes(16, "big")
-    if trace_state:
-        out += field(3, text(trace_state))
-    return out + b"\x22\x08" + parent_id.to_bytes(8, "big") if parent_id else out
+    high, low = trace_id >> 64, trace_id & _LOW
+    out = _child(b"\x0a\x10", high, low, b"\x22\x08", parent_id) if parent_id else _root(b"\x0a\x10", high, low)
+    return out + (_states.get(trace_state) or _states.make(trace_state)) if trace_state else out
 
 
 def _head(name: str, kind: int, given: Attributes) -> bytes:
@@ -78,30 +81,17 @@ def encode_spans(spans: Iterable[SpanRecord]) -> list[bytes]:
     """
     encoded: list[bytes] = []
     families: dict[tuple[int, int, str], bytes] = {}
-    last: tuple[int, int, str] | None = None
+    last_parent = last_trace = -1
+    last_state = ""
     family = b""
     for span in spans:
         (
-            trace_id,
-            span_id,
-            parent_id,
-            name,
-            kind,
-            start,
-            end,
-            attributes,
-            links,
-            events,
-            status,
-            message,
-            flags,
-            state,
-            _,
-            dropped,
-        ) = span
-        key = (trace_id, parent_id, state)
-        if key != last:
-            last = key
+            trace_id, span_id, parent_id, name, kind, start, end, attributes, links, events, status, message, flags, state,
+            _, dropped,
+        ) = span  # fmt: skip
+        if parent_id != last_parent or trace_id != last_trace or state != last_state:
+            last_parent, last_trace, last_state = parent_id, trace_id, state
+            key = (trace_id, parent_id, state)
             cached = families.get(key)
             if cached is None:
                 cached = families[key] = _family(trace_id, parent_id, state)

@@ -13,10 +13,14 @@ from urllib.parse import unquote
 
 from verl_otel.errors import ConfigError
 from verl_otel.exporting.delta_temporality import PREFERENCES
+from verl_otel.model import SIGNALS
 
-SIGNALS: Final = ("traces", "metrics")
 _PROTOCOLS: Final = ("http/protobuf", "grpc")
 _COMPRESSIONS: Final = ("none", "gzip", "deflate")
+EXPLICIT: Final = "explicit_bucket_histogram"
+EXPONENTIAL: Final = "base2_exponential_bucket_histogram"
+HISTOGRAMS: Final = (EXPLICIT, EXPONENTIAL)
+"""Words of ``OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION``. Source: OpenTelemetry's specification, "OTLP exporter"."""
 
 
 @dataclass(frozen=True)
@@ -36,6 +40,8 @@ class Endpoint:
     token_file: Path | None
     temporality: str
     """Of metrics: a word of `PREFERENCES`."""
+    histograms: str
+    """Aggregation of the user's own histograms: a word of `HISTOGRAMS`."""
 
     @property
     def shown(self) -> str:
@@ -51,7 +57,7 @@ class Endpoint:
 
 
 def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[str, str] | None = None) -> Endpoint:
-    """Return the endpoint of ``traces`` or ``metrics``.
+    """Return the endpoint of a signal of `SIGNALS`.
 
     Raises:
         ConfigError: A variable has a value that cannot be used.
@@ -72,7 +78,7 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
         return find(name)[1]
 
     protocol = _one_of(*find("PROTOCOL", "http/protobuf"), _PROTOCOLS)
-    variable, given = find("ENDPOINT", _default_url(protocol))
+    variable, given = find("ENDPOINT", "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318")
     own = variable.startswith(own_prefix)
     url = given if own or protocol == "grpc" else f"{given.rstrip('/')}/v1/{signal}"
     if protocol != "grpc" and not url.startswith(("http://", "https://")):
@@ -80,6 +86,8 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     compression_variable, compression = find("COMPRESSION", "none")
     temporality_variable = f"{prefix}METRICS_TEMPORALITY_PREFERENCE"
     temporality = values.get(temporality_variable, "").strip() or "cumulative"
+    histograms_variable = f"{prefix}METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
+    histograms = values.get(histograms_variable, "").strip() or EXPLICIT
     return Endpoint(
         signal=signal,
         url=url,
@@ -92,11 +100,19 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
         client_key=read("CLIENT_KEY") or None,
         token_file=token_file,
         temporality=_one_of(temporality_variable, temporality.lower(), PREFERENCES),
+        histograms=_one_of(histograms_variable, histograms.lower(), HISTOGRAMS),
     )
 
 
-def _default_url(protocol: str) -> str:
-    return "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318"
+def sent_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
+    """Return the signals that are sent. With endpoints of single signals only, the others are not: their default address has no receiver."""
+    values = os.environ if environ is None else environ
+
+    def is_set(name: str) -> bool:
+        return bool(values.get(name, "").strip())
+
+    own = frozenset(signal for signal in SIGNALS if is_set(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"))
+    return frozenset(SIGNALS) if is_set("OTEL_EXPORTER_OTLP_ENDPOINT") or not own else own
 
 
 def hide(url: str) -> str:

@@ -13,23 +13,30 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.delta_temporality import Deltas
-from verl_otel.exporting.otlp import encode_metrics, encode_spans
-from verl_otel.exporting.otlp.endpoint import SIGNALS, load_endpoint
+from verl_otel.exporting.otlp import encode_logs, encode_metrics, encode_spans, request_times
+from verl_otel.exporting.otlp.endpoint import EXPONENTIAL, load_endpoint, sent_signals
 from verl_otel.exporting.otlp.retry import RetryingSender
 from verl_otel.exporting.otlp.span_queue import SpanQueue
 from verl_otel.exporting.otlp.transport import Answer, connect
-from verl_otel.model import SAMPLED, WeighedAttributes
+from verl_otel.model import SAMPLED, SIGNALS, WeighedAttributes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
     from verl_otel.exporting.metric_state import MetricState
-    from verl_otel.model import Batch, Resource, Scope, SpanRecord
+    from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
 
 SPANS_PER_REQUEST: Final = 512
 WEIGHT_PER_REQUEST: Final = 1 << 20
 """Bytes of large attributes in one request; a Collector accepts 4 MiB at least."""
+POINTS_PER_REQUEST: Final = 2_000
+"""Points in one request: 0.9 MB of histograms with the default bounds and exemplars."""
+RECORDS_PER_REQUEST: Final = 256
+LOG_SHARE: Final = 8
+"""Divisor: the part of the capacity that encoded records of the run log may take."""
+_REFUSED: Final = ("HTTP 401", "HTTP 403", "gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED")
+"""Ends of reasons that mean missing or wrong credentials."""
 MAX_MESSAGES: Final = 60
 """Delta messages of the user's own metrics that may wait: usually ten minutes."""
 
@@ -62,11 +69,13 @@ class OtlpExporter(Exporter):
         self._endpoints = {signal: load_endpoint(signal, token_file) for signal in SIGNALS}
         preference = self._endpoints["metrics"].temporality
         self._deltas = Deltas(preference, asked) if preference != "cumulative" else None
-        self._user_metrics_are_cumulative = self._deltas is None
-        """Whether the user's own metrics arrive with cumulative, not delta, temporality."""
-        self._pending: tuple[bytes, int] | None = None
-        """A delta request that was neither accepted nor rejected. It is sent again unchanged, so that nothing is counted twice."""
+        self._has_reader = self.needs_reader
+        """Whether the user's own metrics arrive from a reader of this exporter alone."""
+        self._pending: deque[tuple[bytes, int]] = deque()
+        """Requests that were neither accepted nor rejected. Deltas are sent again unchanged, so that nothing is counted twice."""
         self._queue = SpanQueue(capacity)
+        self._log_queue = SpanQueue(capacity // LOG_SHARE)
+        self._sent = sent_signals()
         self._messages: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._wake = threading.Event()
@@ -88,12 +97,21 @@ class OtlpExporter(Exporter):
 
     def consume(self, batch: Batch) -> None:
         """Encode and queue the sampled spans. The oldest are dropped if the queue is full."""
-        spans = [span for span in batch.spans if span.flags & SAMPLED]
+        spans = [span for span in batch.spans if span.flags & SAMPLED] if "traces" in self._sent else []
         for part in _split(spans):
             body, count = self._encode(part)
             if count:
                 self.drop("spans", self._queue.add(body, count), "queue full")
         if spans or batch.points:
+            self._wake.set()
+
+    def consume_logs(self, records: Sequence[LogRecord]) -> None:
+        """Encode and queue records of the run log. The oldest are dropped if the queue is full."""
+        for begin in range(0, len(records) if "logs" in self._sent else 0, RECORDS_PER_REQUEST):
+            part = records[begin : begin + RECORDS_PER_REQUEST]
+            body = encode_logs.encode_logs(self._resource, self._scope, part)
+            self.drop("logs", self._log_queue.add(body, len(part)), "queue full")
+        if self._log_queue:
             self._wake.set()
 
     def _encode(self, spans: list[SpanRecord]) -> tuple[bytes, int]:
@@ -110,9 +128,19 @@ class OtlpExporter(Exporter):
         """The temporality preference, one of `PREFERENCES`."""
         return self._endpoints["metrics"].temporality
 
+    @property
+    def wants_exponential_histograms(self) -> bool:
+        """Whether the user's own histograms are to have exponential buckets."""
+        return self._endpoints["metrics"].histograms == EXPONENTIAL
+
+    @property
+    def needs_reader(self) -> bool:
+        """Whether the user's own metrics differ from those of other exporters in temporality or aggregation."""
+        return self._deltas is not None or self.wants_exponential_histograms
+
     def consume_metrics(self, message: bytes) -> None:
-        """Queue cumulative metrics of the user. With delta temporality they arrive by `consume_deltas`."""
-        if not self._user_metrics_are_cumulative:
+        """Queue cumulative metrics of the user, unless they arrive by `consume_read`."""
+        if self._has_reader or "metrics" not in self._sent:
             return
         if self._deltas is not None:
             error_boundary.warn_once(
@@ -120,17 +148,25 @@ class OtlpExporter(Exporter):
                 "verl-otel: OTLP: this version of OpenTelemetry has no differences of your own metrics for a forked process or a second "
                 "session: their totals are sent (logged once)",
             )
+        self._queue_latest(message)
+
+    def _queue_latest(self, message: bytes) -> None:
         with self._lock:
             self._messages.clear()  # cumulative: only the latest is needed
             self._messages.append(message)
         self._wake.set()
 
     def detach_reader(self) -> None:
-        """Accept cumulative metrics of the user: no reader computes deltas of them."""
-        self._user_metrics_are_cumulative = True
+        """Accept cumulative metrics of the user: this exporter has no reader."""
+        self._has_reader = False
 
-    def consume_deltas(self, message: bytes) -> None:
-        """Queue delta metrics of the user. The oldest are dropped if the queue is full."""
+    def consume_read(self, message: bytes) -> None:
+        """Queue metrics of this exporter's reader. The oldest deltas are dropped if the queue is full."""
+        if "metrics" not in self._sent:
+            return
+        if self._deltas is None:
+            self._queue_latest(message)
+            return
         with self._lock:
             too_many = len(self._messages) >= MAX_MESSAGES
             if too_many:
@@ -146,8 +182,6 @@ class OtlpExporter(Exporter):
         with self._flushed:
             self._wanted += 1
             wanted = self._wanted
-            for channel in self._channels.values():
-                channel.not_before = 0.0
             self._deadline = deadline
             self._wake.set()
             self._flushed.wait_for(lambda: self._done >= wanted, remaining(deadline))
@@ -159,19 +193,28 @@ class OtlpExporter(Exporter):
         self._stopped = True
         self._wake.set()
         self.drop("spans", self._queue.clear(), "not sent before exit")
-        if self._deltas is not None and self._pending is not None:
-            self.drop("points", self._pending[1], "not sent before exit")
+        self.drop("logs", self._log_queue.clear(), "not sent before exit")
+        if self._deltas is not None:
+            self.drop("points", sum(count for _, count in self._pending), "not sent before exit")
 
     def _run(self) -> None:
         _suppress_instrumentation()
+        wanted = 0
         while not self._stopped:
             self._wake.wait(self._seconds_until_due())
             self._wake.clear()
+            if (
+                self._wanted > wanted
+            ):  # here, after a request that was on its way when the flush began, and may have failed
+                for channel in self._channels.values():
+                    channel.not_before = 0.0
             wanted = self._wanted
             try:
                 begin = time.monotonic()
-                self._send_spans()
-                sent = self._send_metrics(full=self._done < wanted) and not self._queue
+                self._send_queue("traces", self._queue, "spans")
+                self._send_queue("logs", self._log_queue, "logs")
+                metrics_sent = "metrics" not in self._sent or self._send_metrics(full=self._done < wanted)
+                sent = metrics_sent and not self._queue and not self._log_queue
                 self.seconds += time.monotonic() - begin
                 self.cpu_seconds = time.thread_time()
             except Exception as error:
@@ -186,35 +229,57 @@ class OtlpExporter(Exporter):
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next retry or full export of metrics."""
-        full_at = 0.0 if self._deadline is not None else self._full_at + self._interval
-        due = [max(full_at, self._channels["metrics"].not_before)]
+        due = [time.monotonic() + self._interval]
+        if "metrics" in self._sent:
+            full_at = 0.0 if self._deadline is not None else self._full_at + self._interval
+            due.append(max(full_at, self._channels["metrics"].not_before))
         if self._queue:
             due.append(self._channels["traces"].not_before)
-        if self._pending is not None:
+        if self._log_queue:
+            due.append(self._channels["logs"].not_before)
+        if self._pending:
             due.append(self._channels["metrics"].not_before)
         return max(0.05, min(due) - time.monotonic())
 
     def _may_send(self, channel: RetryingSender) -> bool:
         return time.monotonic() >= channel.not_before
 
-    def _send_spans(self) -> None:
-        channel = self._channels["traces"]
-        while self._queue and self._may_send(channel) and not self._stopped:
+    def _send_queue(self, signal: str, queue: SpanQueue, what: str) -> None:
+        """Send what waits of ``traces`` or ``logs``.
+
+        Args:
+            signal: One of `SIGNALS`.
+            queue: Its queue.
+            what: What is counted if it is dropped.
+        """
+        channel = self._channels[signal]
+        while queue and self._may_send(channel) and not self._stopped:
             deadline = self._deadline
             if deadline is not None and not remaining(deadline):
                 return
-            parts = self._queue.join()
+            parts = queue.join()
             answer = channel.send(b"".join(part.body for part in parts), deadline)
+            if answer.unsupported and signal == "logs":
+                self._end_logs(answer)
+                return
             if not answer.ok:
-                self._queue.separate(parts)
+                queue.separate(parts)
                 if answer.retry:
                     self._log_once(answer)
                     return
                 if len(parts) > 1:
                     continue
-            self._queue.remove(parts)
+            queue.remove(parts)
             refused = answer.rejected if answer.ok else sum(part.spans for part in parts)
-            self.drop("spans", refused, answer.reason or "rejected by the server")
+            self.drop(what, refused, answer.reason or "rejected by the server")
+
+    def _end_logs(self, answer: Answer) -> None:
+        """Send no more logs: the endpoint, such as one of Tempo or Prometheus, has no place for them."""
+        self._sent -= {"logs"}
+        self._log_queue.clear()
+        error_boundary.warn_once(
+            "otlp logs", "verl-otel: OTLP: %s: the run log is not sent there, spans and metrics are", answer.reason
+        )
 
     def _send_metrics(self, *, full: bool) -> bool:
         """Send the metrics of the user and of verl-otel; return whether nothing is left to send."""
@@ -226,7 +291,7 @@ class OtlpExporter(Exporter):
         if not self._send_pending(channel):
             return False
         for message in list(self._messages):
-            if not self._send_points(channel, message, 1):
+            if not self._send_points(channel, request_times.stamp_message(message), 1):
                 return False
             with self._lock:
                 if self._messages and self._messages[0] is message:
@@ -234,9 +299,13 @@ class OtlpExporter(Exporter):
         version, points = self._state.read(0 if full else self._cursor)
         if self._deltas is not None:
             points = self._deltas.convert(points)
-        if points:
-            is_delta = self._deltas.is_delta if self._deltas is not None else None
-            self._pending = encode_metrics.encode_metrics(self._resource, self._scope, points, is_delta), len(points)
+        is_delta = self._deltas.is_delta if self._deltas is not None else None
+        points = request_times.stamp(points, is_delta)
+        for begin in range(0, len(points), POINTS_PER_REQUEST):
+            part = points[begin : begin + POINTS_PER_REQUEST]
+            self._pending.append(
+                (encode_metrics.encode_metrics(self._resource, self._scope, part, is_delta), len(part))
+            )
         if self._deltas is not None:
             self._cursor = version  # on failure the request is sent again unchanged
         if not self._send_pending(channel):
@@ -246,13 +315,14 @@ class OtlpExporter(Exporter):
         return True
 
     def _send_pending(self, channel: RetryingSender) -> bool:
-        """Send the pending request, if any; return whether it was accepted or rejected permanently."""
-        if self._pending is None:
-            return True
-        settled = self._send_points(channel, *self._pending)
-        if settled or self._deltas is None:  # the next request has newer cumulative points
-            self._pending = None
-        return settled
+        """Send the pending requests, if any; return whether all were accepted or rejected permanently."""
+        while self._pending:
+            if not self._send_points(channel, *self._pending[0]):
+                if self._deltas is None:  # the next request has newer cumulative points
+                    self._pending.clear()
+                return False
+            self._pending.popleft()
+        return True
 
     def _send_points(self, channel: RetryingSender, body: bytes, count: int) -> bool:
         """Send one request; return whether it was accepted or rejected permanently, which drops ``count`` points."""
@@ -262,6 +332,11 @@ class OtlpExporter(Exporter):
             return False
         self.drop("points", answer.rejected if answer.ok else count, answer.reason or "rejected by the server")
         return True
+
+    def log_once(self, what: str, reason: str) -> None:
+        """Log once for each reason that telemetry is dropped, with the settings of credentials where these are refused."""
+        advice = ": check VERL_OTEL_TOKEN_FILE and OTEL_EXPORTER_OTLP_HEADERS" if reason.endswith(_REFUSED) else ""
+        super().log_once(what, reason + advice)
 
     def _log_once(self, answer: Answer) -> None:
         if answer.cut_short or (self._deadline is not None and not remaining(self._deadline)):

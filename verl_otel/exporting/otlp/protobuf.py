@@ -3,7 +3,7 @@
 """Protobuf's wire format, and OTLP's attributes in it: what spans and metrics are made of.
 
 Lengths below 128 take one byte, and nearly all lengths are that small: such bytes are looked up and not made. The bytes of a
-key are kept, since a program has few of them; those of a value are not.
+key are kept, since a program has few of them, and so are those of values that come again (see `kept_pairs`).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
+from verl_otel.exporting.otlp.kept_pairs import KeptPairs
 from verl_otel.model import in_64_bits
 
 SHORT: Final = 0x80
@@ -121,6 +122,16 @@ def _value_field(value: Any) -> bytes:
     return field(2, any_value(value))
 
 
+def _sized(key: str, value: Any) -> bytes:
+    """Return a ``KeyValue`` message after its length."""
+    pair = (_keys.get(key) or _keys.make(key)) + _value_field(value)
+    size = len(pair)
+    return (BYTES[size] if size < SHORT else varint(size)) + pair
+
+
+_pairs: Final = KeptPairs(_sized)
+
+
 def key_values(number: int, pairs: Iterable[tuple[str, Any]]) -> bytes:
     """Return attributes or labels as ``KeyValue`` messages in a repeated field.
 
@@ -129,10 +140,14 @@ def key_values(number: int, pairs: Iterable[tuple[str, Any]]) -> bytes:
         pairs: Keys and values.
     """
     tag = BYTES[number << 3 | 2]
-    get_key = _keys.get
+    get = _pairs.get
     parts: list[bytes] = []
-    for key, value in pairs:
-        pair = (get_key(key) or _keys.make(key)) + _value_field(value)
-        size = len(pair)
-        parts += tag, BYTES[size] if size < SHORT else varint(size), pair
+    for pair in pairs:
+        key, value = pair
+        kind = type(value)
+        # see `KeptPairs`
+        if kind is str or kind is int or (kind is tuple and len(value) == 1 and type(value[0]) is str):
+            parts += tag, get(pair) or _pairs.make(pair)
+        else:
+            parts += tag, _sized(key, value)
     return b"".join(parts)

@@ -21,6 +21,7 @@ MAX_ANSWER: Final = 4096
 """Bytes of a response that are read; it has a number and a line of text."""
 _RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
 """OTLP/HTTP specification, "Failures"."""
+_UNSUPPORTED_HTTP: Final = frozenset({404, 405, 501})
 _RETRYABLE_GRPC: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
@@ -39,6 +40,8 @@ class Answer(NamedTuple):
     reason: str = ""
     rejected: int = 0
     """Items that the server rejected although it accepted the request (``partial_success``)."""
+    unsupported: bool = False
+    """Whether the server does not accept this signal at all."""
     cut_short: bool = False
     """Whether it ended by a deadline of the caller before the time-out of the endpoint, so that the state of the endpoint is unknown."""
 
@@ -66,7 +69,8 @@ class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
         import requests
 
-        from verl_otel.exporting.otlp.bounded_http import Limits, make_session
+        from verl_otel._internal.bounded_connection import Limits
+        from verl_otel.exporting.otlp.bounded_http import make_session
 
         self._endpoint = endpoint
         self._limits = Limits()
@@ -113,7 +117,9 @@ class _Http:
                 cut_short=seconds < self._endpoint.timeout and _is_timeout(error),
             )
         reason = f"{self._endpoint.shown} answers HTTP {status}"
-        return Answer(ok=False, retry=status in _RETRYABLE_HTTP, wait=wait, reason=reason)
+        return Answer(
+            ok=False, retry=status in _RETRYABLE_HTTP, wait=wait, reason=reason, unsupported=status in _UNSUPPORTED_HTTP
+        )
 
     def close(self) -> None:
         self._session.close()
@@ -171,8 +177,8 @@ class _Grpc:
             self._channel = grpc.secure_channel(target, credentials, options, compression)
         else:
             self._channel = grpc.insecure_channel(target, options, compression)
-        kind = endpoint.signal.removesuffix("s")
-        method = f"/opentelemetry.proto.collector.{endpoint.signal if kind == 'metric' else kind}.v1.{kind.title()}{'s' if kind == 'metric' else ''}Service/Export"
+        kind = "trace" if endpoint.signal == "traces" else endpoint.signal
+        method = f"/opentelemetry.proto.collector.{kind}.v1.{kind.title()}Service/Export"
         self._call = self._channel.unary_unary(method, request_serializer=bytes, response_deserializer=bytes)
 
     def send(self, body: bytes, timeout: float) -> Answer:
@@ -186,7 +192,8 @@ class _Grpc:
             retry = code in _RETRYABLE_GRPC or (code == "RESOURCE_EXHAUSTED" and _has_retry_info(error))
             if code in _BROKEN_GRPC:
                 self.close()
-            return Answer(ok=False, retry=retry, reason=f"{self._endpoint.shown} answers gRPC {code}")
+            reason = f"{self._endpoint.shown} answers gRPC {code}"
+            return Answer(ok=False, retry=retry, reason=reason, unsupported=code == "UNIMPLEMENTED")
         except Exception as error:  # its text may hold a header, which is a secret
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
         return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer))
@@ -231,12 +238,15 @@ def _rejected(signal: str, body: bytes) -> int:
     if not body:
         return 0
     from google.protobuf.message import DecodeError
+    from opentelemetry.proto.collector.logs.v1 import logs_service_pb2
     from opentelemetry.proto.collector.metrics.v1 import metrics_service_pb2
     from opentelemetry.proto.collector.trace.v1 import trace_service_pb2
 
     try:
         if signal == "traces":
             return int(trace_service_pb2.ExportTraceServiceResponse.FromString(body).partial_success.rejected_spans)
+        if signal == "logs":
+            return int(logs_service_pb2.ExportLogsServiceResponse.FromString(body).partial_success.rejected_log_records)
         return int(
             metrics_service_pb2.ExportMetricsServiceResponse.FromString(body).partial_success.rejected_data_points
         )

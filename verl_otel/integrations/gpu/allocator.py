@@ -4,7 +4,8 @@
 
 PyTorch is read only if it is loaded and has initialised its devices; reading never initialises it and never synchronises a device. The counters
 are read under a lock of the allocator, while the interpreter lock is held. A thread that returns memory to the driver may hold the allocator's
-lock for a long time: a collection that sees such a thread skips these metrics.
+lock for a long time: a collection that sees such a thread skips these metrics. The allocator of vLLM's sleep mode calls Python under its lock. To
+read there could end in a deadlock, so a process with that allocator has no such metrics.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Final
 
+from verl_otel._internal import thread_frames
 from verl_otel.integrations.api import Measurement, NodeScope
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -23,6 +25,8 @@ KINDS: Final = ("cuda", "npu")
 MAX_DEVICES: Final = 16
 _FREEING_FUNCTIONS: Final = ("empty_cache", "aggressive_empty_cache", "_cuda_emptyCache")
 """Functions that may hold the allocator's lock for a long time."""
+_CALLS_PYTHON: Final = ("vllm.device_allocator.cumem", "vllm_ascend.device_allocator.camem")
+"""Modules of allocators that take the interpreter lock while they hold their own."""
 _DEPTH: Final = 4
 """Innermost frames of each thread that are inspected."""
 
@@ -36,8 +40,10 @@ class AllocatorCollector:
 
     def read(self, scope: NodeScope) -> Iterable[Measurement]:  # noqa: ARG002 - see `Collector`
         """Return used and reserved bytes of every device that is visible to this process."""
-        torch = sys.modules.get("torch")
         measurements: list[Measurement] = []
+        if any(name in sys.modules for name in _CALLS_PYTHON):
+            return measurements
+        torch = sys.modules.get("torch")
         for kind in KINDS:
             module = getattr(torch, kind, None)
             if module is not None and _is_initialized(module):
@@ -72,7 +78,7 @@ def _read_devices(kind: str, module: Any) -> list[Measurement]:
 
 
 def _is_freeing() -> bool:
-    return any(_is_in_freeing_function(frame) for frame in sys._current_frames().values())
+    return any(_is_in_freeing_function(frame) for frame in thread_frames.read().values())
 
 
 def _is_in_freeing_function(frame: FrameType | None) -> bool:

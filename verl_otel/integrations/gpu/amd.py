@@ -26,15 +26,9 @@ LIBRARY: Final = "libamd_smi.so"
 """The library that ``amdsmi`` loads at import. If it is missing ``amdsmi`` prints a message, so it is not imported then."""
 _MEBIBYTE: Final = 1 << 20
 _ABSENT: Final = (
-    "NOT_SUPPORTED",
-    "NOT_YET_IMPLEMENTED",
-    "NO_PERM",
-    "NOT_FOUND",
-    "FILE_NOT_FOUND",
-    "NO_DATA",
-    "INVAL",
+    "NOT_SUPPORTED", "NOT_YET_IMPLEMENTED", "NO_PERM", "NOT_FOUND", "FILE_NOT_FOUND", "NO_DATA", "INVAL",
     "UNEXPECTED_DATA",
-)
+)  # fmt: skip
 """Errors of values that this model or driver does not support."""
 
 

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal.call_timeout import TIMEOUT, CallTimeout
 from verl_otel.integrations.api import Measurement, NodeScope
 from verl_otel.integrations.gpu import amd, ascend, nvml
-from verl_otel.integrations.gpu.call_timeout import TIMEOUT, CallTimeout
 from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measure_own
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -28,6 +28,8 @@ DRIVERS: Final[tuple[Callable[[], Driver | None], ...]] = (nvml.find_driver, amd
 """Each returns a driver, or None if this node has no device of this kind."""
 SEARCH_SECONDS: Final = 60.0
 """Seconds between two searches for devices, while there is none or one cannot be read."""
+CALL_SECONDS: Final = 1.0
+"""Seconds that a collection waits for all devices together; a device that responds takes milliseconds."""
 MAX_DEVICES: Final = 64
 """Maximum number of devices of a node, MIG devices included."""
 
@@ -62,7 +64,7 @@ class GpuCollector:
         self, drivers: Sequence[Callable[[], Driver | None]] = DRIVERS, driver_calls: CallTimeout | None = None
     ) -> None:
         self._finders = drivers
-        self._driver_calls = driver_calls or CallTimeout()
+        self._driver_calls = driver_calls or CallTimeout(CALL_SECONDS, "verl-otel-gpu")
         self._drivers: list[Driver] = []
         self._devices: list[Device] = []
         self._failures: Counter[tuple[str, str]] = Counter()
@@ -95,7 +97,7 @@ class GpuCollector:
         self._search_at = 0.0
         if self._process == os.getpid() and not self._driver_calls.is_stuck:
             for driver in drivers:
-                with error_boundary.suppress_errors("close gpu"), contextlib.suppress(Unreadable):
+                with error_boundary.suppress_errors("close gpu"), contextlib.suppress(Unreadable, TimeoutError):
                     self._driver_calls.call("close", driver.close)
         else:
             self._driver_calls = self._driver_calls.renew()
@@ -106,7 +108,7 @@ class GpuCollector:
         measurements: list[Measurement] = []
         for device_id, result in self._driver_calls.call_all({device.id: device.read for device in devices}).items():
             if isinstance(result, BaseException):
-                self._fail(device_id, str(result) if isinstance(result, Unreadable) else type(result).__name__)
+                self._fail(device_id, _find_reason(result))
             else:
                 measurements += result
         return measurements
@@ -118,11 +120,10 @@ class GpuCollector:
             return
         try:
             self._driver_calls.call("search", self._find)
-        except Unreadable as reason:
-            if str(reason) != TIMEOUT:  # drivers take seconds to start
-                self._fail("all", str(reason))
+        except TimeoutError:  # drivers take seconds to start
+            return
         except Exception as error:
-            self._fail("all", type(error).__name__)
+            self._fail("all", _find_reason(error))
 
     def _find(self) -> None:
         devices: list[Device] = []
@@ -139,6 +140,11 @@ class GpuCollector:
         error_boundary.warn_once(
             f"gpu {device} {reason}", "verl-otel: GPU %s cannot be read: %s (logged once)", device, reason
         )
+
+
+def _find_reason(error: BaseException) -> str:
+    """Return a reason of low cardinality."""
+    return str(error) if isinstance(error, Unreadable | TimeoutError) else type(error).__name__
 
 
 def write_devices(scope: NodeScope, devices: Sequence[Device]) -> bool:

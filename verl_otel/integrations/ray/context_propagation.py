@@ -11,7 +11,9 @@ replaced by the span of a registered opener (`server_spans`), or by none.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
@@ -59,10 +61,34 @@ def _make_opentelemetry() -> Any:
     return SimpleNamespace(trace=trace_module, context=context, propagate=propagate, Context=context.Context)
 
 
+def _are_wrapped_by_others(folder: str) -> bool:
+    """Return whether a layer that is not Ray's is around the methods that lose Ray's tracing: it would be lost with it.
+
+    Args:
+        folder: Ray's package.
+    """
+    for path in (
+        "actor.ActorMethod._remote",
+        "actor.ActorMethod._bind",
+        "actor.ActorClass._remote",
+        "remote_function.RemoteFunction._remote",
+    ):
+        module, name, attribute = path.split(".")
+        layer: Any = getattr(getattr(sys.modules.get(f"ray.{module}"), name, None), attribute, None)
+        while layer is not None:  # None at first: Ray imports these modules only now
+            if not str(getattr(getattr(layer, "__code__", None), "co_filename", "")).startswith(folder):
+                return True
+            layer = getattr(layer, "__wrapped__", None)
+    return False
+
+
 def silence_ray(helper: ModuleType) -> None:
     """Enable the receiving side of Ray's tracing, with a replacement of OpenTelemetry. Skipped if the user has enabled tracing."""
     if helper._is_tracing_enabled():
         Propagation.state = "user"
+        return
+    if _are_wrapped_by_others(str(Path(str(sys.modules["ray"].__file__)).parent)):
+        Propagation.state = "another library has wrapped the methods of Ray's actors"
         return
     if not hasattr(helper, "_get_opentelemetry") and not Propagation.early:
         # Before that function existed (2.41), an actor class exported earlier fails on every call that carries context.

@@ -10,14 +10,14 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.api import TargetEntries, clean_target
+from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray import job_run
-from verl_otel.integrations.ray.cluster_store import NAMESPACE
 from verl_otel.integrations.ray.target_registry import PREFIX
 
 TIMEOUT: Final = 5.0
@@ -68,6 +68,30 @@ def find_cluster(address: str | None = None) -> str:
     return str(cluster)
 
 
+@contextlib.contextmanager
+def open_store(cluster: str) -> Iterator[Any]:
+    """Connect to the key-value store of a cluster; a context manager that returns Ray's ``GcsClient``.
+
+    Args:
+        cluster: Result of `find_cluster`.
+
+    Raises:
+        ClusterError: The head does not respond, now or to a call in the block.
+    """
+    _probe(cluster)
+    try:
+        from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
+
+        yield GcsClient(address=cluster)
+    except VerlOtelError:
+        raise
+    except Exception as error:
+        if "AuthToken" in str(error):
+            advice = "set RAY_AUTH_MODE=token here, as its user (or with its RAY_AUTH_TOKEN_PATH)"
+            raise ClusterError(f"the Ray cluster at {cluster} asks for a token: {advice}") from None
+        raise ClusterError(f"the Ray cluster at {cluster} does not answer: {_first_line(error)}") from None
+
+
 def read_notes(cluster: str) -> list[Note]:
     """Return the notes of processes that are alive, and delete those of jobs that ended without deleting them.
 
@@ -77,19 +101,10 @@ def read_notes(cluster: str) -> list[Note]:
     Raises:
         ClusterError: The head does not respond.
     """
-    _probe(cluster)
-    try:
-        from ray._raylet import GcsClient  # type: ignore[attr-defined]  # compiled
-
-        client = GcsClient(address=cluster)
+    with open_store(cluster) as client:
         keys = client.internal_kv_keys(f"{PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT)
         values = {key: client.internal_kv_get(key, NAMESPACE, timeout=TIMEOUT) for key in keys}
         runs = list(client.internal_kv_keys(f"{job_run.PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT))
-    except Exception as error:
-        if "AuthToken" in str(error):
-            advice = "set RAY_AUTH_MODE=token here, as its user (or with its RAY_AUTH_TOKEN_PATH)"
-            raise ClusterError(f"the Ray cluster at {cluster} asks for a token: {advice}") from None
-        raise ClusterError(f"the Ray cluster at {cluster} does not answer: {_first_line(error)}") from None
     notes = [note for key, value in values.items() if (note := _parse(key, value)) is not None]
     if not notes and not runs:
         return []

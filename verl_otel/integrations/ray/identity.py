@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import add_describer, counter
+from verl_otel.integrations.api import add_describer, counter, is_multiprocessing_child
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -31,6 +31,8 @@ _ROLES: Final = (
 """Roles by the class name of the actor; the first match wins."""
 _PURPOSE: Final = re.compile(r"(reward|teacher)_")
 """Part of the actor name of an engine of a reward model or teacher, whose replicas are numbered from 0, as those of the rollout."""
+_SUFFIX: Final = re.compile(r"_server_(?:reward|teacher)_\d+_\d+(_\w+)$")
+"""What distinguishes several reward models or teachers."""
 _REPLICA: Final = re.compile(r"^rollout_(?:reward_|teacher_)?(?:standalone|colocate)_(\d+)")
 
 _ACCELERATORS: Final = ("GPU", "NPU")
@@ -49,8 +51,10 @@ def install() -> None:
 def describe_process() -> Mapping[str, AttributeValue]:
     """Return role, rank and Ray's ids of this process; nothing outside a Ray job."""
     ray = sys.modules.get("ray")
-    if ray is None or not ray.is_initialized():
-        return {attr.ROLE: "driver", attr.INDEX: 0} if ray is not None else {}
+    if ray is None:
+        return {}
+    if not ray.is_initialized():
+        return {} if _is_one_of_many() else {attr.ROLE: "driver", attr.INDEX: 0}
     context = ray.get_runtime_context()
     attributes: dict[str, AttributeValue] = {
         attr.RAY_JOB: str(context.get_job_id()),
@@ -70,6 +74,11 @@ def describe_process() -> Mapping[str, AttributeValue]:
     with error_boundary.suppress_errors("gpu ids"):
         attributes |= describe_gpus(instance, str(attributes[attr.ROLE]), context.get_accelerator_ids(), os.environ)
     return attributes
+
+
+def _is_one_of_many() -> bool:
+    """Return whether this process is a rank that ``torchrun`` has started, or a child of `multiprocessing`: no driver, though it imports Ray."""
+    return is_multiprocessing_child() or os.environ.get("RANK", "0") != "0"
 
 
 class _Restart:
@@ -145,7 +154,8 @@ def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict
     replica = getattr(instance, "replica_rank", None)
     if isinstance(replica, int):
         attributes[attr.REPLICA_RANK] = replica
-        attributes[attr.INDEX] = _qualify(name, str(replica))
+        node = getattr(instance, "node_rank", 0)  # a replica on several nodes has a server on each
+        attributes[attr.INDEX] = _qualify(name, f"{replica}-{node}" if isinstance(node, int) and node else str(replica))
         return attributes
     if attributes[attr.ROLE] == "trainer":
         return {**attributes, attr.INDEX: 0}
@@ -157,5 +167,5 @@ def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict
 
 def _qualify(name: str, number: str) -> str:
     """Return the number of a replica, with the purpose of its engine unless it is the rollout."""
-    purpose = _PURPOSE.search(name)
-    return f"{purpose[1]}-{number}" if purpose else number
+    purpose, suffix = _PURPOSE.search(name), _SUFFIX.search(name)
+    return f"{purpose[1]}-{number}{suffix[1] if suffix else ''}" if purpose else number

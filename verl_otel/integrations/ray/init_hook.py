@@ -18,12 +18,15 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.integrations.api import current_session
 from verl_otel.integrations.patch import replace
-from verl_otel.integrations.ray import forwarding, job_run, target_registry
+from verl_otel.integrations.ray import cluster_endpoint, forwarding, job_run, target_registry
+from verl_otel.semconv.attributes import EARLIER_ACTORS
 
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 HOOK: Final = "worker_process_setup_hook"
 MODULES: Final = "VERL_USE_EXTERNAL_MODULES"
+MAX_ACTORS: Final = 1000
+"""Actors that are named in ``run.json``."""
 
 
 def patch_init(ray: ModuleType) -> None:
@@ -33,6 +36,7 @@ def patch_init(ray: ModuleType) -> None:
     with error_boundary.suppress_errors("ray.init"):
         if _is_driver():
             _begin_job()
+            _note_earlier_actors(ray)
 
 
 def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -40,7 +44,7 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
     def init(*args: Any, **kwargs: Any) -> Any:
         prepared = kwargs
         with error_boundary.suppress_errors("ray.init"):
-            prepared = _prepare(kwargs)
+            prepared = _prepare(args, kwargs)
         try:
             result = original(*args, **prepared)
         except (ValueError, RuntimeError) as error:
@@ -66,7 +70,28 @@ def _begin_job() -> None:
     atexit.register(_wait_for_workers)  # registered after Ray's handler, so that it runs first
     with error_boundary.suppress_errors("ray.init"):
         job_run.publish(settings_to_forward())
+    _use_cluster_endpoint()
     target_registry.REGISTRY.publish()  # targets that were added before there was a cluster
+
+
+@error_boundary.never_raises("cluster endpoint")
+def _use_cluster_endpoint() -> None:
+    """Send to the endpoint of the cluster, if it has one and this process has no destination of its own."""
+    current = current_session()
+    if current is not None and cluster_endpoint.take(current.variables):
+        current.reload_settings()
+
+
+def _note_earlier_actors(ray: Any) -> None:
+    """Record in ``run.json`` which actors of this job existed before telemetry: what they had loaded by then stays off in them."""
+    current = current_session()
+    if current is None:
+        return
+    job = ray.get_runtime_context().get_job_id()
+    rows = list(ray._private.state.actors().values())
+    earlier = [row["ActorID"] for row in rows if row["JobID"] == job and row["State"] != "DEAD"][:MAX_ACTORS]
+    if earlier:
+        current.record_run({EARLIER_ACTORS: earlier})
 
 
 @contextlib.contextmanager
@@ -111,13 +136,18 @@ def _is_driver() -> bool:
     return bool(ray.is_initialized()) and worker.global_worker.mode != worker.WORKER_MODE
 
 
-def _prepare(kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``ray.init`` with the setup hook and the settings in ``runtime_env``."""
-    runtime_env = dict(kwargs.get("runtime_env") or {})
+def _prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """Return the arguments of ``ray.init`` with the setup hook and the settings in ``runtime_env``.
+
+    A ``runtime_env`` replaces that of a ``job_config`` as a whole, which is therefore copied. Ray Client (``ray://``) cannot pickle the hook.
+    """
+    job_config = kwargs.get("job_config")
+    runtime_env = dict(kwargs.get("runtime_env") or getattr(job_config, "runtime_env", None) or {})
     job = read_job_runtime_env()
+    address = str((args[0] if args else kwargs.get("address")) or os.environ.get("RAY_ADDRESS", ""))
     user_variables = {**(job.get("env_vars") or {}), **(runtime_env.get("env_vars") or {})}
     settings = {name: value for name, value in settings_to_forward().items() if name not in user_variables}
-    if HOOK not in job and HOOK_VARIABLE not in os.environ:
+    if HOOK not in job and HOOK_VARIABLE not in os.environ and "://" not in address:
         runtime_env[HOOK] = make_setup_hook(runtime_env.get(HOOK))
         _remove_plugin(settings)
     runtime_env["env_vars"] = {**settings, **(runtime_env.get("env_vars") or {})}
@@ -146,7 +176,8 @@ def read_job_runtime_env() -> Mapping[str, Any]:
 
 def settings_to_forward() -> dict[str, str]:
     """Return the variables that every process of the run needs, including the identity of the run."""
-    settings = forwarding.choose(os.environ).forwarded
+    taken = cluster_endpoint.taken()
+    settings = forwarding.choose({name: value for name, value in os.environ.items() if name not in taken}).forwarded
     current = current_session()
     if current is not None:
         current.begin_run()

@@ -8,17 +8,18 @@ telemetry, and a worker that uses verl-otel joins it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
-import threading
 import time
 from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel._internal.untrusted_files import parse_json
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.api import is_enabled, make_run_id
-from verl_otel.integrations.ray import cluster_store
 
 PREFIX: Final = "run"
 PUT_TIMEOUT: Final = 1.0
@@ -48,11 +49,8 @@ def remove() -> None:
 @error_boundary.never_raises("ray job")
 def _call_bounded(call: Callable[[], None]) -> None:
     if cluster_store.is_connected():
-        thread = threading.Thread(
-            target=error_boundary.never_raises("ray job")(call), name="verl-otel-job", daemon=True
-        )
-        thread.start()
-        thread.join(PUT_TIMEOUT)
+        with contextlib.suppress(TimeoutError):
+            CallTimeout(PUT_TIMEOUT, "verl-otel-job").call("job", call)
 
 
 def join() -> bool:

@@ -12,8 +12,8 @@ import re
 from typing import Any, Final
 
 from verl_otel._internal.untrusted_files import parse_json
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.api import ClusterNote, DeathInfo
-from verl_otel.integrations.ray import cluster_store
 
 PREFIX: Final = "stalls"
 MAX_TEXT: Final = 200

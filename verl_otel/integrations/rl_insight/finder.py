@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib.abc
 import importlib.util
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any, Final
@@ -54,48 +54,17 @@ def is_ours(module: object) -> bool:
     return isinstance(module, ModuleType) and _MARKER in vars(module)
 
 
-def _package() -> dict[str, Any]:
-    exported = {
-        **_api(),
-        "agent_loop_session": _agent_loop()["agent_loop_session"],
-        "update_prometheus_config": _targets()["update_prometheus_config"],
-        "__version__": VERSION,
-    }
-    return {**exported, "__all__": sorted(exported)}
-
-
-def _api() -> dict[str, Any]:
-    from verl_otel.integrations.rl_insight import metrics, traces
-
-    return {
-        name: getattr(module, name)
-        for module, names in (
-            (metrics, ("finish", "init", "metric_count", "metric_gauge", "metric_histogram")),
-            (traces, ("trace_op", "trace_span", "trace_state")),
-        )
-        for name in names
-    }
-
-
-def _agent_loop() -> dict[str, Any]:
-    from verl_otel.integrations.rl_insight import agent_loop
-
-    return {name: getattr(agent_loop, name) for name in ("agent_loop_lane_id", "agent_loop_session")}
-
-
-def _targets() -> dict[str, Any]:
-    from verl_otel.integrations.rl_insight import targets
-
-    return {"update_prometheus_config": targets.update_prometheus_config}
-
-
-_CONTENTS: Final[Mapping[str, Callable[[], dict[str, Any]]]] = {
-    PACKAGE: _package,
-    f"{PACKAGE}.api": _api,
-    f"{PACKAGE}.agent_loop": _agent_loop,
-    f"{PACKAGE}.utils": _targets,
+_API: Final = {
+    "metrics": ("finish", "init", "metric_count", "metric_gauge", "metric_histogram"),
+    "traces": ("trace_op", "trace_span", "trace_state"),
 }
-"""The modules that users of RL-Insight import, and the functions that return their contents."""
+_CONTENTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    PACKAGE: {**_API, "agent_loop": ("agent_loop_session",), "targets": ("update_prometheus_config",)},
+    f"{PACKAGE}.api": _API,
+    f"{PACKAGE}.agent_loop": {"agent_loop": ("agent_loop_lane_id", "agent_loop_session")},
+    f"{PACKAGE}.utils": {"targets": ("update_prometheus_config",)},
+}
+"""The modules that users of RL-Insight import, and their names by the module of this package that has them."""
 
 
 class _ReplacementFinder(importlib.abc.MetaPathFinder):
@@ -112,7 +81,12 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update({_MARKER: True, "__doc__": "RL-Insight's functions, answered by verl-otel."})
-        vars(module).update(_CONTENTS[module.__name__]())
+        for name, exported in _CONTENTS[module.__name__].items():
+            source = importlib.import_module(f"{__package__}.{name}")
+            vars(module).update({function: getattr(source, function) for function in exported})
+        if module.__name__ == PACKAGE:
+            exported_names = sorted(["__version__", *(name for name in vars(module) if not name.startswith("_"))])
+            vars(module).update(__version__=VERSION, __all__=exported_names)
 
 
 _FINDER: Final = _ReplacementFinder()

@@ -7,11 +7,10 @@ from __future__ import annotations
 import functools
 import importlib.util
 import sys
-from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import PATCHED, Hook, replace
+from verl_otel.integrations.patch import PATCHED, Hook
 from verl_otel.integrations.rl_insight import finder
 
 _TRACKING: Final = "verl.utils.tracking"
@@ -30,22 +29,18 @@ def forget() -> None:
                 logger._init_done = False
 
 
-def _skip_log(original: Any, tracking: ModuleType) -> Any:
+def _skip_log(original: Any) -> Any:
     """Wrap ``RLInsightLogger.log``: the hook of ``Tracking.log`` has recorded the same scalars."""
 
     @functools.wraps(original)
     def log(cls: Any, data: Any, step: Any) -> Any:
-        if finder.is_ours(cls._rl_insight_module) and getattr(tracking.Tracking.log, PATCHED, False):
+        if finder.is_ours(cls._rl_insight_module) and getattr(sys.modules[_TRACKING].Tracking.log, PATCHED, False):
             return None
         return original(cls, data, step)
 
     return log
 
 
-def _patch(module: ModuleType) -> None:
-    logger = getattr(module, "RLInsightLogger", None)
-    if logger is not None:  # exists since verl 0.9
-        replace(logger, "log", lambda original: _skip_log(original, module))
-
-
-HOOKS: Final = (Hook(_TRACKING, "RLInsightLogger.log", _patch, "scalars are recorded twice", since="verl 0.9"),)
+HOOKS: Final = (
+    Hook.wrapping(_TRACKING, "RLInsightLogger.log", _skip_log, "scalars are recorded twice", since="verl 0.9"),
+)

@@ -8,21 +8,20 @@ No function raises or blocks; values that cannot be recorded are dropped.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Union
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import RECORDER, Counter, Gauge, Histogram, valid_bounds
 
 MAX_METRICS: Final = 1000
 """Maximum number of metrics of one process, because names that hold numbers are unbounded; further metrics are dropped."""
-T = TypeVar("T", Counter, Gauge, Histogram)
+_Instrument = Union[Counter, Gauge, Histogram]
+_Kind = type[_Instrument]
 _instruments: dict[tuple[type, str], Any] = {}
 
 
 def init(
-    project: str | None = None,
-    experiment_name: str | None = None,
-    config: Mapping[str, Any] | None = None,
+    project: str | None = None, experiment_name: str | None = None, config: Mapping[str, Any] | None = None
 ) -> None:
     """Do nothing: verl-otel starts with ``import verl`` and reads project and experiment from ``Tracking``."""
 
@@ -33,33 +32,29 @@ def finish() -> None:
 
 def metric_count(name: str, amount: float = 1.0, documentation: str = "", **labels: Any) -> None:
     """Add to a counter."""
-    if RECORDER.on:
-        with error_boundary.suppress_errors("rl_insight"):
-            counter = _find_instrument(Counter, name, documentation)
-            if counter is not None:
-                counter._record(amount, labels)  # a label may be named like a parameter of `add`
+    _record(Counter, name, amount, documentation, labels)
 
 
 def metric_gauge(name: str, value: float, documentation: str = "", **labels: Any) -> None:
     """Replace the value of a gauge."""
-    if RECORDER.on:
-        with error_boundary.suppress_errors("rl_insight"):
-            gauge = _find_instrument(Gauge, name, documentation)
-            if gauge is not None:
-                gauge.set(value, **labels)
+    _record(Gauge, name, value, documentation, labels)
 
 
 def metric_histogram(name: str, value: float, documentation: str = "", **labels: Any) -> None:
     """Record one sample of a histogram, with verl-otel's bucket bounds, from microseconds to an hour."""
+    _record(Histogram, name, value, documentation, labels)
+
+
+def _record(kind: _Kind, name: str, value: float, documentation: str, labels: dict[str, Any]) -> None:
     if RECORDER.on:
         with error_boundary.suppress_errors("rl_insight"):
-            histogram = _find_instrument(Histogram, name, documentation)
-            if histogram is not None:
-                histogram._record(value, labels)
+            instrument = _find_instrument(kind, name, documentation)
+            if instrument is not None:
+                instrument._record(value, labels)  # a label may be named like a parameter of `add`
 
 
-def _find_instrument(kind: type[T], name: str, documentation: str) -> T | None:
-    existing: T | None = _instruments.get((kind, name))
+def _find_instrument(kind: _Kind, name: str, documentation: str) -> _Instrument | None:
+    existing: _Instrument | None = _instruments.get((kind, name))
     if existing is not None:
         return existing
     if len(_instruments) >= MAX_METRICS:

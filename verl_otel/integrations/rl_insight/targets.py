@@ -29,9 +29,7 @@ MAX_ADDRESSES: Final = 10_000
 
 
 def update_prometheus_config(
-    server_addresses: list[str],
-    job_name: str | None = None,
-    labels: list[Mapping[str, Any] | None] | None = None,
+    server_addresses: list[str], job_name: str | None = None, labels: list[Mapping[str, Any] | None] | None = None
 ) -> None:
     """Add addresses to the run's targets unless they exist. Never raises."""
     if not RECORDER.on:

@@ -8,8 +8,6 @@ States that verl itself reports (worker methods, ``generate`` of a server) are n
 from __future__ import annotations
 
 import contextlib
-import functools
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Final
@@ -26,6 +24,7 @@ from verl_otel.integrations.api import (
     otel_context,
     to_text,
 )
+from verl_otel.integrations.patch import add_callbacks
 
 HOOKED: Final = {
     "rank_": frozenset(
@@ -85,27 +84,11 @@ def trace_op(
 
     def decorator(func: Callable[..., Any]) -> Callable[..., Any]:
         site = CallSite("span", name or "", attributes=_clean(static_labels))
-        return Span(site)(func if extra_labels is None else _with_labels(func, extra_labels))
+        if extra_labels is not None:
+            func = add_callbacks("extra_labels", before=lambda args, _: _add_labels(args, extra_labels))(func)
+        return Span(site)(func)
 
     return decorator
-
-
-def _with_labels(function: Callable[..., Any], extra_labels: Callable[[Any], Mapping[str, Any]]) -> Callable[..., Any]:
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def async_labelled(*args: Any, **kwargs: Any) -> Any:
-            _add_labels(args, extra_labels)
-            return await function(*args, **kwargs)
-
-        return async_labelled
-
-    @functools.wraps(function)
-    def labelled(*args: Any, **kwargs: Any) -> Any:
-        _add_labels(args, extra_labels)
-        return function(*args, **kwargs)
-
-    return labelled
 
 
 def _add_labels(args: tuple[Any, ...], extra_labels: Callable[[Any], Mapping[str, Any]]) -> None:

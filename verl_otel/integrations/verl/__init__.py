@@ -10,6 +10,8 @@ from verl_otel.integrations.patch import register
 from verl_otel.integrations.verl import (
     agent_loop,
     batch_lineage,
+    data_loading,
+    guards,
     lineage,
     llm,
     prometheus,
@@ -17,6 +19,7 @@ from verl_otel.integrations.verl import (
     timers,
     tracking,
     trainer,
+    uni_agent,
     weight_sync,
     workers,
 )
@@ -33,6 +36,9 @@ HOOKS = (
     *lineage.HOOKS,
     *batch_lineage.HOOKS,
     *tracking.HOOKS,
+    *data_loading.HOOKS,
+    *guards.HOOKS,
+    *uni_agent.HOOKS,
 )
 
 

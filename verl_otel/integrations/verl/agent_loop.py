@@ -7,7 +7,6 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, Final
 
 from verl_otel.integrations.api import (
@@ -21,13 +20,15 @@ from verl_otel.integrations.api import (
     to_number,
 )
 from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, replace, wrap_method
+from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, STATUS_ERROR
 
 _TRAJECTORY: Final = CallSite("trajectory", hook=True)
 _TURN: Final = CallSite("turn", hook=True)
+MAX_TOOLS: Final = 256
+_tools: dict[str, CallSite] = {}
 _MEASURED: Final = {
     attr.LLM_SECONDS: "generate_sequences",
     attr.TOOL_SECONDS: "tool_calls",
@@ -42,6 +43,7 @@ _ERROR_TEXTS: Final = (
     ("Invalid JSON in arguments", "bad_arguments"),
 )
 """Texts of failed tool calls: verl returns a text to the model and continues. ``when`` is of verl 0.7."""
+_ERROR_BEGINNINGS: Final = tuple(begin for begin, _ in _ERROR_TEXTS)
 
 
 def _agent_name(kwargs: dict[str, Any]) -> str:
@@ -163,20 +165,36 @@ def _tool_name(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
     return to_name(name) if isinstance(name, str) and isinstance(tools, Mapping) and name in tools else OTHER_NAME
 
 
+def tool_site(name: str) -> CallSite:
+    """Return the call site of a tool, the same for each call of the first `MAX_TOOLS` tools."""
+    site = _tools.get(name)
+    if site is None:
+        attributes = {attr.GEN_AI_TOOL: name, attr.GEN_AI_OPERATION: "execute_tool"}
+        site = CallSite("tool", SPANS["tool"].name + name, attributes=attributes, hook=True)
+        if len(_tools) < MAX_TOOLS:
+            _tools[name] = site
+    return site
+
+
 def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
-    name = _tool_name(loop, args, kwargs)
-    attributes = {attr.GEN_AI_TOOL: name, attr.GEN_AI_OPERATION: "execute_tool"}
-    return Span(CallSite("tool", SPANS["tool"].name + name, attributes=attributes, hook=True))
+    return Span(tool_site(_tool_name(loop, args, kwargs)))
 
 
 def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     response = result[0] if isinstance(result, tuple) and result else result
     text = getattr(response, "text", None) or ""
-    outcome = next((word for begin, word in _ERROR_TEXTS if text.startswith(begin)), "success")
+    outcome = "success"
+    if text.startswith(_ERROR_BEGINNINGS):
+        outcome = next(word for begin, word in _ERROR_TEXTS if text.startswith(begin))
     if (
         outcome == "error" and span.attributes.get(attr.GEN_AI_TOOL) == OTHER_NAME
     ):  # verl 0.7 does not distinguish the two
         outcome = "unknown_tool"
+    set_outcome(span, outcome)
+
+
+def set_outcome(span: Span, outcome: str) -> None:
+    """Set the outcome of a tool call. One that failed has it as its error, unless it has another one."""
     span.set_attribute(attr.OUTCOME, outcome)
     if outcome != "success" and not span.detail.error:
         span.detail.error = outcome
@@ -200,40 +218,28 @@ def _mark_failure(original: Any) -> Any:
     return call
 
 
-def _patch_worker(module: ModuleType) -> None:
-    wrap_method(module.AgentLoopWorker, "_run_agent_loop", _begin_trajectory)
-
-
-def _patch_score(module: ModuleType) -> None:
-    replace(module.AgentLoopWorker, "_compute_score", add_callbacks("trajectory", after=_read_outputs))
-
-
-def _patch_turns(module: ModuleType) -> None:
-    loop = module.ToolAgentLoop
-    wrap_method(loop, "_handle_generating_state", _begin_turn)
-    replace(loop, "_handle_processing_tools_state", _close_turn_after)
-    replace(loop, "run", _close_turns)
-
-
-def _patch_tools(module: ModuleType) -> None:
-    wrap_method(module.ToolAgentLoop, "_call_tool", _begin_tool, _finish_tool)
-
-
-def _patch_function_tool(module: ModuleType) -> None:
-    replace(module.FunctionTool, "call", _mark_failure)
-
-
 _LOOP: Final = "verl.experimental.agent_loop.agent_loop"
 _TOOLS: Final = "verl.experimental.agent_loop.tool_agent_loop"
 HOOKS: Final = (
-    Hook(_LOOP, "AgentLoopWorker._run_agent_loop", _patch_worker, "no trajectories"),
-    Hook(_LOOP, "AgentLoopWorker._compute_score", _patch_score, "no turns, tokens and reward on trajectories"),
-    Hook(_TOOLS, "ToolAgentLoop._handle_generating_state", _patch_turns, "no turns"),
-    Hook(_TOOLS, "ToolAgentLoop._call_tool", _patch_tools, "no tool calls"),
-    Hook(
+    Hook.wrapping(_LOOP, "AgentLoopWorker._run_agent_loop", in_span(_begin_trajectory), "no trajectories"),
+    Hook.wrapping(
+        _LOOP,
+        "AgentLoopWorker._compute_score",
+        add_callbacks("trajectory", after=_read_outputs),
+        "no turns, tokens and reward on trajectories",
+    ),
+    Hook.wrapping(
+        _TOOLS,
+        "ToolAgentLoop._handle_generating_state",
+        in_span(_begin_turn),
+        "no turns",
+        others={"ToolAgentLoop._handle_processing_tools_state": _close_turn_after, "ToolAgentLoop.run": _close_turns},
+    ),
+    Hook.wrapping(_TOOLS, "ToolAgentLoop._call_tool", in_span(_begin_tool, _finish_tool), "no tool calls"),
+    Hook.wrapping(
         "verl.tools.function_tool",
         "FunctionTool.call",
-        _patch_function_tool,
+        _mark_failure,
         "no exception types on failed tool calls",
         since="verl 0.8",
     ),

@@ -15,13 +15,12 @@ import inspect
 import uuid
 import weakref
 from contextvars import ContextVar
-from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import RECORDER, CallSite, Span
 from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span, replace
+from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span
 from verl_otel.integrations.verl import gpu_time, lineage
 from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
@@ -144,50 +143,40 @@ def _consume_queue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     lineage.consume(origins, step=Trainer.step_number())
 
 
-def _patch_worker(module: ModuleType) -> None:
-    replace(module.AgentLoopWorker, "_postprocess", add_callbacks("lineage", after=_send_tags))
-    replace(module.AgentLoopWorker, "_agent_loop_postprocess", add_callbacks("lineage", after=_store_output_tag))
-
-
-def _patch_manager(module: ModuleType) -> None:
-    replace(module.AgentLoopManager, "_performance_metrics", add_callbacks("lineage", before=_read_batch))
-
-
-def _patch_generate(module: ModuleType) -> None:
-    replace(module.AgentLoopManager, "generate_sequences", lambda original: wrap_awaited(original, _clean_result))
-
-
-def _patch_one_step(module: ModuleType) -> None:
-    replace(module.OneStepOffRayTrainer, "_async_gen_next_batch", _collect_ahead)
-    replace(module.OneStepOffRayTrainer, "_fit_generate", add_callbacks("lineage", after=_consume_ahead))
-
-
-def _patch_fully_async(module: ModuleType) -> None:
-    replace(module, "assemble_batch_from_rollout_samples", add_callbacks("lineage", before=_consume_queue))
-
-
 _LOOP: Final = "verl.experimental.agent_loop.agent_loop"
 _CONSEQUENCE: Final = "steps are not linked to the trajectories that they trained on ({})"
 HOOKS: Final = (
-    Hook(_LOOP, "AgentLoopWorker._postprocess", _patch_worker, _CONSEQUENCE.format("without TransferQueue")),
-    Hook(_LOOP, "AgentLoopManager._performance_metrics", _patch_manager, _CONSEQUENCE.format("without TransferQueue")),
-    Hook(
+    Hook.wrapping(
+        _LOOP,
+        "AgentLoopWorker._postprocess",
+        add_callbacks("lineage", after=_send_tags),
+        _CONSEQUENCE.format("without TransferQueue"),
+        others={"AgentLoopWorker._agent_loop_postprocess": add_callbacks("lineage", after=_store_output_tag)},
+    ),
+    Hook.wrapping(
+        _LOOP,
+        "AgentLoopManager._performance_metrics",
+        add_callbacks("lineage", before=_read_batch),
+        _CONSEQUENCE.format("without TransferQueue"),
+    ),
+    Hook.wrapping(
         _LOOP,
         "AgentLoopManager.generate_sequences",
-        _patch_generate,
+        functools.partial(wrap_awaited, wrap=_clean_result),
         "validation counts as training (one-step-off and fully asynchronous trainers)",
     ),
-    Hook(
+    Hook.wrapping(
         "verl.experimental.one_step_off_policy.ray_trainer",
         "OneStepOffRayTrainer._async_gen_next_batch",
-        _patch_one_step,
+        _collect_ahead,
         _CONSEQUENCE.format("one-step-off"),
         since="verl 0.8",
+        others={"OneStepOffRayTrainer._fit_generate": add_callbacks("lineage", after=_consume_ahead)},
     ),
-    Hook(
+    Hook.wrapping(
         "verl.experimental.fully_async_policy.detach_utils",
         "assemble_batch_from_rollout_samples",
-        _patch_fully_async,
+        add_callbacks("lineage", before=_consume_queue),
         _CONSEQUENCE.format("fully asynchronous"),
         since="verl 0.8",
     ),

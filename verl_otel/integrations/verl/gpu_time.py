@@ -18,6 +18,7 @@ from verl_otel.integrations.api import (
     CAUSES,
     RECORDER,
     GpuPool,
+    LiveVerdicts,
     NamedInterval,
     Observation,
     Rollout,
@@ -35,9 +36,9 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
 MAX_NOTES: Final = 10_000
-"""Maximum number of phases and of calls of one step, for a process that never ends a step."""
+"""Maximum number of phases, of calls and of batches of one step, for a process that never ends a step."""
 MAX_ROLLOUTS: Final = 100_000
-"""Maximum number of trajectories that are kept until their steps are accounted for."""
+"""Maximum number of samples of one step, and of trajectories that are kept until their steps are accounted for."""
 MAX_STEPS: Final = 1000
 """Maximum number of steps that wait for a collection."""
 WITHIN_STEP: Final = ("sync", "RayPPOTrainer")
@@ -69,6 +70,8 @@ class _Account:
         self.calls: list[NamedInterval] = []
         self.sample_times: list[float] = []
         self.samples: list[tuple[Sequence[Origin], bool]] = []
+        self.sample_count = 0
+        """Number of origins in ``samples``."""
         self.ended = 0.0
         """End of the last step; 0 before the first one."""
         self.waiting: deque[_Step] = deque(maxlen=MAX_STEPS)
@@ -76,6 +79,7 @@ class _Account:
         self.rollouts: deque[Rollout] = deque(maxlen=MAX_ROLLOUTS)
         self.pool: GpuPool | None = None
         self.asleep = False
+        self.live_verdicts = LiveVerdicts()
         self.ended_run = False
         """Whether the run has ended, so that no step is held back."""
         self.seconds_by_cause: dict[str, float] = {}
@@ -105,7 +109,8 @@ def note_call(method: str, start: float, stop: float) -> None:
 
 def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
     """Record samples that the trainer received."""
-    if len(_account.samples) < MAX_NOTES:
+    if len(_account.samples) < MAX_NOTES and _account.sample_count + len(origins) <= MAX_ROLLOUTS:
+        _account.sample_count += len(origins)
         _account.samples.append((origins, validate))
         if not validate:
             _account.sample_times.append(clock())
@@ -120,6 +125,10 @@ def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
         if account.pool is None:
             # Once per run: it takes a quarter of a millisecond.
             account.pool = count_gpus(getattr(trainer, "config", None))
+        with error_boundary.suppress_errors("live verdict"):
+            number = to_number(getattr(trainer, "global_steps", None))
+            number = None if number is None else int(number)
+            account.live_verdicts.end_step(number, account.ended, start, stop, account.phases)
         step = _Step(
             account.ended or start,
             stop,
@@ -132,6 +141,7 @@ def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
             wall_offset_ns() / 1e9,
         )
         account.phases, account.calls, account.sample_times, account.samples = [], [], [], []
+        account.sample_count = 0
         account.ended = stop
         account.waiting.append(step)
         observe(metric_names.GPU_TIME, observe_gpu_time)
@@ -141,6 +151,11 @@ def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
 def end_run() -> None:
     """Do not hold back the last step: no further samples will arrive."""
     _account.ended_run = True
+
+
+def summarize_verdicts() -> dict[str, str | float]:
+    """Return the goodput of the run so far, and what held its steps."""
+    return _account.live_verdicts.summarize()
 
 
 def observe_gpu_time() -> list[Observation]:

@@ -9,14 +9,14 @@ the batch. This module transports them in TransferQueue's tags, `batch_lineage` 
 from __future__ import annotations
 
 import functools
-from types import ModuleType
+from collections.abc import Iterable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, CallSite, Span, histogram, to_number
+from verl_otel.integrations.api import RECORDER, CallSite, Span, describe_tail, histogram, sum_scores, to_number
 from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import PATCHED, Hook, argument, replace
-from verl_otel.integrations.verl import gpu_time, step_statistics
+from verl_otel.integrations.patch import PATCHED, Hook, argument
+from verl_otel.integrations.verl import gpu_time, recent_changes, step_log
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.semconv import attributes as attr
@@ -84,10 +84,7 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) 
         step: Number of the step.
         summarise: Describe the slowest trajectory, too; trainers without TransferQueue log this themselves.
     """
-    by_span: dict[tuple[int, int], Origin] = {}
-    for origin in origins:
-        by_span.setdefault((origin.trace_id, origin.span_id), origin)
-    distinct = list(by_span.values())
+    distinct = find_distinct(origins)
     if not distinct or not RECORDER.on:
         return
     for origin in distinct:
@@ -95,9 +92,19 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) 
             histogram(metric_names.ROLLOUT_STALENESS).record(max(0, step - 1 - origin.version))
     gpu_time.note_samples(distinct, validate=False)
     _link(distinct)
-    step_statistics.sum_scores(distinct)
+    sum_scores(distinct)
+    step_log.note_scores(distinct)
+    recent_changes.follow_trajectories(distinct)
     if summarise:
-        step_statistics.describe_tail(distinct)
+        describe_tail(distinct)
+
+
+def find_distinct(origins: Iterable[Origin]) -> list[Origin]:
+    """Return the first origin of each trajectory: padding rows and further outputs have the same."""
+    by_span: dict[tuple[int, int], Origin] = {}
+    for origin in origins:
+        by_span.setdefault((origin.trace_id, origin.span_id), origin)
+    return list(by_span.values())
 
 
 def _take_origin(tag: dict[str, Any]) -> Origin | None:
@@ -117,12 +124,22 @@ def read_tag(text: str) -> Origin | None:
         return None
 
 
-def _link(origins: list[Origin]) -> None:
+def add_links(origins: list[Origin], attributes: dict[str, Any]) -> None:
+    """Record spans ``verl.consume`` with a link to each origin.
+
+    Args:
+        origins: Of different trajectories.
+        attributes: Of each link.
+    """
     for begin in range(0, len(origins), MAX_LINKS):
         part = origins[begin : begin + MAX_LINKS]
         with Span(_CONSUME, {attr.SAMPLES: len(part)}) as span:
             for origin in part:
-                span.link_record(LinkRecord(origin.trace_id, origin.span_id, {attr.LINK_TYPE: "consumed"}, "", REMOTE))
+                span.link_record(LinkRecord(origin.trace_id, origin.span_id, attributes, "", REMOTE))
+
+
+def _link(origins: list[Origin]) -> None:
+    add_links(origins, {attr.LINK_TYPE: "consumed"})
     step = find_open("step")
     slowest = max(origins, key=lambda origin: origin.seconds)
     if step is not None and slowest.seconds >= float(to_number(step.attributes.get(attr.SLOWEST_SECONDS)) or 0):
@@ -131,15 +148,11 @@ def _link(origins: list[Origin]) -> None:
         step.set_attribute(attr.SLOWEST_SECONDS, slowest.seconds)
 
 
-def _patch(module: ModuleType) -> None:
-    replace(module, "async_kv_batch_put", _wrap_put)
-
-
 HOOKS: Final = (
-    Hook(
+    Hook.wrapping(
         "transfer_queue",
         "async_kv_batch_put",
-        _patch,
+        _wrap_put,
         "steps are not linked to the trajectories that they trained on (v1 trainers)",
         since="verl 0.9",
     ),

@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-from types import ModuleType
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -12,7 +11,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations import server_spans
 from verl_otel.integrations.api import CallSite, Span, extract_llm, to_number, to_text
 from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import Hook, wrap_method
+from verl_otel.integrations.patch import Hook, in_span
 from verl_otel.integrations.propagation import current_span_context
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
@@ -67,27 +66,24 @@ def _finish(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> None
     preempted = to_number(attributes.get(attr.PREEMPTIONS))
     if preempted is not None and preempted < 0:
         del attributes[attr.PREEMPTIONS]  # -1 means unknown in verl
-    span.set_attributes({key: value for key, value in attributes.items() if value is not None})
+    for key in [key for key, value in attributes.items() if value is None]:
+        del attributes[key]
+    span.set_attributes(attributes)
     trajectory = find_open("trajectory")
     reasons = attributes.get(attr.GEN_AI_FINISH_REASONS)
     if trajectory is not None and reasons:
         trajectory.set_attribute(attr.GEN_AI_FINISH_REASONS, reasons)
 
 
-def _patch(module: ModuleType) -> None:
-    wrap_method(module.LLMServerClient, "generate", _begin, _finish)
-
-
-def _patch_before_08(module: ModuleType) -> None:
-    wrap_method(module.AsyncLLMServerManager, "generate", _begin, _finish)
-
-
+_WRAP: Final = in_span(_begin, _finish)
 HOOKS: Final = (
-    Hook("verl.workers.rollout.llm_server", "LLMServerClient.generate", _patch, "no LLM calls", since="verl 0.8"),
-    Hook(
+    Hook.wrapping(
+        "verl.workers.rollout.llm_server", "LLMServerClient.generate", _WRAP, "no LLM calls", since="verl 0.8"
+    ),
+    Hook.wrapping(
         "verl.experimental.agent_loop.agent_loop",
         "AsyncLLMServerManager.generate",
-        _patch_before_08,
+        _WRAP,
         "no LLM calls",
         until="verl 0.8",
     ),

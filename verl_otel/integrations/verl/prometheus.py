@@ -1,10 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The inference engines as Prometheus targets, and the user's ``prometheus.yml`` left alone.
+"""The inference engines as Prometheus targets, and one job for them in the user's ``prometheus.yml``.
 
 An engine chooses its port at every launch, and a replica knows it when one of its ``init_*`` methods returns; this holds for rollout, reward
 and teacher replicas, and for classes of users. With ``rollout.prometheus.enable`` verl overwrites the user's ``prometheus.yml`` on every node.
-This hook prevents that; the engines are in the run's targets file.
+This hook prevents that: the engines are in the run's targets file, and a job that reads it is merged into ``prometheus.yml``.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ from verl_otel.integrations.api import (
     to_text,
 )
 from verl_otel.integrations.patch import Hook, argument, assign, replace
+from verl_otel.integrations.verl import prometheus_merge
+from verl_otel.integrations.verl.configuration import name_model
 from verl_otel.prometheus_names import label_name
 from verl_otel.semconv import attributes as attr
 
-_STARTS: Final = ("init_hybrid", "init_hybrid_colocated", "init_colocated", "init_standalone")
+_OTHER_STARTS: Final = tuple(f"RolloutReplica.init_{kind}" for kind in ("hybrid", "hybrid_colocated", "colocated"))
 _UPDATE: Final = "update_prometheus_config"
 _RPC_TIMEOUT: Final = 10.0
 _ROLE, _ENGINE, _MODEL, _REPLICA_RANK = map(label_name, (attr.ROLE, attr.ENGINE, attr.MODEL, attr.REPLICA_RANK))
@@ -80,11 +82,18 @@ async def _add_replica(replica: Any) -> None:
         "instance": f"{role}{getattr(replica, 'name_suffix', '')}-{rank}-{engine}",
         _ROLE: role,
         _REPLICA_RANK: rank,
-        _MODEL: to_text(getattr(replica.model_config, "path", "")).rstrip("/").rpartition("/")[2],
+        _MODEL: name_model(getattr(replica.model_config, "path", ""), _find_served_name(role, config)),
     }
     decoders = await _find_decoders(replica)
     decoder_labels = [{**labels, "instance": f"{labels['instance']}-decode-{index}"} for index in range(len(decoders))]
     add_engines([address, *decoders], engine, [labels, *decoder_labels])
+
+
+def _find_served_name(role: str, config: Any) -> Any:
+    """Return the name under which an engine serves the model; None unless verl passes it to the engine."""
+    prometheus = getattr(config, "prometheus", None)
+    is_passed = role == "llm_server" and getattr(prometheus, "enable", False) is True
+    return getattr(prometheus, "served_model_name", None) if is_passed else None
 
 
 async def _find_decoders(replica: Any) -> list[str]:
@@ -119,14 +128,18 @@ def _wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update_prometheus_config(*args: Any, **kwargs: Any) -> Any:
         current = current_session()
-        if not RECORDER.on or current is None or not current.config.keep_prometheus_yml:
+        if not RECORDER.on or current is None or current.config.keep_prometheus_yml == "verl":
             return original(*args, **kwargs)
         with error_boundary.suppress_errors("engine targets"):
             existing = {address for entry in read_targets(current.config) for address in entry["targets"]}
             addresses = argument(args, kwargs, 1, "server_addresses") or ()
             if not existing.issuperset(addresses):  # replicas that were started in another way
                 add_engines(addresses, to_text(argument(args, kwargs, 2, "rollout_name") or "engine"))
-            _log_hint(current.config.run_dir / TARGETS_FOLDER)
+            folder = current.config.run_dir / TARGETS_FOLDER
+            if current.config.keep_prometheus_yml == "merge":
+                prometheus_merge.begin(argument(args, kwargs, 0, "config"), folder, current.config.run_id)
+            else:
+                _log_hint(folder)
         return None
 
     return update_prometheus_config
@@ -135,16 +148,11 @@ def _wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
 def _log_hint(folder: Any) -> None:
     error_boundary.warn_once(
         "prometheus.yml",
-        "verl-otel: prometheus.yml stays as it is (VERL_OTEL_KEEP_PROMETHEUS_YML=0 has verl write it). Add to its scrape_configs, once: "
+        "verl-otel: prometheus.yml stays as it is (VERL_OTEL_KEEP_PROMETHEUS_YML=keep). Add to its scrape_configs, once: "
         "{job_name: verl, file_sd_configs: [{files: ['%s/*.json']}]}   or, for several nodes, beside `verl-otel discover --serve`: "
         "{job_name: verl, http_sd_configs: [{url: 'http://127.0.0.1:9465/'}]}",
         folder,
     )
-
-
-def _patch_replica(module: ModuleType) -> None:
-    for name in _STARTS:
-        replace(module.RolloutReplica, name, _wrap_start)
 
 
 def _patch_update(module: ModuleType) -> None:
@@ -158,8 +166,12 @@ def _patch_update(module: ModuleType) -> None:
 
 _CONSEQUENCE: Final = "verl overwrites prometheus.yml when rollout.prometheus.enable is on"
 HOOKS: Final = (
-    Hook(
-        "verl.workers.rollout.replica", "RolloutReplica.init_standalone", _patch_replica, "no engines among the targets"
+    Hook.wrapping(
+        "verl.workers.rollout.replica",
+        "RolloutReplica.init_standalone",
+        _wrap_start,
+        "no engines among the targets",
+        others=dict.fromkeys(_OTHER_STARTS, _wrap_start),
     ),
     Hook("verl.workers.rollout.utils", _UPDATE, _patch_update, _CONSEQUENCE, since="verl 0.8"),
     Hook("verl.experimental.agent_loop.prometheus_utils", _UPDATE, _patch_update, _CONSEQUENCE, until="verl 0.8"),

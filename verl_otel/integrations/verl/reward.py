@@ -6,11 +6,10 @@ from __future__ import annotations
 
 import functools
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import ModuleType
 from typing import Any, Final
 
-from verl_otel.integrations.api import CallSite, Span, bind_context, extract_reward, to_text
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, replace, wrap_method
+from verl_otel.integrations.api import RECORDER, CallSite, Span, bind_context, extract_reward, to_text
+from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 
@@ -18,14 +17,14 @@ _REWARD: Final = CallSite("reward", hook=True)
 
 
 class ContextExecutor(ThreadPoolExecutor):
-    """A thread pool whose tasks run in the context of the submitter.
+    """A thread pool whose tasks run in OpenTelemetry's context of the submitter.
 
     verl calls a synchronous reward function by ``loop.run_in_executor``, which does not propagate the context.
     """
 
     def submit(self, function: Any, /, *args: Any, **kwargs: Any) -> Future[Any]:
         """Submit a call; see `ThreadPoolExecutor.submit`."""
-        return super().submit(bind_context(function), *args, **kwargs)
+        return super().submit(bind_context(function) if RECORDER.on else function, *args, **kwargs)
 
 
 def _begin(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
@@ -61,16 +60,13 @@ def _carry_context(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any)
         loop.set_default_executor(ContextExecutor())
 
 
-def _patch(module: ModuleType) -> None:
-    wrap_method(module.RewardLoopWorker, "compute_score", _begin, _finish)
-
-
-def _patch_init(module: ModuleType) -> None:
-    replace(module.RewardLoopWorker, "__init__", add_callbacks("reward executor", after=_carry_context))
-
-
 _MODULE: Final = "verl.experimental.reward_loop.reward_loop"
 HOOKS: Final = (
-    Hook(_MODULE, "RewardLoopWorker.compute_score", _patch, "no rewards"),
-    Hook(_MODULE, "RewardLoopWorker.__init__", _patch_init, "spans inside plain reward functions have no parents"),
+    Hook.wrapping(_MODULE, "RewardLoopWorker.compute_score", in_span(_begin, _finish), "no rewards"),
+    Hook.wrapping(
+        _MODULE,
+        "RewardLoopWorker.__init__",
+        add_callbacks("reward executor", after=_carry_context),
+        "spans inside plain reward functions have no parents",
+    ),
 )

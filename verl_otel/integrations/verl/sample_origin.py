@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextvars import ContextVar
 from typing import Final, NamedTuple
 
 from verl_otel.integrations.api import clock, to_number
@@ -66,8 +67,15 @@ class Origin(NamedTuple):
             raise ValueError(f"not a tag of verl-otel: {error}") from error
 
 
+carried_origin: Final[ContextVar[Origin | None]] = ContextVar("carried_origin", default=None)
+"""Origin of the samples that are written now, if their trajectory has ended before."""
+
+
 def find_origin() -> Origin | None:
     """Return the origin for samples of the current trajectory; None outside of a trajectory."""
+    carried = carried_origin.get()
+    if carried is not None:
+        return carried
     span = find_open("trajectory")
     if span is None:
         return None

@@ -17,19 +17,15 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import INSTRUMENTS, MAX_SCALARS, MAX_SERIES, is_used_phase, to_number
 from verl_otel.integrations.verl import scalar_units
 from verl_otel.model import Instrument, Labels, Point
-from verl_otel.prometheus_names import metric_name
+from verl_otel.prometheus_names import SUFFIXES, metric_name
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
+from verl_otel.semconv.metrics import METRICS, SCALAR_DESCRIPTION, SCALAR_PREFIX
 from verl_otel.semconv.spans import OTHER
 
 _VALIDATION: Final = ("val-core/", "val-aux/")
-_SUFFIXES: Final = {"histogram": ("", "_bucket", "_count", "_sum", "_created"), "counter": ("", "_total", "_created")}
-"""Suffixes of the names of one metric of these kinds in Prometheus."""
 _RESERVED: Final = frozenset(
-    metric_name(row).removesuffix("_total") + suffix
-    for row in INSTRUMENTS.values()
-    for suffix in _SUFFIXES.get(row.kind, ("",))
+    metric_name(row).removesuffix("_total") + suffix for row in INSTRUMENTS.values() for suffix in SUFFIXES[row.kind]
 )
 """Names of the catalogue in Prometheus."""
 STEP: Final = INSTRUMENTS[metric_names.TRAINING_STEP]
@@ -88,7 +84,7 @@ def metric_of(key: str) -> Instrument | None:
 
 def _candidates(key: str) -> Iterator[Instrument]:
     clean = re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", ".")[:MAX_NAME]
-    description = f"Scalar {key!r} of verl's Tracking.log, unchanged."
+    description = SCALAR_DESCRIPTION.format(key=key)
     numbered = (f"scalar.{clean}.{number}" for number in itertools.count(2))
     for name in itertools.chain((clean, f"scalar.{clean}"), numbered):
         yield Instrument(f"{SCALAR_PREFIX}{name}", "gauge", "", description)
@@ -104,7 +100,7 @@ def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
     points = []
     for key, raw in data.items():
         value = to_number(raw)
-        if value is None or _is_phase(str(key)):
+        if value is None or is_phase(str(key)):
             continue
         value = int(value) if isinstance(value, bool) else value
         converted = scalar_units.make_point(str(key), value, now)
@@ -119,7 +115,8 @@ def make_points(data: Mapping[str, Any], now: int) -> list[Point]:
     return points
 
 
-def _is_phase(key: str) -> bool:
+def is_phase(key: str) -> bool:
+    """Return whether a key of verl is the timer of a phase that was recorded as a span, or of the step."""
     prefix, _, phase = key.partition("/")
     return prefix == "timing_s" and (phase == "step" or is_used_phase(phase.removeprefix("timing_s/")))
 

@@ -8,15 +8,15 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Iterator
-from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import CallSite, Span, phase_site
-from verl_otel.integrations.patch import Hook, replace
+from verl_otel.integrations.api import CallSite, Span, clock, counter, phase_site
+from verl_otel.integrations.patch import Hook
 from verl_otel.integrations.verl import gpu_time
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 from verl_otel.semconv.spans import SPANS
 
 _PHASE: Final = SPANS["phase"].name
@@ -34,7 +34,9 @@ def open_timer(key: str) -> Span | None:
             span = Span(phase_site(key.removeprefix(SCALARS), hook=True))
         else:
             span = Span(_STEP, Trainer.describe_step())
-            Trainer.step = span
+            before, Trainer.step = Trainer.step, span
+            if before is not None and before.stop:
+                counter(metric_names.STEP_BETWEEN_TIME).record(clock() - before.stop)
         return span.__enter__()
     except Exception as error:
         error_boundary.record_internal_error("timer", error)
@@ -114,13 +116,23 @@ def _wrap_profiler_timer(original: Callable[..., Any]) -> Callable[..., Any]:
     return marked_timer
 
 
-def _patch(module: ModuleType) -> None:
-    plain = getattr(module.marked_timer, "__module__", "") == "verl.utils.profiler.performance"
+def _wrap_timer(original: Any) -> Any:
+    if getattr(original, "__module__", "") != "verl.utils.profiler.performance":
+        return _wrap_profiler_timer(original)
 
     def plain_timer(*args: Any, **kwargs: Any) -> MarkedTimer:
         return MarkedTimer(*args, **kwargs)
 
-    replace(module, "marked_timer", (lambda _: plain_timer) if plain else _wrap_profiler_timer)
+    return plain_timer
 
 
-HOOKS: Final = (Hook("verl.utils.profiler", "marked_timer", _patch, "no steps and phases"),)
+HOOKS: Final = (
+    # Trainers of other projects import it from here. Before `verl.utils.profiler`, which may import it from here, too.
+    Hook.wrapping(
+        "verl.utils.profiler.performance",
+        "marked_timer",
+        _wrap_timer,
+        "no steps and phases of trainers of other projects",
+    ),
+    Hook.wrapping("verl.utils.profiler", "marked_timer", _wrap_timer, "no steps and phases"),
+)

@@ -5,9 +5,9 @@
 from __future__ import annotations
 
 import functools
+import os
 import time
 from collections.abc import Mapping
-from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
@@ -22,15 +22,25 @@ from verl_otel.integrations.api import (
     to_text,
     wake,
 )
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, replace
+from verl_otel.integrations.patch import Hook, add_callbacks, argument
 from verl_otel.integrations.source_inspection import installed_version
-from verl_otel.integrations.verl import gpu_time, learning_progress, scalars
-from verl_otel.integrations.verl.configuration import read_setting
+from verl_otel.integrations.verl import (
+    best_checkpoint,
+    gpu_time,
+    guards,
+    learning_progress,
+    recent_changes,
+    run_summary,
+    scalars,
+    step_log,
+    trackers,
+)
+from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.model import Point
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
-RUNNING, FINISHED, FAILED = 1, 2, 3
+RUNNING, FINISHED, FAILED, STOPPED = 1, 2, 3, 5
 FLUSH_SECONDS: Final = 5.0
 _FAILED_INIT: Final = "_verl_otel_unmade"
 """Attribute of a ``Tracking`` whose constructor raised: its destructor does not end the run."""
@@ -50,6 +60,13 @@ _LIMITS: Final = {
     "save_frequency": "trainer.save_freq",
 }
 """Limits of ``verl.limit``, and their paths in verl's configuration."""
+
+
+_SAMPLE_FOLDERS: Final = {
+    attr.ROLLOUT_DATA_DIR: "trainer.rollout_data_dir",
+    attr.VALIDATION_DATA_DIR: "trainer.validation_data_dir",
+}
+"""Keys of the manifest for the folders of samples, and their paths in verl's configuration."""
 
 
 class _Run:
@@ -73,6 +90,8 @@ def _wrap_init(original: Any) -> Any:
                 project = to_text(argument(args, kwargs, 0, "project_name"))
                 experiment = to_text(argument(args, kwargs, 1, "experiment_name"))
                 describe_run(project, experiment, argument(args, kwargs, 3, "config"))
+            with error_boundary.suppress_errors("run summary"):
+                run_summary.begin_run(self)
 
     return init
 
@@ -83,7 +102,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     for label, path in _INFO.items():
         value = read_setting(config, path)
         if value is not None:
-            labels[label] = to_text(value).rstrip("/").rpartition("/")[2] if label == attr.MODEL else to_text(value)
+            labels[label] = name_model(value, _find_served_name(config)) if label == attr.MODEL else to_text(value)
     mode = _find_mode(config)
     if mode:
         labels[attr.TRAINER_MODE] = mode
@@ -96,8 +115,25 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     gauge(metric_names.RUN_INFO, tuple(labels.items())).set(1)
     _Run.state = RUNNING
     gauge(metric_names.RUN_STATE).set(RUNNING)
+    guards.begin_run()
+    step_log.begin_run()
+    recent_changes.begin_run()
     learning_progress.begin_run({name: read_setting(config, path) for name, path in _LIMITS.items()})
-    record_run(labels)
+    device = read_setting(config, "trainer.device")
+    devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
+    record_run({**labels, **devices, **_find_sample_folders(config)})
+
+
+def _find_sample_folders(config: Any) -> dict[str, str]:
+    """Return the folders that verl writes prompts and responses to, absolute, for `verl-otel view`; it writes them in this process."""
+    folders = {key: read_setting(config, path) for key, path in _SAMPLE_FOLDERS.items()}
+    return {key: os.path.abspath(value) for key, value in folders.items() if isinstance(value, str) and value}  # noqa: PTH100 - of any text
+
+
+def _find_served_name(config: Any) -> Any:
+    """Return the name under which engines serve the model; None unless verl passes it to them."""
+    prometheus = read_setting(config, "actor_rollout_ref.rollout.prometheus")
+    return read_setting(prometheus, "served_model_name") if read_setting(prometheus, "enable") is True else None
 
 
 def _find_mode(config: Any) -> str:
@@ -114,6 +150,12 @@ def _before_log(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         record(argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step"))
 
 
+def _after_log(args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+    if RECORDER.on:
+        guards.observe(argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step"))
+        run_summary.follow()
+
+
 def record(data: Mapping[str, Any], step: Any) -> None:
     """Record the scalars of one ``Tracking.log`` and wake the exporters.
 
@@ -125,7 +167,12 @@ def record(data: Mapping[str, Any], step: Any) -> None:
         value = to_number(raw)
         if value is not None:
             points.append(Point(instrument, (), now, now, value))
-    points.extend(learning_progress.follow(data, step, now))
+    with error_boundary.suppress_errors("learning progress"):
+        points.extend(learning_progress.follow(data, step, now))
+    with error_boundary.suppress_errors("recent changes"):
+        points.extend(recent_changes.follow(data, now))
+    with error_boundary.suppress_errors("run log"):
+        step_log.write(data, step)  # before the points: a drain that has the scalars of a step has its records, too
     add_points(points)
     wake()
 
@@ -134,6 +181,8 @@ def _wrap_finish(original: Any) -> Any:
     @functools.wraps(original)
     def finish(self: Any, exit_code: int = 0) -> Any:
         first = not getattr(self, "_finished", False) and not hasattr(self, _FAILED_INIT)
+        if first and RECORDER.on:
+            run_summary.end_run(self)
         try:
             return original(self, exit_code)
         finally:
@@ -145,35 +194,29 @@ def _wrap_finish(original: Any) -> Any:
 
 def end_run(*, failed: bool) -> None:
     """Record the end of the run and flush; only once, although both ``fit`` and ``Tracking`` report it."""
-    state = FAILED if failed else FINISHED
+    state = FAILED if failed else STOPPED if guards.is_stopped() else FINISHED
     if RECORDER.on and _Run.state not in (state, FAILED):  # the destructor of ``Tracking`` always reports success
         _Run.state = state
         gpu_time.end_run()
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state)
+            step_log.end_run()
+            best_checkpoint.wait(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
 
 
-def _patch(module: ModuleType) -> None:
-    replace(module.Tracking, "log", add_callbacks("scalars", before=_before_log))
-
-
-def _patch_init(module: ModuleType) -> None:
-    replace(module.Tracking, "__init__", _wrap_init)
-
-
-def _patch_finish(module: ModuleType) -> None:
-    replace(module.Tracking, "finish", _wrap_finish)
+def _wrap_log(original: Any) -> Any:
+    return add_callbacks("scalars", before=_before_log, after=_after_log)(trackers.wrap_log(original))
 
 
 _MODULE: Final = "verl.utils.tracking"
 HOOKS: Final = (
-    Hook(_MODULE, "Tracking.log", _patch, "no training scalars"),
-    Hook(_MODULE, "Tracking.__init__", _patch_init, "no project and experiment"),
-    Hook(
+    Hook.wrapping(_MODULE, "Tracking.log", _wrap_log, "no training scalars"),
+    Hook.wrapping(_MODULE, "Tracking.__init__", _wrap_init, "no project and experiment"),
+    Hook.wrapping(
         _MODULE,
         "Tracking.finish",
-        _patch_finish,
+        _wrap_finish,
         "the last second may be missing, and how the run ended",
         since="verl 0.9",
     ),

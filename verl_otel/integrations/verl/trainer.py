@@ -7,15 +7,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import inspect
 import time
-from collections.abc import Callable, Iterator
-from types import ModuleType
+import weakref
+from collections.abc import Iterator
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import RECORDER, CallSite, Span, current_session, current_span, phase_site, to_number
-from verl_otel.integrations.patch import Begin, Finish, Hook, add_callbacks, replace, wrap_method
-from verl_otel.integrations.verl import gpu_time, lineage
+from verl_otel.integrations.patch import PATCHED, Hook, Wrap, add_callbacks, in_span
+from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
@@ -32,6 +33,8 @@ class Trainer:
     step: Span | None = None
     """The span of the step that was opened last."""
     algorithm = ""
+    created: Any = None
+    """Weak reference to the trainer that was created last, until it is registered."""
 
     @classmethod
     def step_number(cls) -> int | None:
@@ -42,6 +45,9 @@ class Trainer:
     @classmethod
     def describe_step(cls) -> dict[str, AttributeValue]:
         """Return the attributes of a step."""
+        trainer = cls.created and cls.created()
+        if trainer is not None:  # its class overrides ``fit``
+            _register(trainer)
         attributes: dict[str, AttributeValue] = {}
         number = cls.step_number()
         if number is not None:
@@ -58,12 +64,30 @@ def _register(trainer: Any) -> None:
     with error_boundary.suppress_errors("trainer"):
         if Trainer.instance is not trainer:
             gpu_time.begin_run()
-        Trainer.instance = trainer
+            Trainer.step = None
+        Trainer.instance, Trainer.created = trainer, None
+        guards.watch(trainer)
         config = getattr(trainer, "config", None)
         Trainer.algorithm = str(config.algorithm.adv_estimator) if config is not None else ""
         buffer = getattr(trainer, "replay_buffer", None)
         if buffer is not None:
             lineage.watch(buffer)
+            evictions.watch(buffer)
+
+
+def _after_init(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
+    """Remember a new trainer for its first step, and wrap its ``fit`` if a class of another project overrides verl's.
+
+    The instance is patched, because a class of the user's main program is pickled by value, and its receiver may lack verl-otel.
+    """
+    trainer = args[0]
+    Trainer.created = weakref.ref(trainer)
+    fit = getattr(trainer, "fit", None)
+    is_ours = getattr(fit, PATCHED, False) or type(trainer).__module__.partition(".")[0] == "verl"
+    if is_ours or not inspect.ismethod(fit):
+        return
+    wrap = _wrap_async_fit if inspect.iscoroutinefunction(fit) else _wrap_fit
+    trainer.fit = functools.partial(wrap(fit.__func__), trainer)
 
 
 def _wrap_fit(original: Any) -> Any:
@@ -97,7 +121,18 @@ def _track_run(trainer: Any) -> Iterator[None]:
     except BaseException:
         end_run(failed=True)
         raise
-    end_run(failed=False)
+    else:
+        end_run(failed=False)
+    finally:
+        _release(trainer)
+
+
+def _release(trainer: Any) -> None:
+    """Keep no reference to a trainer that has ended: some of verl's trackers finish when it is deleted."""
+    with error_boundary.suppress_errors("trainer"):
+        if Trainer.instance is trainer:
+            Trainer.instance = Trainer.step = None
+            guards.watch(None)
 
 
 def _last_drain() -> float:
@@ -131,20 +166,8 @@ def _discard_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  
         span.discard()
 
 
-def _patch_fit(owner: str) -> Callable[[ModuleType], None]:
-    return lambda module: replace(getattr(module, owner), "fit", _wrap_fit)
-
-
-def _patch_method(owner: str, name: str, begin: Begin, finish: Finish | None = None) -> Callable[[ModuleType], None]:
-    return lambda module: wrap_method(getattr(module, owner), name, begin, finish)
-
-
 def _begin_submit(*_: Any) -> Span:
     return Span(phase_site("submit", hook=True))
-
-
-def _patch_submit(module: ModuleType) -> None:
-    replace(module.PPOTrainer, "_submit_batch_to_rollout", add_callbacks("submit", after=_count_prompts))
 
 
 def _count_prompts(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any) -> None:
@@ -154,54 +177,45 @@ def _count_prompts(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any)
         span.set_attribute(attr.PROMPTS, int(prompts) + int(to_number(span.attributes.get(attr.PROMPTS)) or 0))
 
 
-def _patch_separate(module: ModuleType) -> None:
-    replace(module.SeparateRayPPOTrainer, "_fit_start_profile", add_callbacks("trainer", before=_register_at_step))
-
-
-def _patch_one_step(module: ModuleType) -> None:
-    replace(module.OneStepOffRayTrainer, "fit", _wrap_async_fit)
-
-
 _V1: Final = "verl.trainer.ppo.v1.trainer_base"
 _LEGACY: Final = "verl.trainer.ppo.ray_trainer"
 
 
-def _v1(name: str, install: Callable[[ModuleType], None], gives: str) -> Hook:
-    return Hook(_V1, f"PPOTrainer.{name}", install, f"{gives} (v1 trainers)", since="verl 0.9")
+def _v1(name: str, wrap: Wrap, gives: str) -> Hook:
+    return Hook.wrapping(_V1, f"PPOTrainer.{name}", wrap, f"{gives} (v1 trainers)", since="verl 0.9")
 
 
-def _wrapped(module: str, owner: str, name: str, site: CallSite, gives: str, since: str = "") -> Hook:
-    return Hook(module, f"{owner}.{name}", _patch_method(owner, name, _begin_at_step(site)), gives, since=since)
+def _legacy(name: str, wrap: Wrap, gives: str) -> Hook:
+    return Hook.wrapping(_LEGACY, f"RayPPOTrainer.{name}", wrap, f"{gives} (legacy trainer)")
 
 
-def _warmup(name: str) -> Hook:
-    install = _patch_method("PPOTrainer", name, _begin_at_step(_WARMUP), _discard_if_idle)
-    return _v1(name, install, "trajectories that are generated ahead are linked to nothing")
-
-
+_REMEMBER: Final = add_callbacks("trainer", after=_after_init)
+_SUBCLASSES: Final = "no step numbers of trainers of other projects that override `fit`"
+_WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
+_AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 HOOKS: Final = (
-    _v1("fit", _patch_fit("PPOTrainer"), "no step numbers, no lineage"),
-    _v1("prepare_step", _patch_method("PPOTrainer", "prepare_step", _begin_submit), "no phase `submit`"),
-    _wrapped(_V1, "PPOTrainer", "_validate", _VALIDATION, "no validation (v1 trainers)", "verl 0.9"),
-    _wrapped(_V1, "PPOTrainer", "_save_checkpoint", _CHECKPOINT, "no checkpoints (v1 trainers)", "verl 0.9"),
-    _warmup("_add_async_warmup_batches"),
-    _warmup("_reissue_inflight_prompts"),
-    _v1("_submit_batch_to_rollout", _patch_submit, "no number of submitted prompts"),
-    Hook(
-        _LEGACY, "RayPPOTrainer.fit", _patch_fit("RayPPOTrainer"), "no step numbers, no end of the run (legacy trainer)"
-    ),
-    _wrapped(_LEGACY, "RayPPOTrainer", "_validate", _VALIDATION, "no validation (legacy trainer)"),
-    _wrapped(_LEGACY, "RayPPOTrainer", "_save_checkpoint", _CHECKPOINT, "no checkpoints (legacy trainer)"),
-    Hook(
+    _v1("__init__", _REMEMBER, _SUBCLASSES),
+    _v1("fit", _wrap_fit, "no step numbers, no lineage"),
+    _v1("prepare_step", in_span(_begin_submit), "no phase `submit`"),
+    _v1("_validate", in_span(_begin_at_step(_VALIDATION)), "no validation"),
+    _v1("_save_checkpoint", in_span(_begin_at_step(_CHECKPOINT)), "no checkpoints"),
+    _v1("_add_async_warmup_batches", _WARM_UP, _AHEAD),
+    _v1("_reissue_inflight_prompts", _WARM_UP, _AHEAD),
+    _v1("_submit_batch_to_rollout", add_callbacks("submit", after=_count_prompts), "no number of submitted prompts"),
+    _legacy("__init__", _REMEMBER, _SUBCLASSES),
+    _legacy("fit", _wrap_fit, "no step numbers, no end of the run"),
+    _legacy("_validate", in_span(_begin_at_step(_VALIDATION)), "no validation"),
+    _legacy("_save_checkpoint", in_span(_begin_at_step(_CHECKPOINT)), "no checkpoints"),
+    Hook.wrapping(
         "verl.experimental.separation.ray_trainer",
         "SeparateRayPPOTrainer._fit_start_profile",
-        _patch_separate,
+        add_callbacks("trainer", before=_register_at_step),
         "no step numbers (one-step-off and fully asynchronous trainers)",
     ),
-    Hook(
+    Hook.wrapping(
         "verl.experimental.one_step_off_policy.ray_trainer",
         "OneStepOffRayTrainer.fit",
-        _patch_one_step,
+        _wrap_async_fit,
         "how the run ended, and its last second (one-step-off trainer)",
         since="verl 0.8",
     ),

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from types import ModuleType
+import functools
 from typing import Any, Final
 
 from verl_otel.integrations.api import CallSite, Span, to_number, to_text
-from verl_otel.integrations.patch import Hook, make_wrapper, replace
+from verl_otel.integrations.patch import Hook, in_span
 from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
@@ -31,14 +31,11 @@ def _finish(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
             span.set_attribute(attr.BYTES, int(megabytes * 2**20))
 
 
-def _wrap_update(original: Any) -> Any:
-    return wrap_awaited(original, lambda inner: make_wrapper(inner, _begin, _finish))
-
-
-def _patch(module: ModuleType) -> None:
-    replace(module.CheckpointEngineManager, "update_weights", _wrap_update)
-
-
 HOOKS: Final = (
-    Hook("verl.checkpoint_engine.base", "CheckpointEngineManager.update_weights", _patch, "no weight sync"),
+    Hook.wrapping(
+        "verl.checkpoint_engine.base",
+        "CheckpointEngineManager.update_weights",
+        functools.partial(wrap_awaited, wrap=in_span(_begin, _finish)),
+        "no weight sync",
+    ),
 )

@@ -12,21 +12,12 @@ import functools
 import inspect
 import time
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    HOOKED,
-    RECORDER,
-    CallSite,
-    Span,
-    extract_batch,
-    find_callsite,
-    to_number,
-)
+from verl_otel.integrations.api import HOOKED, RECORDER, CallSite, Span, extract_batch, find_callsite, to_number
 from verl_otel.integrations.open_spans import find_enclosing
-from verl_otel.integrations.patch import Hook, replace
+from verl_otel.integrations.patch import Hook
 from verl_otel.integrations.verl import gpu_time
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
@@ -213,16 +204,13 @@ def _wrap_bind(original: Callable[..., Any]) -> Callable[..., Any]:
     return bind
 
 
-def _patch_decorator(module: ModuleType) -> None:
-    replace(module, "register", _wrap_register)
-
-
-def _patch_group(module: ModuleType) -> None:
-    replace(module, "func_generator", _wrap_generator)
-    replace(module, "_bind_workers_method_to_parent", _wrap_bind)
-
-
 HOOKS: Final = (
-    Hook("verl.single_controller.base.decorator", "register", _patch_decorator, "no spans of worker methods"),
-    Hook("verl.single_controller.ray.base", "func_generator", _patch_group, "no spans of worker group calls"),
+    Hook.wrapping("verl.single_controller.base.decorator", "register", _wrap_register, "no spans of worker methods"),
+    Hook.wrapping(
+        "verl.single_controller.ray.base",
+        "func_generator",
+        _wrap_generator,
+        "no spans of worker group calls",
+        others={"_bind_workers_method_to_parent": _wrap_bind},
+    ),
 )

@@ -1,0 +1,133 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Total CPU: what the caller pays and what every thread of the process pays for it later, with equal attributes on both sides.
+
+The cases of one call (`decorators`) show the caller's share only; verl-otel does most of its work later, on its drain thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from typing import Final
+
+from benchmarks.case import BASELINE, OURS, Case, Operation, Variant
+from benchmarks.cases.decorators import calls_and_delivery
+from benchmarks.contenders import NOTHING, PROMETHEUS, Contender, load, variants
+from benchmarks.hooks.stand_ins import SPANS as SPANS_OF_TRAJECTORY
+from benchmarks.jobs import module
+
+CALLS: Final = 20_000
+PART: Final = 4000
+"""Calls between two scrapes."""
+TRAJECTORIES: Final = 1000
+OPEN: Final = (128, 1024)
+"""Trajectories that a busy worker has open."""
+FILES, OTLP, OPENTELEMETRY_OTLP = f"{OURS}, files", f"{OURS}, otlp", "opentelemetry, otlp"
+WATCHER: Final = "of it the watcher"
+"""Figure: one process of a node has it."""
+_SPANS: Final = (
+    (BASELINE, "no telemetry", "none"),
+    (OURS, "span not kept; exporters: prometheus, a scrape every 4,000 calls", "ours-metrics"),
+    (FILES, "span kept and written: the default", "ours-file"),
+    (OTLP, "span kept and sent", "ours-otlp"),
+    ("opentelemetry", "SDK, span not sampled; Prometheus reader, a scrape every 4,000 calls", "opentelemetry-metrics"),
+    (OPENTELEMETRY_OTLP, "SDK, span sampled and sent by a batch processor", "opentelemetry-otlp"),
+)
+_HOOKS: Final = (
+    (BASELINE, "stand-ins of verl's classes, without hooks", "none"),
+    (OURS, "all spans kept, exporters: file, the default", "file"),
+    (OTLP, "all spans kept, exporters: otlp", "otlp"),
+    (f"{OURS}, metrics", "no span kept, exporters: prometheus", "prometheus"),
+)
+_SECONDS: Final = (
+    (BASELINE, "no telemetry, and no thread of it", "none"),
+    (OURS, "exporters: file, the default", "file"),
+    (f"{OURS}, metrics", "exporters: prometheus, not scraped", "prometheus"),
+)
+
+
+def _variants(rows: Iterable[tuple[str, str, str]], build: Callable[[str], Operation]) -> tuple[Variant, ...]:
+    return tuple(Variant(name, text, partial(build, kind)) for name, text, kind in rows)
+
+
+def _calls(kind: str) -> Operation:
+    return module(["benchmarks.calls", kind, "--calls", str(CALLS)], CALLS, (), lambda output: (output["cpu"], ()))
+
+
+def _hooks(kind: str) -> Operation:
+    arguments = ["benchmarks.hooks", kind, "--trajectories", str(TRAJECTORIES)]
+    return module(arguments, TRAJECTORIES, (), lambda output: (output["cpu"], ()))
+
+
+def _background(kind: str, number: int) -> Operation:
+    def read(output: Mapping[str, float]) -> tuple[float, tuple[float]]:
+        return output["cpu"], (output["watcher"] * 1e3,)
+
+    return module(["benchmarks.background", kind, "--trajectories", str(number)], 1, (WATCHER,), read)
+
+
+def _by_the_second(name: str, title: str, number: int) -> Case:
+    return Case(
+        name,
+        title,
+        _variants(_SECONDS, lambda kind: _background(kind, number)),
+        unit="ms",
+        clock="cpu",
+        steady=False,
+        rounds=1,
+        suite="total",
+        figures={WATCHER: "ms"},
+    )
+
+
+CASES: Final = (
+    Case(
+        "total-span",
+        "total CPU of a call with a span and a histogram, four attributes on each, until everything is delivered",
+        _variants(_SPANS, _calls),
+        unit="us",
+        clock="cpu",
+        steady=False,
+        rounds=1,
+        suite="total",
+    ),
+    Case(
+        "total-metrics",
+        "total CPU of a timed call, four labels, a scrape every 4,000 calls",
+        variants(
+            calls_and_delivery(lambda backend: backend.timed, PART),
+            NOTHING,
+            Contender(OURS, "labels given at each call", load("ours", "OursLabelled", exporters="prometheus")),
+            Contender(
+                f"{OURS}, decorator", "`timed`, which has no labels", load("ours", "Ours", exporters="prometheus")
+            ),
+            Contender("opentelemetry", "SDK, labels given at each call", load("opentelemetry_sdk", "OpenTelemetry")),
+            PROMETHEUS,
+        ),
+        unit="us",
+        clock="cpu",
+        steady=False,
+        rounds=5,
+        suite="total",
+    ),
+    Case(
+        "total-hooks",
+        f"total CPU of a trajectory of {SPANS_OF_TRAJECTORY} spans through the hooks in verl's classes",
+        _variants(_HOOKS, _hooks),
+        unit="us",
+        clock="cpu",
+        steady=False,
+        rounds=1,
+        suite="total",
+    ),
+    _by_the_second("idle", "an idle process: CPU of all threads of telemetry, a second", 0),
+    *(
+        _by_the_second(
+            f"busy-{number}",
+            f"an agent loop worker with {number:,} trajectories open: CPU of all threads of telemetry, a second",
+            number,
+        )
+        for number in OPEN
+    ),
+)

@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Processes that were paused: a verdict names the process and why, whatever else it would have named."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.builders import stories
+from verl_otel.analysis import summary
+from verl_otel.analysis.model import Segment
+from verl_otel.analysis.traces.blocked_loops import BlockedLoops
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.cli.explain import render_text
+from verl_otel.model import SpanRecord
+
+SLOW = 4
+"""The step in which a process is paused."""
+
+
+def add_steps(story, pause, *, role="", reason="process", every=False):
+    """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    rank, storage = story.process("actor_rollout_ref", verl__rank=0), story.process("transfer_queue")
+    paused = {"trainer": trainer, "agent_loop": agent, "actor_rollout_ref": rank, "transfer_queue": storage}
+    now = 0.0
+    for number in range(1, 7):
+        more = pause if number == SLOW or every else 0.0
+        gen, adv, update = (more if role == each else 0.0 for each in ("agent_loop", "trainer", "actor_rollout_ref"))
+        adv += more if role in ("transfer_queue", "") else 0.0
+        begin, ends = now + 0.1, [now + 1.1 + gen, now + 1.2 + gen + adv, now + 2.2 + gen + adv + update]
+        consumed = [
+            agent.span(
+                "verl.trajectory", begin, ends[0] - 0.05, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
+                verl__rollout__index=index, verl__step__number=number,
+            )
+            for index in range(4)
+        ]  # fmt: skip
+        phases = [("gen", now, ends[0]), ("adv", ends[0], ends[1]), ("update_actor", ends[1], ends[2])]
+        step = stories.step(trainer, number, now, ends[2], phases, consumed)
+        rank.span("verl.worker W.update_actor", ends[1], ends[2], step, verl__worker__method="update_actor")
+        if more and role:
+            start = {"agent_loop": begin + 0.2, "actor_rollout_ref": ends[1] + 0.1}.get(role, ends[0] + 0.05)
+            paused[role].span("verl.process.paused", start, start + more, reason=reason)
+        now = ends[2] + 0.05
+    return story
+
+
+@pytest.mark.parametrize("role", ["trainer", "agent_loop", "actor_rollout_ref", "transfer_queue"])
+def test_a_stopped_process_is_named(story, role):
+    """Where it does the work, and where another one waits for it that has no spans of it."""
+    run = summary.explain([add_steps(story, 2.5, role=role).write()])
+    held = {step.number: step.verdicts for step in run.steps if step.verdicts}
+    assert list(held) == [SLOW]
+    (verdict,) = held[SLOW]
+    assert (verdict.kind, verdict.subject, verdict.cause, verdict.cause_name) == (
+        "process", f"{role}-0", "paused", "the process did not run",
+    )  # fmt: skip
+    assert verdict.seconds == pytest.approx(2.5, abs=0.1)
+    text = render_text.render(run)
+    assert f"{role}-0 was paused for 2.50 s: the process did not run." in text
+    assert "paused process: " in text
+
+
+@pytest.mark.parametrize(
+    ("reason", "name"),
+    [
+        ("collection", "garbage collection"),
+        ("interpreter", "another thread that held the interpreter lock"),
+        ("cpu", "no CPU"),
+        ("executor", "no free thread of the executor"),
+    ],
+)
+def test_the_reason_is_named(story, reason, name):
+    """In words."""
+    run = summary.explain([add_steps(story, 2.5, role="agent_loop", reason=reason).write()])
+    assert [verdict.cause_name for step in run.steps for verdict in step.verdicts] == [name]
+
+
+def test_a_slow_phase_without_a_pause_keeps_its_name(story):
+    """Nothing is claimed that was not seen."""
+    run = summary.explain([add_steps(story, 2.5).write()])
+    assert [(verdict.kind, verdict.cause_name) for step in run.steps for verdict in step.verdicts] == [("phase", "adv")]
+
+
+@pytest.mark.parametrize("reason", ["cpu", "executor", "collection", "interpreter"])
+def test_a_pause_of_every_step_is_no_cause(story, reason):
+    """A process that is paused equally long in every step made none of them longer: verl 0.8 collects garbage in each one."""
+    run = summary.explain([add_steps(story, 2.5, role="agent_loop", reason=reason, every=True).write()])
+    assert not any(step.verdicts for step in run.steps)
+
+
+@pytest.mark.parametrize(("reason", "seconds"), [("process", 0.3), ("cpu", 0.9)])
+def test_short_pauses_are_no_cause(story, reason, seconds):
+    """A busy machine has them all the time; those without a CPU are not even on the path."""
+    run = summary.explain([add_steps(story, seconds, role="agent_loop", reason=reason).write()])
+    assert not any(verdict.kind == "process" for step in run.steps for verdict in step.verdicts)
+    assert reason != "cpu" or "paused" not in {kind for step in run.steps for kind, _, _ in step.groups}
+
+
+def test_a_client_waits_for_a_server_that_is_paused(story):
+    """A process that is stopped begins no span: the call has not reached it."""
+    trainer, agent, server = story.process(), story.process("agent_loop"), story.process("llm_server")
+    now = 0.0
+    for number in range(1, 7):
+        more = 2.5 if number == SLOW else 0.0
+        own = agent.span(
+            "verl.trajectory", now + 0.1, now + 1.0 + more, state=stories.TRAJECTORY, verl__sample__uid=f"u{number}",
+            verl__rollout__index=0, verl__step__number=number,
+        )  # fmt: skip
+        call = agent.span(
+            "chat model", now + 0.2, now + 0.9 + more, own, state=stories.TRAJECTORY, gen_ai__operation__name="chat"
+        )
+        server.span("verl.generate", now + 0.8 + more, now + 0.9 + more, call, state=stories.TRAJECTORY)
+        if more:
+            server.span("verl.process.paused", now + 0.25, now + 0.25 + more, reason="process")
+        end = now + 1.1 + more
+        stories.step(trainer, number, now, end + 0.5, [("gen", now, end), ("update_actor", end, end + 0.5)], [own])
+        now = end + 0.55
+    run = summary.explain([story.write()])
+    held = {step.number: step.verdicts for step in run.steps if step.verdicts}
+    assert list(held) == [SLOW]
+    assert [(verdict.kind, verdict.subject) for verdict in held[SLOW]] == [("process", "llm_server-0")]
+
+
+TIMES = st.tuples(st.integers(0, 50), st.integers(1, 20)).map(lambda each: (each[0], each[0] + each[1]))
+WHERE = st.sampled_from(["agent_loop-0", "llm_server-1", "trainer-0"])
+
+
+@given(
+    st.lists(st.tuples(TIMES, WHERE, st.booleans()), max_size=8),
+    st.lists(st.tuples(st.integers(1, 10), st.sampled_from(["llm", "phase", "worker"])), min_size=1, max_size=6),
+    st.randoms(),
+)
+def test_a_path_keeps_its_length_and_order_does_not_matter(known, parts, chance):
+    """Nothing is lost and nothing overlaps, however pauses and blocked times of several processes lie."""
+
+    def mark(order):
+        loops = BlockedLoops()
+        for (begin, end), where, paused in order:
+            name = "verl.process.paused" if paused else "verl.event_loop.blocked"
+            span = SpanRecord(1, 2, 0, name, 1, begin, end, {"reason": "process"}, (), (), 0, "", 1, "")
+            loops.add_span(Node(span, where, 0, []))
+        return loops.mark(path)
+
+    path, now = [], 0
+    for length, kind in parts:
+        path.append(Segment(now, now + length, kind, "", "", "trainer-0" if kind == "phase" else "agent_loop-0"))
+        now += length
+    marked, waits = mark(known)
+    assert [segment.start_ns for segment in marked[1:]] == [segment.end_ns for segment in marked[:-1]]
+    assert (marked[0].start_ns, marked[-1].end_ns) == (0, now)
+    held = [segment for segment in marked if segment.kind in ("blocked", "paused")]
+    assert sum(wait.end_ns - wait.start_ns for wait in waits) == sum(each.end_ns - each.start_ns for each in held)
+    again, _ = mark(chance.sample(known, len(known)))
+    ticks = [
+        {tick for each in path if each.kind in ("blocked", "paused") for tick in range(each.start_ns, each.end_ns)}
+        for path in (marked, again)
+    ]
+    assert ticks[0] == ticks[1]

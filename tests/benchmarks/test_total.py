@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Total CPU: the stand-ins are hooked as verl is, each side records the same, and what is missing is refused."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+import verl_otel
+from benchmarks import background, calls
+from benchmarks.backend import ATTRIBUTES
+from benchmarks.hooks import __main__ as hooks
+from benchmarks.hooks import stand_ins
+from benchmarks.processes import TOP
+
+TURNS = stand_ins.TURNS
+
+
+def run(module, *arguments):
+    """Run a module in a process of its own, and return what it prints."""
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    done = subprocess.run(command, cwd=TOP, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_the_hooks_record_every_trajectory(recorded):
+    """A trajectory through the hooks has as many spans as documented, each below the one that it belongs to."""
+    worker = hooks.install_hooks(stand_ins.make_module())
+    asyncio.run(stand_ins.run_trajectories(worker, 3))
+    names = {span.span_id: span.name for span in recorded.spans}
+    edges = Counter((span.name, names.get(span.parent_id, "")) for span in recorded.spans)
+    assert len(recorded.spans) == 3 * stand_ins.SPANS
+    assert edges == {
+        ("verl.trajectory", ""): 3,
+        ("verl.turn", "verl.trajectory"): 3 * TURNS,
+        ("chat qwen3-8b", "verl.turn"): 3 * TURNS,
+        ("execute_tool python", "verl.turn"): 3 * TURNS,
+        ("verl.reward", "verl.trajectory"): 3,
+    }
+
+
+@pytest.mark.parametrize("kind", ["file", "prometheus"])
+def test_trajectories_are_delivered(kind):
+    """The command measures trajectories through the hooks, and what it has not kept is not written."""
+    result = run("benchmarks.hooks", kind, "--trajectories", 64)
+    assert result["cpu"] > 0
+    assert (result["bytes"] > hooks.LEAST_BYTES * stand_ins.SPANS * 64) == (kind == "file")
+
+
+@pytest.mark.parametrize("kind", ["none", "ours-metrics", "ours-file", "ours-otlp"])
+def test_calls_are_delivered(kind):
+    """The command measures calls; spans arrive where they are kept, with all four attributes."""
+    result = run("benchmarks.calls", kind, "--calls", calls.PART)
+    assert (result["bytes"] > calls.LEAST_BYTES * calls.PART) == (kind in calls.SENDING)
+
+
+def test_both_sides_say_the_same(recorded):
+    """Our span and our value of the histogram have the four attributes that the SDK's have."""
+    from benchmarks.backends.ours import OursLabelled
+
+    backend = OursLabelled.__new__(OursLabelled)
+    backend._histogram = verl_otel.histogram("bench.work", unit="s")  # without a session, which the constructor starts
+    backend.traced(calls.work)()
+    assert dict(recorded.span("bench.work").attributes) == dict(ATTRIBUTES)
+    (point,) = [point for point in recorded.points if point.instrument.name == "bench.work"]
+    assert len(point.labels) == len(ATTRIBUTES)
+
+
+def test_an_idle_process_is_measured_by_its_threads():
+    """What is paid by the second is that of the threads of telemetry, of which the watcher's is one part."""
+    assert background.measure("none", 0, 1.0) == {"cpu": 0.0, "watcher": 0.0}
+    result = run("benchmarks.background", "file", "--trajectories", 4, "--seconds", 2)
+    assert result["cpu"] >= result["watcher"] > 0

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel guards``: what guards would have done in a recorded run."""
+
+import json
+
+import pytest
+
+from tests.builders import stories
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A run whose reward rises for 40 steps and is lost at step 41, with a gradient norm that is not finite at step 50."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    trainer = story.process()
+    trainer.scalar("verl.training.step", 0.5, 0)
+    for step in range(1, 61):
+        trainer.span("verl.step", step, step + 0.9, state=stories.STEP, verl__step__number=step)
+        trainer.scalar("verl.training.step", step + 0.95, step)
+        trainer.scalar("verl.critic.rewards.mean", step + 0.95, step / 40 if step <= 40 else 0.0)
+        trainer.scalar("verl.actor.grad_norm", step + 0.95, float("nan") if step == 50 else 1.0)
+        trainer.scalar("verl.validation.score", step + 0.95, -abs(step - 7), verl__data__source="math/a", verl__variable="acc", verl__aggregate="mean@1")  # fmt: skip
+    return story.write()
+
+
+def test_each_guard_says_when_it_would_have_stopped(call, folder):
+    result = call("guards", folder, "--best", "val-core/math/a/acc/mean@1")
+    assert result.code == 0
+    lines = result.out.splitlines()
+    assert lines[0] == "run r1: 60 steps with scalars"
+    assert lines[1] == "  VERL_OTEL_STOP_ON_NAN=1 would have stopped it after step 51: actor/grad_norm is nan"
+    assert lines[2] == "  VERL_OTEL_STOP_ON_KL=5 would not have stopped it"
+    assert lines[3].startswith("  VERL_OTEL_STOP_ON_REWARD_FALL=5 would have stopped it after step 4")
+    assert lines[4] == "  VERL_OTEL_STOP_ON_PLATEAU=100 would not have stopped it"
+    assert lines[5] == "  best val-core/math/a/acc/mean@1: 0 at step 7"
+
+
+def test_thresholds_are_those_of_a_profile(call, folder, tmp_path):
+    """With a fall that nothing reaches, the guard would not have stopped it."""
+    own = tmp_path / "own.toml"
+    own.write_text("reward_fall = nan\n")
+    assert "REWARD_FALL=5 would not have stopped it" in call("guards", folder, "--profile", own).out
+    assert "REWARD_FALL=5 would have stopped it" in call("guards", folder, "--profile", "math").out
+
+
+def test_without_one_they_are_those_of_the_run(call, folder):
+    manifest = json.loads((folder / "run.json").read_text()) if (folder / "run.json").exists() else {}
+    (folder / "run.json").write_text(
+        json.dumps({**manifest, "health_profile": "own", "health_thresholds": '{"reward_fall": null}'})
+    )
+    assert "REWARD_FALL=5 would not have stopped it" in call("guards", folder).out
+
+
+def test_json(call, folder):
+    document = json.loads(call("guards", folder, "--json", "--nan", "2", "--best", "min:actor/grad_norm").out)
+    assert (document["run_id"], document["steps"], document["best_step"]) == ("r1", 60, 1)
+    assert document["guards"]["nan"] is None
+    assert document["guards"]["reward_fall"]["step"] > 40
+
+
+def test_a_run_without_scalars_is_exit_code_1(call, tmp_path):
+    story = stories.Story(tmp_path / "r2", "r2")
+    story.process().span("verl.step", 0, 1, state=stories.STEP, verl__step__number=1)
+    result = call("guards", story.write())
+    assert result.code == 1
+    assert "no scalars of verl" in result.err

@@ -1,0 +1,104 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What commands print with ``--json`` has the keys and types of the schemas and the reference, and no others."""
+
+import argparse
+import json
+from importlib import import_module
+
+import pytest
+
+from tests.builders import stories
+from verl_otel.cli import COMMANDS
+from verl_otel.cli.json_schemas import SCHEMAS
+
+jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed in this environment")
+
+CALLS = {
+    "report": ("report", "r1", "--json"),
+    "explain": ("explain", "r1", "--json"),
+    "levers": ("levers", "r1", "--json"),
+    "compare": ("compare", "long-a", "long-b", "--json", "--fail-if", "step>+5%"),
+    "runs": ("runs", "--json"),
+    "runs --prune": ("runs", "--prune", "--keep", "1", "--json"),
+    "check": ("check", "--json"),
+    "discover": ("discover", "--local", "--json"),
+    "guards": ("guards", "r1", "--json"),
+}
+LINES = {"logs", "stack"}
+"""Commands that print one object per line, described in the reference."""
+FOUND = {"report": "waits", "explain": "steps", "levers": "unknown", "compare": "rows"}
+"""Keys of lists that the runs of these tests fill."""
+
+
+def train(folder, tool=2.0, steps=12):
+    """A run long enough to be compared, with a late rank and a process that was killed."""
+    story = stories.Story(folder, folder.name)
+    trainer, agent = story.process("trainer"), story.process("agent_loop")
+    workers = [story.process("actor_rollout_ref", index=rank, pid=900 + rank, verl__rank=rank) for rank in range(3)]
+    for number in range(1, steps + 1):
+        start = 20 * number
+        calls = [("tool", "search", start, start + tool + number / 100)]
+        member = stories.trajectory(
+            agent, start, start + tool + number / 100, uid=f"p{number}", step=number, calls=calls
+        )
+        root = stories.step(trainer, number, start, start + 15, [("gen", start, start + 8), ("update_actor", start + 8, start + 15)], [member])  # fmt: skip
+        call = trainer.span(
+            "verl.call update_actor", start + 8, start + 15, root, kind=stories.CLIENT, verl__world_size=3
+        )
+        for rank, worker in enumerate(workers):
+            late = 3 if rank == 1 else 0
+            worker.span("verl.worker Actor.update_actor", start + 8 + late, start + 15, call, kind=stories.SERVER, verl__rank=rank)  # fmt: skip
+    agent.still_open("verl.trajectory", 200, 260)
+    story.manifest(verl__project="bed")
+    story.write()
+
+
+@pytest.fixture
+def all_runs(runs):
+    """Three runs in the folder of runs."""
+    stories.training(runs / "r1").write()
+    train(runs / "long-a")
+    train(runs / "long-b", tool=6.0)
+
+
+@pytest.mark.parametrize("command", CALLS)
+def test_the_output_is_as_its_schema_says(all_runs, call, command):
+    """Every key is described, has its type, and is there."""
+    document = json.loads(call(*CALLS[command]).out)
+    jsonschema.validate(document, SCHEMAS[command], jsonschema.Draft202012Validator)
+    if command in FOUND:
+        assert document[FOUND[command]]
+
+
+@pytest.mark.parametrize("command", ["report", "explain"])
+def test_the_output_of_a_run_with_late_ranks_and_dead_processes(all_runs, call, command):
+    """Lists that are empty in a healthy run have the described form, too."""
+    document = json.loads(call(command, "long-a", "--json").out)
+    jsonschema.validate(document, SCHEMAS[command], jsonschema.Draft202012Validator)
+    assert document["unfinished"] if command == "report" else document["run"]["stragglers"]
+
+
+def test_an_unknown_key_is_refused(all_runs, call):
+    """A key without a description fails, as one that is missing does."""
+    document = json.loads(call("report", "r1", "--json").out)
+    for changed in ({**document, "more": 1}, {key: value for key, value in document.items() if key != "steps"}):
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(changed, SCHEMAS["report"])
+
+
+@pytest.mark.parametrize("command", SCHEMAS)
+def test_a_schema_is_valid(command):
+    """Each one is JSON and a schema of the draft that is named."""
+    jsonschema.Draft202012Validator.check_schema(json.loads(json.dumps(SCHEMAS[command])))
+
+
+def test_every_command_with_json_has_a_schema():
+    """Each command with ``--json`` is called here and has a schema, but those that print lines of their own."""
+    expected = set()
+    for command, path in COMMANDS.items():
+        parser = argparse.ArgumentParser()
+        import_module(path).add_arguments(parser)
+        expected |= {command} if any("--json" in action.option_strings for action in parser._actions) else set()
+    assert {command.partition(" ")[0] for command in SCHEMAS} == expected - LINES
+    assert set(CALLS) == set(SCHEMAS)

@@ -1,0 +1,67 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The check of one target of ``verl-otel discover``: one total time and a number of bytes, whatever the target answers."""
+
+import time
+import tracemalloc
+
+import pytest
+
+from tests.fakes.hostile_endpoints import REFUSING, TAKING, Endpoint, redirect
+from verl_otel.cli.discover import target_probe
+
+SECONDS = 0.5
+ROOM = 4.0
+"""Seconds that a busy machine may add."""
+
+
+def probe(address):
+    """Return the answer of a target, and assert that its time was kept."""
+    begin = time.monotonic()
+    answer = target_probe.probe({"targets": [address], "labels": {}}, SECONDS)
+    assert time.monotonic() - begin < SECONDS + ROOM
+    return answer
+
+
+@pytest.mark.parametrize("hostile", [*REFUSING, *TAKING], ids=lambda hostile: hostile.__name__)
+def test_a_hostile_target_costs_its_time_and_few_bytes(hostile):
+    """Each kind of answer that never ends, or is no answer, is named within the time-out and without much memory."""
+    with Endpoint(hostile) as endpoint:
+        tracemalloc.start()
+        try:
+            answer = probe(endpoint.url.removeprefix("http://"))
+            assert tracemalloc.get_traced_memory()[1] < 10 * target_probe.MAX_BYTES
+        finally:
+            tracemalloc.stop()
+    assert answer.state in ("silent", "no metrics")
+    assert answer.text
+
+
+def endless_metrics(connection, stopped):
+    """A page of metrics without an end, as fast as it is taken."""
+    connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+    while not stopped.is_set():
+        connection.sendall(b"up 1\n" * 10_000)
+
+
+def test_of_a_page_without_an_end_the_beginning_is_read(monkeypatch):
+    """Not more than the first bytes count."""
+    monkeypatch.setattr(target_probe, "MAX_BYTES", 40_000)
+    with Endpoint(endless_metrics) as endpoint:
+        answer = target_probe.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 30)
+    assert answer.state == "ok"
+    assert 0 < int(answer.text.split()[0]) <= target_probe.MAX_BYTES // len(b"up 1\n") + 1
+
+
+def test_a_redirect_is_followed_within_the_same_limits():
+    """VLLM sends from /metrics to /metrics/; a target that sends round in circles is named."""
+
+    def page(connection, stopped):
+        connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nup 1\n")
+
+    with Endpoint(page) as there, Endpoint(redirect(f"{there.url}/metrics/")) as endpoint:
+        assert probe(endpoint.url.removeprefix("http://")).text == "1 samples"
+    with Endpoint(redirect("/metrics")) as endpoint:
+        assert probe(endpoint.url.removeprefix("http://")).state in ("silent", "no metrics")
+    with Endpoint(redirect("file:///etc/passwd")) as endpoint:
+        assert probe(endpoint.url.removeprefix("http://")).state in ("silent", "no metrics")

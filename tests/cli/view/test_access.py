@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The live page can be read on the machine itself, and by any client with the token."""
+
+import pytest
+
+from verl_otel.cli.view.access import Access, read_token
+from verl_otel.errors import VerlOtelError
+from verl_otel.exporting.http_messages import Request
+
+TOKEN = "0123456789abcdef"
+
+
+def ask(access, path="/", query="", **headers):
+    """The status of the refusal; None: answered."""
+    reply = access.check(Request("GET", path, query, headers))
+    return reply and reply.status
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("127.0.0.1:9466", None),
+        ("localhost:9466", None),
+        ("[::1]:9466", None),
+        ("evil.example:9466", 403),
+        ("", 403),
+        ("10.0.0.1", 403),
+    ],
+)
+def test_without_a_token_only_loopback_names_are_answered(host, status):
+    """A page elsewhere whose name resolves to this machine is refused (DNS rebinding)."""
+    assert ask(Access(), host=host) == status
+
+
+def test_the_token_is_needed_everywhere():
+    """As bearer token, or as the cookie of a visit with the token in the address; a wrong one is refused."""
+    access = Access(TOKEN)
+    assert ask(access, host="127.0.0.1") == ask(access, "/api/runs", authorization="Bearer wrong") == 401
+    assert ask(access, "/api/runs", authorization=f"Bearer {TOKEN}") is None
+    assert ask(access, query="token=wrong") == 401
+    reply = access.check(Request("GET", "/", f"token={TOKEN}", {}))
+    headers = dict(reply.headers)
+    assert (reply.status, headers["Location"]) == (303, "/")
+    assert TOKEN not in headers["Set-Cookie"]
+    assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+    assert ask(access, "/api/runs", cookie=headers["Set-Cookie"].partition(";")[0]) is None
+
+
+def test_a_token_that_others_can_read_is_refused(tmp_path):
+    """So is one that is too short."""
+    path = tmp_path / "token"
+    path.write_text(TOKEN + "\n")
+    path.chmod(0o644)
+    with pytest.raises(VerlOtelError, match="chmod 600"):
+        read_token(path)
+    path.chmod(0o600)
+    assert read_token(path) == TOKEN
+    path.write_text("short")
+    with pytest.raises(VerlOtelError, match="16 characters"):
+        read_token(path)
+
+
+def test_a_host_that_is_none_is_a_message(call, tmp_path):
+    """No traceback."""
+    path = tmp_path / "token"
+    path.write_text("0123456789abcdef")
+    path.chmod(0o600)
+    done = call("view", tmp_path, "--host", "a..b", "--token-file", path, "--port", "0")
+    assert done.code == 2
+    assert "cannot be bound" in done.err
+
+
+def test_other_addresses_than_loopback_need_a_token(call, tmp_path):
+    """The command does not start without one."""
+    done = call("view", tmp_path, "--host", "0.0.0.0", "--port", "0")
+    assert done.code == 2
+    assert "--token-file" in done.err

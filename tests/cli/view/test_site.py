@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the live page answers to requests: pages, JSON, and nothing outside of the runs."""
+
+import json
+
+import pytest
+
+from tests.builders import stories
+from verl_otel.cli.view.access import Access
+from verl_otel.cli.view.catalogue import Catalogue
+from verl_otel.cli.view.site import Site
+from verl_otel.cli.view.watching import Watcher
+from verl_otel.exporting.http_messages import Request
+from verl_otel.health import profiles
+
+
+@pytest.fixture
+def get(runs, monkeypatch):
+    """Ask for a path of the site of all runs."""
+    monkeypatch.setattr("verl_otel.cli.view.listing.FRESH_SECONDS", -1.0)
+    catalogue = Catalogue([runs])
+    site = Site(catalogue, Watcher(catalogue), Access())
+
+    def run(path, **headers):
+        path, _, query = path.partition("?")
+        return site.answer(Request("GET", path, query, {"host": "127.0.0.1:1", **headers}))
+
+    return run
+
+
+def test_every_run_of_the_folder_is_listed(runs, get):
+    """Also one that was written after the site was made."""
+    assert json.loads(get("/api/runs").body) == []
+    stories.training(runs / "r1").write()
+    (row,) = json.loads(get("/api/runs").body)
+    assert (row["run"], row["state"], row["last_step"]) == ("r1", "finished", 2)
+
+
+def test_the_page_of_a_run_is_that_of_the_report(runs, get):
+    """It names the run, and what delayed it."""
+    stories.training(runs / "r1").write()
+    reply = get("/run/r1/report")
+    assert reply.status == 200
+    assert b"calculator" in reply.body
+
+
+def test_a_run_has_its_indicators_with_the_bands_of_its_profile(runs, get):
+    """Every answer is JSON without NaN, whatever was recorded."""
+    story = stories.Story(runs / "r1", "r1")
+    story.manifest(**profiles.to_manifest(profiles.load("rlhf")))
+    trainer = story.process()
+    trainer.scalar("verl.actor.ppo_kl", 1, 0.3)
+    trainer.scalar("verl.critic.rewards.mean", 1, float("nan"))
+    story.write()
+    document = json.loads(get("/api/runs/r1").body, parse_constant=pytest.fail)
+    assert document["profile"] == "rlhf"
+    rows = {row["name"]: row for row in document["indicators"]}
+    kl = {"name": "policy KL", "value": 0.3, "low": 0.01, "high": 0.05, "state": "above", "is_share": False}
+    assert rows["policy KL"] == kl
+    assert (rows["mean reward"]["value"], rows["mean reward"]["state"]) == (None, "unknown")
+
+
+@pytest.mark.parametrize(
+    "path", ["/run/..", "/run/%2e%2e", "/run/..%2fr1", "/run/", "/run/none", "/etc/passwd", "/%00"]
+)
+def test_nothing_but_the_runs_can_be_asked_for(runs, get, path):
+    """A name that is not in the list is answered by 404, whatever it looks like."""
+    stories.training(runs / "r1").write()
+    assert get(path).status == 404

@@ -1,0 +1,162 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trainings on a real Ray of three nodes with ``verl-otel stack --cluster``: each mode, several nodes, several trainings, and what can go wrong."""
+
+from pathlib import Path
+
+import pytest
+
+from tests.builders.training_logs import find_unexpected
+from tests.collector import ray_bed
+from tests.collector.nodes import find_hindrance
+from tests.end_to_end import pipeline_values
+
+pytest.importorskip("ray", reason="Ray is not installed in this environment")
+pytest.importorskip("verl", reason="verl is not installed in this environment")
+pytestmark = pytest.mark.pipeline
+
+
+@pytest.fixture(scope="module")
+def cluster(programs, tmp_path_factory):
+    """Three nodes; skipped where there can be none."""
+    hindrance = find_hindrance()
+    if hindrance:
+        pytest.skip(f"no network namespaces here: {hindrance}")
+    with ray_bed.start_cluster(tmp_path_factory.mktemp("ray"), ("node-b", "node-c"), dashboard=True) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def stack(cluster, tmp_path_factory):
+    with ray_bed.start_stack(tmp_path_factory.mktemp("stack"), cluster.address) as running:
+        yield running
+
+
+def find_engines(stack, run="", up=1):
+    """Return the names of the engines of a run that are up, or not."""
+    found = ray_bed.query(stack, f'up{{verl_role="llm_server", verl_run_id=~"{run}.*"}} == {up}')
+    return {labels["instance"] for labels, _ in found}
+
+
+def await_engines(stack, training, process, wait_for, count=1):
+    """Wait until this many engines of a training are up; those of the training before may still be, too."""
+
+    def are_up():
+        has_begun = list((training.out / "runs").glob("*/run.json"))
+        return has_begun and len(find_engines(stack, training.folder.name)) == count
+
+    wait_for(lambda: are_up() or process.poll() is not None, 400, 1)
+    assert process.poll() is None, training.log[-4000:]
+
+
+def await_processes(stack, training, wait_for):
+    """Wait until Prometheus has each process that has written metrics; returns the labels of all."""
+    written = {dict(labels)["instance"] for _, labels in pipeline_values.read_last(training.folder)}
+    query = f'last_over_time(target_info{{job="verl", verl_run_id="{training.folder.name}"}}[1h])'
+
+    def find():
+        found = [labels for labels, _ in ray_bed.query(stack, query)]
+        return found if {labels["instance"] for labels in found} >= written else None
+
+    return wait_for(find, 60, 1)
+
+
+def test_three_nodes(cluster, stack, tmp_path, wait_for):
+    """By ``ray job submit``: three ranks and three engines on three nodes, each found, and totals as the bed counted them."""
+    with ray_bed.submit_training(tmp_path, cluster, nodes=3) as (training, process):
+        await_engines(stack, training, process, wait_for, 3)
+        assert process.wait(600) == 0, training.log[-4000:]
+    assert find_unexpected(training.log) == []
+    processes = await_processes(stack, training, wait_for)
+    ranks = [labels for labels in processes if labels["verl_role"] == "actor_rollout_ref"]
+    assert {labels["verl_rank"] for labels in ranks} == {"0", "1", "2"}
+    assert len({labels["host_name"] for labels in ranks}) == 3
+    ray_bed.await_totals(stack, training, wait_for)
+    wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
+
+
+@pytest.mark.parametrize(("mode", "steps", "engines"), [("separate_async", 3, 2), ("fully_async", 8, 1)])
+def test_asynchronous_trainings(cluster, stack, tmp_path, wait_for, mode, steps, engines):
+    """By ``ray job submit``, with a rollout on a node of its own: each process and each engine is found, and totals are as the bed counted them."""
+    with ray_bed.submit_training(tmp_path, cluster, steps=steps, nodes=1, mode=mode) as (training, process):
+        await_engines(stack, training, process, wait_for, engines)
+        assert process.wait(600) == 0, training.log[-4000:]
+    assert find_unexpected(training.log) == []
+    processes = await_processes(stack, training, wait_for)
+    assert len({labels["host_name"] for labels in processes}) >= 2
+    ray_bed.await_totals(stack, training, wait_for, steps)
+
+
+def test_two_trainings_at_the_same_time_are_two_runs(cluster, stack, tmp_path, wait_for):
+    """The first one ends and its engine is no target any more; the other one is scraped on. Each has its own totals."""
+    # Not a v1 trainer: the jobs of one cluster share the actors of TransferQueue, which the first job that ends stops.
+    options = {"nodes": 1, "mode": "legacy"}
+    with (
+        ray_bed.start_training(tmp_path / "long", cluster.address, steps=200, **options) as (long, other),
+        ray_bed.start_training(tmp_path / "short", cluster.address, **options) as (short, process),
+    ):
+        assert process.wait(600) == 0, short.log[-3000:]
+        wait_for(lambda: find_engines(stack, long.folder.name) or other.poll() is not None, 200, 1)
+        ended = short.folder.name
+        wait_for(lambda: not find_engines(stack, ended) and not find_engines(stack, ended, up=0), 120, 1)
+        wait_for(
+            lambda: len(find_engines(stack, long.folder.name)) == 1, 60, 1
+        )  # on a busy machine one scrape may time out
+        assert other.poll() is None, long.log[-3000:]
+    assert short.folder.name != long.folder.name
+    ray_bed.await_totals(stack, short, wait_for)
+
+
+def test_a_wrong_token_is_named_and_the_training_goes_on(cluster, stack, tmp_path, wait_for):
+    """The log says once for each process that the endpoint refuses the token; files are complete, Prometheus has nothing of that run."""
+    token = tmp_path / "token"
+    token.write_text("wrong-token-of-some-length")
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": stack.otlp_http, "VERL_OTEL_TOKEN_FILE": token}
+    with ray_bed.start_training(tmp_path, cluster.address, **variables) as (training, process):
+        assert process.wait(600) == 0, training.log[-4000:]
+    lines = find_unexpected(training.log)
+    assert lines
+    assert all("401" in line for line in lines), lines
+    assert any(str(token) in line or "VERL_OTEL_TOKEN_FILE" in line for line in lines), lines
+    assert pipeline_values.read_last(training.folder)
+    assert ray_bed.query(stack, f'last_over_time(target_info{{verl_run_id="{training.folder.name}"}}[1h])') == []
+
+
+def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, wait_for):
+    """The engine of that node is down, the other one is scraped; when the training has ended neither is a target."""
+    with ray_bed.start_training(tmp_path, cluster.address, steps=200, nodes=3) as (training, process):
+        await_engines(stack, training, process, wait_for, 3)
+        cluster.second.stop()
+        wait_for(lambda: find_engines(stack, up=0), 120, 1)
+    wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
+    assert stack.process.poll() is None
+    cluster.start_second()
+
+
+def test_a_restarted_head_and_the_next_training(cluster, stack, tmp_path, wait_for):
+    """All nodes are started again, the stack is not: a training that is submitted then is complete in its Prometheus."""
+    for node in (*cluster.others, cluster.head):
+        node.stop()
+    cluster.start_head()
+    for node in cluster.others:
+        node.start(f"--address={cluster.address}")
+    wait_for(lambda: "the cluster has restarted" in Path(stack.log).read_text(), 60, 0.5)
+    with ray_bed.submit_training(tmp_path, cluster) as (training, process):
+        assert process.wait(600) == 0, training.log[-4000:]
+    await_processes(stack, training, wait_for)
+    ray_bed.await_totals(stack, training, wait_for)
+
+
+def test_a_training_goes_on_when_the_stack_ends(cluster, stack, tmp_path, wait_for):
+    """It ends well and its files are complete; its log names the endpoint that does not answer. The last test: the stack is not started again."""
+    with ray_bed.start_training(tmp_path, cluster.address, steps=40) as (training, process):
+        await_engines(stack, training, process, wait_for, 2)
+        stack.process.terminate()
+        assert stack.process.wait(60) == 0
+        assert process.poll() is None, training.log[-4000:]
+        assert process.wait(600) == 0, training.log[-4000:]
+    lines = find_unexpected(training.log)
+    assert lines
+    assert all(stack.otlp_http in line for line in lines), lines
+    totals = {name: value for (name, _), value in pipeline_values.read_last(training.folder).items()}
+    assert totals["verl.training.steps"] == 40

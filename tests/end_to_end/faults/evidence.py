@@ -1,0 +1,113 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the trainings of a plan, and keeps what verl-otel reports of each: verdicts, events, and the lines of its report on failures."""
+
+import os
+import re
+import time
+
+from tests.end_to_end import bed_run
+from tests.end_to_end.faults.kinds import CRASHED, SAVE_EVERY, VALIDATE_EVERY
+from verl_otel.analysis import summary
+
+PATIENCE = 45
+"""Seconds after which a training whose process died, and which verl lets hang, is ended."""
+AFTERWARDS = 3
+"""Seconds for which it goes on when the fault was named."""
+_FAILURE = re.compile(r"failed|raised|Error|DEAD|crash", re.IGNORECASE)
+_PLACE = re.compile(r" \(pid [^)]*\)")
+"""Process id and host."""
+LINES = 12
+"""Lines of a report on failures that are kept."""
+
+
+def run(out, training):
+    """Train once and return what was found out."""
+    load = os.getloadavg()[0]
+    folder = out / f"training-{training.number}"
+    with bed_run.start(folder, **make_options(folder, training)) as (bed, process):
+        if training.series == CRASHED:
+            _wait_for_crash(bed, process)
+        else:
+            process.wait(bed_run.DEADLINE)
+    return {
+        "training": training.number,
+        "series": training.series,
+        "faults": [fault._asdict() for fault in training.faults],
+        "load": round(load, 1),
+        **collect(bed, training),
+    }
+
+
+def make_options(folder, training):
+    """Return the arguments of `bed_run.start`."""
+    validate = VALIDATE_EVERY if training.needs("validation") else -1
+    save = SAVE_EVERY if training.needs("checkpoint") else -1
+    overrides = [
+        "trainer.n_gpus_per_node=2", "ray_kwargs.ray_init.num_gpus=2", "trainer.total_epochs=8",
+        f"trainer.test_freq={validate}", f"trainer.save_freq={save}",
+        f"trainer.default_local_dir={folder}/checkpoints", "trainer.max_actor_ckpt_to_keep=1",
+    ]  # fmt: skip
+    return {
+        "overrides": overrides, "steps": training.steps, "tool": True, "VERL_OTEL_ENABLED": 1,
+        "VERL_OTEL_RUN_DIR": folder / "runs", "CPU_BED_PLANT": ",".join(training.plants),
+    }  # fmt: skip
+
+
+def _wait_for_crash(bed, process):
+    """Wait for the end of a training whose process dies; verl waits for some of them without a deadline."""
+    end = time.monotonic() + bed_run.DEADLINE
+    reached = named = None
+    while process.poll() is None and time.monotonic() < end:
+        time.sleep(0.5)
+        if reached is None and bed.bed("plant"):
+            reached = time.monotonic()
+            end = reached + PATIENCE
+        if named is None and any(path.stat().st_size for path in (bed.out / "runs").glob("*/events.jsonl")):
+            named = time.monotonic()
+            end = min(end, named + AFTERWARDS)
+
+
+def collect(bed, training):
+    """Return what the files of a training say, and when its faults were reached."""
+    reached = {line["plant"]: line["start"] for line in reversed(bed.bed("plant"))}
+    plants = [reached.get(plant) for plant in training.plants]
+    try:
+        explained = summary.explain([bed.folder])
+    except (StopIteration, FileNotFoundError):
+        return {"state": "not started", "reached": plants, "steps": {}, "events": [], "lines": []}
+    lines = [_PLACE.sub("", line.strip()) for line in bed.report().splitlines() if _FAILURE.search(line)]
+    return {
+        "state": explained.state,
+        "reached": plants,
+        "steps": {str(step.number): _describe(step) for step in explained.steps},
+        "events": [_describe_event(event) for event in explained.events],
+        "lines": lines[:LINES],
+    }
+
+
+def _describe(step):
+    verdicts = [
+        [verdict.kind, verdict.cause, verdict.cause_name, verdict.subject, verdict.instance, round(verdict.seconds, 2)]
+        for verdict in step.verdicts
+    ]
+    wasted = {} if step.cost is None else {reason: count for reason, count in step.cost.wasted_tokens.items() if count}
+    trained = 0 if step.cost is None else step.cost.trained_tokens
+    failed = sorted({each.name for one in step.slowest for each in one.activities if each.failed})
+    return {
+        "seconds": round(step.seconds, 2),
+        "verdicts": verdicts,
+        **({"wasted": wasted, "trained": trained} if wasted else {}),
+        **({"failed": failed} if failed else {}),
+        **({"error": step.error} if step.error else {}),
+    }
+
+
+def _describe_event(event):
+    culprit = event.detail.get("culprit") or {}
+    return {
+        "kind": event.kind,
+        "time": event.time_ns / 1e9,
+        "instance": culprit.get("instance", ""),
+        "span": culprit.get("span", ""),
+    }

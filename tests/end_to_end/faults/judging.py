@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what was reported of a fault names it rightly."""
+
+from typing import NamedTuple
+
+from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, SLOW
+
+LATE = 60
+"""Seconds after a fault within which an event counts as its own."""
+SPILL = 1
+"""Steps after one with a fault that do not count as healthy: the rest of what was started may still run."""
+
+
+class Judgement(NamedTuple):
+    """What became of one fault."""
+
+    kind: str
+    step: int
+    seconds: float
+    found: bool
+    """Something was reported of its step, or at its time."""
+    named: bool
+    """And it was the right thing: the first verdict, or an event."""
+    delay: float | None
+    """Seconds until an event named it; None: no event reports it, or it was not named."""
+    reported: str
+    """What was reported."""
+
+
+def judge(result):
+    """Yield a judgement of each fault of a training that was reached in it."""
+    for fault, reached in zip(result["faults"], result["reached"], strict=True):
+        if reached is None:
+            continue
+        kind = KINDS[fault["kind"]]
+        of_series = {SLOW: _judge_step, HUNG: _judge_event, CRASHED: _judge_event, DATA: _judge_data}[kind.series]
+        yield Judgement(**fault, **of_series(kind, result, fault, reached))
+
+
+def find_false(result):
+    """Return the number of healthy steps of a training, and the verdicts on them."""
+    held = {fault["step"] + more for fault in result["faults"] for more in range(SPILL + 1)}
+    healthy = [(int(number), step) for number, step in result["steps"].items() if int(number or 0) not in held]
+    healthy = [(number, step) for number, step in healthy if not step.get("error")]
+    return len(healthy), [(number, verdict) for number, step in healthy for verdict in step["verdicts"]]
+
+
+def _judge_step(kind, result, fault, _):
+    verdicts = result["steps"].get(str(fault["step"]), {}).get("verdicts", [])
+    named = bool(verdicts) and any(_fits(verdicts[0], right) for right in kind.right)
+    return {
+        "found": bool(verdicts),
+        "named": named,
+        "delay": None,
+        "reported": "; ".join(" ".join(map(str, filter(None, verdict))) for verdict in verdicts[:3]),
+    }
+
+
+def _fits(verdict, right):
+    """Return whether a verdict is of a kind and a cause, and has a name in its name."""
+    of_kind, of_cause, *name = right.split(" ", 2)
+    return verdict[0] == of_kind and verdict[1] == of_cause and (not name or name[0] in verdict[2])
+
+
+def _judge_event(kind, result, _, reached):
+    events = [event for event in result["events"] if reached <= event["time"] <= reached + LATE]
+    reported = [f"{event['kind']} {event['instance']} {event['span']}".strip() for event in events]
+    for right in kind.right:
+        what, _, rest = right.partition(" ")
+        if what == "failed":
+            naming = [line for line in result["lines"] if rest in line]
+            return {
+                "found": result["state"] == "failed",
+                "named": bool(naming),
+                "delay": None,
+                "reported": "; ".join(result["lines"][:3]),
+            }
+        instance, _, span = rest.partition(" ")
+        for event in events:
+            if event["kind"] == what and event["instance"].startswith(instance) and event["span"].startswith(span):
+                return {"found": True, "named": True, "delay": event["time"] - reached, "reported": "; ".join(reported)}
+    return {"found": bool(events), "named": False, "delay": None, "reported": "; ".join(reported)}
+
+
+def _judge_data(kind, result, fault, _):
+    step = result["steps"].get(str(fault["step"]), {})
+    (right,) = kind.right
+    if right.endswith(" failed"):
+        named = any(name in right for name in step.get("failed", ()))
+        return {
+            "found": named or "failed" in step.get("wasted", {}),
+            "named": named,
+            "delay": None,
+            "reported": str(step.get("wasted", "")),
+        }
+    share = step.get("wasted", {}).get(right, 0) / max(1, step.get("trained", 0))
+    return {"found": share > 0, "named": share == 1, "delay": None, "reported": str(step.get("wasted", ""))}

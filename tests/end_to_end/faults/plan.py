@@ -1,0 +1,90 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which faults are planted in which training, and where. A seed makes the plan."""
+
+import random
+from typing import NamedTuple
+
+from tests.end_to_end.faults.kinds import CRASHED, DATA, HUNG, KINDS, NUMBERS, SLOW, VALIDATE_EVERY
+
+FIRST, APART = 6, 3
+"""First step with a fault, and steps between two of them."""
+SIZES = {SLOW: (1.5, 4.0), HUNG: (25.0, 25.0), CRASHED: (0.0, 0.0), DATA: (0.0, 0.0)}
+"""Seconds that a fault lasts, by series."""
+TRAININGS = ((SLOW, 14), (SLOW, 14), (SLOW, 13), (HUNG, 5), (HUNG, 5), *[(CRASHED, 1)] * 8, (DATA, 2))
+"""The trainings of one round, which plants each kind once, and the number of their faults."""
+
+
+class Fault(NamedTuple):
+    """A fault of one training."""
+
+    kind: str
+    step: int
+    seconds: float
+
+    def plant(self, *, validations):
+        """Return what `cpu_plant` reads.
+
+        Args:
+            validations: Whether the training has validations.
+        """
+        kind = KINDS[self.kind]
+        place, _, which = kind.plant.partition(":")
+        before = (self.step - 1) // VALIDATE_EVERY if validations else 0
+        number = NUMBERS[kind.number](self.step, before)
+        return ":".join([place, f"{self.seconds:.2f}", str(number), *([which] if which else [])])
+
+
+class Training(NamedTuple):
+    """One training of a plan."""
+
+    number: int
+    series: str
+    faults: tuple[Fault, ...]
+
+    @property
+    def steps(self):
+        """Number of its steps."""
+        return max(fault.step for fault in self.faults) + APART
+
+    def needs(self, what):
+        """Return whether one of its kinds needs a ``validation`` or a ``checkpoint``."""
+        return any(KINDS[fault.kind].needs == what for fault in self.faults)
+
+    @property
+    def plants(self):
+        """What `cpu_plant` reads for each fault."""
+        return [fault.plant(validations=self.needs("validation")) for fault in self.faults]
+
+
+def make_plan(seed, count):
+    """Return the first trainings of a seed. Equal seeds make equal plans, and a longer plan begins like a shorter one."""
+    plan = []
+    while len(plan) < count:
+        plan += _make_round(random.Random(f"{seed}/{len(plan)}"), len(plan))
+    return plan[:count]
+
+
+def _make_round(chance, first):
+    """Return trainings that plant each kind once."""
+    waiting = {series: [name for name, kind in KINDS.items() if kind.series == series] for series in SIZES}
+    for names in waiting.values():
+        chance.shuffle(names)
+    trainings = []
+    for number, (series, size) in enumerate(TRAININGS, first):
+        names = [waiting[series].pop() for _ in range(size)]
+        steps = _choose_steps(names)
+        faults = [Fault(name, steps[name], round(chance.uniform(*SIZES[series]), 2)) for name in names]
+        trainings.append(Training(number, series, tuple(sorted(faults, key=lambda fault: fault.step))))
+    return trainings
+
+
+def _choose_steps(names):
+    """Return the step of each kind; validations and checkpoints are not after every step."""
+    free = [FIRST + APART * place for place in range(len(names) + 2)]
+    steps = {}
+    for name in sorted(names, key=lambda name: not KINDS[name].needs):
+        fitting = (step for step in free if not KINDS[name].needs or step % VALIDATE_EVERY == 0)
+        steps[name] = next(fitting)
+        free.remove(steps[name])
+    return steps

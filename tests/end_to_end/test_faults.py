@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of ``make test-extra ONLY=faults``, its judgement and its page; it trains nothing."""
+
+import itertools
+
+import pytest
+
+from tests.end_to_end.faults import judging, page
+from tests.end_to_end.faults.kinds import KINDS, VALIDATE_EVERY
+from tests.end_to_end.faults.plan import APART, TRAININGS, Fault, make_plan
+
+RIGHT = ["between", "logging", "file", "file", "trainer-0", 2.0]
+
+
+def result(kind="slow tracker", *, verdicts=(), reached=100.0, **more):
+    """The result of a training with a fault in step 6."""
+    steps = {
+        "6": {"seconds": 3.0, "verdicts": list(verdicts)},
+        "7": {"seconds": 1.0, "verdicts": [RIGHT]},
+        "9": {"seconds": 1.0, "verdicts": []},
+    }
+    known = {"training": 0, "faults": [Fault(kind, 6, 2.0)._asdict()], "reached": [reached], "steps": steps}
+    return {**known, "state": "finished", "events": [], "lines": [], **more}
+
+
+def test_a_plan_follows_from_its_seed():
+    """Equal seeds make equal plans, a longer one begins like a shorter one, and faults keep their distance."""
+    plan = make_plan(7, 2 * len(TRAININGS))
+    assert plan == make_plan(7, 2 * len(TRAININGS))
+    assert plan[:5] == make_plan(7, 5)
+    assert plan != make_plan(8, 2 * len(TRAININGS))
+    for training in plan:
+        steps = [fault.step for fault in training.faults]
+        assert all(second - first >= APART for first, second in itertools.pairwise(steps))
+        assert all(1 < step <= training.steps for step in steps)
+        assert not any(
+            step % VALIDATE_EVERY for fault, step in zip(training.faults, steps, strict=True) if KINDS[fault.kind].needs
+        )
+
+
+def test_a_round_plants_each_kind_once():
+    """No kind is left out, and none is planted more often than others."""
+    kinds = [fault.kind for training in make_plan(3, len(TRAININGS)) for fault in training.faults]
+    assert sorted(kinds) == sorted(KINDS)
+
+
+def test_there_are_many_kinds_and_a_third_is_held_out():
+    """As the page says."""
+    assert len(KINDS) >= 40
+    assert sum(kind.held_out for kind in KINDS.values()) >= len(KINDS) // 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "plant"),
+    [
+        ("slow tool", "tool:2.00:44"),
+        ("slow tracker", "log:2.00:6"),
+        ("slow request on one replica", "server:2.00:5:1"),
+        ("slow update on all ranks", "rank:2.00:6:*"),
+        ("slow checkpoint", "checkpoint:2.00:1:*"),
+    ],
+)
+def test_a_fault_is_planted_in_its_step(kind, plant):
+    """The number of a call tells its step."""
+    assert Fault(kind, 6, 2.0).plant(validations=False) == plant
+
+
+def test_validations_count_as_calls():
+    """The tool is called in validations, too: one lies before step 7."""
+    assert Fault("slow tool", 7, 2.0).plant(validations=True) == "tool:2.00:60"
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "expected"),
+    [
+        ([], (False, False)),
+        ([RIGHT], (True, True)),
+        ([["between", "logging", "wandb", "wandb", "trainer-0", 2.0]], (True, False)),
+        ([["phase", "phase", "adv", "adv", "", 2.0], RIGHT], (True, False)),
+    ],
+)
+def test_only_the_right_name_counts(verdicts, expected):
+    """A verdict of another cause is found, and not named; the first one counts."""
+    (judgement,) = judging.judge(result(verdicts=verdicts))
+    assert (judgement.found, judgement.named) == expected
+
+
+def test_what_was_not_reached_is_not_counted():
+    """A training may end before."""
+    assert not list(judging.judge(result(reached=None)))
+
+
+def test_an_event_names_what_hangs():
+    """Only one of the right process, after the fault; its time counts."""
+    event = {"kind": "stall", "time": 109.5, "instance": "trainer-0", "span": "verl.logging"}
+    (judgement,) = judging.judge(result("hanging tracker", events=[event]))
+    assert (judgement.named, judgement.delay) == (True, 9.5)
+    (judgement,) = judging.judge(result("hanging tracker", events=[{**event, "time": 99.0}]))
+    assert not judgement.found
+    (judgement,) = judging.judge(result("hanging tracker", events=[{**event, "instance": "agent_loop-0"}]))
+    assert (judgement.found, judgement.named) == (True, False)
+
+
+def test_the_report_names_what_raised():
+    """The error has to be in its lines, and the run failed."""
+    failed = {"state": "failed", "lines": ["step 6 failed: RuntimeError"]}
+    (judgement,) = judging.judge(result("exception in the trainer", **failed))
+    assert judgement.named
+    (judgement,) = judging.judge(result("exception in the trainer", **{**failed, "lines": ["step 6 failed"]}))
+    assert (judgement.found, judgement.named) == (True, False)
+
+
+def test_steps_without_a_signal_are_named_by_their_tokens():
+    """All tokens of the step were trained on without a gradient."""
+    for wasted, named in (({"zero_variance": 40}, True), ({"zero_variance": 20}, False), ({}, False)):
+        made = result("rewards without a signal")
+        made["steps"]["6"] |= {"wasted": wasted, "trained": 40}
+        (judgement,) = judging.judge(made)
+        assert judgement.named is named
+
+
+def test_the_step_after_a_fault_is_not_healthy():
+    """What was started in it may still run."""
+    assert judging.find_false(result()) == (1, [])
+    other = result()
+    other["steps"]["9"]["verdicts"] = [RIGHT]
+    assert judging.find_false(other) == (1, [(9, RIGHT)])
+
+
+def test_the_page_counts_what_was_run():
+    """Nothing that was not run is in it."""
+    text = page.write([result(verdicts=[RIGHT]), result("slow reward")])
+    assert "| slow tracker | network | tracker |  | 1 | 1 | 1 |  |" in text
+    assert "| slow reward | slow | reward |  | 1 | 0 | 0 |  |" in text
+    assert "| slow tool | slow | tool |  | 0 | 0 | 0 |  |" in text
+    assert "False verdicts: 0 verdicts on 2 healthy steps, 0 in 1,000." in text
+    assert "* slow reward of 2.0 s: reported: *nothing*." in text
+
+
+def test_the_page_is_made_of_the_kept_results():
+    """It is not edited by hand."""
+    assert page.PAGE.read_text("utf-8") == page.write(page.read_kept())

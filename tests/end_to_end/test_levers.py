@@ -1,0 +1,93 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of ``make test-extra ONLY=levers`` and its page; it trains nothing."""
+
+import importlib
+import json
+
+import pytest
+
+from tests.end_to_end import bed_run, levers, levers_page
+from tests.end_to_end.levers_plan import EQUAL, PULLS, STEPS, TRAININGS, Pull, Training, find_plants
+
+
+@pytest.mark.parametrize("name", PULLS)
+def test_a_pulled_lever_changes_the_training(name):
+    """Both sections exist; something else is slow, or the configuration is another one."""
+    pull = PULLS[name]
+    (first, before), (second, after) = pull.before, pull.after
+    slow = TRAININGS[first].sections[before], TRAININGS[second].sections[after]
+    assert slow[0] != slow[1] or TRAININGS[first].overrides != TRAININGS[second].overrides
+
+
+def test_enough_levers_are_pulled():
+    """At least twelve, beside sections that are equal."""
+    assert len(PULLS) >= 12
+    assert all(TRAININGS[a].sections[b] == TRAININGS[c].sections[d] for (a, b), (c, d) in EQUAL)
+
+
+def test_sections_follow_each_other():
+    """The plants of a section are reached in its steps only, as each kind counts them."""
+    training = Training({"a": {"tool": 1.0, "log": 2.0}, "b": {"tail": (3.0, (4,))}})
+    assert training.find_steps("a") == (3, 6)
+    assert training.find_steps("b") == (7, 10)
+    tail = [f"tool:3.0:{8 * step - 4}" for step in range(7, 11)]
+    assert find_plants(training).split(",") == ["tool:1.0:17-48", "log:2.0:3-6", *tail]
+    assert find_plants(Training({"a": {"tool": 1.0}})) == "tool:1.0:*"
+    assert find_plants(training._replace(agents=2)).startswith("tool:1.0:9-24,")
+
+
+@pytest.mark.parametrize(
+    ("when", "number", "expected"),
+    [("3-7", 2, False), ("3-7", 3, True), ("3-7", 7, True), ("3-7", 8, False), ("3-7", None, False), ("*", None, True), ("3", 3, True), ("3", 4, False)],
+)  # fmt: skip
+def test_a_plant_is_reached_in_its_range(monkeypatch, when, number, expected):
+    """Both ends belong to it."""
+    monkeypatch.syspath_prepend(bed_run.BED)
+    cpu_plant = importlib.import_module("cpu_plant")
+    assert cpu_plant.is_now(when, number) == expected
+
+
+def test_results_are_read_by_section(tmp_path):
+    """A series continues after what was trained."""
+    path = tmp_path / "trainings.jsonl"
+    assert levers.read_results(path) == {}
+    path.write_text(json.dumps({"training": "sync", "sections": {"waits": {"periods": [1.0]}}}) + "\n")
+    assert list(levers.read_results(path)) == [("sync", "waits")]
+
+
+def test_a_miss_is_a_miss():
+    """The page counts a prediction as right within a tenth of the gain or the noise of equal sections, and shows both numbers."""
+    section = {"periods": [4.25, 4.5], "levers": [["tool", "add", 1.0, 0.9, 1.1]], "limits": [["server", "s-0", 2]]}
+    results = {
+        ("sync", "waits"): section,
+        ("sync", "waits again"): {**section, "periods": [4.5, 4.75]},
+        ("sync", "faster tool"): {**section, "periods": [3.375]},
+    }
+    assert levers_page.find_noise(results) == {"waits": 0.25}
+    (row,) = levers_page.make_rows(results)
+    assert row.measured == 1.0
+    assert row.hits(0.0)
+    assert not row._replace(predicted=1.2).hits(0.1)
+    assert row._replace(predicted=1.2).hits(0.3)
+    page = levers_page.make_page(results)
+    assert "**1 of 1** predictions" in page
+    assert "| `tool` | 0.8 s → 0.4 s | 4.38 | 1.00 | 0.90 to 1.10 | 1.00 | +0.00 | yes |" in page
+    assert "| waits | `sync` | `tool` 0.8, " in page
+    assert "s-0: 2 (server)" in page
+    assert isinstance(row.pull, Pull)
+    assert "no prediction has been compared" in levers_page.make_page({})
+
+
+@pytest.mark.parametrize("training", TRAININGS.values(), ids=TRAININGS)
+def test_all_steps_of_a_training_are_kept_for_the_prediction(training):
+    """No section is older than what `levers` replays."""
+    assert training.steps <= 64
+    assert len(training.sections) * STEPS < training.steps
+
+
+@pytest.mark.gate
+def test_the_page_was_made_from_the_committed_results():
+    """No number on it was written by hand."""
+    results = levers.read_results(levers_page.RESULTS)
+    assert levers_page.PAGE.read_text("utf-8") == levers_page.make_page(results)

@@ -1,0 +1,66 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The exporter ``tensorboard``: what a training logs is what TensorBoard reads."""
+
+import pytest
+
+from verl_otel import session
+from verl_otel.integrations.verl import scalars, step_log, tracking
+from verl_otel.integrations.verl.sample_origin import Origin
+
+accumulators = pytest.importorskip(
+    "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def fresh():
+    """Begin with no key seen."""
+    for each in (scalars._names, scalars._taken, scalars._seen):
+        each.clear()
+
+
+KEYS = {
+    "actor/grad_norm": 1.5,
+    "timing_s/gen": 9.0,
+    "timing_s/step": 12.5,
+    "timing_s/old_log_prob": 2.0,
+    "val-core/m/acc/mean@1": 0.5,
+    "val-aux/m/length/mean@1": 7.0,
+}
+
+
+def read(folder):
+    return accumulators.EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0}).Reload()
+
+
+def steps(accumulator, tag):
+    return [(event.step, round(event.value, 6)) for event in accumulator.Scalars(tag)]
+
+
+def train(first, last):
+    step_log.begin_run()
+    for number in range(first, last + 1):
+        step_log.note_scores([Origin(1, 1, 1.0, 0.0, "m"), Origin(1, 2, 1.0, 1.0, "m")])
+        tracking.record({**KEYS, "critic/rewards/mean": number / 4}, number)
+
+
+def test_a_training_and_its_resumption(start):
+    """Verl's keys, the short tags and histograms; a resumed run goes on, and its steps replace those it trains again."""
+    files = start(exporters="file,tensorboard")
+    train(1, 4)
+    session.shutdown()
+    start(exporters="file,tensorboard")
+    train(3, 5)
+    session.shutdown()
+    events = read(files.folder / "tensorboard")
+    assert steps(events, "critic/rewards/mean") == [(number, number / 4) for number in range(1, 6)]
+    assert steps(events, "rollout/reward_mean") == steps(events, "critic/rewards/mean")
+    for key, value in KEYS.items():
+        assert steps(events, key)[-1] == (5, value)
+    assert {tag for tag in events.Tags()["scalars"] if tag.startswith(("val-", "timing_s/"))} == {
+        key for key in KEYS if key != "actor/grad_norm"
+    }
+    assert steps(events, "rollout/reward_std")[0] == (1, 0.5)
+    assert events.Histograms("rollout/reward_dist")[0].histogram_value.num == 2
+    assert events.Histograms("ppo/grad_norm_dist")[-1].histogram_value.num == 3

@@ -1,0 +1,70 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A server with the part of Prometheus' interface that reloads and shows the configuration."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+
+class FakePrometheus:
+    """Reads a file when a reload is requested.
+
+    Args:
+        path: The file.
+        reload: Status and text of every answer to a reload.
+        refuses: A word that the file must not contain.
+        other: Whether it reads another file.
+        config: Whether it shows its configuration.
+        slow: Whether answers to a reload come byte by byte.
+    """
+
+    def __init__(self, path, *, reload=None, refuses=None, other=False, config=True, slow=False):
+        self.path, self.answer, self.refuses, self.other, self.config = path, reload, refuses, other, config
+        self.loaded, self.reloads = path.read_text(), 0
+        self.closed = threading.Event()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self):
+                if self.path == "/api/v1/status/config" and outer.config:
+                    self._send(200, json.dumps({"status": "success", "data": {"yaml": outer.loaded}}))
+                else:
+                    self._send(200 if self.path == "/-/healthy" else 404, "")
+
+            def do_POST(self):
+                self._send(*outer.reload(), slow=slow)
+
+            def _send(self, status, text, slow=False):
+                self.send_response(status)
+                self.send_header("Content-Length", str(len(text.encode())))
+                self.end_headers()
+                for byte in text.encode():
+                    self.wfile.write(bytes([byte]))
+                    if slow and outer.closed.wait(0.1):
+                        return
+
+            def log_message(self, *_):
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
+        self._thread.start()
+
+    def reload(self):
+        self.reloads += 1
+        if self.answer:
+            return self.answer
+        text = self.path.read_text()
+        if self.refuses and self.refuses in text:
+            return 500, "failed to reload config: invalid job"
+        if not self.other:
+            self.loaded = text
+        return 200, ""
+
+    def close(self):
+        self.closed.set()
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(10)

@@ -1,0 +1,246 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Guards in a trainer: what they change there, and what is left of the best checkpoint."""
+
+import os
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+import verl_otel
+from verl_otel.guards import engine
+from verl_otel.integrations.verl import best_checkpoint, guards
+
+
+@pytest.fixture
+def run(recorded, monkeypatch):
+    """The guards of a run with these settings, and a trainer that has ten steps."""
+    facts = {}
+    monkeypatch.setattr(guards, "record_run", facts.update)
+
+    def begin(**settings):
+        config = {
+            "stop_on_nan": 0,
+            "stop_on_kl": 0,
+            "stop_on_reward_fall": 0,
+            "stop_on_plateau": 0,
+            "best_checkpoint": "",
+            "health_profile": "default",
+        }
+        session = SimpleNamespace(config=SimpleNamespace(**{**config, **settings}))
+        monkeypatch.setattr(guards, "current_session", lambda: session)
+        guards.begin_run()
+        assert facts.pop("health_profile")
+        assert facts.pop("health_thresholds")
+        trainer = SimpleNamespace(total_training_steps=10, saved=[], config=None)
+        trainer._save_checkpoint = lambda: trainer.saved.append(1)
+        guards.watch(trainer)
+        return trainer, facts
+
+    yield begin
+    engine._callbacks.clear()
+    guards._Run.guards = guards._Run.stopped = guards._Run.trainer = None
+
+
+def test_a_stop_makes_the_next_step_the_last(recorded, run, caplog):
+    trainer, facts = run(stop_on_nan=2)
+    for step in (1, 2, 3):
+        guards.observe({"actor/grad_norm": float("nan"), "text": "x"}, step)
+    assert trainer.total_training_steps == 3
+    assert guards.is_stopped()
+    assert facts == {"stopped_by": "nan", "stopped_at_step": "2", "stop_reason": "actor/grad_norm is nan, for 2 steps"}
+    assert caplog.text.count("guard nan stops the training after step 3") == 1
+
+
+def test_guards_have_the_thresholds_of_the_profile(run, tmp_path):
+    """A KL of 0.3 stops a run, unless the profile allows it."""
+    path = tmp_path / "own.toml"
+    path.write_text("policy_kl_stop = 0.4\n")
+    for profile, total in (("default", 4), (str(path), 10)):
+        trainer, _ = run(stop_on_kl=1, health_profile=profile)
+        guards.observe({"actor/ppo_kl": 0.3}, 3)
+        assert trainer.total_training_steps == total
+
+
+@pytest.mark.parametrize("text", [None, "policy_kl_stop = high", b"\xff\xfe".decode("latin-1")])
+def test_a_profile_that_cannot_be_used_is_said_and_the_defaults_apply(run, tmp_path, caplog, text):
+    path = tmp_path / f"own-{text and len(text)}.toml"
+    if text is not None:
+        path.write_bytes(text.encode("latin-1"))
+    trainer, _ = run(stop_on_kl=1, health_profile=str(path))
+    guards.observe({"actor/ppo_kl": 0.3}, 3)
+    assert trainer.total_training_steps == 4
+    assert str(path) in caplog.text
+
+
+def test_a_stop_never_lengthens_a_training(run):
+    trainer, _ = run(stop_on_nan=1)
+    guards.observe({"actor/grad_norm": float("nan")}, 10)
+    assert trainer.total_training_steps == 10
+
+
+def test_off_changes_nothing(run):
+    trainer, facts = run()
+    guards.observe({"actor/grad_norm": float("nan")}, 1)
+    assert (trainer.total_training_steps, facts, guards.is_stopped()) == (10, {}, False)
+
+
+def test_the_validation_before_training_is_not_seen(run):
+    run(stop_on_nan=1)
+    guards.observe({"actor/grad_norm": float("nan")}, 0)
+    assert not guards.is_stopped()
+
+
+def test_a_trainer_without_a_number_of_steps_is_told_of(run, caplog):
+    trainer, _ = run(stop_on_nan=1)
+    del trainer.total_training_steps
+    guards.observe({"actor/grad_norm": float("nan")}, 4)
+    assert "this trainer cannot be stopped" in caplog.text
+    assert not guards.is_stopped()
+
+
+def test_a_callback_gets_its_checkpoint(run):
+    trainer, _ = run()
+    verl_otel.on_record(lambda record: record.checkpoint() if record.step == 2 else None)
+    for step in (1, 2, 3):
+        guards.observe({"a": 1.0}, step)
+    assert trainer.saved == [1]
+
+
+def test_a_checkpoint_that_fails_does_not_prevent_the_stop(run, swallow):
+    """The guard reports what it has found once: the stop must not depend on what else is done in that step."""
+    trainer, _ = run(stop_on_nan=1)
+    trainer._save_checkpoint = lambda: 1 / 0
+    verl_otel.on_record(lambda record: record.checkpoint())
+    guards.observe({"actor/grad_norm": float("nan")}, 4)
+    assert trainer.total_training_steps == 5
+
+
+# -- the best checkpoint --
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """The checkpoint folder of a run."""
+    yield tmp_path
+    best_checkpoint._Best.waiting.clear()
+    best_checkpoint._Best.worker = None
+
+
+def save(folder, step, *, completed=True):
+    """Save a checkpoint as verl does."""
+    (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
+    (folder / f"global_step_{step}" / "actor" / "model.pt").write_text(f"weights {step}")
+    if completed:
+        (folder / best_checkpoint.TRACKER).write_text(str(step))
+
+
+def kept(folder):
+    return {path.name: (path / "actor" / "model.pt").read_text() for path in (folder / "best").glob("*")}
+
+
+def follow(folder, step, best):
+    best_checkpoint.follow(folder, step, best)
+    best_checkpoint.wait(30)
+
+
+def test_the_best_is_kept_when_verl_deletes_its_own(folder):
+    save(folder, 2)
+    follow(folder, 2, 0.5)
+    assert kept(folder) == {"global_step_2": "weights 2"}
+    first, second = (
+        folder / "global_step_2" / "actor" / "model.pt",
+        folder / "best" / "global_step_2" / "actor" / "model.pt",
+    )
+    assert first.samefile(second), "it takes no space of its own"
+    first.unlink()
+    save(folder, 4)
+    follow(folder, 4, None)
+    assert kept(folder) == {"global_step_2": "weights 2"}
+    save(folder, 6)
+    follow(folder, 6, 0.7)
+    assert kept(folder) == {"global_step_6": "weights 6"}
+    assert (folder / best_checkpoint.TRACKER).read_text() == "6", "what verl resumes from is not changed"
+
+
+def test_an_asynchronous_save_is_waited_for(folder):
+    save(folder, 2, completed=False)
+    follow(folder, 2, 0.5)
+    assert not (folder / "best").exists()
+    (folder / best_checkpoint.TRACKER).write_text("2")
+    follow(folder, 3, None)
+    assert kept(folder) == {"global_step_2": "weights 2"}
+
+
+def test_a_best_step_without_a_checkpoint_keeps_what_is_there(folder):
+    save(folder, 2)
+    follow(folder, 2, 0.5)
+    follow(folder, 3, 0.9)
+    assert kept(folder) == {"global_step_2": "weights 2"}
+
+
+def test_a_folder_that_cannot_be_written_is_one_line(folder, swallow, caplog, monkeypatch):
+    save(folder, 2)
+
+    def refuse(*_args):
+        raise OSError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    for step in (2, 3):
+        follow(folder, step, 0.5)
+    assert caplog.text.count("the best checkpoint cannot be kept") == 1
+
+
+def test_what_waits_is_bounded(folder, monkeypatch):
+    for step in range(1, 500):
+        follow(folder, step, float(step))
+    assert len(best_checkpoint._Best.waiting) <= best_checkpoint.MAX_WAITING
+
+
+# -- the exit code of the driver --
+
+
+@pytest.fixture
+def program(recorded, monkeypatch):
+    """A program of Hydra's, decorated after the hook was installed; returns it and the store of the cluster."""
+    store = {}
+    monkeypatch.setattr(guards.cluster_store, "is_connected", lambda: True)
+    monkeypatch.setattr(guards.cluster_store, "read", store.get)
+    monkeypatch.setattr(guards.cluster_store, "delete", lambda key: store.pop(key, None))
+    monkeypatch.setattr(guards, "_key", lambda: b"key")
+
+    def main(config_path=None, config_name=None):
+        """Hydra's decorator."""
+        return lambda task: lambda: task(config_name)
+
+    decorated = guards._wrap_main(main)(config_name="ppo_trainer")(lambda name: f"trained {name}")
+    return decorated, store
+
+
+def test_a_program_that_was_not_stopped_returns(program):
+    decorated, _ = program
+    assert decorated() == "trained ppo_trainer"
+
+
+def test_a_program_that_was_stopped_exits_with_3(program, caplog):
+    decorated, store = program
+    store[b"key"] = b"nan: actor/grad_norm is nan"
+    with pytest.raises(SystemExit) as ended:
+        decorated()
+    assert ended.value.code == 3
+    assert "stopped by guard nan: actor/grad_norm is nan" in caplog.text
+    assert store == {}, "the next training of this driver is not stopped"
+
+
+def test_a_store_that_does_not_answer_does_not_hold_the_exit(program, monkeypatch):
+    """The driver waits for a bounded time, and ends as without us."""
+    decorated, _ = program
+    answered = threading.Event()
+    monkeypatch.setattr(guards, "STORE_SECONDS", 0.1)
+    monkeypatch.setattr(guards.cluster_store, "read", lambda key: answered.wait(60))
+    try:
+        assert decorated() == "trained ppo_trainer"
+        assert not answered.is_set()
+    finally:
+        answered.set()

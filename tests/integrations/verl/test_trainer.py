@@ -1,0 +1,152 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trainers of other projects: a subclass of verl's that copies ``fit`` and imports verl's timer from where it is defined."""
+
+import asyncio
+import gc
+import pickle
+import warnings
+import weakref
+from types import SimpleNamespace
+
+import pytest
+
+from tests.builders import hooks
+from verl_otel.integrations import patch
+from verl_otel.integrations.verl import guards, timers, trainer
+from verl_otel.integrations.verl.trainer import Trainer
+
+
+class RayPPOTrainer:
+    """verl's trainer as far as it is patched."""
+
+    def __init__(self, config):
+        self.config = config
+        self.global_steps = 0
+
+    def fit(self):
+        raise AssertionError("overridden")
+
+
+@pytest.fixture
+def timer(recorded, monkeypatch):
+    """Install the hooks of trainers and timers; returns the timer that a subclass imports."""
+    ended = []
+    monkeypatch.setattr(trainer, "end_run", lambda *, failed: ended.append(failed))
+    monkeypatch.setattr(trainer, "_last_drain", lambda: 0.0)
+    monkeypatch.setattr(RayPPOTrainer, "__module__", "verl.trainer.ppo.ray_trainer")
+    hooks.install(trainer.HOOKS, SimpleNamespace(RayPPOTrainer=RayPPOTrainer), "RayPPOTrainer.__init__")
+    yield SimpleNamespace(marked=timers.MarkedTimer, ended=ended)
+    patch.undo_all()
+    Trainer.instance, Trainer.step, Trainer.algorithm, Trainer.created = None, None, "", None
+
+
+def make_trainer(marked, *, fails=False):
+    class OwnTrainer(RayPPOTrainer):
+        """As Agent Lightning, AgentEvolver and others have it."""
+
+        def fit(self):
+            """Train."""
+            for self.global_steps in (1, 2):
+                timing = {}
+                with marked("step", timing), marked("gen", timing):
+                    assert not fails, "own"
+            return "done"
+
+    return OwnTrainer(SimpleNamespace(algorithm=SimpleNamespace(adv_estimator="grpo")))
+
+
+def test_a_copied_fit_has_numbered_steps_and_an_end(recorded, timer):
+    own = make_trainer(timer.marked)
+    assert own.fit() == "done"
+    steps = [span.attributes for span in recorded.spans if span.name == "verl.step"]
+    assert [step["verl.step.number"] for step in steps] == [1, 2]
+    assert {step["verl.algorithm"] for step in steps} == {"grpo"}
+    assert timer.ended == [False]
+
+
+def test_a_copied_fit_that_fails_ends_as_failed_with_its_own_error(recorded, timer):
+    with pytest.raises(AssertionError, match="own"):
+        make_trainer(timer.marked, fails=True).fit()
+    assert timer.ended == [True]
+
+
+def test_a_step_outside_of_fit_knows_its_trainer(recorded, timer):
+    """A trainer whose loop is in another method, or in a class that is composed of verl's parts."""
+    own = make_trainer(timer.marked)
+    own.global_steps = 7
+    with timer.marked("step", {}):
+        pass
+    assert recorded.span("verl.step").attributes["verl.step.number"] == 7
+
+
+def test_the_trainer_that_was_created_last_is_the_one(recorded, timer):
+    make_trainer(timer.marked).fit()
+    second = make_trainer(timer.marked)
+    second.global_steps = 9
+    with timer.marked("step", {}):
+        pass
+    assert recorded.spans[-1].attributes["verl.step.number"] == 9
+    assert Trainer.instance is second
+
+
+def test_a_trainer_that_has_ended_is_kept_by_nothing(recorded, timer, monkeypatch):
+    """Verl's trackers finish when a trainer without an end of its own is deleted; `gc` only frees what a class of another project has."""
+    own = make_trainer(timer.marked)
+    own.fit()
+    reference = weakref.ref(own)
+    del own
+    gc.collect()
+    assert reference() is None
+    assert guards._Run.trainer is None
+
+
+def test_an_asynchronous_fit_stays_one(recorded, timer):
+    class OwnTrainer(RayPPOTrainer):
+        async def fit(self):
+            await asyncio.sleep(0)
+            return "done"
+
+    assert asyncio.run(OwnTrainer(None).fit()) == "done"
+    assert timer.ended == [False]
+
+
+def test_the_class_is_not_changed(recorded, timer):
+    """A class of a main program is pickled by value, and a receiver may lack verl-otel."""
+    own = make_trainer(timer.marked)
+    assert not hasattr(vars(type(own))["fit"], patch.PATCHED)
+
+
+def test_what_is_no_method_is_left_alone(recorded, timer):
+    class Composed(RayPPOTrainer):
+        fit = None
+
+    assert Composed(None).fit is None
+
+    class Slotted(RayPPOTrainer):
+        @property
+        def fit(self):
+            raise KeyError("lazy")
+
+    with pytest.raises(KeyError):
+        _ = Slotted(None).fit
+
+
+def test_both_timers_of_verl_are_ours_and_open_one_span(recorded):
+    """The one that verl chooses, and the one where it is defined; the second may be the first."""
+    pytest.importorskip("verl")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        import verl.utils.profiler as chosen
+        from verl.utils.profiler import performance as defined
+    patch.register(timers.HOOKS)
+    try:
+        for module in (chosen, defined):
+            timing = {}
+            with module.marked_timer("step", timing), module.marked_timer("gen", timing):
+                pass
+            assert timing.keys() == {"step", "gen"}
+            assert pickle.loads(pickle.dumps(module.marked_timer)) is module.marked_timer
+    finally:
+        patch.undo_all()
+    assert sorted(span.name for span in recorded.spans) == ["verl.phase.gen"] * 2 + ["verl.step"] * 2

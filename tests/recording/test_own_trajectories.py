@@ -1,0 +1,180 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Trajectories of an own loop have the score, tokens and turns of the spans inside of them; their step has their scores and durations."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from opentelemetry import trace
+
+import verl_otel
+from verl_otel.recording import own_loop, own_trajectories
+
+
+@verl_otel.reward("math")
+def compute_score(score):
+    return score
+
+
+@verl_otel.llm("toy")
+def generate(prompt, response):
+    return {"usage": {"prompt_tokens": prompt, "completion_tokens": response}}
+
+
+def roll_out(index, score):
+    with verl_otel.trajectory("p", index) as span:
+        compute_score(score)
+    return span
+
+
+def values(recorded, *names):
+    return {name: recorded.value(f"verl.reward.score.{name}", verl_data_source="math") for name in names}
+
+
+def test_a_trajectory_has_what_its_spans_say(recorded):
+    """The last reward is its score; its tokens are those that were generated, after the prompt of the first call; turns are counted."""
+    with verl_otel.trajectory("p", 0):
+        for prompt in (10, 20):
+            with verl_otel.turn():
+                generate(prompt, 5)
+        compute_score(0.5)
+        compute_score(0.25)
+    attributes = recorded.span("verl.trajectory").attributes
+    names = ("verl.reward.score", "verl.turns", "verl.prompt.tokens", "verl.response.tokens")
+    assert [attributes[name] for name in names] == [0.25, 2, 10, 10]
+    assert recorded.value("verl.rollout.turns") == 1
+    assert recorded.value("verl.rollout.tokens", verl_token_type="response") == 10
+
+
+def test_what_the_loop_sets_wins(recorded):
+    """A score, a number of turns or tokens that the loop sets on the span stay."""
+    with verl_otel.step(1), verl_otel.trajectory("p", 0) as span:
+        with verl_otel.turn():
+            generate(10, 5)
+        compute_score(0.5)
+        span.set_attribute("verl.reward.score", 1.0)
+        span.set_attribute("verl.response.tokens", 7)
+    attributes = recorded.span("verl.trajectory").attributes
+    assert (attributes["verl.reward.score"], attributes["verl.response.tokens"]) == (1.0, 7)
+    assert recorded.value("verl.average_reward") == 1.0
+    assert recorded.value("verl.rollout.slowest.tokens", verl_token_type="response") == 7
+
+
+def test_a_step_has_the_scores_of_its_trajectories(recorded):
+    """At its end, and nothing of trajectories of another step, of validations and outside of steps."""
+    roll_out(0, 100.0)
+    with verl_otel.step(1):
+        for index in range(3):
+            roll_out(index, float(index))
+        with verl_otel.trajectory("p", 9, validate=True):
+            compute_score(50.0)
+    assert values(recorded, "mean", "min", "max", "p50") == {"mean": 1.0, "min": 0.0, "max": 2.0, "p50": 1.0}
+    assert recorded.value("verl.average_reward") == 1.0
+    with verl_otel.step(2):
+        roll_out(0, 5.0)
+    assert values(recorded, "mean", "max") == {"mean": 5.0, "max": 5.0}
+    assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
+    assert recorded.value("verl.rollout.slowest.duration", verl_part="reward") > 0
+
+
+def test_a_step_has_the_scores_of_what_it_consumed(recorded):
+    """A step that consumes trajectories of an earlier step has theirs, and not those that began inside of it."""
+    with verl_otel.step(1):
+        earlier = [roll_out(index, 3.0) for index in range(2)]
+        verl_otel.consume([roll_out(2, 1.0)])
+    assert values(recorded, "mean", "max") == {"mean": 1.0, "max": 1.0}
+    with verl_otel.step(2):
+        roll_out(0, 9.0)
+        verl_otel.consume(earlier)
+    assert values(recorded, "mean", "max") == {"mean": 3.0, "max": 3.0}
+
+
+def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
+    """In a thread without the context of the step a trajectory can name its number; one that names nothing belongs to no step."""
+
+    def run(index, **keywords):
+        with verl_otel.trajectory("p", index, **keywords):
+            compute_score(float(index))
+
+    with verl_otel.step(1), ThreadPoolExecutor(1) as pool:
+        list(pool.map(lambda index: run(index, step=1), range(2)))
+        list(pool.map(run, [7]))
+        list(pool.map(lambda index: run(index, step=2), [8]))
+    assert values(recorded, "mean", "max") == {"mean": 0.5, "max": 1.0}
+
+
+def remote_step(number):
+    """Return a context in which another process submits work for its step."""
+    return trace.use_span(trace.NonRecordingSpan(trace.SpanContext(number, 1, is_remote=True)), end_on_exit=False)
+
+
+def test_a_process_reports_for_the_step_of_another_one(recorded):
+    """When none of its trajectories is open: the scores so far of the newest step."""
+    with remote_step(1):
+        roll_out(0, 1.0)
+        recorded.refresh()
+        assert values(recorded, "mean") == {"mean": 1.0}
+        roll_out(1, 2.0)
+    assert values(recorded, "mean", "max") == {"mean": 1.5, "max": 2.0}
+
+
+def test_an_unfinished_step_of_another_process_does_not_count(recorded):
+    """While a trajectory of the newest step is open, the step before is reported; at the end of the process the newest."""
+    with remote_step(1):
+        roll_out(0, 1.0)
+    with remote_step(2), verl_otel.trajectory("p", 0):
+        with remote_step(2):
+            roll_out(1, 4.0)
+        recorded.refresh()
+        assert values(recorded, "mean") == {"mean": 1.0}
+        own_trajectories.report(last=True)
+        assert values(recorded, "mean") == {"mean": 4.0}
+
+
+def test_what_waits_is_bounded(recorded, monkeypatch):
+    """Trajectories that no step ever claims, and traces without a trajectory, do not pile up."""
+    monkeypatch.setattr(own_trajectories, "MAX_PENDING", 10)
+    for index in range(30):
+        roll_out(index, 1.0)
+        with verl_otel.span("other"):
+            compute_score(1.0)
+        with remote_step(index + 1):
+            roll_out(index, 1.0)
+    recorded.refresh()
+    loop = own_trajectories._Loop
+    assert len(loop.ended) <= 10
+    assert len(loop.inside) <= 11
+    assert len(loop.remote) <= own_trajectories.MAX_STEPS
+
+
+def test_what_is_consumed_outside_of_steps_is_bounded(recorded, monkeypatch):
+    """In number of calls, and in trajectories of one call."""
+    monkeypatch.setattr(own_trajectories, "MAX_PENDING", 3)
+    spans = [roll_out(index, 1.0) for index in range(5)]
+    for _ in range(30):
+        verl_otel.consume(spans)
+    recorded.refresh()
+    consumed = own_trajectories._Loop.consumed
+    assert len(consumed) <= own_trajectories.MAX_STEPS
+    assert max(map(len, consumed.values())) == 3
+
+
+def test_time_between_two_steps(recorded, wait_for):
+    """It is counted from the second step on, and each step is kept with its phases."""
+    for number in (1, 2):
+        with verl_otel.step(number), verl_otel.phase("gen"):
+            pass
+    assert recorded.value("verl.step.between.time") >= 0
+    first, second = own_loop.take_ended()
+    assert (first.number, first.before, second.before) == (1, 0.0, first.stop)
+    assert [key for key, _, _ in second.phases] == ["gen"]
+    assert own_loop.take_ended() == []
+
+
+@pytest.mark.parametrize("score", [float("nan"), "good", None])
+def test_no_score_is_no_statistic(recorded, score):
+    """A reward that is no number, or NaN, gives no statistics, and the durations are recorded all the same."""
+    with verl_otel.step(1), verl_otel.trajectory("p", 0):
+        compute_score(score)
+    assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
+    assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}

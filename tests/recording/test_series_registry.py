@@ -1,0 +1,151 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+import itertools
+
+import pytest
+
+import verl_otel
+from verl_otel._internal import error_boundary
+from verl_otel.model import Instrument
+from verl_otel.recording import series_registry
+from verl_otel.recording.series import Counter, Gauge, Histogram
+from verl_otel.recording.series_registry import MAX_SERIES
+
+_number = itertools.count()
+
+
+@pytest.fixture
+def fresh():
+    """Return a metric name that nobody has used in this process."""
+    return f"test.registry.{next(_number)}"
+
+
+def find(kind, name, labels=()):
+    return series_registry.find(kind, Instrument(name, "counter", "", ""), labels, (1.0,))
+
+
+@pytest.mark.parametrize("kind", [Counter, Gauge, Histogram])
+def test_a_series_is_found_again(fresh, kind):
+    """The same name and labels give the same series, other labels another one."""
+    one, two = find(kind, fresh, (("key", "1"),)), find(kind, fresh, (("key", "2"),))
+    assert find(kind, fresh, (("key", "1"),)) is one
+    assert one is not two
+    assert type(one) is kind
+
+
+@pytest.mark.parametrize("more", [0, 1, 300])
+def test_too_many_label_values_become_other(no_series, recorded, fresh, more):
+    """200 sets of labels have their own series; all that come later share one whose labels are `other`."""
+    done = verl_otel.counter(fresh)
+    for number in range(MAX_SERIES + more):
+        done.add(1, key=f"value {number}", second=number)
+    done.add(1, key="value 0", second=0)
+    points = {point.labels: point.value for point in recorded.points if point.instrument.name == fresh}
+    other = (("key", "other"), ("second", "other"))
+    assert len(points) == MAX_SERIES + (more > 0)
+    assert points.get(other, 0) == more
+    assert points[("key", "value 0"), ("second", "0")] == 2
+    assert sum(points.values()) == MAX_SERIES + more + 1
+
+
+def test_too_many_labels_of_a_verb_become_other(no_series, recorded):
+    """A label of ours with too many values, such as a tool's name made up by a model, is bounded as well."""
+    for number in range(MAX_SERIES + 50):
+        with verl_otel.tool(f"invented {number}"):
+            pass
+    points = [point for point in recorded.points if point.instrument.name == "verl.tool.call.duration"]
+    assert len(points) <= MAX_SERIES + 1
+    assert sum(point.value.samples for point in points) == MAX_SERIES + 50
+
+
+def test_too_many_label_names_are_bounded(no_series, recorded, fresh):
+    """An instrument whose label names are different at every call does not grow without bound, either."""
+    done = verl_otel.counter(fresh)
+    for number in range(5 * MAX_SERIES):
+        done.add(1, **{f"key_{number}": "value"})
+    points = [point for point in recorded.points if point.instrument.name == fresh]
+    assert len(points) <= 2 * MAX_SERIES
+    assert sum(point.value for point in points) == 5 * MAX_SERIES
+
+
+def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, caplog):
+    """Beyond a number of names nothing new is recorded, which is said once; what was there goes on, and so does the catalogue."""
+    monkeypatch.setattr(series_registry._Registry, "kinds", {})
+    monkeypatch.setattr(series_registry, "MAX_METRICS", 3)
+    error_boundary.reset()
+    for number in (0, 1, 2, 3, 4, 2):
+        verl_otel.counter(f"{fresh}.{number}").add(1)
+    with verl_otel.timed(f"{fresh}.timer"), verl_otel.tool("python"):
+        pass
+    verl_otel.counter("verl.not.ours").bind().add(1)
+    points = {point.instrument.name: point.value for point in recorded.points}
+    assert points.pop("verl.tool.call.duration").samples == 1
+    assert points == {f"{fresh}.0": 1, f"{fresh}.1": 1, f"{fresh}.2": 2}
+    assert len(series_registry._Registry.sizes) == len(series_registry._Registry.kinds) == 4
+    assert [record.getMessage().split(";")[0] for record in caplog.records] == [
+        "verl-otel: more than 3 metrics of your own"
+    ]
+
+
+def test_errors_have_series_of_their_own(recorded, fresh):
+    """The durations of failed calls are in the series of their error, with the labels that the series has anyhow."""
+    series = find(Histogram, fresh, (("key", "value"),))
+    series_registry.record_success(series, 0.5)
+    series_registry.record_failure(series, 0.5, KeyError())
+    points = {point.labels for point in recorded.points if point.instrument.name == fresh}
+    assert points == {(("key", "value"),), (("key", "value"), ("error.type", "KeyError"))}
+
+
+def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch, swallow):
+    """Where the fold of one series raises, the drain hands out the spans and all other series, and counts the failure."""
+    error_boundary.reset()
+    broken = find(Histogram, fresh)
+    broken.record(1.0)
+    fold = Histogram.fold
+    monkeypatch.setattr(Histogram, "fold", lambda series: 1 / 0 if series is broken else fold(series))
+    with verl_otel.step(1):
+        verl_otel.counter(f"{fresh}.other").add(2)
+    assert len(recorded.spans) == 1
+    assert recorded.value(f"{fresh}.other") == 2
+    assert error_boundary.counts()["fold"] > 0
+    assert not broken.lock.is_held
+    error_boundary.reset()
+
+
+def test_a_metric_exists_once_it_has_a_series(fresh):
+    """A metric exists in a process as soon as something there has recorded to it."""
+    assert not series_registry.exists(fresh)
+    find(Counter, fresh)
+    assert series_registry.exists(fresh)
+
+
+def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
+    """After everything was forgotten, decorated functions go on recording, from zero."""
+
+    @verl_otel.timed(fresh)
+    def work():
+        return 1
+
+    work()
+    series_registry.clear()
+    work()
+    assert recorded.value(fresh) == 1
+
+
+@pytest.mark.parametrize(
+    ("get", "name"),
+    [
+        (series_registry.histogram, "verl.step.duration"),
+        (series_registry.counter, "verl.training.steps"),
+        (series_registry.gauge, "verl.training.step"),
+    ],
+)
+def test_metrics_of_the_catalogue_are_as_it_says(recorded, get, name):
+    """A metric of the catalogue has the kind, unit and description of its row."""
+    series = get(name)
+    assert series is get(name)
+    assert series.instrument.kind == {series_registry.histogram: "histogram", series_registry.counter: "counter"}.get(
+        get, "gauge"
+    )
+    with pytest.raises(KeyError):
+        get("verl.not.in.the.catalogue")

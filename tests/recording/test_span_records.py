@@ -1,0 +1,223 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""From ended spans to records: many at once, each with the ids that anybody else sees of it."""
+
+import contextlib
+import logging
+import threading
+
+import pytest
+from opentelemetry import trace
+
+import verl_otel
+from verl_otel.model import RANDOM, SAMPLED, SharedAttributes, SpanRecord
+from verl_otel.recording import span_context, span_records
+from verl_otel.recording.collection import collect
+from verl_otel.recording.state import RECORDER
+from verl_otel.testing import capture
+
+
+@pytest.fixture
+def no_exemplars():
+    """Ask for no exemplars."""
+    RECORDER.sampling.exemplars = False
+    yield
+    RECORDER.sampling.exemplars = True
+
+
+@pytest.mark.parametrize(
+    "number", [1, span_records.AT_ONCE - 1, span_records.AT_ONCE, span_records.AT_ONCE + 1, 5 * span_records.AT_ONCE]
+)
+def test_every_span_of_a_batch_has_its_own_id(recorded, number):
+    """However many spans end below one, each is recorded once, below it, in its trace, under an id of its own."""
+    with verl_otel.step(1) as step:
+        for _ in range(number):
+            with verl_otel.span("work"):
+                pass
+        batch = collect().spans
+    ids = step.resolve()
+    assert len({span.span_id for span in batch}) == len(batch) == number
+    assert {(span.trace_id, span.parent_id, span.trace_state) for span in batch} == {
+        (ids.trace_id, ids.span_id, "verl=s")
+    }
+    assert all(type(span) is SpanRecord and len(span) == len(SpanRecord._fields) for span in batch)
+
+
+def test_ids_that_are_asked_for_later_are_those_that_were_sent(recorded):
+    """Who keeps a span and asks for its ids after it was drained gets those under which it was recorded; so does a late child."""
+    with verl_otel.step(1), verl_otel.span("kept") as kept:
+        pass
+    before = {span.name: span for span in collect().spans}["kept"]
+    context = kept.get_span_context()
+    assert (context.trace_id, context.span_id, context.trace_flags) == (
+        before.trace_id,
+        before.span_id,
+        SAMPLED | RANDOM,
+    )
+    assert kept.resolve().parent_id == before.parent_id
+    assert (kept.start_ns, kept.end_ns) == (before.start_ns, before.end_ns)
+
+
+def test_a_child_that_outlives_its_parent_leads_to_it(recorded):
+    """A span that ends in another drain than the one around it has that one's recorded id as its parent."""
+    outer = verl_otel.span("outer").__enter__()
+    inner = verl_otel.span("inner").__enter__()
+    outer.end()
+    (parent,) = collect().spans
+    inner.close()
+    outer.close()
+    (child,) = collect().spans
+    assert (child.name, child.parent_id, child.trace_id) == ("inner", parent.span_id, parent.trace_id)
+
+
+def test_ids_are_the_same_for_all_who_ask_while_a_drain_works(fast_switching):
+    """Threads that ask for the ids of spans which are just being drained see what is recorded, whoever was first."""
+    with capture() as captured:
+        for _ in range(20):
+            made, seen = [], {}
+            with verl_otel.step(1):
+                for _ in range(3 * span_records.AT_ONCE):
+                    with verl_otel.span("work") as span:
+                        made.append(span)
+
+                def ask(made=made, seen=seen):
+                    for span in made:
+                        seen[span] = span.get_span_context().span_id
+
+                asker = threading.Thread(target=ask)
+                asker.start()
+                captured.refresh()
+                asker.join()
+            told = {span.span_id for span in captured.spans if span.name == "work"}
+            assert set(seen.values()) <= told
+            assert len(set(seen.values())) == len(made)
+
+
+def test_spans_of_one_place_share_their_attributes(recorded):
+    """Calls of which nothing was said hold the attributes of their place as one object; what is said of one is its own."""
+
+    @verl_otel.tool("python")
+    def call(said=False):
+        if said:
+            inner = verl_otel.recording.span.current()
+            inner.set_attribute("said", True)
+
+    call(), call(), call(said=True)
+    first, second, third = collect().spans
+    assert type(first.attributes) is SharedAttributes
+    assert first.attributes is second.attributes
+    assert third.attributes == {**first.attributes, "said": True}
+    assert "said" not in first.attributes
+
+
+def test_the_usual_labels_do_not_stick(recorded):
+    """A place whose calls differ in a label is measured under the label of each call, in whatever order they come."""
+
+    @verl_otel.reward
+    def score(source):
+        verl_otel.recording.span.current().set_attribute("verl.data.source", source)
+        return 1.0
+
+    @verl_otel.tool("python")
+    def fail(error):
+        if error:
+            raise ValueError
+
+    for source in ("math", "code", "math"):
+        score(source)
+    for error in (False, True, False):
+        with contextlib.suppress(ValueError):
+            fail(error)
+    assert recorded.value("verl.reward.duration", verl_data_source="math") == 2
+    assert recorded.value("verl.reward.duration", verl_data_source="code") == 1
+    tools = {
+        dict(point.labels).get("error.type"): point.value.samples
+        for point in recorded.points
+        if "tool" in point.instrument.name
+    }
+    assert tools == {None: 2, "ValueError": 1}
+
+
+def test_what_failed_or_says_something_is_not_left_out(recorded, monkeypatch):
+    """Without leaves there are still the spans with an error, an event or a link, and those in which another one was opened."""
+    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
+    with verl_otel.step(1):
+        with verl_otel.span("elsewhere") as elsewhere:
+            context = elsewhere.get_span_context()
+        with verl_otel.span("status") as span:
+            span.set_status(trace.Status(trace.StatusCode.ERROR))
+        with verl_otel.span("event") as span:
+            span.add_event("here")
+        with verl_otel.span("link") as span:
+            span.add_link(context)
+        with verl_otel.span("around"), verl_otel.span("inside"):
+            pass
+        with verl_otel.span("attribute") as span:
+            span.set_attribute("key", "value")
+    names = {span.name for span in recorded.spans}
+    assert names == {"verl.step", "elsewhere", "status", "event", "link", "around"}
+    assert RECORDER.sampling.left_out == 2
+
+
+def test_what_is_left_out_is_noted(recorded, monkeypatch):
+    """Without leaves the span around them has moved all the same, and each of them is a peer: short work is no stall."""
+    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
+    RECORDER.durations.switch(on=True)
+    try:
+        with verl_otel.step(1), verl_otel.phase("gen") as around:
+            for _ in range(10):
+                with verl_otel.span("work"):
+                    pass
+            assert not recorded.spans
+            assert RECORDER.durations.take_active() == {around.resolve().span_id}
+            assert RECORDER.durations.by_name()["work"].ended == 10
+    finally:
+        RECORDER.durations.switch(on=False)
+
+
+def test_a_parent_that_ended_before_its_child_is_not_left_out(recorded, monkeypatch):
+    """A span that is drained before the one that was opened in it is there when that one comes."""
+    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
+    with verl_otel.step(1), verl_otel.span("outer") as outer, verl_otel.tool("python"):
+        outer.end()
+        recorded.refresh()
+    known = {span.span_id for span in recorded.spans}
+    assert recorded.span("execute_tool python").parent_id in known
+
+
+def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):
+    """A handler of the user's may ask for ids, or wait for a thread that does, while it is told that a decision failed."""
+    free = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            def ask():
+                free.append(span_context._ids_lock.acquire(timeout=5))
+                span_context._ids_lock.release()
+
+            asking = threading.Thread(target=ask)
+            asking.start()
+            asking.join()
+
+    def decide(span, trace_id):
+        raise RuntimeError("broken")
+
+    with verl_otel.step(1):
+        pass
+    monkeypatch.setattr(RECORDER.sampling, "decide", decide)
+    handler = Handler()
+    logging.getLogger("verl_otel").addHandler(handler)
+    try:
+        assert not collect().spans
+    finally:
+        logging.getLogger("verl_otel").removeHandler(handler)
+    assert free
+    assert all(free)
+
+
+def test_exemplars_can_be_switched_off(recorded, no_exemplars):
+    """Without exemplars histograms count as ever and lead to no trace."""
+    with verl_otel.tool("python"):
+        pass
+    (point,) = recorded.points
+    assert (point.value.samples, point.exemplars) == (1, ())

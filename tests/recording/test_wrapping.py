@@ -1,0 +1,338 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What may be decorated, and that it stays what it was."""
+
+import asyncio
+import functools
+import gc
+import inspect
+import types
+
+import pytest
+
+import verl_otel
+from verl_otel.recording import wrapping
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.recording.wrapping import marked
+from verl_otel.testing import capture
+
+pytestmark = pytest.mark.usefixtures("wrapping")
+
+VERBS = [
+    pytest.param(lambda: verl_otel.tool("t"), id="span"),
+    pytest.param(lambda: verl_otel.timed("verb.timed"), id="timed"),
+]
+
+
+def counted(captured):
+    """Return how many calls were measured, whatever the verb."""
+    return sum(point.value.samples for point in captured.points if point.instrument.kind == "histogram")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_kind_of_a_function_stays(verb):
+    """A decorated function is to `inspect` and `asyncio` what the plain one is."""
+
+    def sync(): ...
+    async def coroutine(): ...
+    def generator():
+        yield
+
+    async def async_generator():
+        yield
+
+    tests = [inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction, inspect.isfunction]
+    for function in (sync, coroutine, generator, async_generator):
+        decorated = verb()(function)
+        assert [test(decorated) for test in tests] == [test(function) for test in tests]
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_methods_of_every_kind(recorded, verb):
+    """Methods, class methods and static methods work in both orders of the decorators, from class and from instance."""
+
+    class Base:
+        @verb()
+        def method(self, x):
+            return self, x
+
+        @verb()
+        @classmethod
+        def class_outside(cls, x):
+            return cls, x
+
+        @classmethod
+        @verb()
+        def class_inside(cls, x):
+            return cls, x
+
+        @verb()
+        @staticmethod
+        def static_outside(x):
+            return x
+
+        @staticmethod
+        @verb()
+        def static_inside(x):
+            return x
+
+    class Derived(Base):
+        def method(self, x):
+            return super().method(x + 1)
+
+    made = Derived()
+    assert made.method(1) == (made, 2)
+    assert Base.method(made, 1) == (made, 1)
+    for owner in (Derived, made):
+        assert owner.class_outside(1) == owner.class_inside(1) == (Derived, 1)
+        assert owner.static_outside(1) == owner.static_inside(1) == 1
+    assert counted(recorded) == 10
+
+
+@pytest.mark.parametrize("bare", [verl_otel.tool, verl_otel.span, verl_otel.turn, verl_otel.step, verl_otel.timed])
+def test_a_bare_verb_over_classmethod(recorded, bare):
+    """A verb without brackets may stand over `@classmethod`."""
+
+    class Tool:
+        @bare
+        @classmethod
+        def call(cls):
+            return cls
+
+    assert Tool.call() is Tool
+
+
+def test_a_bare_verb_over_staticmethod(recorded):
+    """A verb without brackets may stand over `@staticmethod`."""
+
+    class Tool:
+        @verl_otel.tool
+        @staticmethod
+        def call(x):
+            return x
+
+    assert Tool.call(1) == Tool().call(2) - 1 == 1
+    assert [span.name for span in recorded.spans] == ["execute_tool call"] * 2
+
+
+class Adder:
+    """A callable object that carries state."""
+
+    def __init__(self, to):
+        self.to = to
+
+    def __call__(self, x, *, times=1):
+        return self.to + x * times
+
+
+@pytest.mark.parametrize("verb", VERBS)
+@pytest.mark.parametrize(
+    "function", [functools.partial(pow, 2), Adder(1), "x".join, Adder(3).__call__, functools.lru_cache(lambda x: x)]
+)
+def test_any_callable_may_be_decorated(recorded, verb, function):
+    """Partials, callable objects, bound methods, builtins and caches can be decorated, and give the same result."""
+    argument = ["a", "b"] if function == "x".join else 3
+    decorated = verb()(function)
+    assert decorated(argument) == function(argument)
+    assert counted(recorded) == 1
+
+
+@pytest.mark.parametrize(
+    "function", [functools.partial(pow, 2), Adder(1)], ids=lambda function: type(function).__name__
+)
+@pytest.mark.parametrize("bare", [verl_otel.tool, verl_otel.span, verl_otel.timed])
+def test_a_bare_verb_takes_any_callable(recorded, bare, function):
+    """A verb without brackets decorates a callable that has no name of its own."""
+    assert bare(function)(3) == function(3)
+    assert len(recorded.spans) + len(recorded.points) > 0
+
+
+def test_an_async_callable_is_measured_until_it_is_awaited(recorded):
+    """A partial of a coroutine function is a coroutine function: its span lasts until the result is there."""
+
+    async def work(number):
+        await asyncio.sleep(0)
+        assert len(wrapping.RECORDER.opened) == 1
+        return number
+
+    decorated = verl_otel.tool("t")(functools.partial(work, 5))
+    assert inspect.iscoroutinefunction(decorated)
+    assert asyncio.run(decorated()) == 5
+    assert len(recorded.spans) == 1
+
+
+def test_the_span_of_an_async_callable_object_lasts_until_it_is_done(recorded):
+    """An object whose `__call__` is a coroutine function has a span that lasts until the result is there."""
+
+    class Tool:
+        async def __call__(self):
+            await asyncio.sleep(0)
+            return len(wrapping.RECORDER.opened)
+
+    assert asyncio.run(verl_otel.tool("t")(Tool())()) == 1
+
+
+def test_a_generator_based_coroutine_may_be_awaited(recorded):
+    """A function marked with `types.coroutine` can be awaited after decorating it."""
+
+    @verl_otel.span("s")
+    @types.coroutine
+    def work():
+        yield from asyncio.sleep(0).__await__()
+        return 5
+
+    async def main():
+        return await work()
+
+    assert asyncio.run(main()) == 5
+
+
+def test_recursion_nests(recorded):
+    """A function that calls itself has a span per call, each inside the one before."""
+
+    @verl_otel.span("f")
+    def factorial(n):
+        return 1 if n < 2 else n * factorial(n - 1)
+
+    assert factorial(50) == functools.reduce(lambda a, b: a * b, range(1, 51))
+    spans = recorded.spans
+    assert len(spans) == 50
+    assert [span.parent_id for span in spans[:-1]] == [span.span_id for span in spans[1:]]
+
+
+def test_one_function_may_run_in_many_tasks_at_once(recorded):
+    """A coroutine function that runs many times at once has a span for each run, beside one another."""
+
+    @verl_otel.span("f")
+    async def work(depth):
+        await asyncio.sleep(0)
+        if depth:
+            await asyncio.gather(work(depth - 1), work(depth - 1))
+
+    asyncio.run(work(5))
+    spans = recorded.spans
+    assert len(spans) == 2**6 - 1
+    children = {span.span_id: 0 for span in spans}
+    for span in spans:
+        if span.parent_id:
+            children[span.parent_id] += 1
+    assert sorted(children.values()) == [0] * 32 + [2] * 31
+
+
+def test_attributes_of_the_function_are_kept():
+    """What other decorators have put on a function is there afterwards, such as verl's marks on worker methods."""
+
+    def method(self): ...
+
+    method.attrs_3141562937 = {"dispatch_mode": 1}
+    decorated = verl_otel.update("actor")(method)
+    assert decorated.attrs_3141562937 is method.attrs_3141562937
+
+
+def test_closures_see_what_they_close_over(recorded):
+    """A decorated closure reads and writes the variables of the function around it."""
+    total = 0
+
+    @verl_otel.span("s")
+    def add(number):
+        nonlocal total
+        total += number
+        return total
+
+    assert (add(2), add(3), total) == (2, 5, 5)
+
+
+def test_a_function_decorated_while_off_records_later():
+    """A function decorated before recording begins records when it is on, stops when it is off, and again."""
+    traced, timed = verl_otel.tool("t")(lambda: 1), verl_otel.timed("while.off")(lambda: 2)
+    for _ in range(2):
+        assert (traced(), timed()) == (1, 2)
+        with capture() as captured:
+            assert (traced(), timed()) == (1, 2)
+            assert len(captured.spans) == captured.value("while.off") == 1
+
+
+def test_off_a_call_adds_nothing():
+    """While recording is off a decorated function is only called: nothing is read, made or counted."""
+    read = []
+    traced = verl_otel.tool("t", extract=lambda *_: read.append(1))(lambda: 1)
+    timed = verl_otel.timed("adds.nothing")(lambda: 2)
+    with capture():
+        pass
+    assert (traced(), timed()) == (1, 2)
+    with capture() as captured:
+        assert captured.spans == []
+        assert captured.points == []
+    assert read == []
+
+
+def test_decorated_functions_are_freed(recorded):
+    """Functions that are decorated in a loop and thrown away are not held."""
+
+    def count():
+        gc.collect()
+        return sum(type(thing) is CallSite for thing in gc.get_objects())
+
+    before = count()
+    for number in range(300):
+        assert verl_otel.span("s")(lambda number=number: number)() == number
+    recorded.refresh()
+    assert count() - before < 10
+
+
+def test_marked_finds_our_wrapper_below_others():
+    """A function is recognised as decorated by us below other decorators, and plain ones are not."""
+    ours = verl_otel.tool("t")(lambda: 1)
+
+    @functools.wraps(ours)
+    def around():
+        return ours()
+
+    assert marked(ours).name == marked(around).name == "execute_tool t"
+    assert marked(len) is None
+    assert marked(lambda: 1) is None
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_decorator_takes_over_a_function_that_a_hook_wrapped(recorded, asynchronous):
+    """A function that a hook has wrapped and a user decorates is one span: the user's."""
+
+    async def coroutine():
+        return 1
+
+    function = coroutine if asynchronous else (lambda: 1)
+    hooked = wrapping.wrap(function, CallSite("worker", "verl.worker hook", hook=True))
+    decorated = verl_otel.update("actor")(hooked)
+    assert (asyncio.run(decorated()) if asynchronous else decorated()) == 1
+    (span,) = recorded.spans
+    assert span.attributes["verl.update.role"] == "actor"
+    assert recorded.value("verl.worker.calls") == 1
+
+
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_decorator_takes_over_a_generator_that_a_hook_wrapped(recorded, asynchronous):
+    """A generator function that a hook has wrapped and a user decorates is one span, too."""
+
+    async def async_produce():
+        yield 1
+
+    def produce():
+        yield 1
+
+    async def consume(generator):
+        return [item async for item in generator]
+
+    hooked = wrapping.wrap(async_produce if asynchronous else produce, CallSite("turn", hook=True))
+    generator = verl_otel.span("mine")(hooked)()
+    assert (asyncio.run(consume(generator)) if asynchronous else list(generator)) == [1]
+    assert [span.name for span in recorded.spans] == ["mine"]
+
+
+def test_a_hooked_function_that_nobody_decorates_is_the_hooks(recorded):
+    """A function that only a hook has wrapped has the hook's span."""
+    hooked = wrapping.wrap(lambda: 1, CallSite("turn", hook=True))
+    assert hooked() == 1
+    assert [span.name for span in recorded.spans] == ["verl.turn"]
+    assert isinstance(marked(hooked), CallSite)
+    assert Span(marked(hooked)).name == "verl.turn"

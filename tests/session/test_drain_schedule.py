@@ -1,0 +1,177 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A process in which nothing happens is drained less often, and nothing that happens is written later for that."""
+
+import os
+import time
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+
+import verl_otel
+from tests.builders.exporting_records import make_span
+from verl_otel.model import Instrument, Point
+from verl_otel.recording import collection
+from verl_otel.session import drain_schedule, lifecycle
+from verl_otel.session.lifecycle import Current
+from verl_otel.system import collectors
+
+
+@pytest.fixture
+def resting(start, monkeypatch):
+    """A session that was drained by hand and rests; its own thread does not drain. ``turn`` is one turn of that thread."""
+
+    class Resting:
+        drains = 0
+        now = time.monotonic()
+
+        def __init__(self):
+            self.files = start(drain_interval=60, metric_interval=60_000)
+            collect = collection.collect
+
+            def count(**keywords):
+                self.drains += 1
+                return collect(**keywords)
+
+            monkeypatch.setattr(collection, "collect", count)
+            monkeypatch.setattr(lifecycle.time, "monotonic", lambda: self.now)
+            self.session = Current.session
+            with verl_otel.step(1):
+                pass
+            for _ in range(3):
+                self.session._run_once()
+                self.session._user.metrics.wait(self.now + 10)
+            self.turn()  # takes what the instruments of the user have reported
+            assert self.turn() == 0
+
+        def turn(self):
+            """Return how many drains one turn of the thread has made."""
+            before = self.drains
+            self.session._run_once(woken=False)
+            return self.drains - before
+
+    return Resting()
+
+
+def test_nothing_is_drained_while_nothing_happens(resting):
+    """Turns without anything new drain nothing for five seconds, then once."""
+    assert [resting.turn() for _ in range(10)] == [0] * 10
+    resting.now += 4.9
+    assert resting.turn() == 0
+    resting.now += 0.2
+    assert [resting.turn(), resting.turn()] == [1, 0]
+
+
+def add_span(session):
+    with verl_otel.span("x"):
+        pass
+
+
+def open_span(session):
+    session.held = verl_otel.span("held")
+    session.held.__enter__()
+
+
+def add_point(session):
+    collection.add_points([Point(Instrument("verl.x", "gauge", "", ""), (), 1, 2, 3.0)])
+
+
+def ask_for_a_flush(session):
+    session._flush_wanted = True
+
+
+def report_metrics(session):
+    session._user.metrics.put(ExportMetricsServiceRequest().SerializeToString())
+
+
+HAPPENING = {
+    "a span": add_span,
+    "a span that begins": open_span,
+    "a counter": lambda _: verl_otel.counter("test.rest.counter").add(1),
+    "a gauge": lambda _: verl_otel.gauge("test.rest.gauge").set(1.0),
+    "a timer": lambda _: verl_otel.timed("test.rest.timer")(len)(""),
+    "a point": add_point,
+    "a record of the run log": lambda _: verl_otel.log("reward", x=1),
+    "a span of the user": lambda session: session.user_spans.append(make_span(9)),
+    "metrics of the user": report_metrics,
+    "a flush": ask_for_a_flush,
+}
+
+
+@pytest.mark.parametrize("happen", HAPPENING.values(), ids=HAPPENING)
+def test_whatever_happens_is_drained_at_the_next_turn(resting, happen):
+    """One turn after anything has happened there is a drain."""
+    happen(resting.session)
+    assert resting.turn() >= 1  # a flush drains, too
+    if getattr(resting.session, "held", None):
+        resting.session.held.close()
+
+
+def test_what_a_scrape_drains_is_in_the_files_after_one_interval(resting):
+    """A scrape empties the buffers and writes no files: the next turn does, although it finds nothing to drain."""
+    with verl_otel.step(2):
+        pass
+    verl_otel.counter("test.rest.scraped").add(1)
+    resting.session.refresh()
+    assert resting.files.names().count("verl.step") == 1
+    resting.turn()
+    assert resting.files.names().count("verl.step") == 2
+    assert resting.files.last("test.rest.scraped") == 1
+    assert resting.turn() == 0
+
+
+def test_open_spans_stay_in_their_file(resting, monkeypatch):
+    """While work is open and nothing else happens, its file stays, and is written at each drain."""
+    with verl_otel.span("held"):
+        monkeypatch.setattr(lifecycle.collection.open_table, "OPEN_AFTER", 0.0)
+        assert [resting.turn(), resting.turn()] == [1, 0]
+        assert resting.files.names("open") == ["held"]
+        written = resting.files.spans("open")[0].attributes["verl.open.written"]
+        resting.now += drain_schedule.MAX_REST_SECONDS + 0.1
+        assert resting.turn() == 1
+        assert resting.files.spans("open")[0].attributes["verl.open.written"] > written
+    resting.turn()
+    assert not resting.files.paths("open")
+
+
+def test_the_heart_beats_while_the_process_rests(resting):
+    """At rest the heartbeat is renewed, and a request for stacks is answered at once."""
+    (heartbeat,) = (resting.files.folder / "black-box").glob("beat-*")
+    os.utime(heartbeat, (1, 1))
+    resting.now += 1
+    assert resting.turn() == 0
+    assert heartbeat.stat().st_mtime > 1
+    request = heartbeat.with_name(heartbeat.name.replace("beat-", "ask-"))
+    request.touch()
+    resting.now += 1
+    assert resting.turn() == 0
+    assert not request.exists()
+
+
+def test_a_scrape_does_not_read_the_hardware(resting):
+    """However often the page is scraped, collectors are read once in a metric interval, by the drain thread."""
+
+    class Sensor:
+        name, metrics, once_per_node, reads = "test", ("hw.temperature",), False, 0
+
+        def read(self, scope):
+            del scope
+            self.reads += 1
+            return [("hw.temperature", (), 20.0)]
+
+        def close(self):
+            pass
+
+    sensor = Sensor()
+    collectors.add(sensor)
+    try:
+        for _ in range(5):
+            resting.session.refresh()
+            resting.now += 11
+        assert sensor.reads == 0
+        resting.now += 6
+        resting.turn()
+        resting.session.refresh()
+        assert sensor.reads == 1
+    finally:
+        collectors.remove("test")

@@ -1,0 +1,121 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What held a step is reported when the step ends; healthy steps have no report."""
+
+import logging
+import random
+
+import pytest
+
+from verl_otel.recording import run_log
+from verl_otel.semconv import logs
+from verl_otel.session import live_verdicts, python_logging
+from verl_otel.session.live_verdicts import LiveVerdicts
+
+
+def train(steps, slow=None, *, jitter=0.0):
+    """End steps of two seconds, with a tracker of 0.1 s after each; ``slow`` is (step, name of the part, seconds)."""
+    chance, verdicts, before = random.Random(1), LiveVerdicts(), 0.0
+    now = verdicts._began
+    for number in range(1, steps + 1):
+        extra = dict.fromkeys(("gen", "update_actor", "logging", "own code"), 0.0)
+        extra = {key: chance.uniform(0, jitter) for key in extra}
+        if slow is not None and slow[0] == number:
+            extra[slow[1]] += slow[2]
+        log_end = now + 0.1 + extra["logging"]
+        start = log_end + 0.05 + extra["own code"]
+        middle = start + 1.0 + extra["gen"]
+        stop = middle + 1.0 + extra["update_actor"]
+        intervals = [("logging", now, log_end), ("gen", start, middle), ("update_actor", middle, stop)]
+        verdicts.end_step(number, before, start, stop, intervals)
+        before = now = stop
+    return verdicts
+
+
+@pytest.mark.parametrize(
+    ("part", "kind", "text"),
+    [
+        ("gen", "phase", "step 7 took 4.5 s: phase gen 2.5 s longer than usual"),
+        ("logging", "between", "step 7 began 2.5 s late: logging took longer than usual"),
+        ("own code", "between", "step 7 began 2.5 s late: own code took longer than usual"),
+    ],
+)
+def test_what_held_a_step_is_reported_once(recorded, caplog, part, kind, text):
+    """One line, and the seconds by kind and cause."""
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        train(12, (7, part, 2.5))
+    (line,) = caplog.messages
+    assert text in line
+    assert "verl-otel explain --step 7" in line
+    assert recorded.value("verl.step.held", verl_held_kind=kind, verl_held_cause=part) == pytest.approx(2.5, abs=0.01)
+
+
+def test_every_held_step_is_an_event(recorded):
+    """Also within the time after a line of the log: with kind, cause and seconds. The line itself is not copied to the run log."""
+    run_log.configure(logs.INFO, 0)
+    python_logging.install()
+    try:
+        train(12, (7, "gen", 2.5))
+        (record,) = run_log.take()
+    finally:
+        python_logging.uninstall()
+        run_log._reset()
+    assert (record.scope, record.step, record.level) == ("held", 7, logs.WARNING)
+    assert record.fields == {
+        "kind": "phase", "cause": "gen", "held_seconds": pytest.approx(2.5), "step_seconds": pytest.approx(4.5),
+    }  # fmt: skip
+
+
+def test_healthy_steps_have_no_line(recorded, caplog):
+    """Neither equal steps nor noisy ones, nor the first step, which is slow."""
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        train(300, jitter=0.2)
+        train(20, (1, "gen", 30.0))
+    assert not caplog.messages
+    assert not [point for point in recorded.points if point.instrument.name == "verl.step.held"]
+
+
+@pytest.mark.parametrize(("slow_step", "reported"), [(2, False), (3, False), (4, True)])
+def test_a_step_is_judged_by_two_others_at_least(recorded, slow_step, reported):
+    """The first one does not count: before the fourth step it is not known which of them are the usual ones."""
+    train(6, (slow_step, "gen", 30.0))
+    held = [point for point in recorded.points if point.instrument.name == "verl.step.held"]
+    assert bool(held) == reported
+
+
+def test_the_goodput_is_the_share_of_time_in_steps(recorded):
+    """Steps of two seconds, 0.15 s apart."""
+    train(50)
+    assert recorded.value("verl.goodput") == pytest.approx(2.0 / 2.15, abs=0.01)
+
+
+def test_lines_are_few(recorded, caplog, monkeypatch):
+    """Not every step has a line; the metric has every step."""
+    monkeypatch.setattr(live_verdicts, "LINE_SECONDS", float("inf"))
+    verdicts = LiveVerdicts()
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        for _ in range(3):
+            verdicts._report(1, 3.0, live_verdicts.Held("phase", "gen", 1.0))
+    assert len(caplog.messages) == 1
+    assert recorded.value("verl.step.held") == 3.0
+
+
+@pytest.mark.parametrize(
+    ("slow", "text"),
+    [
+        (None, "none of 12 steps was held"),
+        ((7, "gen", 2.5), "1 of 12 steps were held by 2.5 s, most by phase gen: 2.5 s"),
+        ((7, "logging", 2.5), "1 of 12 steps were held by 2.5 s, most by logging between steps: 2.5 s"),
+    ],
+)
+def test_the_run_has_one_verdict(recorded, slow, text):
+    """A sentence on all steps, with the same goodput and seconds as the metrics."""
+    summary = train(12, slow).summarize()
+    assert summary["verdict"] == text
+    assert summary["goodput"] == pytest.approx(recorded.value("verl.goodput"), abs=1e-4)
+    assert summary["held_seconds"] == pytest.approx(2.5 if slow else 0.0, abs=0.01)
+
+
+def test_before_the_first_step_there_is_no_verdict():
+    """A run without a step has no summary."""
+    assert LiveVerdicts().summarize() == {}

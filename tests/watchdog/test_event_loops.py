@@ -1,0 +1,183 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Blocked event loops: for how long, by what, and that loops which wait are not blocked."""
+
+import asyncio
+import contextlib
+import threading
+import time
+
+import pytest
+
+import verl_otel
+from verl_otel.watchdog import event_loops
+
+BLOCK = 1.0
+
+
+@contextlib.contextmanager
+def running(new_loop=asyncio.new_event_loop):
+    """An event loop that runs in another thread."""
+    loop = new_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+    try:
+        yield loop
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join(10)
+        loop.close()
+
+
+def run(loop, coroutine):
+    """Run a coroutine on the loop and return what it returns."""
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
+
+
+def known(watcher, loop, wait_for):
+    """Wait until a loop is watched and has answered once."""
+    wait_for(lambda: any(state.loop is loop and state.thread for state in list(watcher._states.values())))
+
+
+def blocked(recorded, function):
+    """The spans of loops that a function has blocked; a busy machine delays other loops, too."""
+    return [
+        span
+        for span in recorded.spans
+        if span.name == "verl.event_loop.blocked"
+        and span.attributes.get("verl.blocked.line", "").endswith(f"in {function}")
+    ]
+
+
+@verl_otel.tool
+async def add():
+    """Block the loop, as the most common mistake does."""
+    await asyncio.sleep(0)
+    time.sleep(BLOCK)  # noqa: ASYNC251 - the mistake
+
+
+async def inline():
+    await asyncio.sleep(0)
+    with verl_otel.tool("search"):
+        time.sleep(BLOCK)  # noqa: ASYNC251 - the mistake
+
+
+async def plain():
+    await asyncio.sleep(0)
+    time.sleep(BLOCK)  # noqa: ASYNC251 - the mistake
+
+
+def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_for):
+    """Ray runs the methods of a worker on its loop, which blocks it as planned. What blocked it is recorded all the same."""
+    with verl_otel.span("training"), running() as loop:
+        watcher = event_loops.watch(lambda: True)
+        try:
+            known(watcher, loop, wait_for)
+            run(loop, add())
+            (span,) = wait_for(lambda: blocked(recorded, "add"))
+        finally:
+            watcher.stop(10)
+    assert span.attributes["reason"] == "worker"
+    assert recorded.value("verl.event_loop.blocked", reason="worker") > BLOCK / 2
+
+
+@pytest.mark.parametrize(("work", "tool"), [(add, "add"), (inline, "search"), (plain, None)])
+def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_for, work, tool):
+    """Its length, the tool if there is one, and the line; a loop that waits has no record."""
+    with running() as loop, running() as idle:
+        known(watcher, loop, wait_for)
+        known(watcher, idle, wait_for)
+        begin = time.perf_counter()
+        run(loop, work())
+        taken = time.perf_counter() - begin
+        (span,) = wait_for(lambda: blocked(recorded, work.__name__))
+    assert (span.end_ns - span.start_ns) / 1e9 == pytest.approx(taken, abs=0.45)
+    assert span.attributes.get("gen_ai.tool.name") == tool
+    assert span.attributes["reason"] == "callback"
+    assert recorded.value("verl.event_loop.blocked", reason="callback") > BLOCK / 2
+    if tool:
+        (culprit,) = [other for other in recorded.spans if other.name == f"execute_tool {tool}"]
+        assert [link.span_id for link in span.links] == [culprit.span_id]
+
+
+def test_the_line_is_known_while_it_blocks(recorded, watcher, wait_for):
+    """A stall report asks for it."""
+    with running() as loop:
+        known(watcher, loop, wait_for)
+        assert not watcher.find_blocked()
+        release = threading.Event()
+        asyncio.run_coroutine_threadsafe(hold(release), loop)
+        assert "in wait" in wait_for(watcher.find_blocked)
+        release.set()
+        wait_for(lambda: not watcher.find_blocked())
+
+
+async def hold(release):
+    release.wait()
+
+
+def pause():
+    time.sleep(0.012)
+
+
+def test_many_callbacks_have_a_reason_of_their_own(recorded, watcher, wait_for):
+    """A loop that is busy with many callbacks has no single culprit."""
+
+    async def flood():
+        loop = asyncio.get_running_loop()
+        for _ in range(100):
+            loop.call_soon(pause)
+
+    with running() as loop:
+        known(watcher, loop, wait_for)
+        run(loop, flood())
+        spans = wait_for(lambda: blocked(recorded, "pause"))
+    assert "callbacks" in {span.attributes["reason"] for span in spans}
+
+
+def test_closed_loops_are_forgotten(recorded, watcher, wait_for):
+    """A loop that ended is not watched any more."""
+    with running() as loop:
+        known(watcher, loop, wait_for)
+    wait_for(lambda: not watcher._states)
+
+
+def test_an_idle_loop_is_seldom_asked(recorded, watcher, wait_for, monkeypatch):
+    """A loop gets a callback each `PING_SECONDS`, and nothing else."""
+    asked, ping = [], event_loops.LoopState.ping
+
+    def count(state, now):
+        asked.append(state.loop)
+        return ping(state, now)
+
+    monkeypatch.setattr(event_loops.LoopState, "ping", count)
+    with running() as loop:
+        begin = time.monotonic()
+        known(watcher, loop, wait_for)
+        wait_for(lambda: asked.count(loop) >= 5)
+        number = asked.count(loop)
+        assert number <= (time.monotonic() - begin) / event_loops.PING_SECONDS + 1
+
+
+def test_a_loop_that_stops_in_its_callback_is_forgotten(watcher, wait_for, recorded):
+    """A loop that ends without an answer keeps neither its place nor the frame of its callback, and its pause is not a blocked time."""
+    loop = asyncio.new_event_loop()
+
+    def block_and_stop():
+        time.sleep(BLOCK)
+        loop.stop()
+
+    async def start():
+        await asyncio.sleep(0.6)
+        loop.call_soon(block_and_stop)
+        await asyncio.sleep(60)
+
+    task = loop.create_task(start())
+    loop.run_forever()
+    wait_for(lambda: all(state.loop is not loop for state in list(watcher._states.values())))
+    assert watcher.find_blocked() == ""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        loop.run_until_complete(task)
+    loop.close()
+    assert blocked(recorded, "block_and_stop") == []

@@ -1,0 +1,86 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What a process that rests tells the monitor: a span that has become old meanwhile is listed at once, not with the next drain."""
+
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+
+from verl_otel.model import OpenSpan, SpanRecord
+from verl_otel.watchdog import heartbeat, timeouts
+
+
+@pytest.fixture
+def resting(tmp_path, monkeypatch):
+    """The heartbeat of a process in which nothing happens, with the number of reports that it has written while resting."""
+    made = heartbeat.Heartbeat(SimpleNamespace(run_path=tmp_path, stall_seconds=1800.0), 0.0)
+    made._process_name = "process"
+    made._folder.mkdir()
+    made._open_heartbeat_file()
+    made._request_path = tmp_path / "request"
+    made.polls = []
+    monkeypatch.setattr(made, "poll", lambda: made.polls.append(time.time_ns()))
+    yield made
+    os.close(made._heartbeat_file)
+
+
+def test_a_descriptor_that_was_closed_and_reused_is_not_written_to(resting, tmp_path, monkeypatch):
+    """Code that closes all descriptors of its process gets the number for a file of its own, whose beginning stays."""
+    resting._next_election = float("inf")
+    monkeypatch.setattr(resting, "_write_report", lambda: None)
+    number = resting._heartbeat_file
+    os.close(number)
+    theirs = os.open(tmp_path / "checkpoint", os.O_RDWR | os.O_CREAT)
+    assert theirs == number
+    os.write(theirs, b"weights")
+    resting._write_heartbeat(time.monotonic())
+    assert os.pread(theirs, 100, 0) == b"weights"
+    assert os.fstat(resting._heartbeat_file).st_size
+    os.utime(theirs, (1, 1))
+    os.dup2(theirs, resting._heartbeat_file)
+    resting._next_heartbeat = 0.0
+    resting.rest()
+    assert os.fstat(theirs).st_mtime == 1  # the heartbeat is that of a new file
+    os.close(theirs)
+
+
+def open_span(now_ns, age, span_id=7, parent=0):
+    """An open span without peers, that was read when it was so many seconds old."""
+    span = SpanRecord(1, span_id, parent, "work", 1, now_ns - round(age * 1e9), now_ns, {}, (), (), 0, "", 1, "")
+    return OpenSpan(span, age, "", "span", now_ns)
+
+
+def rest(resting, monkeypatch, now_ns):
+    """Rest at a time, when the next heartbeat is due. Return whether a report was written."""
+    resting._next_heartbeat, before = 0.0, len(resting.polls)
+    monkeypatch.setattr(heartbeat.time, "time_ns", lambda: now_ns)
+    resting.rest()
+    return len(resting.polls) > before
+
+
+def test_a_span_is_listed_when_it_has_become_old(resting, monkeypatch):
+    """Not before, and once: it is known then."""
+    now = time.time_ns()
+    resting._open = (open_span(now, 1.0),)
+    assert not list(resting._find_suspects({}))
+    due = now + round((timeouts.QUIET - 1.0) * 1e9)
+    assert not rest(resting, monkeypatch, due - 100_000_000)
+    assert rest(resting, monkeypatch, due)
+    assert [suspect.name for suspect in resting._find_suspects({})] == ["work"]
+    assert not rest(resting, monkeypatch, due + 10**10)
+
+
+def test_a_span_with_open_children_is_not_waited_for(resting, monkeypatch):
+    """What is inside of it is listed."""
+    now = time.time_ns()
+    resting._open = (open_span(now, 9.9, 7), open_span(now, 1.0, 8, parent=7))
+    assert not list(resting._find_suspects({}))
+    assert not rest(resting, monkeypatch, now + 10**9)
+
+
+def test_without_open_spans_nothing_is_waited_for(resting, monkeypatch):
+    """However long it rests."""
+    assert not list(resting._find_suspects({}))
+    assert not rest(resting, monkeypatch, time.time_ns() + 10**12)

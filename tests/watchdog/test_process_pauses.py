@@ -1,0 +1,107 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Pauses of a process, and the reason of each."""
+
+import os
+import subprocess
+import time
+
+import pytest
+
+from verl_otel.watchdog import process_pauses
+
+SECONDS = 1.5
+
+
+def hold_lock():
+    """Hold the interpreter lock in one call."""
+    begin = time.perf_counter()
+    sum(range(1_000_000))
+    sum(range(round(1_000_000 * SECONDS / (time.perf_counter() - begin))))
+
+
+def stop():
+    """Stop this process by a signal."""
+    with subprocess.Popen(["/bin/sh", "-c", f"kill -STOP {os.getpid()}; sleep {SECONDS}; kill -CONT {os.getpid()}"]):
+        pass
+
+
+def pauses(recorded, reasons):
+    """Return the spans of some reasons."""
+    return [
+        span for span in recorded.spans if span.name == "verl.process.paused" and span.attributes["reason"] in reasons
+    ]
+
+
+@pytest.mark.alone  # on a busy machine a pause has another reason
+@pytest.mark.parametrize(("work", "reasons"), [(hold_lock, ("interpreter", "cpu")), (stop, ("process",))])
+def test_a_pause_is_recorded_with_its_reason(recorded, watcher, wait_for, work, reasons):
+    """Its length, and why. On a busy machine the thread that holds the lock may have no CPU."""
+    wait_for(lambda: watcher._pauses._checked)
+    begin = time.perf_counter()
+    work()
+    taken = time.perf_counter() - begin
+    spans = wait_for(lambda: pauses(recorded, reasons))
+    assert sum(span.end_ns - span.start_ns for span in spans) / 1e9 == pytest.approx(taken, abs=0.7)
+
+
+class Queue:
+    """Run queue time of a thread."""
+
+    def __init__(self, seconds):
+        self.seconds = seconds
+
+    def take(self):
+        return self.seconds
+
+
+@pytest.mark.parametrize(
+    ("late", "used", "queued", "collections", "reason"),
+    [
+        (0.1, 0.1, 0.0, 1, ""),
+        (2.0, 2.0, 0.1, 0, "interpreter"),
+        (2.0, 2.0, 0.1, 1, "collection"),
+        (2.0, 0.1, 0.1, 1, "process"),
+        (2.0, 0.2, 1.5, 0, "cpu"),
+        (2.0, 1.0, 1.5, 1, "cpu"),
+    ],
+)
+def test_the_reason_follows_from_what_happened_meanwhile(monkeypatch, late, used, queued, collections, reason):
+    """CPU time of the process, time of the thread in the run queue, and collections of the oldest generation."""
+    detector, known = process_pauses.PauseDetector(), {"cpu": 5.0, "collections": 3}
+    monkeypatch.setattr(process_pauses.time, "process_time", lambda: known["cpu"])
+    monkeypatch.setattr(process_pauses.gc, "get_stats", lambda: [{"collections": known["collections"]}])
+    assert not detector.check(100.0, 0.0)
+    known = {"cpu": 5.0 + used, "collections": 3 + collections}
+    detector._own = Queue(queued)
+    pause = detector.check(100.25 + late, late)
+    assert pause.reason == reason
+    assert pause.seconds == pytest.approx(late if reason else 0.0)
+
+
+@pytest.mark.parametrize(("queued", "seconds"), [(0.05, 0.0), (0.2, 0.25)])
+def test_a_thread_that_computes_waits_for_a_cpu(queued, seconds):
+    """Although the one that looks is woken in time."""
+    detector = process_pauses.PauseDetector()
+    detector.check(100.0, 0.0)
+    detector._others[1] = Queue(queued)
+    pause = detector.check(100.25, 0.0)
+    assert (pause.seconds, pause.reason) == (seconds, "cpu" if seconds else "")
+
+
+def test_the_run_queue_time_is_that_of_the_kernel():
+    """It grows, and a thread that does not exist has none."""
+    assert process_pauses.QueueTime("/proc/self/task/0/schedstat").take() == 0.0
+    known = process_pauses.QueueTime("/proc/thread-self/schedstat")
+    begin = time.perf_counter()
+    assert 0 <= known.take() <= time.perf_counter() - begin + 1
+    known.close()
+    assert known.take() == 0.0
+
+
+def test_short_waits_are_no_pauses():
+    """A process that waits for something else, and is woken a little late, is not paused."""
+    detector = process_pauses.PauseDetector()
+    for turn in range(8):
+        detector._own = Queue(0.01)
+        assert not detector.check(100.0 + 0.25 * turn, 0.05)

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The five core indicators of older guides: their last values in a run, and whether these are in the bands of its profile."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.model import Explanation, Series
+from verl_otel.health import profiles
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import HW_GPU_MEMORY_LIMIT, HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, LIMIT
+from verl_otel.semconv.metrics import SCALAR_PREFIX
+
+HEALTHY, BELOW, ABOVE, NO_BAND, UNKNOWN = "healthy", "below", "above", "no band", "unknown"
+_RESPONSE_LIMIT: Final = (attr.LIMIT, "response_tokens")
+_REWARDS: Final = ("critic.rewards.mean", "critic.score.mean")
+_RECENT_NS: Final = 300_000_000_000
+"""GPUs are shown by their mean over the last five minutes: one sample says nothing of them."""
+
+
+class Indicator(NamedTuple):
+    """One indicator of a run."""
+
+    name: str
+    value: float | None
+    """None: the run does not have it."""
+    low: float | None
+    high: float | None
+    """Ends of the band; None where the profile has none."""
+    state: str
+    """``healthy``, ``below`` or ``above`` its band, ``no band``, or ``unknown`` without a value."""
+    is_share: bool = False
+    """Whether it is shown in percent."""
+
+
+def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
+    """Return the name of the run's profile, and its indicators in the order of the guides."""
+    profile = profiles.from_manifest(run.manifest)
+    limits = profile.values
+    length, bound = _find_last(run.series, "response_length.mean"), _find_bound(run.series)
+    return profile.name, (
+        _judge(
+            "mean reward", _find_last(run.series, *_REWARDS), (limits["reward_band_low"], limits["reward_band_high"])
+        ),
+        _judge(
+            "policy KL",
+            _find_last(run.series, "actor.ppo_kl"),
+            (limits["policy_kl_band_low"], limits["policy_kl_band_high"]),
+        ),
+        _judge(
+            "policy loss",
+            _find_last(run.series, "actor.pg_loss"),
+            (limits["policy_loss_band_low"], limits["policy_loss_band_high"]),
+        ),
+        _judge(
+            "response length",
+            length / bound if length is not None and bound else None,
+            (limits["response_band_low"], limits["response_band_high"]),
+            is_share=True,
+        ),
+        _judge("GPU utilisation", _find_use(run), (limits["gpu_utilization_fair"], math.nan), is_share=True),
+        _judge("GPU memory", _find_memory(run), (math.nan, limits["gpu_memory"]), is_share=True),
+    )
+
+
+def _judge(name: str, value: float | None, band: tuple[float, float], *, is_share: bool = False) -> Indicator:
+    low, high = (None if math.isnan(end) else end for end in band)
+    if value is None or not math.isfinite(value):
+        state = UNKNOWN
+    elif low is None and high is None:
+        state = NO_BAND
+    elif low is not None and value < low:
+        state = BELOW
+    else:
+        state = ABOVE if high is not None and value > high else HEALTHY
+    return Indicator(name, value, low, high, state, is_share)
+
+
+def _find_last(series: Iterable[Series], *names: str) -> float | None:
+    """Return the last value of the first of several scalars of verl."""
+    found = {one.name: one.values[-1] for one in series if not one.labels and one.values}
+    return next((found[key] for name in names if (key := SCALAR_PREFIX + name) in found), None)
+
+
+def _find_bound(series: Iterable[Series]) -> float | None:
+    return next(
+        (one.values[-1] for one in series if one.name == LIMIT and _RESPONSE_LIMIT in one.labels and one.values), None
+    )
+
+
+def _find_use(run: Explanation) -> float | None:
+    values = _find_recent(run, HW_GPU_UTILIZATION)
+    return fmean(map(fmean, values.values())) if values else None
+
+
+def _find_memory(run: Explanation) -> float | None:
+    """Return the largest share in use among the GPUs of which the size is known."""
+    used, sizes = _find_recent(run, HW_GPU_MEMORY_USAGE), _find_recent(run, HW_GPU_MEMORY_LIMIT)
+    return max((values[-1] / sizes[gpu][-1] for gpu, values in used.items() if sizes.get(gpu, [0])[-1]), default=None)
+
+
+def _find_recent(run: Explanation, name: str) -> Mapping[str, Sequence[float]]:
+    """Return the values of the last minutes of each GPU; the limit of its memory is written once, and kept."""
+    found: dict[str, list[float]] = {}
+    for one in run.series:
+        if one.name == name and one.times_ns:
+            since = one.times_ns[-1] - _RECENT_NS
+            values = [value for time_ns, value in zip(one.times_ns, one.values, strict=True) if time_ns >= since]
+            found.setdefault(dict(one.labels).get(attr.HW_ID, ""), []).extend(values)
+    return found

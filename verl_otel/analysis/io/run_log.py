@@ -1,0 +1,138 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the run log: files that grow, that are rotated, that end in the middle of a line, and the log of verl's own ``file`` logger."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final, Generic, TypeVar
+
+from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel.semconv import logs
+
+T = TypeVar("T")
+Record = dict[str, Any]
+"""A line of the run log; see `verl_otel.semconv.logs` for its keys."""
+MAX_BLOCK: Final = 4 << 20
+"""Bytes that a tail reads at once."""
+
+
+def find_files(places: Iterable[Path]) -> list[Path]:
+    """Return the files of the run log in folders of a run, the oldest part of each first. A place that is a file is one itself."""
+    found = []
+    for place in places:
+        found += [place] if place.is_file() else rotated_files.find(place, logs.FILE)
+    return found
+
+
+def find_metrics(places: Iterable[Path]) -> list[Path]:
+    """Return the metrics files in folders of a run, the oldest part of each first."""
+    return [path for place in places for path in rotated_files.find(place, "metrics-")]
+
+
+def is_rotated(path: Path) -> bool:
+    """Return whether a file is an older part, to which nothing is appended."""
+    return rotated_files.number_of(path) > 0
+
+
+def parse(line: bytes) -> Record | None:
+    """Return the record of a line; None for one that is cut off, damaged or something else.
+
+    A line of verl's ``file`` logger, ``{"step": 1, "data": {...}}``, becomes a record of the scope ``scalars``.
+    """
+    try:
+        record = untrusted_files.parse_json(line)
+    except untrusted_files.DamagedError:
+        return None
+    if not isinstance(record, dict):
+        return None
+    if isinstance(record.get("data"), dict) and logs.SCOPE not in record:
+        return {logs.LEVEL: "INFO", logs.SCOPE: "scalars", logs.STEP: record.get("step"), **record["data"]}
+    return record if isinstance(record.get(logs.SCOPE), str) else None
+
+
+def read(places: Iterable[Path]) -> Iterator[Record]:
+    """Yield the records of a run in the order of time, those of all its processes and nodes.
+
+    Args:
+        places: Folders of the run, or files.
+    """
+    by_process: dict[str, list[Path]] = {}
+    for path in find_files(places):
+        by_process.setdefault(str(path.parent / rotated_files.whole_name(path)), []).append(path)
+    return heapq.merge(*map(_read_files, by_process.values()), key=time_of)
+
+
+def time_of(record: Record) -> str:
+    """Return the time stamp of a record; empty without one."""
+    return str(record.get(logs.TIMESTAMP, ""))
+
+
+def _read_files(paths: Iterable[Path]) -> Iterator[Record]:
+    for path in paths:
+        try:
+            with rotated_files.open_lines(path) as file:
+                for _, line, _ in untrusted_files.read_lines(file, 0, rotated_files.size_of(path)):
+                    record = None if line is None else parse(line)
+                    if record is not None:
+                        yield record
+        except OSError:  # rotated or deleted meanwhile
+            continue
+
+
+class Tail(Generic[T]):
+    """Reads what is appended to a file, also after it was rotated.
+
+    Args:
+        path: The file, which need not exist.
+        parse: Returns what a line has; None for one that is passed over.
+        skip: Whether what it has now is passed over.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[bytes], T | None], *, skip: bool = False) -> None:
+        self._path = path
+        self._parse = parse
+        self._inode = 0
+        self._place = 0
+        self._rest = b""
+        if skip:
+            for _ in self.read():
+                pass
+
+    def read(self) -> Iterator[T]:
+        """Yield what the lines have that were completed since the last call. A file that is replaced is read to its end first."""
+        try:
+            state = self._path.stat()
+        except OSError:
+            return
+        if self._inode and state.st_ino != self._inode:
+            yield from self._read_rotated()
+        if state.st_ino != self._inode or rotated_files.size_of(self._path) < self._place:
+            self._inode, self._place, self._rest = state.st_ino, 0, b""
+        yield from self._read_from(self._path)
+
+    def _read_rotated(self) -> Iterator[T]:
+        rotated = rotated_files.name_part(self._path, 1)
+        try:
+            if rotated.stat().st_ino == self._inode:
+                yield from self._read_from(rotated)
+        except OSError:
+            return
+
+    def _read_from(self, path: Path) -> Iterator[T]:
+        try:
+            with rotated_files.open_lines(path) as file:
+                file.seek(self._place)
+                while block := file.read(MAX_BLOCK):
+                    self._place += len(block)
+                    *lines, self._rest = (self._rest + block).split(b"\n")
+                    if len(self._rest) > untrusted_files.MAX_LINE:
+                        self._rest = b""
+                    for line in lines:
+                        record = self._parse(line)
+                        if record is not None:
+                            yield record
+        except OSError:
+            return

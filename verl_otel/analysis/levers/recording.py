@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Builds the schedule of recorded steps: the work of the trainer, its waits, and the trajectories with the limits that they share."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Final
+
+from verl_otel.analysis.io.packing import Packed, plain_path
+from verl_otel.analysis.levers.calibration import Demand, calibrate
+from verl_otel.analysis.levers.limits import Interval, Piece, Recorded, find_blocking_tools, find_slots
+from verl_otel.analysis.levers.recent_steps import RecentStep
+from verl_otel.analysis.levers.schedule import NO_POOL, UNANCHORED, Part, Pool, Rollout, Schedule
+from verl_otel.analysis.model import Segment
+
+BETWEEN: Final = "between"
+"""Phase of what follows a step."""
+SUBMIT: Final = "submit"
+"""Phase in which verl's trainers submit trajectories."""
+_ON_SERVER: Final = frozenset(("server", "queue", "prefill", "decode"))
+
+
+def build(steps: Sequence[RecentStep]) -> Schedule:
+    """Return the schedule of consecutive steps.
+
+    Args:
+        steps: In the order of time, at least one.
+    """
+    parts, starts_ns = _build_parts(steps)
+    members = _order_members(steps)
+    recorded = [Recorded(member.trace_id, member.instance, _read_pieces(member)) for _, member in members]
+    pools, demands = _find_demands(recorded)
+    items = calibrate(demands, [member.start_ns for _, member in members], pools)
+    index_by_trace = {step.trace_id: index for index, step in enumerate(steps)}
+    rollouts = []
+    for (step, member), row in zip(members, items, strict=True):
+        anchor = _find_anchor(member, index_by_trace.get(member.submitter), parts, starts_ns)
+        offset = member.start_ns - (starts_ns[anchor] if anchor != UNANCHORED else 0)
+        rollouts.append(Rollout(member.trace_id, step, anchor, offset, row, member.instance))
+    final = _await_members(parts, starts_ns, members, [rollout.anchor for rollout in rollouts])
+    numbers = tuple(step.number for step in steps)
+    return Schedule(steps[0].start_ns, numbers, final, tuple(rollouts), pools)
+
+
+# -- the trainer --
+
+
+def _build_parts(steps: Sequence[RecentStep]) -> tuple[list[Part], list[int]]:
+    """Return the parts of the trainer, waits as parts of kind ``wait``, and when each of them was recorded to start."""
+    parts, starts = list[Part](), list[int]()
+    for index, step in enumerate(steps):
+        end_ns = step.end_ns if step.is_last else max(step.start_ns, step.next_ns)
+        for start, end, kind, name, phase in _cut(step, end_ns):
+            parts.append(Part(kind, name, phase, end - start, index))
+            starts.append(start)
+    return parts, starts
+
+
+def _cut(step: RecentStep, end_ns: int) -> Iterator[tuple[int, int, str, str, str]]:
+    """Yield start, end, kind, name and phase of the parts of one step without a gap, up to a time."""
+    reached = step.start_ns
+    waits = list(step.waits)
+    for start, end, kind, name, phase in _list_segments(step):
+        begin = max(start, reached)
+        stop = min(end, end_ns)
+        while waits and waits[0].begin_ns < stop:
+            wait = waits.pop(0)
+            if wait.begin_ns > begin:
+                yield begin, wait.begin_ns, kind, name, phase
+            begin = max(begin, wait.begin_ns)
+            until = max(begin, min(wait.end_ns, end_ns))
+            yield begin, until, "wait", str(wait.trace_id), wait.phase
+            begin = until
+        if stop > begin:
+            yield begin, stop, kind, name, phase
+        reached = max(reached, begin, stop)
+    if reached < end_ns:
+        yield reached, end_ns, BETWEEN, "", BETWEEN
+
+
+def _list_segments(step: RecentStep) -> Iterator[tuple[int, int, str, str, str]]:
+    """Yield the segments of a step and of the time after it; neighbours that are alike as one."""
+    last: tuple[int, int, str, str, str] | None = None
+    after = [(segment, BETWEEN) for segment in step.between_path]
+    for segment, phase in [*((segment, segment.phase) for segment in step.path), *after]:
+        what = (segment.kind, _name(segment), phase)
+        if last is not None and last[2:] == what and last[1] == segment.start_ns:
+            last = (last[0], segment.end_ns, *what)
+            continue
+        if last is not None:
+            yield last
+        last = (segment.start_ns, segment.end_ns, *what)
+    if last is not None:
+        yield last
+
+
+def _name(segment: Segment) -> str:
+    return segment.name if segment.kind != "llm" else ""
+
+
+def _await_members(
+    parts: Sequence[Part],
+    starts_ns: Sequence[int],
+    members: Sequence[tuple[int, Packed]],
+    anchors: Sequence[int],
+) -> tuple[Part, ...]:
+    """Return the parts with their waits: each for the members of its step that had ended by its end, and the time until it was noticed.
+
+    A member that is tied to a later part, because it began and ended at the end of the wait, is not waited for.
+    """
+    by_step: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for index, (step, member) in enumerate(members):
+        by_step[step].append((member.end_ns, index))
+    final: list[Part] = []
+    for place, (part, start) in enumerate(zip(parts, starts_ns, strict=True)):
+        if part.kind != "wait":
+            final.append(part)
+            continue
+        end = start + part.length_ns
+        ended = [(time, index) for time, index in by_step[part.step] if time <= end and anchors[index] <= place]
+        latest = max((time for time, _ in ended), default=start)
+        if latest <= start:
+            ended = []
+        awaited = tuple(sorted(index for _, index in ended))
+        noticed = end - max(start, latest)
+        final.append(part._replace(length_ns=noticed, awaited=awaited or None))
+    return tuple(final)
+
+
+# -- trajectories --
+
+
+def _order_members(steps: Sequence[RecentStep]) -> list[tuple[int, Packed]]:
+    """Return each trajectory once with the index of the step that trained on it, in an order that does not depend on that of the input."""
+    found: dict[int, tuple[int, Packed]] = {}
+    for index, step in enumerate(steps):
+        for member in step.members:
+            found.setdefault(member.trace_id, (index, member))
+    return sorted(found.values(), key=lambda pair: (pair[1].start_ns, pair[1].trace_id))
+
+
+def _find_anchor(member: Packed, submitter: int | None, parts: Sequence[Part], starts_ns: Sequence[int]) -> int:
+    """Return the index of the part of the trainer that a trajectory is tied to.
+
+    It is the end of the phase in which its step submits, where there is one before it, else what the trainer did when it began.
+    """
+    if submitter is None or not starts_ns or member.start_ns < starts_ns[0]:
+        return UNANCHORED
+    here = bisect_right(starts_ns, member.start_ns) - 1
+    while here > 0 and not parts[here].length_ns and starts_ns[here - 1] == starts_ns[here]:
+        here -= 1
+    latest = here
+    while latest > 0 and parts[latest].step >= submitter:
+        if parts[latest].step == submitter and parts[latest].phase == SUBMIT:
+            return min(latest + 1, here)
+        latest -= 1
+    return here
+
+
+def _read_pieces(member: Packed) -> tuple[Piece, ...]:
+    """Return the pieces of a trajectory; neighbours that are alike, and all states of one request in an engine, as one."""
+    pieces: list[Piece] = []
+    for start, end, kind, name, _, instance, *_ in plain_path(member):
+        is_server = kind in _ON_SERVER
+        label = "" if is_server or kind in ("llm", "trajectory") else name
+        what = "server" if is_server else kind
+        queued = end - start if kind == "queue" else 0
+        last = pieces[-1] if pieces else None
+        if last is not None and (last.kind, last.name, last.instance) == (what, label, instance) and what != "tool":
+            lead = start - last.start_ns if queued and not last.queued_ns else last.lead_ns
+            pieces[-1] = last._replace(end_ns=end, lead_ns=lead, queued_ns=last.queued_ns + queued)
+        else:
+            pieces.append(Piece(start, end, what, label, instance, 0, queued))
+    return tuple(pieces)
+
+
+def _find_demands(recorded: Sequence[Recorded]) -> tuple[tuple[Pool, ...], list[list[Demand]]]:
+    """Return the limits of trajectories, and what they asked of these."""
+    blocking = find_blocking_tools(recorded)
+    calls: dict[str, defaultdict[str, list[Piece]]] = {"server": defaultdict(list), "reward": defaultdict(list)}
+    for trajectory in recorded:
+        for piece in trajectory.pieces:
+            if piece.kind in calls:
+                calls[piece.kind][piece.instance].append(piece)
+    pools = [Pool("loop", instance, 1) for instance in sorted(blocking)]
+    for kind, by_instance in calls.items():
+        pools += [Pool(kind, instance, slots) for instance, slots in sorted(find_slots(by_instance).items())]
+    numbers = {(pool.kind, pool.instance): number for number, pool in enumerate(pools)}
+    taken = {
+        instance: sorted(call for calls in tools.values() for call in calls) for instance, tools in blocking.items()
+    }
+    demands = [
+        [
+            _demand(piece, trajectory.instance, numbers, blocking.get(trajectory.instance, {}), taken)
+            for piece in trajectory.pieces
+        ]
+        for trajectory in recorded
+    ]
+    return tuple(pools), demands
+
+
+def _demand(
+    piece: Piece,
+    loop: str,
+    numbers: Mapping[tuple[str, str], int],
+    blocking: Mapping[str, Sequence[Interval]],
+    taken: Mapping[str, Sequence[Interval]],
+) -> Demand:
+    """Return what a piece of a trajectory asked of the limits."""
+    start, end, kind, name, instance, lead, _ = piece
+    own = Demand(kind, name, instance, end - start)
+    if kind in ("server", "reward"):
+        pool = numbers.get((kind, instance), NO_POOL)
+        return own._replace(pool=pool, lead_ns=lead, holds=True) if pool != NO_POOL else own
+    if instance != loop or not blocking:
+        return own
+    pool = numbers["loop", loop]
+    if kind == "tool" and name in blocking:
+        return own._replace(pool=pool, holds=True)
+    return own._replace(pool=pool, lead_ns=end - start - _measure_covered(taken[loop], start, end))
+
+
+def _measure_covered(taken: Sequence[Interval], start: int, end: int) -> int:
+    """Return how much of an interval is covered by others, which are sorted and hardly overlap."""
+    covered, reached = 0, start
+    for begin, stop in taken[max(0, bisect_left(taken, (start, start)) - 1) :]:
+        if begin >= end:
+            break
+        covered += max(0, min(stop, end) - max(begin, reached))
+        reached = max(reached, min(stop, end))
+    return covered
+
+
+def count_unlinked(steps: Iterable[RecentStep]) -> tuple[int, int]:
+    """Return how many trajectories of some steps are missing or have no known submitter, and how many there are."""
+    missing = total = 0
+    for step in steps:
+        total += max(step.consumed, len(step.members))
+        missing += max(0, step.consumed - len(step.members))
+        missing += sum(1 for member in step.members if not member.submitter)
+    return missing, total

@@ -1,0 +1,186 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A recorded run for scripts and notebooks: steps, trajectories, verdicts, scalars and spans, also as tables.
+
+This class is the public interface of `verl_otel.analysis`. The fields of what it returns are documented in `verl_otel.analysis.model`; fields
+are added, and not renamed or removed without a note in the changelog.
+
+Example:
+    from verl_otel.analysis import Run
+
+    run = Run.open("~/.local/state/verl-otel/runs/20261121-093000-a3f2")
+    for step in run.steps():
+        print(step.number, step.seconds, [verdict.subject for verdict in step.verdicts])
+    frame = run.to_pandas("trajectories")
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Union
+
+from verl_otel.analysis import run_tables, summary
+from verl_otel.analysis.io import run_files, slices
+from verl_otel.analysis.io.run_files import Writers
+from verl_otel.analysis.levers.ranking import Levers, find_levers
+from verl_otel.analysis.model import Event, Explanation, Process, Series, Step, Trajectory, Verdict
+from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.analysis.traces.timeline import build_root
+from verl_otel.model import Resource, SpanRecord
+from verl_otel.semconv import attributes as attr
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+FolderPath = Union[str, "PathLike[str]"]
+TABLES: Final = tuple(run_tables.COLUMNS)
+"""Names of the tables: ``steps``, ``phases``, ``path``, ``trajectories``, ``verdicts``, ``gpu``, ``scalars``."""
+
+
+class Run:
+    """One recorded run. Create it with `Run.open`.
+
+    Args:
+        explanation: The result of the analysis.
+        folders: The folders that it was read from.
+    """
+
+    def __init__(self, explanation: Explanation, folders: tuple[Path, ...]) -> None:
+        self.explanation: Final = explanation
+        """Everything that `verl-otel explain` knows of the run."""
+        self.folders: Final = folders
+
+    @classmethod
+    def open(cls, *folders: FolderPath, progress: Callable[[int, int], None] | None = None) -> Run:
+        """Read a run; it may be running, or have been killed.
+
+        Args:
+            *folders: Folder of the run; one per node if its nodes have folders of their own. ``~`` is expanded.
+            progress: Called with the number of bytes read and the total, now and then.
+
+        Raises:
+            FileNotFoundError: A folder does not exist, or contains no file of a run.
+            VerlOtelError: The folders belong to different runs.
+        """
+        if not folders:
+            raise TypeError("give the folder of a run: `verl-otel runs` lists them")
+        paths = tuple(Path(folder).expanduser() for folder in folders)
+        return cls(summary.explain(paths, progress=progress), run_files.check_folders(paths))
+
+    def __repr__(self) -> str:
+        return f"<Run {self.id}: {self.state}, {len(self.explanation.steps)} steps>"
+
+    @property
+    def id(self) -> str:
+        """Id of the run."""
+        return self.explanation.run_id
+
+    @property
+    def state(self) -> str:
+        """``running``, ``finished``, ``failed``, ``stopped by guard``, ``ended`` or ``no end seen``."""
+        return self.explanation.state
+
+    @property
+    def manifest(self) -> Mapping[str, Any]:
+        """The facts of ``run.json``: project, experiment, model, versions, attempts."""
+        return self.explanation.manifest
+
+    @property
+    def problems(self) -> tuple[str, ...]:
+        """Messages about what is missing or could not be read."""
+        return (*self.explanation.completeness.missing, *self.explanation.problems)
+
+    def steps(self) -> tuple[Step, ...]:
+        """Return the training steps in the order of time, with phases, critical path, verdicts and GPU time."""
+        return self.explanation.steps
+
+    def verdicts(self) -> tuple[Verdict, ...]:
+        """Return the causes that held steps, in the order of the steps."""
+        return tuple(verdict for step in self.steps() for verdict in step.verdicts)
+
+    def events(self) -> tuple[Event, ...]:
+        """Return the stalls and crashes that were reported during the run."""
+        return self.explanation.events
+
+    def scalars(self, name: str | None = None) -> tuple[Series, ...]:
+        """Return series of gauges and counters over the run.
+
+        Args:
+            name: Name of a metric, such as ``verl.critic.rewards.mean``; None: all.
+        """
+        return tuple(series for series in self.explanation.series if name is None or series.name == name)
+
+    def levers(self) -> Levers:
+        """Return what would make the run faster, the largest gain first. It takes up to 10 s for steps with many trajectories."""
+        return find_levers(self.explanation.recent_steps)
+
+    def slowest_trajectories(self) -> tuple[Trajectory, ...]:
+        """Return the slowest trajectories of the run, with the parts of their time."""
+        return self.explanation.slowest
+
+    def trajectories(self) -> Iterator[Trajectory]:
+        """Read all trajectories again from the files, one by one, from their root spans: without parts and path.
+
+        The step of those of an own loop is the one that they began inside of.
+        """
+        numbers = {step.trace_id: step.number for step in self.steps()}
+        for process, span in self.spans():
+            if span.name == TRAJECTORY and not span.parent_id:
+                trajectory = build_root(span, process.instance)
+                is_open = trajectory.step is None
+                yield trajectory._replace(step=numbers.get(trajectory.submitter)) if is_open else trajectory
+
+    def spans(self) -> Iterator[tuple[Process, SpanRecord]]:
+        """Read all ended spans from the files, one by one, roughly in the order of their end.
+
+        Times are those of the trainer's host: the estimated offset of another host's clock is taken out.
+        """
+        pieces = slices.cut(run_files.find_files(self.folders, "traces"))
+        ahead = {host: round(seconds * 1e9) for host, seconds, _ in self.explanation.offsets}
+        for piece in pieces:
+            writers = Writers()
+            for index, spans in run_files.read_spans(piece.extents, writers, []):
+                values = writers.resources[index]
+                process = Process(Resource(values), writers.newest[index], ended=True)
+                offset = ahead.get(str(values.get(attr.HOST_NAME, "")), 0)
+                for span in spans:
+                    yield (
+                        process,
+                        span._replace(start_ns=span.start_ns - offset, end_ns=span.end_ns - offset) if offset else span,
+                    )
+
+    def table(self, name: str) -> dict[str, list[Any]]:
+        """Return a table as columns of plain values.
+
+        Args:
+            name: One of `TABLES`.
+
+        Raises:
+            ValueError: There is no such table; the message lists the names.
+        """
+        if name not in run_tables.COLUMNS:
+            raise ValueError(f"{name!r} is no table: use {', '.join(TABLES)}")
+        trajectories = self.trajectories() if name == "trajectories" else ()
+        return run_tables.build(name, self.explanation, trajectories)
+
+    def to_arrow(self, name: str) -> pa.Table:
+        """Return a table as `pyarrow.Table` (``pip install pyarrow``)."""
+        import pyarrow as pa
+
+        return pa.table(self.table(name))
+
+    def to_pandas(self, name: str) -> pd.DataFrame:
+        """Return a table as `pandas.DataFrame` (``pip install pandas``)."""
+        import pandas as pd
+
+        return pd.DataFrame(self.table(name))
+
+    def to_polars(self, name: str) -> pl.DataFrame:
+        """Return a table as `polars.DataFrame` (``pip install polars``)."""
+        import polars as pl
+
+        return pl.DataFrame(self.table(name), strict=False)

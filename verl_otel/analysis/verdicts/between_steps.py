@@ -1,0 +1,105 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Verdicts on the time between two steps: which part of it took longer than after other steps."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.model import Step, Verdict
+from verl_otel.analysis.traces import critical_path
+from verl_otel.analysis.traces.between_steps import make_root
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.baselines import Baselines
+from verl_otel.analysis.verdicts.slow_phases import PhaseTime, measure_phases
+from verl_otel.analysis.verdicts.thresholds import LOOK_AHEAD, PHASE_SECONDS, STEP_SHARE
+
+KIND: Final = "between"
+"""Kind of these verdicts."""
+
+
+class _Recent(NamedTuple):
+    """The time after a recent step, to be judged again."""
+
+    step: Step
+    parts: tuple[PhaseTime, ...]
+
+
+class BetweenSteps:
+    """Measures and judges the time between the steps of a run, in the order of time, in bounded memory."""
+
+    def __init__(self) -> None:
+        self._baselines = Baselines()
+        self._recent: deque[_Recent] = deque()
+        self._final: dict[int, tuple[Verdict, ...]] = {}
+
+    def measure(self, step: Step, roots: tuple[Node, ...], next_ns: int, *, judge: bool) -> Step:
+        """Return a step with its period and the critical path to the next one.
+
+        Args:
+            step: The step.
+            roots: Roots of all traces that overlap its period, including its own.
+            next_ns: Start of the next step, or end of the run.
+            judge: False: it is the last step, which the end of the training follows.
+        """
+        own = next((root for root in roots if root.span.trace_id == step.trace_id and not root.span.parent_id), None)
+        begin_ns = min(max(step.start_ns, step.end_ns), next_ns)
+        step = step._replace(next_ns=next_ns)
+        if own is None or begin_ns >= next_ns:
+            return step
+        root = make_root(own, roots, begin_ns, next_ns)
+        path = tuple(critical_path.walk(root, begin_ns, next_ns))
+        if judge and not step.failed:
+            self._add(step, tuple(part._replace(phase=KIND) for part in measure_phases(path, root) if part.kind))
+        return step._replace(between_path=path, between_groups=critical_path.group(path))
+
+    def _add(self, step: Step, parts: tuple[PhaseTime, ...]) -> None:
+        for part in _sum_by_key(parts):
+            self._baselines.learn(part.key, step.trace_id, [part.seconds])
+        slim = step._replace(
+            path=(), slowest=(), devices=(), phases=(), trajectories=(), verdicts=(), savings=(), groups=()
+        )
+        self._recent.append(_Recent(slim, tuple(_sum_by_key(parts))))
+        while len(self._recent) > LOOK_AHEAD:
+            recent = self._recent.popleft()
+            verdicts = tuple(self._judge(recent))
+            if verdicts:
+                self._final[recent.step.trace_id] = verdicts
+
+    def settle(self) -> Mapping[int, tuple[Verdict, ...]]:
+        """Return the verdicts that stand at the end of the run, by the trace id of the step before."""
+        return {**self._final, **{recent.step.trace_id: tuple(self._judge(recent)) for recent in self._recent}}
+
+    def _judge(self, recent: _Recent) -> Iterator[Verdict]:
+        step, parts = recent
+        floor = max(PHASE_SECONDS, STEP_SHARE * step.seconds)
+        for part in parts:
+            if part.seconds < floor or self._baselines.is_first(part.key, step.trace_id):
+                continue
+            baseline = self._baselines.of_others(part.key, step.trace_id)
+            if baseline is None or baseline.allows(part.seconds, floor):
+                continue
+            excess = part.seconds - baseline.median
+            if excess >= floor:
+                yield Verdict(
+                    step.number,
+                    step.seconds,
+                    KIND,
+                    part.name or part.kind,
+                    part.kind,
+                    part.name or part.detail,
+                    excess,
+                    excess,
+                    instance=part.instance,
+                )
+
+
+def _sum_by_key(parts: tuple[PhaseTime, ...]) -> Iterator[PhaseTime]:
+    """Yield the parts with the seconds of equal keys added up: one kind of work may lie in several phases."""
+    sums: dict[object, PhaseTime] = {}
+    for part in parts:
+        known = sums.get(part.key)
+        sums[part.key] = part if known is None else known._replace(seconds=known.seconds + part.seconds)
+    yield from sums.values()

@@ -1,0 +1,207 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Draws a run on the tracks of a Perfetto trace.
+
+    Steps                    step 7, with its verdicts
+      critical path          what the step waited for, without a gap
+      GPU time: <device>     one slice a step, with the seconds of each cause
+      stalls and crashes
+    <node>
+      <process>
+        steps, trajectories  one lane for each that runs at the same time
+    Metrics
+      <series>               a counter
+
+Arrows lead from a call to the worker or server that executes it, from a step to the trajectories that it submitted, and from a trajectory to
+the step that trained on it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.model import Explanation, Process, Step
+from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.cli.explain.wording import describe_verdict
+from verl_otel.cli.export.perfetto.lanes import Lanes, Row, split_rows, walk
+from verl_otel.cli.export.perfetto.selection import Written
+from verl_otel.cli.export.perfetto.trace_file import TraceFile, Value
+from verl_otel.model import SpanRecord
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import TRACESTATE_STEP
+
+MAX_COUNTERS: Final = 500
+"""Counters beyond this number are left out: the viewer draws a row for each."""
+
+
+class Arrows(NamedTuple):
+    """Numbers of the arrows that begin and end at spans, by span id."""
+
+    begins: Mapping[int, list[int]]
+    ends: Mapping[int, list[int]]
+
+
+def find_arrows(traces: Mapping[int, list[Written]]) -> Arrows:
+    """Return the arrows between spans: from parents to children in other processes, and from linked spans to those that link to them.
+
+    A link to a span that is not there has no arrow.
+    """
+    begins: defaultdict[int, list[int]] = defaultdict(list)
+    ends: defaultdict[int, list[int]] = defaultdict(list)
+    processes = {one.span.span_id: one.process.instance for written in traces.values() for one in written}
+    number = 0
+    for written in traces.values():
+        for process, span in written:
+            sources = [span.parent_id] if processes.get(span.parent_id, process.instance) != process.instance else []
+            sources += [link.span_id for link in span.links if link.span_id in processes]
+            for source in sources:
+                number += 1
+                begins[source].append(number)
+                ends[span.span_id].append(number)
+    return Arrows(begins, ends)
+
+
+class Timeline:
+    """Draws the parts of a run.
+
+    Args:
+        file: The trace to write.
+    """
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._nodes: dict[str, int] = {}
+        self._processes: dict[tuple[str, str], int] = {}
+        self._lanes: dict[tuple[int, str], tuple[Lanes, list[int]]] = {}
+
+    # -- what the analysis found --
+
+    def draw_steps(self, run: Explanation, steps: Iterable[Step]) -> None:
+        """Draw steps with their verdicts, critical path and GPU time."""
+        file = self._file
+        track = file.add_track("Steps", rank=0)
+        path = file.add_track("critical path", track, rank=0)
+        devices: dict[str, int] = {}
+        chosen = sorted(steps, key=lambda step: step.start_ns)
+        ends = [step.start_ns for step in run.steps if step.start_ns]
+        for step in chosen:
+            self._slice(track, step.start_ns, step.end_ns, f"step {step.number}", _describe_step(step))
+            for segment in step.path:
+                details = {"kind": segment.kind, "phase": segment.phase, "process": segment.instance}
+                details |= {"trace_id": f"{segment.trace_id:032x}"} if segment.trace_id else {}
+                self._slice(path, segment.start_ns, segment.end_ns, segment.name or segment.kind, details)
+            end = min((start for start in ends if start > step.start_ns), default=step.end_ns)
+            for device in step.devices:
+                if device.device not in devices:
+                    devices[device.device] = file.add_track(f"GPU time: {device.device}", track, rank=1 + len(devices))
+                causes = {cause: length / 1e9 for cause, length in device.nanoseconds.items() if length}
+                name = max(causes, key=lambda cause: causes[cause], default="unknown")
+                share = causes.get(name, 0.0) / max(1e-9, sum(causes.values()))
+                self._slice(devices[device.device], step.start_ns, end, f"{name} {share:.0%}", causes)
+
+    def draw_events(self, run: Explanation, begin_ns: int, end_ns: int) -> None:
+        """Mark stalls and crashes."""
+        events = [event for event in run.events if begin_ns <= event.time_ns < end_ns]
+        if events:
+            track = self._file.add_track("stalls and crashes", rank=1)
+            for event in events:
+                self._file.instant(track, event.time_ns, event.kind, {"text": event.text})
+
+    def draw_metrics(self, run: Explanation, begin_ns: int, end_ns: int) -> int:
+        """Draw gauges and counters of the run; return how many series were left out."""
+        root, drawn, left_out = 0, 0, 0
+        for series in run.series:
+            values = [
+                (time_ns, value)
+                for time_ns, value in zip(series.times_ns, series.values, strict=True)
+                if begin_ns <= time_ns < end_ns
+            ]
+            if not values:
+                continue
+            drawn += 1
+            if drawn > MAX_COUNTERS:
+                left_out += 1
+                continue
+            root = root or self._file.add_track("Metrics", rank=1_000_000)
+            labels = ", ".join(f"{key}={value}" for key, value in series.labels)
+            track = self._file.add_track(f"{series.name} {labels}".strip(), root, rank=drawn, unit="")
+            for time_ns, value in values:
+                self._file.count(track, time_ns, value)
+        return left_out
+
+    def _slice(self, track: int, start_ns: int, end_ns: int, name: str, arguments: Mapping[str, Value]) -> None:
+        if end_ns > start_ns:
+            self._file.begin(track, start_ns, name, arguments)
+            self._file.end(track, end_ns)
+
+    # -- spans --
+
+    def draw_spans(self, traces: Mapping[int, list[Written]]) -> None:
+        """Draw the spans of traces in their processes."""
+        arrows = find_arrows(traces)
+        parts: list[tuple[int, Process, str, Row]] = []
+        for written in traces.values():
+            by_process: dict[tuple[str, str], tuple[Process, list[SpanRecord]]] = {}
+            for process, span in written:
+                by_process.setdefault(_key(process), (process, []))[1].append(span)
+            for process, spans in by_process.values():
+                group = _find_group(spans)
+                parts += [(row[0].start_ns, process, group, row) for row in split_rows(spans)]
+        for _, process, group, row in sorted(parts, key=lambda part: part[0]):
+            self._draw_row(self._find_track(process, group, row), row, arrows)
+
+    def _draw_row(self, track: int, row: Row, arrows: Arrows) -> None:
+        for span, begins in walk(row):
+            if not begins:
+                self._file.end(track, span.end_ns)
+                continue
+            self._file.begin(
+                track,
+                span.start_ns,
+                span.name,
+                {**span.attributes, "trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
+                category="failed" if attr.ERROR_TYPE in span.attributes else "",
+                flows=arrows.begins.get(span.span_id, ()),
+                ends_flows=arrows.ends.get(span.span_id, ()),
+            )
+
+    def _find_track(self, process: Process, group: str, row: Row) -> int:
+        """Return the lane on which a row is drawn."""
+        owner = self._find_process(process)
+        lanes, tracks = self._lanes.setdefault((owner, group), (Lanes(), []))
+        number = lanes.place(row[0].start_ns, max(span.end_ns for span in row))
+        if number == len(tracks):
+            tracks.append(self._file.add_track(group, owner, rank=number if group == "steps" else 1_000 + number))
+        return tracks[number]
+
+    def _find_process(self, process: Process) -> int:
+        key = _key(process)
+        if key not in self._processes:
+            host = process.resource.text(attr.HOST_NAME, "unknown host")
+            if host not in self._nodes:
+                self._nodes[host] = self._file.add_track(host, rank=10 + len(self._nodes))
+            role = process.resource.text(attr.ROLE)
+            rank = (0 if role == "trainer" else 1_000) + len(self._processes)
+            self._processes[key] = self._file.add_track(process.label, self._nodes[host], rank=rank)
+        return self._processes[key]
+
+
+def _key(process: Process) -> tuple[str, str]:
+    return process.resource.text(attr.HOST_NAME), process.label
+
+
+def _find_group(spans: Iterable[SpanRecord]) -> str:
+    """Return what the lanes of a trace are called in a process."""
+    first = next(iter(spans))
+    if first.trace_state.startswith(TRACESTATE_STEP):
+        return "steps"
+    return "trajectories" if first.trace_state or first.name == TRAJECTORY else "other traces"
+
+
+def _describe_step(step: Step) -> dict[str, Value]:
+    details: dict[str, Value] = {"seconds": step.seconds, "trajectories": step.members}
+    details |= {f"verdict {number}": describe_verdict(one) for number, one in enumerate(step.verdicts, 1)}
+    details |= {f"phase {phase.key}": phase.seconds for phase in step.phases}
+    return details | ({"error": step.error} if step.error else {})

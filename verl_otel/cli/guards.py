@@ -1,0 +1,160 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Show what guards would have done in a recorded run, before switching them on.
+
+RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Each guard is tried by itself, on the scalars that verl logged.
+Nothing is stopped by this command. To switch a guard on, set its variable where the training is started.
+
+Examples:
+  verl-otel guards
+  verl-otel guards RUN --reward-fall 10 --plateau 200
+  verl-otel guards RUN --best min:actor/ppo_kl --json
+  verl-otel guards RUN --profile math
+  VERL_OTEL_STOP_ON_NAN=1 VERL_OTEL_STOP_ON_REWARD_FALL=5 python -m verl.trainer.main_ppo ...
+
+Exit code: 0 shown, 1 the run has no scalars of verl, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, NamedTuple
+
+from verl_otel._internal.printable import counted, show
+from verl_otel.analysis.model import Series
+from verl_otel.cli import options, run_selection
+from verl_otel.cli.formatting import print_json
+from verl_otel.guards.conditions import FINITE, Finding, make_conditions
+from verl_otel.guards.engine import BestMetric
+from verl_otel.health.profiles import from_manifest
+from verl_otel.health.thresholds import DEFAULTS
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import TRAINING_STEP, VALIDATION_SCORE
+from verl_otel.semconv.metrics import SCALAR_PREFIX
+from verl_otel.settings import SETTINGS
+
+TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
+"""Steps with which a guard is tried, unless its option says otherwise."""
+
+
+class StepScalars(NamedTuple):
+    """What verl logged at a step."""
+
+    step: int
+    values: dict[str, float]
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_runs(parser)
+    for guard, steps in TRIED.items():
+        parser.add_argument(
+            f"--{guard.replace('_', '-')}",
+            type=options.positive,
+            default=steps,
+            metavar="STEPS",
+            help=f"steps of the guard {find_variable(guard)} ({steps})",
+        )
+    parser.add_argument("--best", metavar="KEY", help="also show which step has the best value of this scalar")
+    options.add_profile(parser, "the profile of the run")
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay the guards. Returns 1 when the run has no scalars."""
+    explanation = run_selection.explain(arguments.folders, "guards")
+    best = BestMetric(arguments.best) if arguments.best else None
+    steps = list(read_steps(explanation.series, [*FINITE, *([best.key] if best else [])]))
+    profile = arguments.profile or from_manifest(explanation.manifest)
+    findings = {guard: replay(guard, getattr(arguments, guard), steps, profile.values) for guard in TRIED}
+    best_step = None if best is None else find_best(best, steps)
+    if arguments.json:
+        print_json(_to_json(explanation.run_id, steps, findings, best_step))
+    else:
+        print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")
+        for guard, finding in findings.items():
+            effect = "would not have stopped it"
+            if finding is not None:
+                effect = f"would have stopped it after step {finding.step + 1}: {finding.text}"
+            print(f"  {find_variable(guard)}={getattr(arguments, guard)} {effect}")
+        if best is not None and best_step is not None:
+            print(f"  best {show(best.key)}: {best.best:.4g} at step {best_step}")
+    if steps:
+        return 0
+    print("verl-otel: the run has no scalars of verl, which guards need", file=sys.stderr)
+    return 1
+
+
+def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepScalars]:
+    """Return the scalars of each step. Those of one ``Tracking.log`` have the same timestamp.
+
+    Args:
+        series: Series of the run.
+        keys: Keys of verl that are looked for.
+    """
+    by_name = {SCALAR_PREFIX + key.replace("/", "."): key for key in keys}
+    numbers: dict[int, int] = {}
+    values: dict[int, dict[str, float]] = {}
+    for scalar in series:
+        points = zip(scalar.times_ns, scalar.values, strict=True)
+        key = _validation_key(scalar) if scalar.labels else by_name.get(scalar.name)
+        if scalar.name == TRAINING_STEP:
+            numbers = {time_ns: int(value) for time_ns, value in points}
+        elif key in by_name.values():
+            for time_ns, value in points:
+                values.setdefault(time_ns, {})[str(key)] = value
+    for time_ns, number in sorted(numbers.items()):
+        if number > 0 and time_ns in values:
+            yield StepScalars(number, values[time_ns])
+
+
+def _validation_key(scalar: Series) -> str | None:
+    """Return verl's key of a validation score; None for another series."""
+    labels = dict(scalar.labels)
+    parts = [labels.get(label, "") for label in (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE)]
+    return f"val-core/{'/'.join(parts)}" if scalar.name == VALIDATION_SCORE and all(parts) else None
+
+
+def replay(
+    guard: str, steps: int, recorded: Iterable[StepScalars], thresholds: Mapping[str, float] = DEFAULTS
+) -> Finding | None:
+    """Return the first finding of one guard.
+
+    Args:
+        guard: A key of `TRIED`.
+        steps: Its number of steps.
+        recorded: The scalars of the run.
+        thresholds: Those of a profile.
+    """
+    (condition,) = make_conditions(thresholds, **{**dict.fromkeys(TRIED, 0), guard: steps})
+    return next((finding for one in recorded if (finding := condition.observe(*one)) is not None), None)
+
+
+def find_best(best: BestMetric, recorded: Iterable[StepScalars]) -> int | None:
+    """Return the step with the best value of a scalar; None if no step has it."""
+    found = None
+    for one in recorded:
+        if best.observe(one.values) is not None:
+            found = one.step
+    return found
+
+
+def find_variable(guard: str) -> str:
+    """Return the environment variable of a guard."""
+    return next(setting.variable for setting in SETTINGS if setting.field == f"stop_on_{guard}")
+
+
+def _to_json(
+    run_id: str, steps: list[StepScalars], findings: dict[str, Finding | None], best_step: int | None
+) -> dict[str, Any]:
+    return {
+        "run_id": run_id,
+        "steps": len(steps),
+        "guards": {
+            guard: None if finding is None else {"step": finding.step, "text": finding.text}
+            for guard, finding in findings.items()
+        },
+        "best_step": best_step,
+    }

@@ -1,0 +1,335 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""JSON schemas (draft 2020-12) of what the commands print with ``--json``. Keys are part of the public interface.
+
+Durations are in seconds, times in seconds since 1970 unless a description says otherwise, ids in hexadecimal. Unknown values are null.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+Schema = dict[str, Any]
+
+
+def _is(kind: str, text: str = "", *, known: bool = True) -> Schema:
+    """Return the schema of a plain value; not ``known``: it may be null."""
+    described = {"description": text} if text else {}
+    return {"type": kind if known else [kind, "null"], **described}
+
+
+def _text(text: str = "", *, known: bool = True) -> Schema:
+    return _is("string", text, known=known)
+
+
+def _number(text: str = "", *, known: bool = True) -> Schema:
+    return _is("number", text, known=known)
+
+
+def _whole(text: str = "", *, known: bool = True) -> Schema:
+    return _is("integer", text, known=known)
+
+
+def _flag(text: str = "") -> Schema:
+    return _is("boolean", text)
+
+
+def _list(items: Schema, text: str = "") -> Schema:
+    return {**_is("array", text), "items": items}
+
+
+def _object(text: str = "", /, **keys: Schema) -> Schema:
+    """Return the schema of an object with exactly these keys."""
+    properties = {"properties": keys, "required": list(keys), "additionalProperties": False}
+    return {**_is("object", text), **properties}
+
+
+def _or_null(schema: Schema) -> Schema:
+    return {**schema, "type": [schema["type"], "null"]}
+
+
+def _rows(text: str = "", /, **keys: Schema) -> Schema:
+    """Return the schema of a list of objects with exactly these keys."""
+    return _list(_object(**keys), text)
+
+
+def _mapping(values: Schema, text: str = "", *, known: bool = True) -> Schema:
+    """Return the schema of an object whose keys are names."""
+    return {**_is("object", text, known=known), "additionalProperties": values}
+
+
+_RUN_ID: Final = _text("id of the run")
+_MISSING: Final = _list(_text(), "sentences about data that is not there")
+_ORPHANS: Final = _whole("spans whose parent is in no file")
+_FOLDERS: Final = _list(_text(), "folders, or files, that were read")
+_PHASES: Final = _mapping(_number(), "seconds by phase")
+_SUMMED: Final = _rows(
+    "parts by kind and name, the longest first",
+    kind=_text("kind of work"),
+    name=_text("tool, phase, method"),
+    seconds=_number(),
+)
+_DEVICES: Final = _mapping(_mapping(_number(), "seconds by cause"), "device time, by device")
+_COST: Final = {
+    "gpu_seconds": _number("device time"),
+    "trained_tokens": _whole("response tokens that reached the optimizer"),
+    "wasted_tokens": _mapping(_whole(), "response tokens without use, by reason"),
+}
+_PART: Final = _object(
+    "what a trajectory spent its time on",
+    kind=_text("llm, tool, reward, wait and others"),
+    name=_text("tool or model"),
+    seconds=_number(),
+    calls=_whole("number of calls"),
+    turn=_whole("turn of the longest call", known=False),
+)
+_STRAGGLER: Final = {
+    "method": _text(),
+    "rank": _whole("rank or number of the worker"),
+    "instance": _text("process"),
+    "seconds": _number("its delay"),
+    "evidence": _text("arrival, data, tokens, cpu; in own loops began, took"),
+}
+
+REPORT: Final = _object(
+    "verl-otel report --json",
+    run_id=_RUN_ID,
+    facts=_mapping({}, "run.json: attempts, project, experiment, configuration"),
+    steps=_rows(
+        "all steps in the order of time",
+        number=_whole("as verl counts", known=False),
+        seconds=_number(),
+        failed=_flag("it ended with an exception"),
+        phases=_PHASES,
+        no_phase=_number("seconds outside of phases"),
+        between=_number("seconds to the next step, or to the last record of the run"),
+        trajectories=_list(_text(), "trace ids of those that it trained on"),
+    ),
+    trajectories=_rows(
+        "the slowest ones",
+        trace_id=_text(),
+        uid=_text("prompt"),
+        index=_whole("number in the group of the prompt"),
+        step=_whole(known=False),
+        validate=_flag("of a validation"),
+        seconds=_number(),
+        score=_number(known=False),
+        failed=_flag(),
+        parts=_list(_PART),
+    ),
+    reward=_mapping(_number(), "mean reward by step"),
+    waits=_rows(
+        "steps that waited for one trajectory",
+        step=_whole(known=False),
+        trajectory=_text("trace id"),
+        lead=_number("seconds that only this one was waited for"),
+        part=_PART,
+    ),
+    unfinished=_rows(
+        "processes with open spans",
+        process=_text(),
+        pid=_text(),
+        dead=_flag("it was silent while others wrote"),
+        silent=_number("seconds"),
+        work=_rows(name=_text(), age=_number(), last_child=_text()),
+    ),
+    missing=_MISSING,
+    orphans=_ORPHANS,
+    folders=_FOLDERS,
+)
+_VERDICT: Final = _object(
+    "one cause",
+    step=_whole(known=False),
+    step_seconds=_number(),
+    kind=_text("trajectory, replica, tool, reward, phase, rank, between, loop"),
+    subject=_text("what delayed the step"),
+    cause=_text("kind of work that took the time"),
+    cause_name=_text(),
+    seconds=_number("excess over its peers"),
+    saved=_number("by how much the step would have been shorter"),
+    trace_id=_text("trajectory", known=False),
+    turn=_whole(known=False),
+    instance=_text("process"),
+    uncertainty=_number("of the clocks", known=False),
+    waiting=_whole("trajectories that waited for a blocked event loop"),
+)
+_SEGMENT: Final = _object(
+    after=_number("seconds after the start of the step"),
+    seconds=_number(),
+    kind=_text(),
+    name=_text(),
+    phase=_text(),
+    process=_text(),
+    trace_id=_text("trajectory", known=False),
+    turn=_whole(known=False),
+)
+EXPLAIN: Final = _object(
+    "verl-otel explain --json",
+    run_id=_RUN_ID,
+    state=_text("running, finished, failed, ended, no end seen"),
+    folders=_FOLDERS,
+    counts=_mapping(_whole(), "numbers of spans, trajectories, calls, processes and steps; held: steps with a cause"),
+    steps=_rows(
+        "the steps that were chosen",
+        number=_whole("as verl counts", known=False),
+        trace_id=_text(),
+        seconds=_number(),
+        failed=_flag(),
+        error=_text("type of the exception"),
+        verdicts=_list(_VERDICT, "the largest saving first"),
+        path=_list(_SEGMENT, "critical path in the order of time"),
+        path_summed=_SUMMED,
+        between=_number("seconds to the next step, or to the last record of the run"),
+        between_summed=_SUMMED,
+        phases=_PHASES,
+        savings=_rows(what=_text(), trajectories=_whole(), seconds=_number()),
+        gpu=_DEVICES,
+        stragglers=_rows("late ranks and workers", **_STRAGGLER),
+        not_observable=_list(_text(), "evidence for late ranks that no span has"),
+        cost=_or_null(_object(**_COST)),
+        uncertainty=_number("of the clocks", known=False),
+    ),
+    run=_object(
+        gpu=_DEVICES,
+        cost=_or_null(_object(**_COST, generated_tokens=_whole("all response tokens"))),
+        stragglers=_rows(
+            **_STRAGGLER,
+            late=_whole("steps in which it was late"),
+            steps=_whole("steps that were counted"),
+        ),
+    ),
+    events=_rows(
+        kind=_text("stall or crash"),
+        after=_number("seconds after the start of the run", known=False),
+        text=_text(),
+        detail=_mapping({}),
+    ),
+    missing=_MISSING,
+    orphans=_ORPHANS,
+    unknown=_list(_text(), "what no run records"),
+    clocks=_rows(host=_text(), ahead=_number(known=False), uncertainty=_number(known=False)),
+)
+LEVERS: Final = _object(
+    "verl-otel levers --json",
+    run_id=_RUN_ID,
+    state=_text("running, finished, failed, ended, no end seen"),
+    steps=_list(_whole(known=False), "numbers of the steps that were replayed and compared"),
+    period=_number("mean time from one of them to the next, in seconds"),
+    waited=_number("mean time of it in which the trainer waited for trajectories"),
+    levers=_rows(
+        "the largest gain first",
+        kind=_text(
+            "tool, reward, unblocked_tool, unblocked_reward, tail, agent_loop_workers, replicas, reward_workers, between, logging, "
+            "data_loading, weight_sync, asynchrony"
+        ),
+        subject=_text("tool, data source, tracker or percentage"),
+        seconds=_number("mean gain of a step"),
+        low=_number("lower end of its interval of 90 %", known=False),
+        high=_number("upper end", known=False),
+        share=_number("gain as a share of the period"),
+        text=_text("what is changed"),
+    ),
+    limits=_rows(
+        "limits that trajectories shared", kind=_text("loop, server, reward"), process=_text(), slots=_whole()
+    ),
+    unknown=_list(_text(), "sentences about what is not known"),
+)
+_RUN: Final = {
+    "run": _RUN_ID,
+    "state": _text(),
+    "steps": _whole(known=False),
+    "last_step": _whole(known=False),
+    "last_step_seconds": _number(known=False),
+    "started": _number(known=False),
+    "seconds": _number(
+        "from the start of the first attempt to the end of the last one, or to its newest record", known=False
+    ),
+    "bytes": _whole(),
+    "written": _number("when a file was last written"),
+    "folder": _text(),
+}
+RUNS: Final = _rows("verl-otel runs --json", **_RUN)
+PRUNE: Final = _rows(
+    "verl-otel runs --prune --json",
+    **_RUN,
+    reason=_text("why it is chosen"),
+    deleted=_flag(),
+    kept=_text("why it is not deleted", known=False),
+)
+CHECK: Final = _rows(
+    "verl-otel check --json", state=_text("ok, note, fail"), subject=_text(), text=_text(), advice=_text()
+)
+DISCOVER: Final = _rows(
+    "verl-otel discover --json",
+    targets=_list(_text(), "addresses"),
+    labels=_mapping(_text()),
+    state=_text(),
+    detail=_text(),
+)
+GUARDS: Final = _object(
+    "verl-otel guards --json",
+    run_id=_RUN_ID,
+    steps=_whole("steps with scalars"),
+    guards=_mapping(_or_null(_object(step=_whole(), text=_text())), "what would have stopped the run"),
+    best_step=_whole(known=False),
+)
+_SAMPLE: Final = _object(
+    steps=_whole(),
+    typical=_number("mean without the fastest and slowest fifth", known=False),
+    median=_number(known=False),
+    low=_number("first quartile", known=False),
+    high=_number("third quartile", known=False),
+)
+_RESOURCES: Final = _object(
+    gpus=_whole("number of GPUs, or of ranks on a CPU", known=False),
+    **dict.fromkeys(("trained_tokens_per_second", "rollout_tokens_per_second"), _number(known=False)),
+    gpu_utilization=_number("mean over time and GPUs, 0 to 1", known=False),
+    **dict.fromkeys(("gpu_memory", "gpu_memory_highest"), _number("bytes of one GPU", known=False)),
+)
+COMPARE: Final = _object(
+    "verl-otel compare --json",
+    a=_RUN_ID,
+    b=_RUN_ID,
+    steps=_object("steps that were compared", a=_whole(), b=_whole()),
+    skipped=_whole("steps at the start that were left out"),
+    enough=_flag("enough steps for a test"),
+    noise=_number("relative standard deviation of equivalent runs"),
+    rows=_rows(
+        name=_text(),
+        unit=_text(),
+        a=_SAMPLE,
+        b=_SAMPLE,
+        change=_number("relative to A", known=False),
+        p=_number(known=False),
+        significant=_flag(),
+        detectable=_number("smallest change that would be detected", known=False),
+    ),
+    explanation=_rows(
+        "what changed on the critical path",
+        kind=_text(),
+        seconds=_number("change"),
+        share=_number("of the change of a step", known=False),
+        names=_rows(name=_text(), a=_number(), b=_number()),
+    ),
+    resources=_object("means over the steps that were compared", a=_RESOURCES, b=_RESOURCES),
+    scaling=_or_null(
+        _object(
+            "tokens per second and GPU of B as a share of those of A, for runs of different size",
+            **dict.fromkeys(("trained_tokens", "rollout_tokens"), _number(known=False)),
+        )
+    ),
+    notes=_list(_text()),
+    conditions=_rows("--fail-if", condition=_text(), holds=_flag(), judged=_flag(), reason=_text()),
+)
+SCHEMAS: Final = {
+    "report": REPORT,
+    "explain": EXPLAIN,
+    "levers": LEVERS,
+    "compare": COMPARE,
+    "runs": RUNS,
+    "runs --prune": PRUNE,
+    "check": CHECK,
+    "discover": DISCOVER,
+    "guards": GUARDS,
+}
+"""By command."""

@@ -1,0 +1,97 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Show runs in a browser while they train: all runs of a folder, and one run with everything that is known of it.
+
+RUN is the folder of a run, or its id or the beginning of it; FOLDER holds one folder per run. Without both, all runs of
+VERL_OTEL_RUN_DIR are shown. Folders of the same name are nodes of one run. The page reads the files of the run and changes nothing.
+
+Examples:
+  verl-otel view
+  verl-otel view 20261121-093000
+  verl-otel view node-1/RUN node-2/RUN
+  verl-otel view /data/runs --port 0
+
+Exit code: 0 stopped by Ctrl-C, 2 wrong usage, or the port is taken.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import threading
+from pathlib import Path
+from typing import Final
+
+from verl_otel import config
+from verl_otel._internal.printable import show
+from verl_otel.cli import options, run_selection
+from verl_otel.cli.discover.http_auth import Encryption, HttpAuth
+from verl_otel.cli.signals import catch_signals
+from verl_otel.cli.view.access import Access, is_loopback, read_token
+from verl_otel.cli.view.catalogue import Catalogue
+from verl_otel.cli.view.site import Site
+from verl_otel.cli.view.watching import Watcher
+from verl_otel.errors import VerlOtelError
+from verl_otel.exporting.http_server import Server, show_address
+
+PORT: Final = 9466
+CLOSE_SECONDS: Final = 2.0
+IDLE_SHARE: Final = 0.25
+"""This process serves pages and nothing else; its low priority protects a training beside it."""
+NICE: Final = 10
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument(
+        "folders", nargs="*", type=Path, metavar="RUN|FOLDER", help="runs, or folders that hold one folder per run"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to bind to (127.0.0.1)")
+    parser.add_argument("--port", type=options.port, default=PORT, help=f"port; 0 takes a free one ({PORT})")
+    parser.add_argument(
+        "--token-file", type=Path, metavar="FILE", help="file with the token that viewers need; required off loopback"
+    )
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain: serve HTTPS")
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal comes."""
+    named = [run_selection.find_folder(folder, "view") for folder in arguments.folders]
+    for folder in named:
+        if not folder.is_dir():
+            raise VerlOtelError(f"{folder} is no folder: give a run, or a folder that holds one folder per run")
+    encryption = Encryption(HttpAuth(arguments.tls_cert, arguments.tls_key))
+    access = _make_access(arguments, secure=encryption.scheme == "https")
+    catalogue = Catalogue(named or [config.load().run_dir])
+    watcher = Watcher(catalogue)
+    site = Site(catalogue, watcher, access)
+    try:
+        server = Server((arguments.host, arguments.port), site.answer, encryption.wrap, IDLE_SHARE)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no host name"
+        raise VerlOtelError(f"{arguments.host}:{arguments.port} cannot be bound: {reason}") from None
+    os.nice(NICE)
+    with catch_signals() as ended:
+        server.start()
+        reader = threading.Thread(target=watcher.run, args=(ended,), name="verl-otel-view", daemon=True)
+        reader.start()
+        print(f"{encryption.scheme}://{show(show_address(server.host, server.port))}/   Ctrl-C ends it.", flush=True)
+        ended.wait()
+        watcher.wake()
+        server.close()
+        reader.join(CLOSE_SECONDS)
+    return 0
+
+
+def _make_access(arguments: argparse.Namespace, *, secure: bool) -> Access:
+    """Return who may read the page.
+
+    Raises:
+        VerlOtelError: Other machines can reach it, and there is no token.
+    """
+    if arguments.token_file is not None:
+        return Access(read_token(arguments.token_file), secure=secure)
+    if not is_loopback(arguments.host):
+        raise VerlOtelError(f"--host {arguments.host} can be reached by other machines: give --token-file")
+    return Access()

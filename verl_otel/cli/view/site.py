@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Answers the requests of the live page: pages, and JSON below ``/api``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from verl_otel.analysis.compare import comparison
+from verl_otel.analysis.model import Explanation
+from verl_otel.cli import page, rollouts
+from verl_otel.cli.compare import render_json as compare_json
+from verl_otel.cli.explain import render_json as explain_json
+from verl_otel.cli.view import api, documents, log_lines
+from verl_otel.cli.view.access import Access
+from verl_otel.cli.view.catalogue import Catalogue
+from verl_otel.cli.view.listing import Listing
+from verl_otel.cli.view.watching import Watcher
+from verl_otel.exporting.http_messages import Reply, Request, make_plain_reply
+
+HEADERS: Final = (
+    ("Cache-Control", "no-store"),
+    ("X-Content-Type-Options", "nosniff"),
+    ("X-Frame-Options", "DENY"),
+    ("Referrer-Policy", "no-referrer"),
+    ("Cross-Origin-Resource-Policy", "same-origin"),
+)
+"""Headers of every page and document."""
+MAX_DESCRIBED: Final = 4
+_ENCODER: Final = msgspec.json.Encoder(enc_hook=list)
+"""Columns are arrays. It writes the answer at once, without an object for each number."""
+_Query = Mapping[str, Sequence[str]]
+
+
+class NotFoundError(Exception):
+    """There is nothing of that name."""
+
+
+class Site:
+    """The pages of the runs of a catalogue.
+
+    Args:
+        catalogue: The runs.
+        watcher: Reads the requested runs.
+        access: Checks the requests.
+    """
+
+    def __init__(self, catalogue: Catalogue, watcher: Watcher, access: Access) -> None:
+        self._listing = Listing(catalogue, watcher)
+        self._watcher = watcher
+        self._access = access
+        self._described: dict[str, tuple[Explanation, dict[str, Any]]] = {}
+        """The last description of each run: viewers share it, and it is not made again for a run that has ended."""
+
+    def answer(self, request: Request) -> Reply:
+        """Return the answer to a request."""
+        refused = self._access.check(request)
+        if refused is not None:
+            return refused
+        parts = [unquote(part) for part in request.path.split("/") if part]
+        try:
+            query = parse_qs(request.query, max_num_fields=100)
+            if parts[:1] == ["api"]:
+                return _json(self._find_document(parts[1:], query))
+            return _html(self._render(parts))
+        except NotFoundError as error:
+            return make_plain_reply(404, str(error), *HEADERS)
+        except ValueError:
+            return make_plain_reply(400, "a parameter is not valid", *HEADERS)
+
+    def _render(self, parts: Sequence[str]) -> str:
+        """Return a page."""
+        match parts:
+            case []:
+                return documents.render_home()
+            case ["run", name]:
+                text = documents.render_run()
+            case ["run", name, "report"]:
+                text = page.render(self._find(name)[0])
+            case ["run", name, "samples", "training" | "validation", _] | ["run", name, "samples", _, _, _]:
+                text = documents.render_samples()
+            case ["compare", name, second]:
+                text = documents.render_comparison()
+                self._find(second)
+            case _:
+                raise NotFoundError("no such page")
+        self._find(name)
+        return text
+
+    def _find_document(self, parts: Sequence[str], query: _Query) -> Any:
+        """Return the JSON document below ``/api``."""
+        match parts:
+            case ["runs"]:
+                return self._listing.read()
+            case ["runs", name]:
+                return {"name": name, "state": self._listing.find_state(name), **self._describe(name)}
+            case ["runs", name, kind] if kind in _DOCUMENTS:
+                return _DOCUMENTS[kind](self._find(name)[0], query)
+            case ["compare", first, second]:
+                compared = comparison.compare(self._find(first)[0], self._find(second)[0])
+                return compare_json.to_json(compared, ())
+        raise NotFoundError("no such document")
+
+    def _describe(self, name: str) -> dict[str, Any]:
+        run, read = self._find(name)
+        known = self._described.get(name)
+        if known is None or known[0] is not run:
+            self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
+            known = self._described[name] = run, api.describe_run(run)
+        return {**known[1], "read": round(read, 4), "log": log_lines.read(run.folders)}
+
+    def _find(self, name: str) -> tuple[Explanation, float]:
+        """Return what is known of a run, and the share of its files that was read."""
+        found = self._watcher.ask(name)
+        if found is None:
+            raise NotFoundError("no such run")
+        return found
+
+
+def _explain(run: Explanation, query: _Query) -> dict[str, Any]:
+    """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict."""
+    numbers = {int(text) for text in query.get("step", [])}
+    steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
+    return explain_json.to_json(run, steps[-api.MAX_EXPLAINED :])
+
+
+def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
+    """Return the samples of a group of a step; without a group the groups of the step."""
+    step, group = int(query["step"][0]) if "step" in query else -1, query.get("group")
+    validation = query.get("kind") == ["validation"]
+    if group is None:
+        return rollouts.list_groups(run.manifest, step, validation=validation)
+    return rollouts.read_group(run.manifest, step, group[0], validation=validation)
+
+
+def _steps(run: Explanation, query: _Query) -> dict[str, Any]:
+    return api.list_steps(run, max(0, int(query.get("first", ["0"])[0])))
+
+
+def _scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
+    return api.list_scalars(run, query.get("name", []))
+
+
+_DOCUMENTS: Final = {"steps": _steps, "scalars": _scalars, "explain": _explain, "samples": _samples}
+"""The documents of a run, by the last part of their address."""
+
+
+def _html(text: str) -> Reply:
+    return Reply(200, (("Content-Type", "text/html; charset=utf-8"), *HEADERS), text.encode())
+
+
+def _json(document: Any) -> Reply:
+    return Reply(200, (("Content-Type", "application/json"), *HEADERS), _ENCODER.encode(document))

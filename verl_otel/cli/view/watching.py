@@ -1,0 +1,157 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the runs that clients request. One thread reads, another answers: one lock guards all runs."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Final
+
+from verl_otel._internal import error_boundary
+from verl_otel.analysis.live.live_run import LiveRun
+from verl_otel.analysis.model import Explanation
+from verl_otel.analysis.summary import ENDED, NO_END
+from verl_otel.cli.view.catalogue import Catalogue
+
+LOOK_SECONDS: Final = 5.0
+"""How often files are looked at."""
+IDLE_SECONDS: Final = 120.0
+"""A run that no client requested in this time is dropped."""
+MAX_WATCHED: Final = 4
+"""Runs that are read at the same time; above it the one whose last request is the oldest is dropped."""
+REST_SHARE: Final = 1.0
+"""After each piece of a long run, time for the training: this multiple of the time that the piece took."""
+EXPLAIN_SHARE: Final = 150.0
+"""Seconds between explanations, as a multiple of the CPU time that one takes: a long run is explained less often."""
+ABANDONED_SECONDS: Final = 600.0
+"""A run without an end that was written longer ago than this is taken to have ended."""
+
+
+class _Watched:
+    def __init__(self, folders: tuple[Path, ...]) -> None:
+        self.live = LiveRun(folders)
+        self.asked_at = time.monotonic()
+        self.explanation: Explanation | None = None
+        self.explained = -1
+        """Version of the run when it was explained."""
+        self.read_share = 0.0
+        """Share of its files that had been read when it was explained."""
+        self.explain_at = 0.0
+        """When it may be explained again."""
+
+
+class Watcher:
+    """The runs that are being read.
+
+    Args:
+        catalogue: The runs that there are.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._runs: dict[str, _Watched] = {}
+        self._lock = threading.Lock()
+        self._wanted = threading.Event()
+
+    def ask(self, name: str) -> tuple[Explanation, float] | None:
+        """Return what is known of a run, and the share of its files that this is known from; None if there is no such run.
+
+        The run is read from now on. The first answer has what one piece of its files contains.
+        """
+        with self._lock:
+            watched = self._runs.get(name)
+            if watched is None:
+                folders = self._catalogue.find().get(name)
+                if folders is None:
+                    return None
+                watched = self._runs[name] = _Watched(folders)
+                watched.live.look()
+                watched.live.read()
+                self._forget()
+                self._wanted.set()
+            watched.asked_at = time.monotonic()
+            return _explain(watched), watched.read_share
+
+    def peek(self, name: str) -> Explanation | None:
+        """Return what was last known of a run that is being read; it is not read any longer because of this."""
+        with self._lock:
+            watched = self._runs.get(name)
+            return None if watched is None else watched.explanation
+
+    def run(self, stopped: threading.Event) -> None:
+        """Read until it is stopped."""
+        while not stopped.is_set():
+            begin = time.monotonic()
+            try:
+                self._look()
+                while not stopped.is_set() and self._read_once():
+                    pass
+            except Exception as error:  # one damaged run must not end the reading of the others
+                error_boundary.record_internal_error("live page", error)
+            self._wanted.wait(max(0.0, begin + LOOK_SECONDS - time.monotonic()))
+            self._wanted.clear()
+
+    def wake(self) -> None:
+        """Have `run` notice that it is stopped."""
+        self._wanted.set()
+
+    def _look(self) -> None:
+        with self._lock:
+            self._forget()
+            for watched in self._runs.values():
+                watched.live.look()
+                if watched.live.is_finished and watched.live.is_behind:  # the run was continued
+                    watched.live = LiveRun(watched.live.folders)
+                    watched.live.look()
+                watched.live.read()
+
+    def _read_once(self) -> bool:
+        """Read a piece of each run that is behind; return whether there is one."""
+        begin = time.thread_time()
+        with self._lock:
+            behind = [run for run in self._runs.values() if run.live.is_behind and not run.live.is_finished]
+            for watched in behind:
+                watched.live.read()
+        time.sleep(REST_SHARE * (time.thread_time() - begin))
+        return bool(behind)
+
+    def _forget(self) -> None:
+        now = time.monotonic()
+        oldest_first = sorted(self._runs, key=lambda name: self._runs[name].asked_at)
+        for place, name in enumerate(oldest_first):
+            if now - self._runs[name].asked_at > IDLE_SECONDS or len(oldest_first) - place > MAX_WATCHED:
+                del self._runs[name]
+
+
+def _explain(watched: _Watched) -> Explanation:
+    """Return the explanation of a run; a new one at most every few seconds, while it is read for the first time, too."""
+    is_due = time.monotonic() >= watched.explain_at and watched.explained != watched.live.version
+    if watched.explanation is None or is_due:
+        _explain_now(watched)
+        _finish(watched)
+    return watched.explanation  # type: ignore[return-value]  # set above
+
+
+def _explain_now(watched: _Watched) -> None:
+    begin = time.thread_time()
+    watched.explained = watched.live.version
+    watched.explanation = watched.live.explain()
+    read, size = watched.live.progress()
+    watched.read_share = read / size if size else 1.0
+    used = time.thread_time() - begin
+    watched.explain_at = time.monotonic() + max(LOOK_SECONDS / 2, EXPLAIN_SHARE * used)
+
+
+def _finish(watched: _Watched) -> None:
+    """Complete a run that has ended and was read to its end."""
+    if watched.live.is_behind or watched.live.is_finished:
+        return
+    run = watched.explanation
+    if run is None or watched.explained != watched.live.version:
+        return
+    age = time.time() - run.end_ns / 1e9
+    if run.state in ENDED or (run.state == NO_END and age > ABANDONED_SECONDS):
+        watched.live.finish()
+        _explain_now(watched)

@@ -1,0 +1,154 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""All guards of a run: the conditions that are switched on, the best checkpoint, and the callbacks of users.
+
+The engine only decides. Its caller carries out the actions that it returns.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from verl_otel._internal import error_boundary, process_state
+from verl_otel.guards.conditions import Condition, Finding, make_conditions
+from verl_otel.health.thresholds import DEFAULTS
+
+
+class Record:
+    """The scalars of one step, as a callback of `on_record` sees them.
+
+    Args:
+        step: Number of the step.
+        values: Finite and other scalars by verl's key. A callback must not change them.
+    """
+
+    def __init__(self, step: int, values: Mapping[str, float]) -> None:
+        self.step: Final = step
+        self.values: Final = values
+        self.stop_reason: str | None = None
+        self.wants_checkpoint = False
+
+    def stop(self, reason: str) -> None:
+        """Ask for the end of the training, by verl's own last step: it trains one more step, validates and saves as configured.
+
+        Args:
+            reason: Shown in the log, the manifest of the run and its report.
+        """
+        self.stop_reason = str(reason)
+
+    def checkpoint(self) -> None:
+        """Ask for a checkpoint of this step, by verl's own function, before the next step begins."""
+        self.wants_checkpoint = True
+
+
+Callback = Callable[[Record], object]
+_callbacks: Final[list[Callback]] = []
+process_state.register(reset=_callbacks.clear)
+
+
+def on_record(callback: Callback) -> Callback:
+    """Call a function with the scalars of each step, in the process of the trainer. Also a decorator.
+
+    The function runs between two steps and delays the training by as long as it takes. An exception is logged once and changes nothing.
+
+    Args:
+        callback: Called with a `Record`: ``step``, ``values``, ``stop(reason)`` and ``checkpoint()``.
+
+    Returns:
+        The function itself.
+
+    Example:
+        @verl_otel.on_record
+        def watch(record):
+            if record.values.get("val-core/math/acc", 0) > 0.95:
+                record.checkpoint()
+                record.stop("accuracy reached")
+    """
+    _callbacks.append(callback)
+    return callback
+
+
+class Decision(NamedTuple):
+    """What the guards ask for after a step."""
+
+    stop: Finding | None = None
+    checkpoint: bool = False
+    best: float | None = None
+    """The value of the metric of the best checkpoint, if it is a new best one."""
+
+
+class BestMetric:
+    """Follows the best value of one scalar.
+
+    Args:
+        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest.
+    """
+
+    def __init__(self, text: str) -> None:
+        direction, colon, key = text.partition(":")
+        if not colon or direction not in ("max", "min"):
+            direction, key = "max", text
+        self.key = key
+        self._sign = -1.0 if direction == "min" else 1.0
+        self.best: float | None = None
+
+    def observe(self, values: Mapping[str, float]) -> float | None:
+        """Return the value of a step if it is the best so far; values that are not finite never are."""
+        value = values.get(self.key)
+        if value is None or not math.isfinite(value):
+            return None
+        if self.best is not None and value * self._sign <= self.best * self._sign:
+            return None
+        self.best = value
+        return value
+
+
+class Guards:
+    """The guards of one run.
+
+    Args:
+        conditions: Conditions that stop the training.
+        best: The scalar of the best checkpoint; None: none is kept.
+    """
+
+    def __init__(self, conditions: list[Condition], best: BestMetric | None = None) -> None:
+        self._conditions = conditions
+        self._best = best
+
+    @property
+    def active(self) -> bool:
+        """Whether anything is switched on."""
+        return bool(self._conditions or self._best or _callbacks)
+
+    def observe(self, step: int, values: Mapping[str, float]) -> Decision:
+        """Add the scalars of a step and return what they ask for. The first condition that holds is the one that stops."""
+        findings = [
+            finding for condition in self._conditions if (finding := condition.observe(step, values)) is not None
+        ]
+        record = Record(step, values)
+        for callback in tuple(_callbacks):
+            try:
+                callback(record)
+            except Exception as error:
+                name = getattr(callback, "__qualname__", repr(callback))
+                error_boundary.warn_once(f"on_record {name}", "verl-otel: callback %s failed: %s", name, repr(error))
+        if record.stop_reason is not None:
+            findings.append(Finding("callback", step, record.stop_reason))
+        best = self._best.observe(values) if self._best is not None else None
+        return Decision(findings[0] if findings else None, record.wants_checkpoint, best)
+
+
+def make_guards(
+    thresholds: Mapping[str, float] = DEFAULTS,
+    *,
+    nan: int,
+    kl: int,
+    reward_fall: int,
+    plateau: int,
+    best_checkpoint: str,
+) -> Guards:
+    """Return the guards of a configuration; see `make_conditions` and `BestMetric`."""
+    conditions = make_conditions(thresholds, nan=nan, kl=kl, reward_fall=reward_fall, plateau=plateau)
+    return Guards(conditions, BestMetric(best_checkpoint) if best_checkpoint else None)

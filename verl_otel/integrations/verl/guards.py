@@ -1,0 +1,196 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Guards in verl's trainers: a stop by verl's own last step, checkpoints on request, and the best checkpoint.
+
+A stop lowers the trainer's number of steps to the next one, which verl then treats as its last: it validates, saves if ``trainer.save_freq`` is
+positive, and returns. The driver of the training then exits with `EXIT_CODE`; the trainer signals the stop through Ray's store.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel.integrations import cluster_store
+from verl_otel.integrations.api import (
+    RECORDER,
+    Decision,
+    Finding,
+    Guards,
+    current_session,
+    describe_profile,
+    load_profile,
+    make_guards,
+    record_run,
+    to_number,
+)
+from verl_otel.integrations.patch import Hook
+from verl_otel.integrations.verl import best_checkpoint
+from verl_otel.integrations.verl.configuration import read_setting
+
+EXIT_CODE: Final = 3
+"""Exit code of the driver of a training that a guard has stopped."""
+STORE_SECONDS: Final = 5.0
+"""Seconds that a driver which ends waits for the store."""
+_STOPPED: Final = b"stopped_by_guard"
+
+
+class _Run:
+    """The guards of the run that this process trains."""
+
+    guards: Guards | None = None
+    stopped: Finding | None = None
+    trainer: Any = None
+    """The trainer of this process; None before it trains."""
+
+
+def begin_run() -> None:
+    """Create the guards of a run from its settings."""
+    session = current_session()
+    _Run.guards, _Run.stopped = None, None
+    if session is not None:
+        config = session.config
+        _Run.guards = make_guards(
+            _load_thresholds(config.health_profile),
+            nan=config.stop_on_nan,
+            kl=config.stop_on_kl,
+            reward_fall=config.stop_on_reward_fall,
+            plateau=config.stop_on_plateau,
+            best_checkpoint=config.best_checkpoint,
+        )
+
+
+def _load_thresholds(name: str) -> Mapping[str, float]:
+    """Return the thresholds of a profile, and note it in the manifest. A file that cannot be used is reported; the defaults apply then."""
+    try:
+        profile = load_profile(name)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        error_boundary.warn_once("profile", "verl-otel: the profile %s is not used: %s", name, reason)
+        profile = load_profile()
+    record_run(describe_profile(profile))
+    return profile.values
+
+
+def is_stopped() -> bool:
+    """Return whether a guard has stopped the run of this process."""
+    return _Run.stopped is not None
+
+
+def watch(trainer: Any) -> None:
+    """Set the trainer that guards act on."""
+    _Run.trainer = trainer
+
+
+def observe(data: Mapping[str, Any], step: Any) -> None:
+    """Show the scalars of one ``Tracking.log`` to the guards and do what they ask for.
+
+    Args:
+        data: Scalars by verl's key.
+        step: Number of the step; 0 is the validation before training, which guards do not see.
+    """
+    number = to_number(step)
+    if _Run.guards is None or not _Run.guards.active or not number:
+        return
+    values = {str(key): float(value) for key, raw in data.items() if (value := to_number(raw)) is not None}
+    decision, trainer = _Run.guards.observe(int(number), values), _Run.trainer
+    if decision.stop is not None and _Run.stopped is None:  # first: a guard reports what it found only once
+        _stop(trainer, decision.stop)
+    if decision.checkpoint and trainer is not None:
+        with error_boundary.suppress_errors("guard checkpoint"):
+            trainer._save_checkpoint()
+    _keep_best(trainer, int(number), decision)
+
+
+def _keep_best(trainer: Any, step: int, decision: Decision) -> None:
+    folder = read_setting(getattr(trainer, "config", None), "trainer.default_local_dir")
+    if folder:
+        best_checkpoint.follow(Path(str(folder)), step, decision.best)
+
+
+def _stop(trainer: Any, finding: Finding) -> None:
+    total = getattr(trainer, "total_training_steps", None)
+    if not isinstance(total, int) or isinstance(total, bool):
+        error_boundary.warn_once(
+            "guard",
+            "verl-otel: guard %s would stop the training at step %d (%s), but this trainer cannot be stopped",
+            finding.guard, finding.step, finding.text,
+        )  # fmt: skip
+        return
+    _Run.stopped = finding
+    trainer.total_training_steps = min(total, finding.step + 1)
+    error_boundary.warn_once(
+        f"guard {finding.step}",
+        "verl-otel: guard %s stops the training after step %d: %s",
+        finding.guard, trainer.total_training_steps, finding.text,
+    )  # fmt: skip
+    record_run({"stopped_by": finding.guard, "stopped_at_step": str(finding.step), "stop_reason": finding.text})
+    threading.Thread(target=_announce, args=(finding,), name="verl-otel-guard", daemon=True).start()
+
+
+def _announce(finding: Finding) -> None:
+    """Signal the stop to the driver, which may be another process on another node."""
+    with error_boundary.suppress_errors("guard"):
+        if cluster_store.is_connected():
+            cluster_store.put(_key(), f"{finding.guard}: {finding.text}".encode())
+
+
+def _key() -> bytes:
+    """Return the key of this Ray job: its driver and its trainer have the same."""
+    import ray
+
+    return _STOPPED + str(ray.get_runtime_context().get_job_id()).encode()
+
+
+def _wrap_main(original: Any) -> Any:
+    """Wrap ``hydra.main``, by which every main program of verl starts: after a stop by a guard the process ends with `EXIT_CODE`.
+
+    verl's own function cannot be patched: ``python -m verl.trainer.main_ppo`` defines it in ``__main__``, while it runs.
+    """
+
+    @functools.wraps(original)
+    def main(*args: Any, **kwargs: Any) -> Any:
+        decorate = original(*args, **kwargs)
+
+        def decorator(task: Any) -> Any:
+            program = decorate(task)
+
+            @functools.wraps(program)
+            def run(*arguments: Any, **keywords: Any) -> Any:
+                result = program(*arguments, **keywords)
+                if RECORDER.on and _was_stopped():
+                    raise SystemExit(EXIT_CODE)
+                return result
+
+            return run
+
+        return decorator
+
+    return main
+
+
+def _take_reason() -> bytes | None:
+    """Return why the run of this job was stopped, and remove it from the store; None if it was not."""
+    reason = cluster_store.read(_key())
+    if reason is not None:
+        cluster_store.delete(_key())
+    return reason
+
+
+def _was_stopped() -> bool:
+    reason = None
+    with error_boundary.suppress_errors("guard"), contextlib.suppress(TimeoutError):
+        if cluster_store.is_connected():
+            reason = CallTimeout(STORE_SECONDS, "verl-otel-guard").call("reason", _take_reason)
+    if reason is not None:
+        error_boundary.warn_once("guard exit", "verl-otel: stopped by guard %s", reason.decode("utf-8", "replace"))
+    return reason is not None
+
+
+HOOKS: Final = (Hook.wrapping("hydra", "main", _wrap_main, "exit code 3 of a training that a guard has stopped"),)

@@ -1,0 +1,175 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Records of the run log from the scalars of one ``Tracking.log``: progress, rollout, PPO update, timers and validation."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from verl_otel.integrations.api import RECORDER, find_spread, run_log, to_number
+from verl_otel.integrations.verl import scalars
+from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.model import AttributeValue
+from verl_otel.semconv import logs
+
+_TRAINING: Final = {
+    "epoch": ("training/epoch",),
+    "step_seconds": ("timing_s/step", "perf/time_per_step"),
+    "tokens": ("perf/total_num_tokens",),
+    "tokens_per_second_per_gpu": ("perf/throughput",),
+}
+_ROLLOUT: Final = {
+    "reward_mean": ("critic/rewards/mean",),
+    "reward_min": ("critic/rewards/min",),
+    "reward_max": ("critic/rewards/max",),
+    "score_mean": ("critic/score/mean",),
+    "kl_reference": ("actor/reward_kl_penalty",),
+    "response_length_mean": ("response_length/mean",),
+    "response_length_max": ("response_length/max",),
+    "response_clip_ratio": ("response_length/clip_ratio",),
+    "prompt_length_mean": ("prompt_length/mean",),
+    "aborted_ratio": ("response/aborted_ratio",),
+    "turns_mean": ("num_turns/mean",),
+    "seconds": ("timing_s/gen",),
+}
+_PPO: Final = {
+    "policy_loss": ("actor/pg_loss",),
+    "value_loss": ("critic/vf_loss",),
+    "entropy": ("actor/entropy", "actor/entropy_loss"),
+    "kl_div": ("actor/ppo_kl",),
+    "kl_reference": ("actor/kl_loss",),
+    "clip_ratio": ("actor/pg_clipfrac",),
+    "rollout_kl": ("rollout_corr/kl", "actor/rollout_corr/kl"),
+    "rollout_kl_k3": ("rollout_corr/k3_kl", "actor/rollout_corr/k3_kl"),
+    "rollout_probs_diff_mean": ("training/rollout_probs_diff_mean",),
+    "rollout_probs_diff_max": ("training/rollout_probs_diff_max",),
+    "rollout_probs_correlation": ("training/rollout_actor_probs_pearson_corr",),
+    "grad_norm": ("actor/grad_norm",),
+    "value_grad_norm": ("critic/grad_norm",),
+    "learning_rate": ("actor/lr",),
+    "seconds": ("timing_s/update_actor",),
+}
+_SCOPES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
+    logs.TRAINING: _TRAINING,
+    logs.ROLLOUT: _ROLLOUT,
+    logs.PPO: _PPO,
+}
+"""Fields of each scope with the keys of verl that have them; the first one that is there counts."""
+_VALIDATION: Final = "val-"
+_TIMER: Final = re.compile(r"timing_s/(?!step$)(.+)")
+"""Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of agent loops, and scalars, unless
+they are those of a phase."""
+EMPTY_TOKENS: Final = 1
+"""Tokens of a response that has no text: the end alone."""
+BINS: Final = 16
+"""Bins of the scores of a step."""
+MAX_TIMINGS: Final = 64
+"""Timers in the record of a step; verl has about ten."""
+MAX_SCALARS: Final = 512
+"""Scalars of one record of level DEBUG."""
+
+
+class _Run:
+    """The run that this process trains."""
+
+    begun = 0.0
+    """Monotonic time of its start."""
+    scores: dict[str, AttributeValue] = {}
+    """Fields about the scores of the current step."""
+
+
+def begin_run() -> None:
+    """Note the begin of a run in the process that trains it."""
+    _Run.begun, _Run.scores = time.monotonic(), {}
+    run_log.begin_run()
+
+
+def note_scores(origins: list[Origin]) -> None:
+    """Note number and spread of the scores that the next record is about, groups without a signal, and empty responses.
+
+    Args:
+        origins: The samples that a step trains on.
+    """
+    scores = [origin.score for origin in origins if origin.score is not None and origin.score == origin.score]
+    _Run.scores = {"samples": len(origins), **_count_groups(origins)}
+    lengths = [origin.facts["response"] for origin in origins if "response" in origin.facts]
+    if lengths:
+        _Run.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
+    if scores:
+        _, _Run.scores["reward_std"] = find_spread(scores)
+        _Run.scores.update(_count_by_bin(scores))
+
+
+def _count_groups(origins: list[Origin]) -> dict[str, AttributeValue]:
+    """Return the number of groups of samples of one prompt with at least two scores, and of those whose scores are all equal."""
+    groups: dict[str, list[float]] = {}
+    for origin in origins:
+        if origin.uid and origin.score is not None:
+            groups.setdefault(origin.uid, []).append(origin.score)
+    compared = [scores for scores in groups.values() if len(scores) > 1]
+    return (
+        {"groups": len(compared), "groups_without_signal": sum(min(each) == max(each) for each in compared)}
+        if compared
+        else {}
+    )
+
+
+def _count_by_bin(scores: list[float]) -> dict[str, AttributeValue]:
+    """Return lowest and highest score, and the number of scores in each of `BINS` bins of equal width between them."""
+    low, high = min(scores), max(scores)
+    if not math.isfinite(high - low):
+        return {}
+    counts = [0] * (BINS if high > low else 1)
+    for score in scores:
+        counts[min(int((score - low) / (high - low) * BINS), BINS - 1) if high > low else 0] += 1
+    return {"reward_low": low, "reward_high": high, "reward_counts": tuple(counts)}
+
+
+def write(data: Mapping[str, Any], step: Any) -> None:
+    """Queue the records of one ``Tracking.log``.
+
+    Args:
+        data: Scalars by verl's key.
+        step: Number of the step; 0 is the validation before the training.
+    """
+    if not RECORDER.on:
+        return
+    number = to_number(step)
+    number = None if number is None else int(number)
+    if run_log.is_enabled(logs.INFO):
+        _add_records({str(key): value for key, raw in data.items() if (value := to_number(raw)) is not None}, number)
+    run_log.end_step(number)
+
+
+def end_run() -> None:
+    """Queue the fields of users that were logged after the last step."""
+    run_log.end_step(None)
+
+
+def _add_records(values: Mapping[str, float], number: int | None) -> None:
+    for scope, names in _SCOPES.items():
+        fields: dict[str, AttributeValue] = {
+            name: next(values[key] for key in keys if key in values)
+            for name, keys in names.items()
+            if any(key in values for key in keys)
+        }
+        if scope == logs.ROLLOUT and fields:
+            fields = {**_Run.scores, **fields}
+            _Run.scores = {}
+        if scope == logs.TRAINING and fields:
+            fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
+        run_log.add_step(scope, number, fields)
+    timings = {
+        match[1]: value
+        for key, value in values.items()
+        if (match := _TIMER.fullmatch(key)) and ("/" not in match[1] or scalars.is_phase(key))
+    }
+    run_log.add_step(logs.TIMING, number, dict(list(timings.items())[:MAX_TIMINGS]))
+    validation = {key: value for key, value in values.items() if key.startswith(_VALIDATION)}
+    run_log.add_step(logs.VALIDATION, number, dict(list(validation.items())[:MAX_SCALARS]))
+    if run_log.is_enabled(logs.DEBUG):
+        run_log.add_step("scalars", number, dict(list(values.items())[:MAX_SCALARS]), logs.DEBUG)

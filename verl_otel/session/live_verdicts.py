@@ -1,0 +1,126 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What held a step, reported when the step ends: a line of the log, an event, ``verl.step.held``, and ``verl.goodput``."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import Final
+
+from verl_otel.analysis.verdicts.live import Held, LiveJudge
+from verl_otel.model import AttributeValue
+from verl_otel.recording import run_log
+from verl_otel.recording.series_registry import counter, gauge
+from verl_otel.recording.span import clock
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import logs, metric_names
+from verl_otel.session import python_logging
+
+LINE_SECONDS: Final = 10.0
+"""Shortest time between two lines of the log. The metrics and the events have every step."""
+OWN_CODE: Final = "own code"
+MAX_CAUSES: Final = 100
+"""Causes whose seconds are summed up for the verdict of the run."""
+Interval = tuple[str, float, float]
+"""Name, start and end on the clock of spans."""
+_logger = logging.getLogger("verl_otel")
+
+
+class LiveVerdicts:
+    """The verdicts of one training."""
+
+    def __init__(self, began: float | None = None) -> None:
+        """Begin to judge.
+
+        Args:
+            began: Start of the training on the clock of spans; None: now.
+        """
+        self._judge = LiveJudge()
+        self._began = clock() if began is None else began
+        self._effective = 0.0
+        """Seconds in steps, without those by which they were held."""
+        self._last_line = float("-inf")
+        self._steps = self._held_steps = 0
+        self._held: dict[tuple[str, str], float] = {}
+        """Seconds by which steps were held, by kind and cause."""
+        self._goodput = 0.0
+
+    def end_step(
+        self, number: int | None, before: float, start: float, stop: float, intervals: Sequence[Interval]
+    ) -> None:
+        """Judge a step that has ended.
+
+        Args:
+            number: Its number.
+            before: End of the step before, on the clock of spans; 0: it is the first one.
+            start: Its start.
+            stop: Its end.
+            intervals: Phases, and logging and data loading, since the end of the step before.
+        """
+        phases: dict[str, float] = {}
+        between: dict[str, float] = {}
+        for key, begin, end in intervals:
+            parts = between if end <= start else phases
+            parts[key] = parts.get(key, 0.0) + end - begin
+        if before:
+            between[OWN_CODE] = max(0.0, start - before - _cover(intervals, before, start))
+        held = self._judge.judge(stop - start, phases, between)
+        lost = 0.0
+        self._steps += 1
+        if held is not None:
+            lost = held.seconds if held.kind == "phase" else 0.0
+            self._report(number, stop - start, held)
+        self._effective += max(0.0, stop - start - lost)
+        self._goodput = min(1.0, self._effective / max(stop - self._began, 1e-9))
+        gauge(metric_names.GOODPUT).set(self._goodput)
+
+    def summarize(self) -> dict[str, str | float]:
+        """Return ``goodput``, ``held_seconds`` and ``verdict``, a sentence on all steps so far; empty before the first one."""
+        if not self._steps:
+            return {}
+        total = sum(self._held.values())
+        verdict = f"none of {self._steps} steps was held"
+        if self._held:
+            (kind, cause), seconds = max(self._held.items(), key=lambda item: item[1])
+            what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"
+            verdict = (
+                f"{self._held_steps} of {self._steps} steps were held by {total:.1f} s, most by {what}: {seconds:.1f} s"
+            )
+        return {"goodput": round(self._goodput, 4), "held_seconds": round(total, 3), "verdict": verdict}
+
+    def _report(self, number: int | None, seconds: float, held: Held) -> None:
+        labels = ((attr.HELD_KIND, held.kind), (attr.HELD_CAUSE, held.cause))
+        counter(metric_names.STEP_HELD, labels).record(held.seconds)
+        self._held_steps += 1
+        key = (held.kind, held.cause)
+        if key in self._held or len(self._held) < MAX_CAUSES:
+            self._held[key] = self._held.get(key, 0.0) + held.seconds
+        fields: dict[str, AttributeValue] = {
+            "kind": held.kind,
+            "cause": held.cause,
+            "held_seconds": held.seconds,
+            "step_seconds": seconds,
+        }
+        run_log.add_step(logs.HELD, number, fields, logs.WARNING)
+        if clock() - self._last_line < LINE_SECONDS:
+            return
+        self._last_line = clock()
+        step = "?" if number is None else number
+        if held.kind == "phase":
+            what = f"step {step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
+        else:
+            what = f"step {step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
+        with python_logging.not_copied():
+            _logger.warning("verl-otel: %s. Evidence: verl-otel explain --step %s", what, step)
+
+
+def _cover(intervals: Sequence[Interval], begin: float, end: float) -> float:
+    """Return the seconds between two times that lie in at least one interval."""
+    total, reached = 0.0, begin
+    for _, start, stop in sorted(intervals, key=lambda interval: interval[1]):
+        first, last = max(start, reached), min(stop, end)
+        if last > first:
+            total += last - first
+            reached = last
+    return total

@@ -1,0 +1,244 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Blocked event loops of this process: how long no callback of a loop could run, and what ran instead.
+
+A thread sends each running loop a callback that only notes the time. If it has not run when the next one is due, the thread reads the stack
+of the loop. A loop is found by its tasks, so that it may be of any kind (asyncio, uvloop). Nothing is put into the loop that stays there.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary, thread_frames
+from verl_otel.model import LinkRecord
+from verl_otel.recording import series_registry
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span, clock
+from verl_otel.recording.state import RECORDER, keep
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
+from verl_otel.watchdog import blocking_work, process_pauses, stack_dumps
+from verl_otel.watchdog.blocking_work import BlockingWork
+from verl_otel.watchdog.process_pauses import Pause, PauseDetector
+
+PING_SECONDS: Final = 0.25
+"""Seconds between two callbacks while the process has open spans."""
+IDLE_SECONDS: Final = 1.0
+"""Seconds between two callbacks while it has none, and between two searches for loops."""
+BLOCKED_SECONDS: Final = 0.2
+"""Seconds for which a loop must not run a callback to count as blocked."""
+MAX_LOOPS: Final = 16
+"""Loops of one process that are watched."""
+CALLBACK, CALLBACKS = "callback", "callbacks"
+"""Reasons: one callback ran; many ran one after the other. The others are those of a process that was paused (`process_pauses`)."""
+WORKER: Final = "worker"
+"""Reason of both in a process with a rank: Ray runs its methods on the loop, so an update blocks it as planned."""
+_SITE: Final = CallSite("blocked", hook=True)
+
+
+class LoopState:
+    """One event loop that is watched."""
+
+    __slots__ = (
+        "_base",
+        "_changed",
+        "answered",
+        "before",
+        "loop",
+        "paused",
+        "pinged",
+        "queued_since",
+        "thread",
+        "work",
+    )
+
+    def __init__(self, loop: Any, thread: int) -> None:
+        self.loop = loop
+        self.pinged = 0.0
+        """When the callback was sent that has not been answered yet; 0: none."""
+        self.before = self.answered = 0.0
+        """When the last two callbacks ran; `answered` is 0 while one is awaited."""
+        self.thread = thread
+        """Id of its thread; 0: not known before it answers."""
+        self.queued_since = 0.0
+        """Since when calls wait for a thread of its default executor; 0: none waits."""
+        self.work: BlockingWork | None = None
+        """What blocks it; None: it is not known to be blocked."""
+        self.paused: dict[str, float] = {}
+        """Seconds of the wait in which this process was paused, by reason."""
+        self._base: FrameType | None = None
+        self._changed = False
+
+    def ping(self, now: float) -> bool:
+        """Send the callback. Return whether the loop takes one."""
+        self.work, self.paused, self._changed = None, {}, False
+        self.before, self.answered, self.pinged = self.answered or now, 0.0, now
+        try:
+            self.loop.call_soon_threadsafe(self._answer)
+        except Exception as error:  # it is closed, or of a kind that does not support it
+            error_boundary.may_propagate(error)
+            return False
+        return True
+
+    def _answer(self) -> None:
+        self.thread = threading.get_ident()
+        caller = sys._getframe().f_back
+        self._base = caller if not stack_dumps.is_handle(caller) else None
+        if self.work is not None:
+            self.work.release()
+        self.answered = clock()
+
+    def look(self) -> None:
+        """Note what the loop does while it does not answer."""
+        top = thread_frames.read().get(self.thread) if self.thread else None
+        if top is None:
+            return
+        stack = stack_dumps.find_callback(top, self._base)
+        if self.work is None:
+            self.work = blocking_work.describe(stack, self.pinged)
+        elif not stack or not self.work.is_same(stack):
+            self._changed = True
+
+    def note_pause(self, pause: Pause) -> None:
+        """Note that the process was paused while the loop may not have answered."""
+        seconds = pause.end - max(pause.begin, self.pinged)
+        self.paused[pause.reason] = self.paused.get(pause.reason, 0.0) + max(0.0, seconds)
+
+    def check_executor(self, now: float) -> None:
+        """Record the time in which no thread of the default executor was free, when it has ended."""
+        queue = getattr(getattr(self.loop, "_default_executor", None), "_work_queue", None)
+        waits = queue is not None and queue.qsize() > 0
+        since, self.queued_since = self.queued_since, (self.queued_since or now) if waits else 0.0
+        if since and not waits:
+            process_pauses.record(Pause(since, now, process_pauses.EXECUTOR))
+
+    def find_reason(self, seconds: float) -> str:
+        """Return why it was blocked for a number of seconds."""
+        if sum(self.paused.values()) >= seconds / 2:
+            return max(self.paused, key=lambda reason: self.paused[reason])
+        return CALLBACKS if self._changed else CALLBACK
+
+
+class LoopWatcher:
+    """Watches the event loops of this process from a thread.
+
+    Args:
+        is_worker: Returns whether this process has a rank.
+    """
+
+    def __init__(self, is_worker: Callable[[], bool]) -> None:
+        self._is_worker = is_worker
+        self.cpu_seconds = 0.0
+        """CPU time of the thread."""
+        self._states: dict[int, LoopState] = {}
+        self._running = threading.Lock()  # waiting for a lock takes a third of the CPU time of waiting for an event
+        self._running.acquire()
+        self._thread: threading.Thread | None = None
+        self._next_search = 0.0
+        self._pauses = PauseDetector()
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread = threading.Thread(target=self._run, name="verl-otel-loops", daemon=True)
+        self._thread.start()
+
+    def stop(self, timeout: float) -> None:
+        """Stop the thread; wait for it for a number of seconds."""
+        if self._running.locked():
+            self._running.release()
+        if self._thread is not None and self._thread.is_alive():
+            self._thread.join(max(0.0, timeout))
+        self._thread = None
+
+    def find_blocked(self) -> str:
+        """Return the line at which a callback blocks its event loop now; empty if none does."""
+        works = (state.work for state in list(self._states.values()))
+        return next((work.line for work in works if work is not None), "")
+
+    def _run(self) -> None:
+        self._pauses.start()
+        expected = clock() + PING_SECONDS
+        while not self._running.acquire(timeout=max(0.0, expected - clock())):
+            now = clock()
+            with error_boundary.suppress_errors("event loops"):
+                self.check(now, now - expected)
+            self.cpu_seconds = time.thread_time()
+            expected = now + (PING_SECONDS if RECORDER.begun else IDLE_SECONDS)
+        self._pauses.stop()
+
+    def check(self, now: float, late: float) -> None:
+        """Check every loop.
+
+        Args:
+            now: The time.
+            late: Seconds by which this thread itself is late.
+        """
+        if not RECORDER.on:
+            return
+        pause = self._pauses.check(now, late)
+        if now >= self._next_search:
+            self._next_search = now + IDLE_SECONDS
+            self._find_new()
+        for key, state in list(self._states.items()):
+            if not state.loop.is_running():
+                if state.work is not None:  # it ended without an answer, and must not keep the frame of its callback
+                    state.work.release()
+                del self._states[key]
+                continue
+            state.check_executor(now)
+            if pause and state.pinged:
+                state.note_pause(pause)
+            if state.pinged and not state.answered:
+                state.look()
+                continue
+            if state.pinged and state.answered - state.pinged >= BLOCKED_SECONDS:
+                _record(state, is_worker=self._is_worker())
+            if not state.ping(now):
+                del self._states[key]
+
+    def _find_new(self) -> None:
+        for loop, thread in stack_dumps.find_running_loops().items():
+            if id(loop) not in self._states and len(self._states) < MAX_LOOPS:
+                self._states[id(loop)] = LoopState(loop, thread)
+        threads = {state.thread for state in self._states.values()}
+        self._pauses.watch(each.native_id or 0 for each in threading.enumerate() if each.ident in threads)
+
+
+def _record(state: LoopState, *, is_worker: bool) -> None:
+    """Record the time in which a loop was blocked as a span and in a metric."""
+    seconds = state.answered - state.pinged
+    reason = state.find_reason(seconds)
+    work = None
+    if reason in (CALLBACK, CALLBACKS):
+        work, reason = state.work, WORKER if is_worker else reason
+    series_registry.counter(metric_names.EVENT_LOOP_BLOCKED, ((attr.REASON, reason),)).record(seconds)
+    attributes: dict[str, Any] = {attr.REASON: reason}
+    if work is not None:
+        attributes |= {attr.BLOCKED_SPAN: work.span_name, attr.BLOCKED_LINE: work.line, attr.GEN_AI_TOOL: work.tool}
+    span = Span(_SITE, {key: value for key, value in attributes.items() if value})
+    if work is not None and work.span is not None:
+        context = work.span.get_span_context()
+        span.link_record(LinkRecord(context.trace_id, context.span_id, {attr.LINK_TYPE: "culprit"}, "", 0))
+    begin = state.pinged if work is None else max(state.before, min(state.pinged, work.began))
+    span.start, span.stop = begin, state.answered
+    keep(span)
+
+
+def watch(is_worker: Callable[[], bool] = lambda: False) -> LoopWatcher | None:
+    """Start to watch the event loops of this process; None in a process in which no thread can be started.
+
+    Args:
+        is_worker: Returns whether this process has a rank.
+    """
+    watcher = LoopWatcher(is_worker)
+    try:
+        watcher.start()
+    except RuntimeError:
+        return None
+    return watcher

@@ -1,0 +1,159 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Intervals in which this process, or all threads of it but one, ran no Python: garbage collection, no CPU, the interpreter lock, a signal.
+
+A thread sees them when it wakes up late. Why it was late follows from what happened meanwhile: the time that it waited in the run queue
+(``/proc/thread-self/schedstat``), the CPU time of the process, and whether the oldest generation was collected. Nothing is put into the
+collector: a callback of `gc` in Python would be called twice for each collection, also for the short ones. A thread that sleeps is given a CPU
+soon, one that computes is not: so the run queue time of the main thread and of those of event loops is read, too.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span, clock
+from verl_otel.recording.state import RECORDER, keep
+from verl_otel.semconv import attributes as attr
+
+PAUSED_SECONDS: Final = 0.2
+"""Shortest pause."""
+COLLECTION, CPU, INTERPRETER, PROCESS, EXECUTOR = "collection", "cpu", "interpreter", "process", "executor"
+"""Reasons: a collection of garbage; no CPU; another thread held the interpreter lock; the process was stopped; no thread of the default
+executor of an event loop was free."""
+QUEUED_SHARE: Final = 0.5
+"""Share of the time for which a thread has to wait in the run queue."""
+MAX_THREADS: Final = 8
+IDLE_SHARE: Final = 0.25
+"""Share of a CPU below which the process did not compute: one that computes may have to share a CPU with others."""
+_SITE: Final = CallSite("paused", hook=True)
+
+
+class Pause(NamedTuple):
+    """An interval in which the process was paused. Falsy if it has no length."""
+
+    begin: float
+    end: float
+    reason: str
+
+    def __bool__(self) -> bool:
+        return self.end > self.begin
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return self.end - self.begin
+
+
+_NONE: Final = Pause(0.0, 0.0, "")
+
+
+def record(pause: Pause) -> None:
+    """Record a pause as a span, if it is long enough and this process has something to do."""
+    if pause.seconds >= PAUSED_SECONDS and RECORDER.begun:
+        span = Span(_SITE, {attr.REASON: pause.reason})
+        span.start, span.stop = pause.begin, pause.end
+        keep(span)
+
+
+class QueueTime:
+    """The time that one thread of this process has waited for a CPU."""
+
+    def __init__(self, path: str) -> None:
+        try:
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except OSError:
+            self._file = -1  # without it a process without a CPU is taken for one that was stopped
+        self._seconds = 0.0
+        self.take()
+
+    def take(self) -> float:
+        """Return the seconds since the last call; 0 if they are not known, or the thread has ended."""
+        if self._file < 0:
+            return 0.0
+        try:
+            seconds = int(os.pread(self._file, 128, 0).split()[1]) / 1e9
+        except (OSError, ValueError, IndexError):
+            return 0.0
+        passed, self._seconds = seconds - self._seconds, seconds
+        return passed
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
+class PauseDetector:
+    """Finds pauses of this process, from a thread that calls it several times a second. All calls come from that thread."""
+
+    def __init__(self) -> None:
+        self._own: QueueTime | None = None
+        self._others: dict[int, QueueTime] = {}
+        """Of the threads that are expected to compute, by their native ids."""
+        self._cpu = self._checked = 0.0
+        self._collections = 0
+        self._pause = _NONE
+        """The last one, which may go on."""
+
+    def start(self) -> None:
+        """Begin, in the thread that calls."""
+        self._own = QueueTime("/proc/thread-self/schedstat")
+        self.watch({threading.main_thread().native_id or 0})
+        self._find(clock(), 0.0)
+
+    def stop(self) -> None:
+        """End, in the same thread."""
+        self._end_pause()
+        for known in (self._own, *self._others.values()):
+            if known is not None:
+                known.close()
+        self._own, self._others = None, {}
+
+    def watch(self, threads: Iterable[int]) -> None:
+        """Read the run queue time of further threads, by their native ids."""
+        for thread in threads:
+            if thread and thread not in self._others and len(self._others) < MAX_THREADS:
+                self._others[thread] = QueueTime(f"/proc/self/task/{thread}/schedstat")
+
+    def check(self, now: float, late: float) -> Pause:
+        """Return the part of a pause since the last call; record a pause when it has ended.
+
+        Args:
+            now: The time.
+            late: Seconds by which the thread woke up late.
+        """
+        part = self._find(now, late)
+        if part and part.reason == self._pause.reason and part.begin - self._pause.end <= PAUSED_SECONDS:
+            self._pause = self._pause._replace(end=part.end)
+        else:
+            self._end_pause()
+            self._pause = part
+        return part
+
+    def _find(self, now: float, late: float) -> Pause:
+        cpu, collections = time.process_time(), gc.get_stats()[-1]["collections"]
+        used, collected, since = cpu - self._cpu, collections - self._collections, self._checked
+        self._cpu, self._collections, self._checked = cpu, collections, now
+        waited = self._own.take() if self._own is not None else 0.0
+        waited_most = max([known.take() for known in self._others.values()], default=0.0)
+        if late < PAUSED_SECONDS:
+            return Pause(since, now, CPU) if waited_most >= QUEUED_SHARE * (now - since) else _NONE
+        if waited >= late / 2:
+            reason = CPU
+        elif used >= IDLE_SHARE * (now - since):
+            reason = COLLECTION if collected else INTERPRETER
+        else:  # the thread that held the interpreter lock did not compute
+            reason = CPU if waited_most >= late / 2 else PROCESS
+        return Pause(now - late, now, reason)
+
+    def _end_pause(self) -> None:
+        pause, self._pause = self._pause, _NONE
+        record(pause)
