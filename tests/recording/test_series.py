@@ -33,6 +33,7 @@ def folded(measured):
     return measured.point(1).value
 
 
+@pytest.mark.full
 @given(st.lists(VALUES, max_size=5), st.lists(st.floats(-1e6, 1e6), max_size=8, unique=True).map(sorted).map(tuple))
 @settings(deadline=None, max_examples=200, database=None)
 def test_a_histogram_is_what_its_values_say(chunks, bounds):
@@ -84,6 +85,7 @@ def test_an_enormous_integer_does_not_stop_the_drain(recorded):
     assert len(recorded.spans) == 1
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=False, width=32) | st.integers(-5, 5), max_size=40))
 @settings(deadline=None, max_examples=100, database=None)
 def test_a_counter_adds_what_is_not_negative(values):
@@ -169,6 +171,23 @@ def test_an_exemplar_is_the_slowest_of_its_bucket():
     assert shown == {0.1: 2, 0.7: 3, 5.0: 5, 50.0: 6}
 
 
+class ResetBetweenReads(dict):
+    """Exemplars of a series that another thread resets after the first read."""
+
+    def get(self, key):
+        held = super().get(key)
+        self.clear()
+        return held
+
+
+def test_a_reset_during_the_question_is_no_error():
+    """Telemetry may stop in one thread while another one asks whether an exemplar is needed."""
+    measured = histogram()
+    measured.offer(exemplar(0.9))
+    measured.exemplars = ResetBetweenReads(measured.exemplars)
+    assert not measured.wants(0.5, 0)
+
+
 def test_an_exemplar_gives_way_after_half_a_minute():
     """A faster measurement replaces an exemplar that is older than half a minute, and none before."""
     measured = histogram()
@@ -179,6 +198,7 @@ def test_an_exemplar_gives_way_after_half_a_minute():
     assert [each.value for each in measured.point(1).exemplars] == [0.4]
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=30))
 @settings(deadline=None, max_examples=100, database=None)
 def test_exemplars_are_the_maxima_of_their_buckets(values):

@@ -141,12 +141,17 @@ class Histogram(Series):
 
     def wants(self, value: float, time_ns: int) -> bool:
         """Return whether `offer` would keep an exemplar of this value. It is rare, so callers check before they create one."""
-        return self.lacks(value, time_ns) or value >= self.exemplars[bisect_left(self.bounds, value)].value
+        held = self._held(value, time_ns)
+        return held is None or value >= held.value
 
     def lacks(self, value: float, time_ns: int) -> bool:
         """Return whether the bucket of a value has no recent exemplar."""
+        return self._held(value, time_ns) is None
+
+    def _held(self, value: float, time_ns: int) -> Exemplar | None:
+        """Return the recent exemplar of the bucket of a value. It is read once: another thread may reset the series meanwhile."""
         held = self.exemplars.get(bisect_left(self.bounds, value))
-        return held is None or time_ns - held.time_ns > EXEMPLAR_SECONDS * 1e9
+        return held if held is not None and time_ns - held.time_ns <= EXEMPLAR_SECONDS * 1e9 else None
 
     def point(self, time_ns: int) -> Point:
         """Return the histogram, cumulative since the series began."""
