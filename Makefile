@@ -13,9 +13,10 @@ DOCS := .venv-docs
 DOCS_STAMP := $(DOCS)/.installed
 
 export UV_LINK_MODE ?= hardlink
+export PYTHONDONTWRITEBYTECODE :=  # some images set it; without bytecode a training takes more than twice as long
 
 .DEFAULT_GOAL := help
-.PHONY: programs-begun help demo stack collector test test-unit test-extra test-pipeline matrix attack lint docs boards bench lock
+.PHONY: help demo stack collector programs test test-full test-extra test-pipeline matrix attack lint docs boards bench lock
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -26,31 +27,21 @@ demo: $(STAMP) $(if $(STACK),collector) ## Train real verl on the CPU with telem
 collector: ## Build the Collector, Prometheus and promtool that tests and `make stack` use (once, 15 minutes; kept in the user's cache)
 	@sh collector/build.sh otelcol prometheus
 
+programs: $(UV)
+	@sh collector/build.sh otelcol prometheus alertmanager otelcol-before
+
 stack: $(STAMP) collector ## Start a Collector and a Prometheus for trainings on this machine, until Ctrl-C
 	@$(BIN)/verl-otel stack
 
-# Who trains, and who needs programs that wait most of the time, go side by side; who measures time goes last, alone.
-REAL := verl or ray or collector or browser
 # A test that hangs says where, and fails, instead of stopping everything.
 PATIENCE := --timeout 900
 
-PROGRAMS := otelcol prometheus alertmanager
+test: $(STAMP) ## Run what every change has to pass (5 minutes); ONLY="types unit": these parts (`python -m tests.gate --list`)
+	@$(BIN)/python -m tests.gate $(addprefix --only ,$(ONLY))
 
-# Begins to compile what the step of programs needs, first of all: meanwhile the environments are installed and the unit tests run.
-programs-begun: $(UV)
-	@mkdir -p .cache; nice sh collector/build.sh $(PROGRAMS) >.cache/programs.log 2>&1 &
-
-test: PYTHONS = --quick --without 3.12
-test: programs-begun lint $(STAMP) ## Run everything that checks the project (40 minutes)
+test-full: $(STAMP) programs ## Run everything, to the end (4 hours): what `make test` leaves out, other Pythons, all modes, outages, attacks; ONLY=pythons: this part
 	@sh tests/chromium.sh >/dev/null || true  # without it the tests of the page are skipped, with the reason
-	$(BIN)/python tests/pythons.py --uv $(UV) $(PYTHONS)
-	$(BIN)/python -m pytest $(PATIENCE) -n 3 --dist loadfile -m "not ($(REAL) or alone)"
-	@sh collector/build.sh $(PROGRAMS) || true  # waits for the programs; without them their tests are skipped, with the reason
-	$(BIN)/python -m pytest $(PATIENCE) -n 2 --dist loadgroup -m "$(REAL)"
-	$(BIN)/python -m pytest $(PATIENCE) -m "alone and not ($(REAL))"
-
-test-unit: $(STAMP) ## Run the tests that train nothing (2 minutes)
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "not ($(REAL) or alone)"
+	@$(BIN)/python -m tests.gate --full $(addprefix --only ,$(ONLY))
 
 matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.md (60 minutes)
 	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/end_to_end/test_interrupted.py \
@@ -59,7 +50,7 @@ matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.m
 	$(BIN)/python -m tests.end_to_end.modes_page
 	$(BIN)/python -m pytest tests/end_to_end/test_modes_page.py --matrix
 
-test-pipeline: $(STAMP) collector ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
+test-pipeline: $(STAMP) programs ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
 	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
 attack: $(STAMP) ## Attack the library: damaged files, hostile endpoints and values, forks, signals, slow clients, full disks (15 minutes)
@@ -69,10 +60,8 @@ attack: $(STAMP) ## Attack the library: damaged files, hostile endpoints and val
 	.venv-beside/bin/python -m pytest $(PATIENCE) -q -p no:cacheprovider -m attack --attack tests/attack/test_beside.py
 	$(BIN)/python -m pytest $(PATIENCE) -q -m attack --attack tests/attack --ignore tests/attack/test_beside.py
 
-test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=pythons (all Pythons of this machine), ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 TRAININGS=14; an interrupted series continues), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
-ifeq ($(ONLY),pythons)
-	$(BIN)/python tests/pythons.py --uv $(UV)
-else ifeq ($(ONLY),gpu)
+test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 TRAININGS=14; an interrupted series continues), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
+ifeq ($(ONLY),gpu)
 	$(BIN)/python -m pytest -m gpu tests/integrations/gpu
 else ifeq ($(ONLY),vllm)
 	@$(MAKE) --no-print-directory $(UV)
@@ -84,7 +73,7 @@ else ifeq ($(ONLY),levers)
 	$(BIN)/python -m tests.end_to_end.levers $(or $(OUT),runs/levers)
 	$(BIN)/python -m tests.end_to_end.levers_page $(or $(OUT),runs/levers)/trainings.jsonl
 else
-	@echo "say which: make test-extra ONLY=pythons, ONLY=gpu, ONLY=vllm, ONLY=faults or ONLY=levers" >&2; exit 2
+	@echo "say which: make test-extra ONLY=gpu, ONLY=vllm, ONLY=faults or ONLY=levers" >&2; exit 2
 endif
 
 boards: RECORDED = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s

@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Fixtures of every test, and the check that no test leaves something switched on."""
 
-import functools
 import math
 import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from importlib.metadata import version
 from pathlib import Path
@@ -28,8 +28,10 @@ os.environ[error_boundary.RAISE_INTERNAL_ERRORS] = (
     "1"  # our own failures fail our own tests; processes that a test starts inherit it
 )
 
-settings.register_profile("patient", deadline=None)  # a busy machine is no failure
-settings.load_profile("patient")
+# The gate tries the same examples each time, so that a change fails for what it changes; `make test-full` searches for new ones.
+settings.register_profile("gate", deadline=None, derandomize=True, database=None)
+settings.register_profile("thorough", deadline=None, print_blob=True)
+settings.load_profile("gate")
 
 TOP = Path(__file__).resolve().parents[1]
 OLD_ASYNCIO = tuple(map(int, version("pytest-asyncio").split(".")[:2])) < (0, 26)
@@ -40,6 +42,7 @@ def pytest_addoption(parser):
     parser.addoption("--matrix", action="store_true", help="train in every mode of verl, 25 minutes")
     parser.addoption("--pipeline", action="store_true", help="break and load the pipeline for minutes, 30 minutes")
     parser.addoption("--attack", action="store_true", help="attack the library for minutes, 15 minutes")
+    parser.addoption("--failures", metavar="FILE", help="append the id of each test that fails")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -53,26 +56,6 @@ def pytest_collection_modifyitems(config, items):
     if left_out:
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
-
-
-@functools.cache
-def build(*programs):
-    """Have the real programs built, if they are not there for this state of the sources; a test without them says so itself."""
-    script = ["sh", TOP / "collector" / "build.sh"]
-    if subprocess.run([*script, "--look", *programs], capture_output=True, check=False).returncode:
-        subprocess.run([*script, *programs], stdout=subprocess.DEVNULL, check=False)
-
-
-@pytest.hookimpl(wrapper=True, tryfirst=True)
-def pytest_runtest_protocol(item):
-    """Wait for the programs of a test before the time of the test begins: a build takes ten minutes, or another one is under way."""
-    programs = item.get_closest_marker("collector")
-    if programs is not None:
-        with item.config.pluginmanager.getplugin(
-            "capturemanager"
-        ).global_and_fixture_disabled():  # it shows its progress
-            build(*programs.args or ("otelcol", "prometheus"))
-    return (yield)
 
 
 FIRST = ("tests/ray/", *(f"tests/end_to_end/test_{name}" for name in ("planted", "stalls", "pipeline", "mixed")))
@@ -116,10 +99,37 @@ class FailureReporter:
         if report.failed:
             crash = getattr(report.longrepr, "reprcrash", None)
             terminal = self.config.pluginmanager.get_plugin("terminalreporter")
+            if self.config.option.failures:
+                with Path(self.config.option.failures).open("a", encoding="utf-8") as failures:
+                    failures.write(f"{report.nodeid}\n")
             terminal.write_line("")
             terminal.write_line(
                 f"FAILED {report.nodeid} ({report.when}): {getattr(crash, 'message', '')[:500]}", red=True
             )
+
+
+STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
+MAY_START = ("smoke", "full", "quarantine", "alone", "verl", "ray", "collector", "browser")
+STARTED = []
+"""What the running test has started, in its own thread."""
+
+
+def _note_start(event, _):
+    if event in STARTS and threading.current_thread() is threading.main_thread():
+        STARTED.append(event)
+
+
+sys.addaudithook(_note_start)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """Fail a unit test that starts a process: such a test takes long, and depends on what else runs on the machine."""
+    STARTED.clear()
+    result = yield
+    if STARTED and not any(map(item.get_closest_marker, MAY_START)):
+        pytest.fail(f"it starts a process ({STARTED[0]}): mark it `full`, or `smoke` if each change has to pass it")
+    return result
 
 
 @pytest.fixture(autouse=True)

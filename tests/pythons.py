@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Run the unit tests on the lowest supported versions of every dependency, on other Pythons, and Ray's on the oldest Ray.
 
-Usage: python tests/pythons.py --uv PATH [--quick] [--only NAME | --without NAME] [--jobs N]
+Usage: python tests/pythons.py --uv PATH [--only NAME | --without NAME] [--jobs N]
 
 Pythons are those of this machine, none is fetched. Where one is missing its tests are "NOT RUN", which is a failure when they were asked for
 by --only, or when the environment variable CI is set.
@@ -19,7 +19,7 @@ from pathlib import Path
 TOP = Path(__file__).resolve().parent.parent
 UNIT = (
     "-m",
-    "not verl and not ray and not browser and not collector and not gate and not alone",
+    "not verl and not ray and not browser and not collector and not sources and not alone",
     "-n",
     "2",
     "--dist",
@@ -36,8 +36,6 @@ ENVIRONMENTS = {
     "ray-oldest": ("3.11", "requirements/ray-oldest.txt", SMOKE),
 }
 """Name: Python version, lock file, what pytest runs."""
-LATER = {"tests/analysis", "tests/cli"}
-"""Folders that ``--quick`` runs on the lowest versions only: they read files and print, and hold no thread, fork, signal or bytecode."""
 
 
 def find_python(uv, version):
@@ -75,12 +73,6 @@ def run(uv, name, version, lock, selection):
     return 0, said.splitlines()[-1]
 
 
-def leave_out_later(name, version, lock, selection):
-    """Return what ``--quick`` runs in an environment."""
-    ignored = [f"--ignore={folder}" for folder in sorted(LATER)] if name != "lowest" and selection is UNIT else []
-    return version, lock, (*selection, *ignored)
-
-
 def main(words=None):
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--uv", required=True)
@@ -90,16 +82,11 @@ def main(words=None):
     )
     choice.add_argument("--without", choices=sorted(ENVIRONMENTS), action="append", default=[], help="leave these out")
     parser.add_argument(
-        "--quick", action="store_true", help=f"run {' and '.join(sorted(LATER))} on the lowest versions only"
-    )
-    parser.add_argument(
         "--jobs", type=int, default=2, help="how many at once (default: 2; they wait for processes a lot)"
     )
     arguments = parser.parse_args(words)
     chosen = {name: each for name, each in ENVIRONMENTS.items() if name not in arguments.without}
     chosen = {name: each for name, each in chosen.items() if name in (arguments.only or chosen)}
-    if arguments.quick:
-        chosen = {name: leave_out_later(name, *rest) for name, rest in chosen.items()}
     begin, codes = time.monotonic(), {}
     with ThreadPoolExecutor(arguments.jobs) as pool:
         waiting = {pool.submit(run, arguments.uv, name, *each): name for name, each in chosen.items()}

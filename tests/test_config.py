@@ -323,6 +323,7 @@ def test_a_container_without_home_folder_can_use_other_exporters(monkeypatch):
         config.load({"VERL_OTEL_RUN_DIR": "~/mine"})
 
 
+@pytest.mark.full
 @given(st.sampled_from([*GOOD, *BAD]), st.text(max_size=40))
 def test_any_text_is_a_value_or_a_config_error(field, text):
     """No text in a variable raises anything but ConfigError."""

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("opentelemetry.instrumentation.instrumentor")
 
+pytestmark = pytest.mark.full
+
 TRACKING = """
 class Tracking:
     def __init__(self, project_name, experiment_name, default_backend="console", config=None): ...

@@ -95,6 +95,7 @@ def test_names_that_differ_from_the_collectors(name, kind, unit, expected):
     assert name_of(name, kind, unit) == expected
 
 
+@pytest.mark.full
 @steady
 @given(texts, kinds, units)
 def test_a_name_is_always_valid(name, kind, unit):
@@ -106,6 +107,7 @@ def test_a_name_is_always_valid(name, kind, unit):
     assert not metric.endswith("_")
 
 
+@pytest.mark.full
 @steady
 @given(texts.map(lambda text: f"{text}a"), kinds)
 def test_a_name_stays_as_it_is_when_it_is_derived_again(name, kind):
@@ -154,6 +156,7 @@ def test_an_empty_label_is_valid():
     assert LABEL.fullmatch(label_name(""))
 
 
+@pytest.mark.full
 @steady
 @given(texts.filter(bool))
 def test_a_label_is_always_valid(name):

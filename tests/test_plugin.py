@@ -8,6 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytestmark = pytest.mark.smoke
+
 LOOK = """
 import json, sys, threading
 finders = list(sys.meta_path)

@@ -149,6 +149,7 @@ def test_two_runs_of_the_same_second_have_different_ids():
     assert len({resource.make_run_id({}) for _ in range(50)}) > 45
 
 
+@pytest.mark.full
 @given(st.sampled_from(["RAY_JOB_SUBMISSION_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"]), st.text(min_size=1))
 def test_a_run_id_can_always_be_forwarded(variable, text):
     """Whatever a job is called, the id that is made from it is one that every worker accepts and a folder can have."""

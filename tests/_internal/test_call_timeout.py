@@ -10,6 +10,8 @@ import pytest
 
 from verl_otel._internal.call_timeout import MAX_THREADS, CallTimeout
 
+pytestmark = pytest.mark.full
+
 NAME = "verl-otel-test"
 PATIENCE = 60.0
 """Seconds for a call that must answer."""

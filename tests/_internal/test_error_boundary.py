@@ -36,6 +36,7 @@ def test_a_failure_of_ours_is_swallowed_counted_and_said_once(swallow, caplog):
     assert "place failed and was skipped: ValueError: broken" in caplog.text
 
 
+@pytest.mark.full
 def test_in_the_tests_of_a_user_a_failure_of_ours_is_swallowed(clean_python, tmp_path):
     """Under somebody else's pytest our failures are swallowed as everywhere: they are not what is tested there."""
     (tmp_path / "test_of_a_user.py").write_text(USERS_TEST)

@@ -161,6 +161,7 @@ def test_a_guard_inside_of_a_handler_swallows(swallow):
     assert error_boundary.counts() == {"place": 1}
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [TooLongError, TimeoutError])
 def test_an_exception_set_by_another_thread_passes(swallow, kind):
     """What another thread sets while our code runs (a time-out without signals) passes the guard."""

@@ -189,6 +189,7 @@ def test_an_ordinary_log_line_is_kept(line):
     assert mask_text(line) == line
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "line", ["a" * 20000, "a=" * 10000, "://" * 7000, "-a " * 7000, "a1" * 10000, "=" * 20000, "a." * 9000]
 )

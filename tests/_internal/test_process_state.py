@@ -36,6 +36,7 @@ def holders(monkeypatch):
     monkeypatch.setattr(process_state, "_holders", [])
 
 
+@pytest.mark.full
 def test_fork_callbacks_run_in_the_order_of_the_interpreter(clean_python):
     """Before a fork the last registered runs first; afterwards the first one does, in parent and child."""
     parent, child = json.loads(clean_python("-c", SCRIPT).stdout)

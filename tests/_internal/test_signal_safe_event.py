@@ -5,7 +5,11 @@
 import threading
 import time
 
+import pytest
+
 from verl_otel._internal.signal_safe_event import SignalSafeEvent
+
+pytestmark = pytest.mark.full
 
 
 def test_a_ring_is_kept_for_who_waits_next_and_taken_once():

@@ -39,6 +39,7 @@ print("done")
 """
 
 
+@pytest.mark.full
 def test_garbage_with_thread_locals_does_not_stop_the_process():
     """Cycles with a `threading.local` are made all the time. Collected while CPython 3.11 lists the frames, they stop every thread."""
     done = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, timeout=120, check=False)

@@ -10,6 +10,8 @@ import pytest
 
 from verl_otel.analysis import summary
 
+pytestmark = pytest.mark.full
+
 TOP = Path(__file__).resolve().parents[2]
 PEAK = """
 import functools, json, resource, sys

@@ -76,6 +76,7 @@ def run(lines, tmp_path, monkeypatch):
         file.close()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("compressed", [False, True])
 def test_the_explanation_is_that_of_the_whole_run(run, monkeypatch, compressed):
     """Explained at any time of a run that grows, is rotated and compressed, the result is what reading all of it gives."""
@@ -91,6 +92,7 @@ def test_the_explanation_is_that_of_the_whole_run(run, monkeypatch, compressed):
     assert bool(list(run.folder.glob("*.gz"))) is compressed
 
 
+@pytest.mark.full
 def test_what_was_deleted_since_stays_in_the_explanation(run):
     """Parts that were read and removed by the rotation are still known."""
     run.write(0.6)
@@ -126,6 +128,7 @@ def change_the_code(run):
     run.monkeypatch.setattr(checkpoints.sys, "version", "another")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("change", [truncate, add_old_lines, damage, let_others_write, change_the_code])
 def test_what_is_in_doubt_is_read_again(run, monkeypatch, change):
     """A checkpoint of other files, of another version, or that another user may have written is not used."""
@@ -141,6 +144,7 @@ def test_what_is_in_doubt_is_read_again(run, monkeypatch, change):
     assert run.read == whole
 
 
+@pytest.mark.full
 def test_other_steps_have_a_checkpoint_of_their_own(run):
     """The detail of a step that is asked for is there, although it was not kept the first time."""
     run.write(0.8)
@@ -149,6 +153,7 @@ def test_other_steps_have_a_checkpoint_of_their_own(run):
     assert len(list(run.cache.iterdir())) == 2
 
 
+@pytest.mark.full
 def test_a_cache_that_cannot_be_written_does_no_harm(run):
     """Without a place for checkpoints the run is read as a whole."""
     run.cache.write_text("a file")
@@ -156,6 +161,7 @@ def test_a_cache_that_cannot_be_written_does_no_harm(run):
     assert run.explain() == run.explain(cache=None)
 
 
+@pytest.mark.full
 def test_few_checkpoints_are_kept(run, monkeypatch):
     """The oldest are removed, and none is written for a short run."""
     monkeypatch.setattr(checkpoints, "MAX_FILES", 2)

@@ -11,6 +11,8 @@ from tests.builders.compressed_run import compress
 from verl_otel.analysis import summary
 from verl_otel.analysis.io import slices
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):

@@ -99,6 +99,7 @@ def test_a_damaged_record_of_the_run_is_done_without(folder):
         assert (run.run_id, run.manifest) == ("r1", {})
 
 
+@pytest.mark.full
 @given(data=st.data())
 @FUZZ
 def test_random_bytes_never_stop_the_report(tmp_path_factory, data):
@@ -109,6 +110,7 @@ def test_random_bytes_never_stop_the_report(tmp_path_factory, data):
     explain(folder)
 
 
+@pytest.mark.full
 @given(data=st.data())
 @FUZZ
 def test_damaged_bytes_never_stop_the_report(tmp_path_factory, lines, data):
@@ -126,6 +128,7 @@ OTHER_VALUES = [None, True, -1, 0, 3, 10**30, 0.5, -2.5e30, "", "x", "-1", "1e99
 OTHER_VALUES += ["NaN", "Infinity", "-Infinity", [], {}, [{}]]
 
 
+@pytest.mark.full
 @given(seed=st.integers(0, 2**32 - 1))
 @example(seed=836)  # a span that began at 0
 @settings(FUZZ, max_examples=200)

@@ -79,6 +79,7 @@ def test_steps_come_out_in_the_order_of_time():
     assert [each.number for each in steps.all()] == [1, 2, 3]
 
 
+@pytest.mark.full
 @given(st.lists(st.integers(0, 100), max_size=60), st.integers(1, 10))
 @settings(deadline=None)
 def test_the_slowest_are_those_of_a_sort(lengths, count):
@@ -90,6 +91,7 @@ def test_the_slowest_are_those_of_a_sort(lengths, count):
     assert [each.trace_id for each in slowest.all()] == [number for number, _ in expected]
 
 
+@pytest.mark.full
 @given(
     st.integers(0, 10**6).flatmap(
         lambda window: st.lists(st.lists(st.integers(0, window), max_size=4).map(sorted), min_size=1, max_size=9).map(

@@ -12,6 +12,8 @@ import verl_otel
 from verl_otel.analysis import summary
 from verl_otel.cli.explain import render_text
 
+pytestmark = pytest.mark.full
+
 SLOW, FAST = 0.8, 0.005
 STEPS, SAMPLES, SLOW_STEP, SLOW_SAMPLE = 4, 4, 3, 1
 

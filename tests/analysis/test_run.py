@@ -67,6 +67,7 @@ def test_columns_of_a_table_have_one_value_for_each_row(folder, name):
     assert len(next(iter(table.values()))) > 0
 
 
+@pytest.mark.full
 def test_data_frames(folder):
     run = Run.open(folder)
     for package, make, count in (

@@ -82,6 +82,7 @@ def test_a_small_run_is_explained_whole(tmp_path):
     assert run.problems == ()
 
 
+@pytest.mark.full
 def test_all_spans_are_counted_once(tmp_path):
     """The number of spans is that of the files, whatever became of them."""
     folder = long_story(tmp_path / "r1")
@@ -100,6 +101,7 @@ def unpacked(step):
     return step._replace(members=tuple(sorted(map(unpack, step.members))))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("size", [20_000, 60_000])
 @pytest.mark.parametrize("processes", [0, 1])
 def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, processes):
@@ -114,6 +116,7 @@ def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, proces
     assert list(map(unpacked, again.recent_steps)) == list(map(unpacked, whole.recent_steps))
 
 
+@pytest.mark.full
 def test_windows_of_gpu_time_tile_the_run(tmp_path):
     """Per GPU the windows of all steps, and what lies before the first, sum up to the run to the nanosecond."""
     run = explain(long_story(tmp_path / "r1"))
@@ -126,6 +129,7 @@ def test_windows_of_gpu_time_tile_the_run(tmp_path):
         assert {sum(each.nanoseconds.values()) for each in step.devices} == {following.start_ns - step.start_ns}
 
 
+@pytest.mark.full
 def test_the_path_of_every_step_is_as_long_as_the_step(tmp_path):
     """From the start of a step to its end there is neither gap nor overlap."""
     for step in explain(long_story(tmp_path / "r1")).steps:
@@ -135,6 +139,7 @@ def test_the_path_of_every_step_is_as_long_as_the_step(tmp_path):
         assert sum(length for *_, length in step.groups) == step.end_ns - step.start_ns
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("shift", [3600.0, -40.0, 0.0])
 def test_another_hosts_clock_is_brought_to_the_trainers(tmp_path, shift):
     """However far the clock of a second host is ahead, steps are explained as if it were right, within the uncertainty."""

@@ -4,6 +4,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -33,6 +34,7 @@ def node(begin, end, *children):
 TIMES = st.tuples(st.integers(0, 100), st.integers(0, 40)).map(lambda each: (each[0], each[0] + each[1]))
 
 
+@pytest.mark.full
 @given(st.lists(TIMES, max_size=8), st.lists(TIMES, max_size=8), st.lists(TIMES, max_size=4))
 @settings(deadline=None)
 def test_windows_tile_the_run_with_all_that_touches_them(steps, rollouts, others):

@@ -43,6 +43,7 @@ def counts(backend):
     return {name: float(value) for name, _, value in found}
 
 
+@pytest.mark.full
 def test_every_call_is_counted(backend):
     """Functions, coroutine functions and blocks, 2,500 times each: more than a buffer of ours holds."""
 
@@ -78,7 +79,8 @@ def test_every_addition_is_counted(backend):
     assert counts(backend)["bench_things"] == 7500
 
 
-@pytest.mark.gate
+@pytest.mark.full
+@pytest.mark.sources
 @pytest.mark.parametrize("case", QUICK, ids=lambda case: case.name)
 def test_each_case_can_be_measured(case):
     """One round of everything that a quick run has, in a process of its own; nobody is missing where the tests' packages are."""

@@ -21,7 +21,7 @@ from benchmarks.contenders import LEAF, OPENTELEMETRY, PROMETHEUS
 from benchmarks.results import HEADLINE, read
 
 pytestmark = [
-    pytest.mark.gate,
+    pytest.mark.sources,
     pytest.mark.alone,
 ]  # of the Python and the versions that the committed run was made with
 

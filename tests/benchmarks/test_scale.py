@@ -35,6 +35,7 @@ def test_the_series_are_those_of_the_guide(tmp_path):
     assert found["own_1024"] - found["own_64"] == 40 * (1024 - 64)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("part", "name"), [("worker", "WORKER_STEPS"), ("trainer", "TRAINER_STEPS")])
 def test_steps_are_measured(monkeypatch, part, name, run_part):
     """A step has CPU time and bytes, and the older lines are compressed."""
@@ -45,12 +46,14 @@ def test_steps_are_measured(monkeypatch, part, name, run_part):
     assert figures["ratio"] > 3
 
 
+@pytest.mark.full
 def test_a_watcher_watches_its_node_only(run_part):
     """Of the same number of processes, those of another node are not watched."""
     figures = run_part("watcher", "probes.PEERS = 50; probes.CHECKS = 2")
     assert (figures["watched_here"], figures["watched_elsewhere"]) == (50, 0)
 
 
+@pytest.mark.full
 def test_all_targets_are_in_the_file(run_part):
     """Every process has a target."""
     assert run_part("targets", "")["targets"] == shape.PROCESSES

@@ -29,6 +29,7 @@ def test_of_three_values_there_is_no_sure_interval():
     assert statistics.estimate([3, 1, 2]) == Estimate(2, 1, 3, 0.75, 3)
 
 
+@pytest.mark.full
 @given(st.lists(costs, min_size=1, max_size=40), st.floats(0.5, 0.999))
 def test_the_interval_holds_the_median(values, confidence):
     """It encloses the median of what was measured, and is as sure as was asked for if it leaves anything out."""
@@ -56,6 +57,7 @@ def test_overhead_is_over_the_baseline():
     assert statistics.overhead(baseline, seconds, steady=True) == 0.0
 
 
+@pytest.mark.full
 @given(st.lists(st.tuples(costs, costs, costs), min_size=1, max_size=30), st.floats(0.5, 20.0))
 def test_a_ratio_is_that_of_the_overheads_whatever_the_machine_does(rounds, factor):
     """Each round may be slowed down as a whole: a ratio is formed within it."""
@@ -99,6 +101,7 @@ def test_nothing_measured_is_no_verdict():
     assert statistics.judge_at_most(None, 100) == statistics.judge_at_least(None, 100) == "not measured"
 
 
+@pytest.mark.full
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=4), st.lists(st.integers(0, 50), min_size=1, max_size=4))
 def test_the_rank_test_counts_every_order(a, b):
     """Against all ways to share out the same values, one by one (without ties, where it is exact)."""

@@ -143,7 +143,7 @@ def test_a_duration_has_the_unit_with_the_fewest_digits(value, unit, text):
     assert table.duration(value, unit) == text
 
 
-@pytest.mark.gate
+@pytest.mark.sources
 @pytest.mark.parametrize(("path", "name", "make"), table.PAGES, ids=lambda each: getattr(each, "name", None))
 def test_the_documents_say_what_was_measured(path, name, make):
     """The tables of README.md and the guide are those of the committed result file; ``make bench SUITE=table`` writes them."""
@@ -151,7 +151,7 @@ def test_the_documents_say_what_was_measured(path, name, make):
     assert table.replace(text, name, make(read(HEADLINE))) == text, f"{path.name}: run make bench SUITE=table"
 
 
-@pytest.mark.gate
+@pytest.mark.sources
 def test_the_committed_figures_are_those_of_a_full_run():
     """Every promise, nine processes of every variant that is not missing, none that failed, and of which commit."""
     found = read(HEADLINE)

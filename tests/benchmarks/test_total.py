@@ -44,6 +44,7 @@ def test_the_hooks_record_every_trajectory(recorded):
     }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["file", "prometheus"])
 def test_trajectories_are_delivered(kind):
     """The command measures trajectories through the hooks, and what it has not kept is not written."""
@@ -52,6 +53,7 @@ def test_trajectories_are_delivered(kind):
     assert (result["bytes"] > hooks.LEAST_BYTES * stand_ins.SPANS * 64) == (kind == "file")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["none", "ours-metrics", "ours-file", "ours-otlp"])
 def test_calls_are_delivered(kind):
     """The command measures calls; spans arrive where they are kept, with all four attributes."""
@@ -71,6 +73,7 @@ def test_both_sides_say_the_same(recorded):
     assert len(point.labels) == len(ATTRIBUTES)
 
 
+@pytest.mark.full
 def test_an_idle_process_is_measured_by_its_threads():
     """What is paid by the second is that of the threads of telemetry, of which the watcher's is one part."""
     assert background.measure("none", 0, 1.0) == {"cpu": 0.0, "watcher": 0.0}

@@ -19,6 +19,7 @@ from tests.fakes import hosts as hosts_module
 from verl_otel import cli
 from verl_otel.analysis import summary
 from verl_otel.integrations import verl
+from verl_otel.integrations.ray import discovery
 
 TESTS = Path(__file__).resolve().parents[1]
 
@@ -35,6 +36,20 @@ def browser():
         started = driver.chromium.launch(executable_path=found.stdout.strip(), args=options)
         yield started
         started.close()
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_of_others(request, monkeypatch):
+    """Find no Ray cluster that another program has started on this machine, unless the test says where one is."""
+    find = discovery.find_cluster
+
+    def find_named(address=None):
+        is_installed = sys.modules.get("ray", discovery) is not None
+        if address is None and is_installed and not request.node.get_closest_marker("ray"):
+            raise discovery.NoClusterError("no running Ray cluster here: say where it is (--address HOST:PORT)")
+        return find(address)
+
+    monkeypatch.setattr(discovery, "find_cluster", find_named)
 
 
 @pytest.fixture

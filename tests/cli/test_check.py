@@ -36,6 +36,7 @@ def notes(result):
     return [line.removeprefix("note ") for line in result.out.splitlines() if line.startswith("note ")]
 
 
+@pytest.mark.smoke
 def test_a_good_set_up(check, tmp_path):
     """Where everything is as it should be every line is ok and the exit code 0; nothing is left behind."""
     result = check(VERL_OTEL_EXPORTERS="file,prometheus")
@@ -53,6 +54,7 @@ def test_a_good_set_up(check, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_a_profile_that_cannot_be_used_is_a_failure(check, tmp_path):
     """The file is read: a training would go on with the defaults."""
     path = tmp_path / "own.toml"
@@ -63,6 +65,7 @@ def test_a_profile_that_cannot_be_used_is_a_failure(check, tmp_path):
     assert failed(check(VERL_OTEL_HEALTH_PROFILE=str(path))) == []
 
 
+@pytest.mark.full
 def test_a_guard_is_told_where_it_cannot_stop(check):
     """Only with a guard: the trainer that it cannot stop, a release of verl that was not tried, and what the best checkpoint needs."""
     assert not any(line.startswith("guards") for line in notes(check()))
@@ -74,6 +77,7 @@ def test_a_guard_is_told_where_it_cannot_stop(check):
     assert result.code == 0
 
 
+@pytest.mark.full
 def test_the_switch_is_told(check):
     """Whether the switch is on in this shell is said, and what turns it off."""
     assert any(line.startswith("switch: VERL_OTEL_ENABLED is not set here") for line in notes(check()))
@@ -83,6 +87,7 @@ def test_the_switch_is_told(check):
     assert any("OTEL_CONFIG_FILE" in line for line in notes(check(OTEL_CONFIG_FILE="/etc/otel.yaml")))
 
 
+@pytest.mark.full
 def test_the_newest_run_is_named(check, tmp_path):
     """Without a run it says which programs are recorded; with runs, how many there are and which is the newest."""
     assert f"runs: none in {tmp_path / 'runs'} yet" in notes(check())
@@ -91,6 +96,7 @@ def test_the_newest_run_is_named(check, tmp_path):
     assert f"ok   runs: 1 run in {tmp_path / 'runs'}, newest one" in check().out.splitlines()
 
 
+@pytest.mark.full
 def test_nothing_is_left_behind_with_the_switch_on(check, tmp_path):
     """The check makes no run and counts no attempt, although the switch is on in this shell."""
     result = check(VERL_OTEL_ENABLED="1")
@@ -98,6 +104,7 @@ def test_nothing_is_left_behind_with_the_switch_on(check, tmp_path):
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.full
 def test_json_for_scripts(check):
     """--json gives the same findings as data, and the same exit code."""
     result = check("--json", VERL_OTEL_EXPORTERS="kafka")
@@ -107,6 +114,7 @@ def test_json_for_scripts(check):
     assert (finding["state"], finding["subject"]) == ("fail", "settings")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
@@ -130,6 +138,7 @@ def test_wrong_settings(check, variables, text):
     assert "1 of 1 checks failed." in result.out
 
 
+@pytest.mark.full
 def test_a_missing_token_file(check, tmp_path):
     """A token file that cannot be read is named."""
     result = check(VERL_OTEL_TOKEN_FILE=str(tmp_path / "token"))
@@ -139,6 +148,7 @@ def test_a_missing_token_file(check, tmp_path):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("policy", ["none", "other,more", " NONE "])
 def test_a_policy_that_keeps_us_out(check, policy):
     """VERL_USE_EXTERNAL_PLUGINS that does not name us is said with what to do."""
@@ -154,11 +164,13 @@ def test_a_policy_that_keeps_us_out(check, policy):
     assert check(VERL_USE_EXTERNAL_PLUGINS="other,verl_otel").code == 0
 
 
+@pytest.mark.full
 def test_a_policy_with_blanks(check):
     """A list with blanks, which verl reads without them, is understood as verl does."""
     assert check(VERL_USE_EXTERNAL_PLUGINS="other, verl_otel").code == 0
 
 
+@pytest.mark.full
 def test_a_broken_plug_in(check, good_site):
     """A plug-in that cannot be loaded, which verl hides, is said with its error."""
     good_site.install("verl-otel", "0.0.1", entry_points=PLUGIN)
@@ -170,6 +182,7 @@ def test_a_broken_plug_in(check, good_site):
     assert "pip install --force-reinstall verl-otel" in advice
 
 
+@pytest.mark.full
 def test_no_plug_in(check, good_site):
     """Without the entry point verl will not load us, and the advice is to install us."""
     good_site.install("verl-otel", "0.0.1")
@@ -183,6 +196,7 @@ def test_no_plug_in(check, good_site):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("version", "text"),
     [
@@ -202,6 +216,7 @@ def test_another_verl(check, make_site, version, text):
     )
 
 
+@pytest.mark.full
 def test_a_verl_without_plug_ins_that_loads_us(check, make_site):
     """A verl before 0.9 is fine with VERL_USE_EXTERNAL_MODULES."""
     result = check(site=make_site(verl="0.8.0"), VERL_USE_EXTERNAL_MODULES="mine,verl_otel.plugin")
@@ -209,11 +224,13 @@ def test_a_verl_without_plug_ins_that_loads_us(check, make_site):
     assert "ok   verl: 0.8.0, which loads verl-otel by VERL_USE_EXTERNAL_MODULES" in result.out
 
 
+@pytest.mark.full
 def test_a_release_candidate_is_read(check, make_site):
     """0.9rc1 is a verl 0.9."""
     assert "verl: 0.9" in check(site=make_site(verl="0.9rc1")).out
 
 
+@pytest.mark.full
 def test_a_hook_that_is_gone(check, good_site):
     """A function that verl no longer has is named with what is lost; the rest is recorded, so the code is 0."""
     good_site.lose("verl.utils.tracking", "Tracking.log")
@@ -225,6 +242,7 @@ def test_a_hook_that_is_gone(check, good_site):
     assert int(found) == int(known) - 1
 
 
+@pytest.mark.full
 def test_a_package_that_is_not_installed_is_only_named(check, good_site):
     """uni-agent is a package of its own, which few trainings use: its hooks have no line each, and are not counted."""
     shutil.rmtree(good_site.folder / "uni_agent")
@@ -236,6 +254,7 @@ def test_a_package_that_is_not_installed_is_only_named(check, good_site):
     assert not [line for line in notes(result) if line.startswith("hook: ")]
 
 
+@pytest.mark.full
 def test_a_source_that_cannot_be_parsed(check, good_site):
     """A module of verl that this Python cannot parse counts as one without the function."""
     good_site.write("verl.utils.tracking", "class Tracking:\n  def log(self\n")
@@ -244,6 +263,7 @@ def test_a_source_that_cannot_be_parsed(check, good_site):
     assert "hook: verl.utils.tracking has no Tracking.log; without it: no training scalars" in notes(result)
 
 
+@pytest.mark.full
 def test_a_run_folder_that_cannot_be_written(check, tmp_path):
     """A run folder below a file cannot be made, and says so."""
     (tmp_path / "file").write_text("")
@@ -257,6 +277,7 @@ def test_a_run_folder_that_cannot_be_written(check, tmp_path):
     ]
 
 
+@pytest.mark.full
 def test_a_fixed_port(check):
     """A port for /metrics that is in use, or free for one process only, is noted with what the processes of a run do."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -271,6 +292,7 @@ def test_a_fixed_port(check):
     )
 
 
+@pytest.mark.full
 def test_an_address_that_cannot_be_bound(check):
     """An address for /metrics that this machine does not have is a failure; IPv6 may stand in brackets."""
     result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="192.0.2.1")
@@ -281,6 +303,7 @@ def test_an_address_that_cannot_be_bound(check):
     assert check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="[::1]").code == 0
 
 
+@pytest.mark.full
 def test_no_exporter(check):
     """With no exporter at all the check says that nothing will be written."""
     result = check(VERL_OTEL_EXPORTERS="none")
@@ -288,6 +311,7 @@ def test_no_exporter(check):
     assert "exporters: none: nothing is written or sent" in notes(result)
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not os.access("/proc", os.W_OK), reason="only root is told that /proc can be written")
 def test_a_run_folder_on_a_file_system_without_files(check):
     """/proc has no room that could be made: what is said is that the folder does not exist and cannot be created."""
@@ -301,6 +325,7 @@ def test_a_run_folder_on_a_file_system_without_files(check):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
@@ -317,12 +342,14 @@ def test_a_mistyped_variable_is_named(check, name, meant):
     assert failed(result) == [(f"variable: {name} is no setting; did you mean {meant}?", "-> correct the name")]
 
 
+@pytest.mark.full
 def test_a_mistyped_variable_is_named_beside_a_wrong_one(check):
     """Both are said at once."""
     result = check(VERL_OTEL_ENABELD="1", VERL_OTEL_EXPORTERS="kafka")
     assert [line.partition(":")[0] for line, _ in failed(result)] == ["settings", "variable"]
 
 
+@pytest.mark.full
 def test_variables_of_others(check):
     """One that resembles no setting, or one that is set, is a note; those that the project uses are none."""
     result = check(VERL_OTEL_XYZZY="1", VERL_OTEL_RUN_DIRS="a", VERL_OTEL_BOARDS="b")
@@ -333,6 +360,7 @@ def test_variables_of_others(check):
     ]
 
 
+@pytest.mark.full
 def test_a_host_that_is_no_name(check):
     """A name that no host can have is named, without a traceback."""
     result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="x" * 100)

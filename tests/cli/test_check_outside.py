@@ -48,6 +48,7 @@ def lines(result, mark):
     return [line[5:] for line in result.out.splitlines() if line.startswith(mark)]
 
 
+@pytest.mark.full
 def test_a_collector_that_answers(check, tmp_path):
     """A Collector that takes every signal is fine, and is shown the token."""
     token = tmp_path / "token"
@@ -61,6 +62,7 @@ def test_a_collector_that_answers(check, tmp_path):
     assert "s3cret" not in result.out + result.err
 
 
+@pytest.mark.full
 def test_a_collector_that_is_not_there(check):
     """An endpoint where nobody listens is named, for each signal, with what to do."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -74,6 +76,7 @@ def test_a_collector_that_is_not_there(check):
     assert result.out.count("-> start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT") == 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
@@ -91,6 +94,7 @@ def test_a_collector_that_refuses(check, status, advice):
     assert result.out.count(f"-> {advice}") == 2
 
 
+@pytest.mark.full
 def test_a_collector_of_one_signal(check):
     """Signals are checked apart: one endpoint may be fine while the other is not."""
     with collector(200) as (address, _), collector(401) as (other, _):
@@ -100,6 +104,7 @@ def test_a_collector_of_one_signal(check):
     assert lines(result, "FAIL") == [f"OTLP metrics: {other} answers HTTP 401"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("variables", "text"),
     [
@@ -127,6 +132,7 @@ def test_wrong_otlp_settings(check, variables, text):
     assert all(line.partition(": ")[2].startswith(text) for line in found)
 
 
+@pytest.mark.full
 def test_grpc_that_is_not_installed(check, good_site):
     """GRPC without its package says what to install."""
     good_site.write("grpc", "raise ImportError('no grpc here')\n")
@@ -136,6 +142,7 @@ def test_grpc_that_is_not_installed(check, good_site):
     assert lines(result, "FAIL") == [f"OTLP traces: {text}", f"OTLP metrics: {text}"]
 
 
+@pytest.mark.full
 def test_a_part_that_is_not_installed(check, good_site):
     """A dependency that is missing ends the check of what needs it, with what to do, and no other."""
     good_site.write("requests", "raise ImportError('no requests here')\n")
@@ -146,6 +153,7 @@ def test_a_part_that_is_not_installed(check, good_site):
     assert [line for line in lines(result, "ok") if line.startswith("Prometheus: ")]
 
 
+@pytest.mark.full
 def test_half_an_installation(call, runs, monkeypatch):
     """Where our hooks cannot be loaded, which verl hides, the plug-in is a failure and the rest is still looked at."""
     monkeypatch.setitem(sys.modules, "verl_otel.integrations.verl", None)
@@ -155,6 +163,7 @@ def test_half_an_installation(call, runs, monkeypatch):
     assert [line for line in lines(result, "ok") if line.startswith("files: ")]
 
 
+@pytest.mark.full
 def test_a_token_file_that_is_no_text(check, tmp_path):
     """A token file with other bytes than text is a failure with a line of its own."""
     (tmp_path / "token").write_bytes(b"\xff\xfe\x00")
@@ -165,6 +174,7 @@ def test_a_token_file_that_is_no_text(check, tmp_path):
     assert "Traceback" not in result.err
 
 
+@pytest.mark.full
 def test_a_job_with_a_hook_and_variables_of_its_own(check):
     """What ``ray job submit`` has set stays, and the check says what follows from it."""
     job = {"runtime_env": {"worker_process_setup_hook": "mine.setup", "env_vars": {"OTEL_SERVICE_NAME": "x", "A": "b"}}}
@@ -175,6 +185,7 @@ def test_a_job_with_a_hook_and_variables_of_its_own(check):
     assert "Ray environment: this job sets OTEL_SERVICE_NAME itself; its values stay" in notes
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("text", ["{", '{"runtime_env": null}', "[]"])
 def test_a_job_that_says_nothing_we_know(check, text):
     """A job configuration that cannot be read is as good as none."""
@@ -183,6 +194,7 @@ def test_a_job_that_says_nothing_we_know(check, text):
     assert not [line for line in lines(result, "note") if line.startswith("Ray setup hook")]
 
 
+@pytest.mark.full
 def test_somebody_elses_provider(check, good_site):
     """A tracer provider that is set first, or named in the environment, is said and stays."""
     text = "OpenTelemetry provider: opentelemetry.sdk.trace.TracerProvider is set first and stays"
@@ -193,6 +205,7 @@ def test_somebody_elses_provider(check, good_site):
         assert text in lines(result, "note")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("version", "symbol", "text"),
     [
@@ -212,6 +225,7 @@ def test_another_ray(shell, make_site, version, symbol, text):
     assert any(line.startswith(text) for line in lines(result, "note"))
 
 
+@pytest.mark.full
 def test_a_ray_that_was_never_tried(shell, make_site):
     """A Ray outside the range that was tried is noted."""
     result = shell("check", PYTHONPATH=str(make_site(ray="3.0.0").folder))

@@ -236,6 +236,7 @@ def test_a_node_that_does_not_reach_the_endpoint():
     assert "add 10.0.0.1 to NO_PROXY" in proxied.advice
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("offset", "found"), [(0.0, 0.0), (-100.0, -100.0), (100.0, 100.0)])
 def test_the_clock_of_a_node(offset, found):
     """The start of a worker, which takes long, is no difference of clocks; a difference is one."""

@@ -247,6 +247,7 @@ def test_a_file_that_goes_or_grows_meanwhile(cluster, collect):
     assert contents(cluster.out) == {"traces-a.jsonl": b"first\n"}
 
 
+@pytest.mark.full
 def test_a_large_file_is_never_whole_in_memory(cluster, collect, monkeypatch):
     """Files of 64 MiB on both nodes pass in pieces of 1 MiB, with a few of them in memory at most."""
     monkeypatch.setattr(run_files, "PIECE_BYTES", 1 << 20)

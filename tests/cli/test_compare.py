@@ -257,6 +257,7 @@ def test_wrong_options(call, pair, option):
     assert "give" in result.err
 
 
+@pytest.mark.full
 def test_options_reach_the_comparison(call, pair):
     """More assumed noise makes nothing significant; more skipped steps are left out."""
     pair(scale={TOOL: 1.65})
@@ -321,6 +322,7 @@ NAMES = (
 )
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=50)
 @given(NAMES, st.decimals(0, 1000, places=2), st.booleans(), st.sampled_from(["", " "]))
 def test_whatever_is_written_as_a_condition_is_read_as_one(name, percent, more, space):

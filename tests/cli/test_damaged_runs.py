@@ -78,6 +78,7 @@ def test_damaged_lines_cost_these_lines(folder, call, kind):
         assert call(*arguments).code == 0
 
 
+@pytest.mark.full
 def test_deep_json_is_no_traceback(folder):
     """Nested a hundred thousand times in every file of a run: told as damage."""
     damage(folder, DEEP + DEEP_OBJECT)
@@ -87,6 +88,7 @@ def test_deep_json_is_no_traceback(folder):
     assert "cannot be read" in out
 
 
+@pytest.mark.full
 def test_a_fifo_in_the_place_of_a_file_does_not_hang(folder):
     """A FIFO that is called like a file of each kind is told and passed over."""
     for kind in ("traces", "metrics", "open"):
@@ -100,6 +102,7 @@ def test_a_fifo_in_the_place_of_a_file_does_not_hang(folder):
     assert "traces-fifo-y-1.jsonl cannot be read" in command("report", folder)[1]
 
 
+@pytest.mark.full
 def test_a_line_of_a_gigabyte_is_not_read_into_memory(folder):
     """A sparse file of 1 GiB without a newline in the place of traces, shorter ones in that of metrics and events."""
     for name in ("traces-x-y-1.jsonl", "metrics-x-y-1.jsonl", "events.jsonl", "run.json"):
@@ -110,6 +113,7 @@ def test_a_line_of_a_gigabyte_is_not_read_into_memory(folder):
     assert "traces-x-y-1.jsonl has a line of 1024 MiB" in out
 
 
+@pytest.mark.full
 def test_lines_around_a_long_one_are_read(folder):
     """What stands before and behind a line that is too long is used."""
     (path,) = folder.glob("traces-trainer-*")
@@ -122,6 +126,7 @@ def test_lines_around_a_long_one_are_read(folder):
     assert "has a line of 20 MiB" in out
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [*sorted(DAMAGE), "fifo", "gigabyte", "wrong entries"])
 def test_damaged_targets_are_passed_over(tmp_path, kind):
     """``discover`` reads the files of all runs: one that is damaged leaves the others listed."""

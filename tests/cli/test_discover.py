@@ -35,6 +35,7 @@ def page():
         yield serve
 
 
+@pytest.mark.full
 def test_targets_that_answer_are_listed_and_the_code_is_0(call, listed, page):
     """Each target has a line with its state, address and instance; all of them answer."""
     addresses = [page(), page()]
@@ -50,6 +51,7 @@ def test_targets_that_answer_are_listed_and_the_code_is_0(call, listed, page):
     assert lines[-1] == "All 2 targets answer."
 
 
+@pytest.mark.full
 def test_each_way_not_to_answer_is_named_and_the_code_is_1(call, listed, page):
     """Refused, silent, an error page, no metrics and an empty page are told apart, and one of them makes the code 1."""
     with socket.socket() as taken:
@@ -67,6 +69,7 @@ def test_each_way_not_to_answer_is_named_and_the_code_is_1(call, listed, page):
     assert found["no-such-host.invalid:1"][0] == "silent"
 
 
+@pytest.mark.full
 def test_an_engine_that_has_done_nothing_yet_answers(call, listed, page):
     """A page of metrics without a sample is one: an engine counts tokens from its first request on."""
     listed("r1", page(b"# HELP vllm:tokens x\n# TYPE vllm:tokens counter\n"), page(b"# EOF\n"))
@@ -77,6 +80,7 @@ def test_an_engine_that_has_done_nothing_yet_answers(call, listed, page):
 OFF = b"# TYPE python_info gauge\npython_info 1\n# TYPE http_requests_total counter\nhttp_requests_total 3\n"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("engine", "role", "key"),
     [
@@ -99,6 +103,7 @@ def test_an_engine_whose_statistics_are_off_is_no_ok(call, listed, page, engine,
     assert entry["state"] == "statistics off"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_an_engine_with_statistics_is_ok(call, listed, page, engine):
     """A series of its own, or the declaration of one before the first request, says that they are on."""
@@ -108,6 +113,7 @@ def test_an_engine_with_statistics_is_ok(call, listed, page, engine):
     assert call("discover", "--local").out.splitlines()[-1] == "All 2 targets answer."
 
 
+@pytest.mark.full
 def test_sglang_without_a_page_of_metrics_says_what_switches_it_on(call, listed, page):
     """It serves no /metrics at all while its metrics are off."""
     listed("r1", page(code=404), verl_engine="sglang", verl_role="llm_server")
@@ -117,6 +123,7 @@ def test_sglang_without_a_page_of_metrics_says_what_switches_it_on(call, listed,
     assert "actor_rollout_ref.rollout.prometheus.enable=True" in done.out
 
 
+@pytest.mark.full
 def test_json_keeps_the_labels(call, listed, page):
     """A script gets what Prometheus gets, with state and detail."""
     listed("r1", page())
@@ -125,6 +132,7 @@ def test_json_keeps_the_labels(call, listed, page):
     assert entry["state"] == "ok"
 
 
+@pytest.mark.full
 def test_one_run_is_listed_when_asked_for(call, listed, page):
     """--run leaves the others out; a run without targets is a finding that says what makes them; one that does not exist is named."""
     folder = listed("r1", page())
@@ -138,6 +146,7 @@ def test_one_run_is_listed_when_asked_for(call, listed, page):
     assert (done.code, done.out.partition(" in ")[0]) == (1, "no run 'r4'")
 
 
+@pytest.mark.full
 def test_the_dead_are_not_listed(call, listed, dead_pid):
     """Processes of this machine that died are left out; the file, which others may still write, is not touched."""
     folder = listed("r1", "127.0.0.1:1", pid=dead_pid)
@@ -146,6 +155,7 @@ def test_the_dead_are_not_listed(call, listed, dead_pid):
     assert (folder / "r1.json").read_text() == before
 
 
+@pytest.mark.full
 def test_processes_of_another_container_are_listed(call, listed, page, dead_pid):
     """A container that shares name and folder with this machine has process ids of its own: they say nothing here."""
     folder = listed("r1", page(), pid=dead_pid)
@@ -155,6 +165,7 @@ def test_processes_of_another_container_are_listed(call, listed, page, dead_pid)
     assert call("discover", "--local").code == 0
 
 
+@pytest.mark.full
 def test_a_damaged_file_hides_no_other(call, listed, page):
     """A file that is no list of targets is passed over."""
     folder = listed("r1", page())
@@ -163,6 +174,7 @@ def test_a_damaged_file_hides_no_other(call, listed, page):
     assert call("discover", "--local").out.splitlines()[-1] == "All 1 targets answer."
 
 
+@pytest.mark.full
 def test_labels_of_others_cannot_forge_lines(call, listed, page):
     """An instance with line breaks and escape sequences stands in one line of the table, and configures no scrape."""
     folder = listed("r1", page())
@@ -183,6 +195,7 @@ def test_errors_cannot_move_the_cursor(call, runs):
     assert not {"\x1b", "\u202e"} & set(done.err)
 
 
+@pytest.mark.full
 def test_proxies_are_not_asked(call, listed, page, monkeypatch):
     """A proxy of the shell would be asked for addresses inside of the cluster; it is not."""
     monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
@@ -190,6 +203,7 @@ def test_proxies_are_not_asked(call, listed, page, monkeypatch):
     assert call("discover", "--local").code == 0
 
 
+@pytest.mark.full
 def test_cluster_and_file_are_one_list(call, listed, page, monkeypatch):
     """What both the cluster and this machine's file know is listed once; what only one knows is listed, too."""
     both, here, there = page(), page(), page()
@@ -203,6 +217,7 @@ def test_cluster_and_file_are_one_list(call, listed, page, monkeypatch):
     assert found == [there, both, here]
 
 
+@pytest.mark.full
 def test_without_a_cluster_this_machine_is_listed_and_it_is_said(call, listed, page, monkeypatch):
     """No Ray here: the list of this machine, and a line that says that it is all."""
 

@@ -363,6 +363,7 @@ def test_durations_are_short(value, text):
     assert seconds(value) == text
 
 
+@pytest.mark.full
 def test_a_reader_that_has_enough_is_no_error(runs):
     """``verl-otel report | head`` ends without a message on standard error, whatever head leaves unread."""
     folder = stories.training(runs / "r1").write()

@@ -29,6 +29,7 @@ def shown(shell):
     return show
 
 
+@pytest.mark.full
 def test_the_command_is_run_as_it_is_with_the_switch_on(shown):
     """The command gets its arguments unchanged, also those that look like ours, and VERL_OTEL_ENABLED=1."""
     arguments = ["--exporters", "x", "a b", "trainer.logger=[console]", "--", "--help", ""]
@@ -39,6 +40,7 @@ def test_the_command_is_run_as_it_is_with_the_switch_on(shown):
     assert "VERL_OTEL_EXPORTERS" not in environ
 
 
+@pytest.mark.full
 def test_options_become_variables(shown):
     """--exporters, --run-dir and --run-id are settings of the run and win over the environment."""
     options = ("--exporters", "none", "--run-dir", "/elsewhere", "--run-id", "mine")
@@ -51,6 +53,7 @@ def test_options_become_variables(shown):
     }
 
 
+@pytest.mark.smoke
 def test_the_command_takes_our_place(shell, tmp_path):
     """The command is executed in our process: signals and exit codes are its own."""
     assert shell("run", "--", "sh", "-c", "exit 7").code == 7
@@ -58,6 +61,7 @@ def test_the_command_takes_our_place(shell, tmp_path):
     assert shell("run", "--", "sh", "-c", "pwd", cwd=tmp_path).out == f"{tmp_path}\n"
 
 
+@pytest.mark.full
 def test_the_dashes_may_be_left_away(shell):
     """A command without -- before it is run as well."""
     assert shell("run", "echo", "--exporters", "x").out == "--exporters x\n"
@@ -76,6 +80,7 @@ def test_an_unknown_command_is_named(call):
     assert (result.code, result.err) == (127, "verl-otel run: no-such-command-anywhere: command not found\n")
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("options", "variables", "text"),
     [
@@ -129,6 +134,7 @@ def test_verl_before_plugins_is_told_to_load_us(call, monkeypatch, version, befo
     assert seen == [("sh", ["sh", "-c", "true"], after)]
 
 
+@pytest.mark.full
 def test_a_script_that_cannot_be_executed_is_said(shell, tmp_path):
     """A file that the system cannot execute gives 126 and one line, as in a shell."""
     script = tmp_path / "train"
@@ -139,6 +145,7 @@ def test_a_script_that_cannot_be_executed_is_said(shell, tmp_path):
     assert len(result.err.splitlines()) == 1
 
 
+@pytest.mark.full
 def test_keys_of_older_guides_are_accepted(shown):
     """``metrics.enable_prometheus`` and ``metrics.prometheus_port`` become settings and do not reach verl."""
     seen, environ, _ = shown("trainer.x=1", "metrics.enable_prometheus=True", "metrics.prometheus_port=9464")

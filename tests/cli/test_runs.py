@@ -133,6 +133,7 @@ def test_a_run_begins_with_its_first_span(listing, story):
     assert (row["started"], row["seconds"]) == (stories.T0, 12.0)
 
 
+@pytest.mark.full
 def test_a_run_with_a_live_process_is_running(listing, story, dead_pid):
     """A process that is stopped writes nothing for hours; the run is running all the same, and not with a dead one."""
     stories.step(story.process(), 1, 0, 10)

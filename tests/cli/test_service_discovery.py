@@ -65,6 +65,7 @@ def ask(url, user=None, context=None):
         return error.code, error.headers["Content-Type"], error.read()
 
 
+@pytest.mark.full
 def test_prometheus_gets_the_targets_of_this_moment(served, listed, wait_for):
     """The answer is the JSON list that Prometheus asks for; a run that began later is in the next one."""
     url, _ = served()
@@ -87,6 +88,7 @@ def test_prometheus_gets_the_targets_of_this_moment(served, listed, wait_for):
     assert ask(f"{url}metrics")[0] == 404
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it_in_order(served, number):
     """SIGTERM and Ctrl-C end the server with code 0 and without a traceback, also while a client holds a connection."""
@@ -100,6 +102,7 @@ def test_a_signal_ends_it_in_order(served, number):
         ask(url)
 
 
+@pytest.mark.full
 def test_a_silent_client_keeps_nobody_waiting(served):
     """Clients that connect and say nothing do not keep Prometheus from its answer, under TLS neither."""
     url, _ = served()
@@ -110,6 +113,7 @@ def test_a_silent_client_keeps_nobody_waiting(served):
         assert ask(url)[0] == 200
 
 
+@pytest.mark.full
 def test_only_users_of_the_file_may_ask(served, tmp_path):
     """With --basic-auth-file the right password is asked for; the file may change while the server runs."""
     users = tmp_path / "users.txt"
@@ -127,6 +131,7 @@ def test_only_users_of_the_file_may_ask(served, tmp_path):
     assert ask(url, "other:y")[0] == 200
 
 
+@pytest.mark.full
 def test_tls_from_files(served, certificates, listed):
     """With --tls-cert and --tls-key a client that trusts the certificate gets the list; plain HTTP and silence get nothing."""
     listed("r1", "127.0.0.1:1")
@@ -143,6 +148,7 @@ def test_tls_from_files(served, certificates, listed):
     assert ask(url, context=context)[0] == 200
 
 
+@pytest.mark.full
 def test_what_cannot_be_served_is_said(shell, tmp_path, certificates):
     """A port that is taken, half of a TLS pair, a missing or open password file: code 2 and what is wrong."""
     certificate, _ = certificates("server")
@@ -169,6 +175,7 @@ def test_what_cannot_be_served_is_said(shell, tmp_path, certificates):
             assert "Traceback" not in done.err
 
 
+@pytest.mark.full
 def test_targets_that_cannot_be_read_leave_prometheus_what_it_has(monkeypatch):
     """While the cluster does not answer the server says 503, on which Prometheus keeps its list; then it goes on."""
     state = {"fails": True}
@@ -206,6 +213,7 @@ def test_a_cluster_that_is_away_is_asked_once_for_many_requests():
     assert len(asked) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
 def test_prometheus_is_answered_beside_slow_clients(served, certificates, listed, tls):
     """Beside 200 clients that send nothing, one byte a second, or never read, each request is answered, and the process stays small."""
@@ -223,6 +231,7 @@ def test_prometheus_is_answered_beside_slow_clients(served, certificates, listed
             usage.assert_small()
 
 
+@pytest.mark.full
 def test_a_client_that_breaks_off_a_handshake_costs_nothing(served, certificates):
     """Half a TLS handshake, noise in place of one, and a certificate that the client does not trust: the next client is answered."""
     certificate, key = certificates("server")
@@ -239,6 +248,7 @@ def test_a_client_that_breaks_off_a_handshake_costs_nothing(served, certificates
     assert process.communicate(timeout=20)[1] == ""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
 def test_it_serves_ipv6(served, host):
     """An IPv6 address is bound, with and without brackets, and stands in brackets in the URL."""
@@ -247,6 +257,7 @@ def test_it_serves_ipv6(served, host):
     assert ask(url)[0] == 200
 
 
+@pytest.mark.full
 def test_an_open_port_without_a_password_is_pointed_out(served):
     """Bound to every address, the server says who can read it."""
     _, process = served("--host", "0.0.0.0")

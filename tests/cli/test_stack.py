@@ -78,6 +78,7 @@ def test_a_taken_port_is_named_with_what_moves_it(call, tmp_path, programs, monk
     assert "--free-ports" in done.err
 
 
+@pytest.mark.full
 def test_a_part_that_cannot_run_is_told_with_its_log(call, tmp_path, programs):
     """A program that ends at once is said to have, with its code; the code of the command is 1."""
     done = call("stack", "--data", tmp_path / "data", "--free-ports", *programs)
@@ -86,6 +87,7 @@ def test_a_part_that_cannot_run_is_told_with_its_log(call, tmp_path, programs):
     assert str(tmp_path / "data" / "otelcol.log") in done.err
 
 
+@pytest.mark.full
 def test_a_folder_that_is_in_use_is_refused_with_its_holder(call, tmp_path, programs):
     """A second stack on the folder of a running one is code 2; it says who holds it and has written nothing there."""
     data = tmp_path / "data"
@@ -112,6 +114,7 @@ def test_a_folder_without_locks_is_taken(tmp_path, monkeypatch):
         assert (tmp_path / ".lock").exists()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_nothing_more_is_started_once_it_is_to_end(tmp_path, programs, wait_for, number):
     """A signal while the Collector is not ready yet, of a closed terminal as well: it is ended, Prometheus never begins, the code is 0."""
@@ -135,6 +138,7 @@ def test_nothing_more_is_started_once_it_is_to_end(tmp_path, programs, wait_for,
     assert not (tmp_path / "began").exists()
 
 
+@pytest.mark.full
 def test_nohup_is_heeded():
     """A SIGHUP that is ignored stays ignored: the stack outlives its terminal if somebody wants that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)

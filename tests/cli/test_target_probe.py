@@ -23,6 +23,7 @@ def probe(address):
     return answer
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hostile", [*REFUSING, *TAKING], ids=lambda hostile: hostile.__name__)
 def test_a_hostile_target_costs_its_time_and_few_bytes(hostile):
     """Each kind of answer that never ends, or is no answer, is named within the time-out and without much memory."""

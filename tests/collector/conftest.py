@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The real programs, built once per machine; tiers, certificates and senders for the tests of the pipeline."""
+"""The real programs, tiers, certificates and senders for the tests of the pipeline."""
 
 import itertools
 import json
@@ -15,34 +15,24 @@ import pytest
 HERE = Path(__file__).resolve().parent
 TOP = HERE.parents[1]
 
+from tests.builders.programs import need_programs
 from tests.collector.proxy import Proxy
 from tests.collector.steady import Training
-from tests.collector.tiers import COLLECTOR, Prometheus, Tier, read_spans, variables_of
+from tests.collector.tiers import Prometheus, Tier, read_spans, variables_of
 from tests.collector.trajectories import group
-from verl_otel.cli.stack.programs import cache_folder
 
 
 def pytest_collection_modifyitems(items):
-    """Mark everything here: it needs programs that take minutes to build."""
+    """Mark everything here: it needs programs that `make collector` builds."""
     for item in items:
         if HERE in item.path.parents:
             item.add_marker(pytest.mark.collector)
 
 
 @pytest.fixture(scope="session")
-def programs(pytestconfig):
-    """The real otelcol-verl, prometheus and promtool, built if they are not there; skipped with the reason if they cannot be."""
-    build = ["sh", COLLECTOR / "build.sh"]
-    if subprocess.run([*build, "--look", "otelcol", "prometheus"], capture_output=True, check=False).returncode:
-        with pytestconfig.pluginmanager.getplugin(
-            "capturemanager"
-        ).global_and_fixture_disabled():  # minutes: show progress
-            done = subprocess.run([*build, "otelcol", "prometheus"], stdout=subprocess.PIPE, text=True, check=False)
-        if done.returncode:
-            pytest.skip(
-                "the real Collector and Prometheus are not here and could not be built (said above): make collector"
-            )
-    folder = cache_folder()
+def programs():
+    """The real otelcol-verl, prometheus and promtool; skipped where they are not built."""
+    folder = need_programs("otelcol", "prometheus")
     return SimpleNamespace(
         otelcol=folder / "otelcol-verl", prometheus=folder / "prometheus", promtool=folder / "promtool"
     )

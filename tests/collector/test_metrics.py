@@ -69,7 +69,9 @@ def await_series(prometheus, wanted, seconds=120.0):
         time.sleep(0.3)
 
 
-@pytest.mark.parametrize("path", OVERLAYS)
+@pytest.mark.parametrize(
+    "path", [pytest.param(path, marks=pytest.mark.smoke if path == "scrape" else ()) for path in OVERLAYS]
+)
 def test_every_point_is_queried_back(start_pipeline, start_prometheus, run_sender, path):
     """SDK, agent, gateway, Prometheus: each value of each series that a process recorded is there, equal, under its golden name and labels."""
     prometheus = start_prometheus("pushed_to") if path != "scrape" else None

@@ -53,6 +53,7 @@ def is_alive(pid):
     return Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.smoke
 def test_a_training_needs_the_two_variables_only(start_stack, run_sender, wait_for):
     """What a process sends to the printed address is in Prometheus and in the file of traces; the rules are loaded, every target is up."""
     _, said = start_stack("--free-ports")

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from tests.builders.programs import need_programs
 from tests.collector.steady import await_equal
 from tests.collector.test_metrics import await_series, expect
 from tests.collector.tiers import COLLECTOR, variables_of
@@ -16,15 +17,9 @@ pytestmark = pytest.mark.pipeline
 
 
 @pytest.fixture(scope="session")
-def programs(programs, pytestconfig):
-    """The programs, with the older Collector in the place of ours; built if it is not there."""
-    build = ["sh", COLLECTOR / "build.sh", "otelcol-before"]
-    with pytestconfig.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():  # minutes: show progress
-        done = subprocess.run(build, stdout=subprocess.PIPE, check=False)
-    if done.returncode:
-        pytest.skip(
-            "the older Collector is not here and could not be built (said above): sh collector/build.sh otelcol-before"
-        )
+def programs(programs):
+    """The programs, with the older Collector in the place of ours."""
+    need_programs("otelcol-before")
     return SimpleNamespace(**{**vars(programs), "otelcol": programs.otelcol.with_name("otelcol-verl-before")})
 
 

@@ -17,7 +17,7 @@ from verl_otel.semconv.buckets import LONG
 from verl_otel.semconv.metrics import METRICS
 from verl_otel.semconv.spans import SPANS
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 TOP = Path(__file__).resolve().parents[2]
 GOLDEN = Path(__file__).with_name("golden_names.txt")
@@ -46,6 +46,7 @@ def name_of(argument):
     return getattr(metric_names, constant) if module == "metric_names" else None
 
 
+@pytest.mark.full
 def test_every_metric_in_the_code_is_in_the_catalogue():
     """Each name that is recorded to stands in the catalogue, with the kind that it is recorded as."""
     found = set()
@@ -99,6 +100,7 @@ def test_series_stay_within_the_bound():
         assert sum(row.series[column] for row in own) <= 2010 + 40 * ranks
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("hook", [*verl_integration.HOOKS, *ray_integration.HOOKS], ids=lambda hook: hook.symbol)
 def test_every_hook_exists_in_the_installed_host(hook):
     """verl, TransferQueue and Ray still have what is patched; read from their source."""

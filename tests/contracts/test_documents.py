@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+from tests import gate
 from verl_otel.cli import COMMANDS
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 TOP = Path(__file__).resolve().parents[2]
 DOCS = TOP / "docs"
@@ -34,6 +35,7 @@ def blocks(kind):
     ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("code", blocks("python"))
 def test_python_blocks_run(clean_python, code, tmp_path):
     """Each Python block of a document runs by itself, with warnings as errors; one with tests by pytest."""
@@ -46,6 +48,7 @@ def test_python_blocks_run(clean_python, code, tmp_path):
     assert not by_pytest or f"{code.count('def test_')} passed" in done.stdout
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("code", blocks("console"))
 def test_commands_exist(code):
     """Each ``make`` target, each ``verl-otel`` command and each of its options in a document exists."""
@@ -62,6 +65,7 @@ def test_commands_exist(code):
                 assert option in text, line
 
 
+@pytest.mark.full
 def test_make_help_lists_few_targets():
     """``make help`` lists at most `MAX_TARGETS` targets: another variant is a variable of an existing one."""
     done = subprocess.run(["make", "--no-print-directory", "help"], cwd=TOP, capture_output=True, text=True, check=True)
@@ -151,13 +155,11 @@ def test_walks_name_what_is_there(walk):
 
 
 def test_workflows_run_what_is_there():
-    """CI runs targets of the Makefile, and actions of one version; commit hooks run tools of the environment."""
+    """CI runs `make test` and, each night, every part of `make test-full`, and actions of one version; commit hooks run tools of the environment."""
     workflows = "\n".join(path.read_text("utf-8") for path in sorted((TOP / ".github" / "workflows").glob("*.yml")))
-    targets = set(re.findall(r"run: make ([a-z-]+)$", workflows, re.MULTILINE))
-    targets |= set(re.search(r"target: \[(.+)\]", workflows)[1].split(", "))
-    assert targets == {"test", "matrix", "test-pipeline", "attack", "docs"}
-    makefile = (TOP / "Makefile").read_text()
-    assert not [target for target in targets if f"\n{target}:" not in makefile]
+    assert set(re.findall(r"run: make ([a-z-]+)", workflows)) == {"test", "test-full"}
+    nightly = set(re.search(r" part: \[(.+)\]", workflows)[1].split(", "))
+    assert nightly == {part.name for part in gate.FULL} - {"ruff", "format", "types", "imports"}
     actions = re.findall(r"uses: (\S+)", workflows)
     assert actions
     assert not [action for action in actions if not re.search(r"@[0-9a-f]{40}$", action)]
@@ -195,6 +197,7 @@ def test_every_decision_is_in_the_index():
         assert [part.partition("\n")[0] for part in parts][:3] == ["Context", "Decision", "Consequences"]
 
 
+@pytest.mark.full
 def test_the_settings_of_the_project_name_what_is_there():
     """Each path in pyproject.toml exists, and the source distribution leaves out nothing that is tracked beside its settings for git and CI."""
     import tomllib  # Python 3.11 has it, which these tests run on

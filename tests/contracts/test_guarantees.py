@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 TOP = Path(__file__).resolve().parents[2]
 PAGE = (TOP / "docs" / "explanation" / "guarantees.md").read_text("utf-8")

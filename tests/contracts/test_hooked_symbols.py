@@ -19,7 +19,7 @@ from verl_otel import integrations
 from verl_otel.integrations import source_inspection
 from verl_otel.integrations.patch import Hook
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 GOLDEN = Path(__file__).parent / "golden_hooks.json"
 FAKES = released.TOP / "tests" / "fakes" / "engines"
@@ -72,6 +72,7 @@ def sources():
     return find
 
 
+@pytest.mark.full
 @RELEASES
 def test_every_hooked_place_is_as_it_was(sources, release):
     """In each release each place has the signature that was recorded, or is absent as was recorded."""
@@ -103,6 +104,7 @@ def test_every_hook_is_of_a_known_host():
     assert len(HOOKS) > 30
 
 
+@pytest.mark.full
 @RELEASES
 def test_what_check_finds_is_there(sources, release):
     """The reader that `verl-otel check` uses agrees with this one."""
@@ -116,6 +118,7 @@ def fake_modules():
     return sorted(path for path in FAKES.rglob("*.py") if path.stat().st_size > 250)
 
 
+@pytest.mark.full  # it fetches released wheels
 @pytest.mark.parametrize("path", fake_modules(), ids=lambda path: str(path.relative_to(FAKES)))
 def test_fakes_are_like_the_real_ones(sources, path):
     """Each function and field of a fake engine is in the real one, with the same arguments; helpers of ours are named so."""

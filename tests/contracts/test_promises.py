@@ -18,7 +18,7 @@ ROWS = [
     if re.match(r"\| \d", line)
 ]
 TESTS = sorted({name for *_, where in ROWS for name in re.findall(r"`(tests/[^`]+)`", where)})
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 
 def expand(numbers):

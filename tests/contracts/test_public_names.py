@@ -6,7 +6,7 @@ import pytest
 
 import verl_otel
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 NAMES = {
     "ConfigError", "VerlOtelError", "consume", "counter", "gauge", "histogram", "init", "llm", "log", "on_record", "phase", "reward", "rollout",

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.sources, pytest.mark.full]
 
 TOP = Path(__file__).resolve().parents[2]
 WALL = 400

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders.environments import inherit
 
-pytestmark = pytest.mark.gate
+pytestmark = [pytest.mark.sources, pytest.mark.smoke]
 
 TOP = Path(__file__).resolve().parents[2]
 SCRIPT = """

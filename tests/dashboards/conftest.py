@@ -8,17 +8,17 @@ HERE = Path(__file__).resolve().parent
 
 import pytest
 
+from tests.builders.programs import need_programs
+
 
 def pytest_collection_modifyitems(items):
-    """Mark what needs promtool or the Prometheus that is built with it: such tests are in the step of programs of ``make test``."""
+    """Mark what needs promtool or the Prometheus that is built with it: such tests are in ``make test-full``."""
     for item in items:
         if HERE in item.path.parents and "promtool" in getattr(item, "fixturenames", ()):
-            item.add_marker(pytest.mark.collector("prometheus"))
+            item.add_marker(pytest.mark.collector)
 
 
 @pytest.fixture(scope="session")
 def promtool():
     """promtool, of this state of the sources; without it the test is skipped, with the reason."""
-    from tests.dashboards import scenes
-
-    return scenes.need_promtool()
+    return need_programs("prometheus") / "promtool"

@@ -17,8 +17,6 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from verl_otel.cli.stack.programs import cache_folder
-
 yaml = pytest.importorskip("yaml", reason="PyYAML is not installed in this environment")
 
 TOP = Path(__file__).resolve().parents[2]
@@ -67,25 +65,6 @@ def read_rules():
 def alerts():
     """Return the rules that are alerts."""
     return [rule for _, _, rule in read_rules() if "alert" in rule]
-
-
-@cache
-def promtool():
-    """Return promtool, built if need be; without it the test is skipped, with the reason."""
-    script = TOP / "collector" / "build.sh"
-    binary = cache_folder() / "promtool"
-    for look in (["--look"], []):
-        done = subprocess.run(["sh", script, *look, "prometheus"], capture_output=True, text=True, check=False)
-        if not done.returncode and binary.exists():
-            return binary, ""
-    return None, f"promtool cannot be built here: {done.stderr.strip()[-300:]}"
-
-
-def need_promtool():
-    binary, reason = promtool()
-    if binary is None:
-        pytest.skip(reason)
-    return binary
 
 
 def write_values(values: Values) -> str:

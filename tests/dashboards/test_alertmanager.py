@@ -118,6 +118,7 @@ def test_another_run_is_not_hidden(config):
         assert not any(hides(rule, gone, other) for rule in config["inhibit_rules"])
 
 
+@pytest.mark.full
 def test_alertmanager_takes_it():
     """``amtool check-config``, where it is installed or built."""
     amtool = shutil.which("amtool") or shutil.which(cache_folder() / "amtool")

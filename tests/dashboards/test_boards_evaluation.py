@@ -149,6 +149,7 @@ def test_histograms_become_cumulative_buckets(tmp_path):
     }
 
 
+@pytest.mark.full
 @given(
     times=st.lists(st.floats(0, 100), min_size=1, max_size=20, unique=True).map(sorted),
     interval=st.sampled_from([0.5, 1.0, 7.0]),

@@ -14,7 +14,7 @@ from dashboards import loader
 from dashboards.loader import walk
 from tests.dashboards import promql, scenes, vocabulary
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 BOARDS = loader.read()
 FOUNDING = {

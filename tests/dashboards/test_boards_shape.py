@@ -14,7 +14,7 @@ from dashboards.loader import walk
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not in this environment")
 yaml = pytest.importorskip("yaml", reason="PyYAML is not in this environment")
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 HERE = Path(__file__).resolve().parent
 DASHBOARDS = HERE.parents[1] / "dashboards"
@@ -65,6 +65,7 @@ def test_the_eight_boards_have_their_addresses():
     assert {path.stem: json.loads(path.read_text())["uid"] for path in PATHS} == UIDS
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:Prefer using dashboardv2:DeprecationWarning")
 def test_committed_boards_are_what_the_code_writes(tmp_path):
     """Regenerating gives the same bytes."""

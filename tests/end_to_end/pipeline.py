@@ -8,16 +8,13 @@ it; ``beside`` scrapes the processes of the real run, which sends to the agent a
 
 import contextlib
 import json
-import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
-
-from tests.collector.tiers import COLLECTOR, Process, Prometheus, Tier, fetch
+from tests.builders.programs import need_programs
+from tests.collector.tiers import Process, Prometheus, Tier, fetch
 from tests.end_to_end import compressed_rules
 from tests.fakes.http_server import HttpServer
-from verl_otel.cli.stack.programs import cache_folder
 
 FACTOR = 30
 """By which every time of the rules is divided: a minute of a runbook is two seconds here."""
@@ -25,16 +22,6 @@ SCRAPE = "1s"
 EXPORT = "500"
 """Milliseconds of ``OTEL_METRIC_EXPORT_INTERVAL``; 10 s over `FACTOR`, rounded up."""
 PARTS = ("otelcol", "prometheus", "alertmanager")
-
-
-def build():
-    """Return the folder of the real programs, built if they are not there; skip with the reason if they cannot be."""
-    script = ["sh", COLLECTOR / "build.sh"]
-    if subprocess.run([*script, "--look", *PARTS], capture_output=True, check=False).returncode:
-        done = subprocess.run([*script, *PARTS], capture_output=True, text=True, check=False)
-        if done.returncode:
-            pytest.skip(f"the real programs are not here and could not be built: {done.stderr[-500:]}")
-    return cache_folder()
 
 
 class Watcher(Prometheus):
@@ -129,7 +116,7 @@ def start(folder, certificate):
         folder: Where the folders of its parts go.
         certificate: Files (certificate, key), by which both tiers know each other.
     """
-    programs, real, loops = build(), folder / "real", folder / "loops"
+    programs, real, loops = need_programs(*PARTS), folder / "real", folder / "loops"
     names = ("OTELCOL_TLS_CA", "OTELCOL_TLS_CERT", "OTELCOL_TLS_KEY", "OTELCOL_TOKEN_FILE")
     known = dict(zip(names, (certificate[0], *certificate, folder / "token"), strict=True))
     known["OTELCOL_TOKEN_FILE"].write_text("secret")

@@ -11,7 +11,7 @@ import pytest
 from tests.builders.training_logs import find_unexpected
 from tests.end_to_end import counts
 
-pytestmark = pytest.mark.verl
+pytestmark = [pytest.mark.verl, pytest.mark.smoke]
 
 STEPS, PROMPTS, ROLLOUTS, VALIDATION = 3, 4, 2, 8
 VALIDATIONS = 3  # before training, after the second step, after the last
@@ -152,6 +152,7 @@ def test_steps_are_linked_to_what_they_trained_on(by_name):
         assert said["verl.slowest.uid"] == trajectories[trace].attributes["verl.sample.uid"] != ""
 
 
+@pytest.mark.full
 def test_trajectory_durations_equal_the_beds_own_stamps(full, by_name):
     """Each trajectory lasted as long as the bed measured."""
     theirs = {(each["uid"], each["index"]): each["seconds"] for each in full.bed("trajectory")}
@@ -162,6 +163,7 @@ def test_trajectory_durations_equal_the_beds_own_stamps(full, by_name):
     assert not counts.find_unlike(pairs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("kind", "name"), [("llm", "chat"), ("server", "verl.generate"), ("reward", "verl.reward")])
 def test_durations_equal_the_beds_own_stamps(full, spans, kind, name):
     """LLM calls, on both sides, and rewards lasted as long as the bed measured, one by one in the order of length."""
@@ -171,6 +173,7 @@ def test_durations_equal_the_beds_own_stamps(full, spans, kind, name):
     assert not counts.find_unlike(list(zip(ours, theirs, strict=True)))
 
 
+@pytest.mark.full
 def test_phases_equal_verls_own_timings(full, by_name, by_id):
     """Each phase of each step, and the step itself, lasted as long as verl's timing_s says."""
     steps = {span.trace: span for span in by_name["verl.step"]}
@@ -320,6 +323,7 @@ def test_what_is_worth_keeping_is_marked(by_name):
         assert slowest.attributes["verl.sampling.reason"] == "slowest"
 
 
+@pytest.mark.full
 def test_gpu_time_told_live_adds_up(full, by_name):
     """What the trainer said of its GPU while it trained is its time from the first step to the end of the last one, cause by cause."""
     causes = {labels["verl.gpu.cause"]: value for name, labels, _, value in full.points() if name == "verl.gpu.time"}

@@ -86,7 +86,7 @@ def test_all_steps_of_a_training_are_kept_for_the_prediction(training):
     assert len(training.sections) * STEPS < training.steps
 
 
-@pytest.mark.gate
+@pytest.mark.sources
 def test_the_page_was_made_from_the_committed_results():
     """No number on it was written by hand."""
     results = levers.read_results(levers_page.RESULTS)

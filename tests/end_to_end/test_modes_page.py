@@ -9,7 +9,7 @@ import pytest
 
 from tests.end_to_end import modes, modes_page
 
-pytestmark = pytest.mark.gate
+pytestmark = pytest.mark.sources
 
 
 @pytest.mark.matrix

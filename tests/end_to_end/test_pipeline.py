@@ -14,7 +14,7 @@ from tests.collector.tiers import read_spans
 from tests.end_to_end import counts, pipeline_values
 from verl_otel.semconv.metrics import METRICS
 
-pytestmark = [pytest.mark.verl, pytest.mark.collector("otelcol", "prometheus", "alertmanager")]
+pytestmark = [pytest.mark.verl, pytest.mark.collector]
 
 NO_GPU = "the bed trains on a CPU, and its machine may have no GPU and no InfiniBand"
 ABSENT = {

@@ -21,7 +21,7 @@ from tests.collector.tiers import Tier
 from tests.end_to_end import compressed_rules
 from tests.end_to_end import pipeline as parts
 
-pytestmark = pytest.mark.collector("otelcol", "prometheus", "alertmanager")
+pytestmark = pytest.mark.collector
 
 LOOP = Path(__file__).resolve().with_name("pipeline_loop.py")
 STEPS = 6

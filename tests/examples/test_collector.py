@@ -10,7 +10,7 @@ import urllib.request
 
 import pytest
 
-pytestmark = pytest.mark.collector("otelcol")
+pytestmark = pytest.mark.collector
 
 STEPS, TRAJECTORIES = 3, 24
 SENT = {

@@ -27,6 +27,7 @@ def spans(done):
     return done.spans()
 
 
+@pytest.mark.full
 def test_the_program_prints_what_it_did(done):
     """Six of eight answers of a step are right, two are a text."""
     assert done.printed["python rollout.py"].splitlines() == [

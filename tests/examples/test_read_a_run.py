@@ -16,6 +16,7 @@ def done(example):
     return ran
 
 
+@pytest.mark.full
 def test_it_prints_what_happened(done):
     """Steps, the slowest trajectory, the worst step and the spans by name."""
     lines = done.printed["python read_run.py"].splitlines()

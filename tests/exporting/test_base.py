@@ -5,6 +5,7 @@
 import threading
 import time
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,6 +25,7 @@ class Silent(Exporter):
         """Do nothing."""
 
 
+@pytest.mark.full
 def test_an_exporter_may_override_nothing():
     """An exporter that implements nothing but `open` can be driven like any other."""
     exporter = Silent()
@@ -88,6 +90,7 @@ def test_the_answer_is_a_copy():
     assert exporter.dropped("spans") == {"full": 1}
 
 
+@pytest.mark.full
 def test_the_remaining_time_is_never_negative():
     """What remains until a deadline is 0 after it."""
     assert remaining(time.monotonic() - 5) == 0.0

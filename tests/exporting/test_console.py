@@ -48,6 +48,7 @@ def test_a_failure_is_marked():
     ]
 
 
+@pytest.mark.full
 def test_lines_go_to_standard_error(capsys):
     """Without a stream the lines go to standard error, and a flush or a close prints what waits, once."""
     exporter = ConsoleExporter()

@@ -27,6 +27,7 @@ def at(seconds, value, kind="counter", name="verl.test"):
     return make_point(name, kind, value)._replace(start_ns=NOW, time_ns=NOW + seconds * SECOND)
 
 
+@pytest.mark.full
 @steady
 @given(st.lists(whole, max_size=8))
 def test_differences_of_integers_add_up(amounts):
@@ -38,6 +39,7 @@ def test_differences_of_integers_add_up(amounts):
         assert received == total
 
 
+@pytest.mark.full
 @steady
 @given(st.lists(parts, max_size=30))
 def test_differences_of_floats_do_not_drift(amounts):
@@ -50,6 +52,7 @@ def test_differences_of_floats_do_not_drift(amounts):
         assert abs(received - total) <= math.ulp(total)
 
 
+@pytest.mark.full
 @steady
 @given(st.lists(st.lists(st.floats(0, 100), max_size=5), max_size=6))
 def test_differences_of_a_histogram_add_up(exports):

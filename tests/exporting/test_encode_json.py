@@ -82,6 +82,7 @@ def read_metrics(resource, points):
 plain_spans = spans(integers64, event_names=st.text(max_size=8), link_flags=(0,), link_states=st.just(""))
 
 
+@pytest.mark.full
 @steady
 @given(resources, st.lists(plain_spans, min_size=1, max_size=4))
 def test_a_line_of_spans_equals_the_request(resource, records):
@@ -89,6 +90,7 @@ def test_a_line_of_spans_equals_the_request(resource, records):
     assert_same(*without_links(*read_spans(resource, records)))
 
 
+@pytest.mark.full
 @steady
 @given(resources, st.lists(spans(event_names=texts), min_size=1, max_size=8))
 def test_a_line_of_spans_equals_the_objects(resource, records):
@@ -140,6 +142,7 @@ def without_links(ours, theirs):
     return ours, theirs
 
 
+@pytest.mark.full
 @steady
 @given(resources, metrics())
 def test_a_line_of_metrics_equals_the_request(resource, points):

@@ -168,6 +168,7 @@ def test_the_token_is_read_each_time(tmp_path):
         endpoint.fresh_headers()
 
 
+@pytest.mark.full
 @steady
 @given(
     st.dictionaries(

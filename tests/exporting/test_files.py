@@ -97,6 +97,7 @@ def test_many_spans_are_many_lines(start):
     assert len(path.read_bytes().splitlines()) == 4
 
 
+@pytest.mark.full
 def test_the_open_file_is_never_seen_half_written(start):
     """Somebody who reads the open-span file all the time sees one whole state after another."""
     exporter, _, folder = start()
@@ -128,6 +129,7 @@ def test_the_open_file_is_never_seen_half_written(start):
     assert len(seen) > 50
 
 
+@pytest.mark.full
 def test_the_open_file_goes_when_nothing_is_open(start):
     """The open-span file is there while something is open, and gone after it ended or the process ended in order."""
     exporter, _, folder = start()
@@ -237,6 +239,7 @@ def test_the_queue_is_bounded_in_bytes(start):
     assert span_ids(folder) == [1, 2, 6, 3]
 
 
+@pytest.mark.full
 def test_closing_writes_what_waits(start):
     """Closing writes what waits; so does a flush."""
     exporter, _, folder = start()
@@ -264,6 +267,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.full
 def test_two_processes_never_share_a_file(tmp_path):
     """Processes of one role on one host write files of their own."""
     command = [sys.executable, "-c", WRITER, tmp_path]

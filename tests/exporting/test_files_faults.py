@@ -78,6 +78,7 @@ def test_only_the_newest_of_a_users_metrics_wait(exporter, folder):
     assert b'"user.99"' in line
 
 
+@pytest.mark.full
 def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, monkeypatch):
     """A flush on the trainer's thread while the drain thread is in the middle of a write loses no span."""
     exporter.consume(make_batch(*range(1, 301)))
@@ -96,6 +97,7 @@ def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, m
     assert sorted(span_ids(folder)) == list(range(1, 301))
 
 
+@pytest.mark.full
 def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder, monkeypatch):
     """An exit whose time is up while a slow disk is written to does not close the file under the writer's hands."""
     exporter.consume(make_batch(1, 2))
@@ -138,6 +140,7 @@ def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
     assert len(caplog.records) == 1
 
 
+@pytest.mark.full
 def test_an_open_file_that_cannot_be_removed_does_not_raise(exporter, folder, monkeypatch):
     """Where the open-span file cannot be removed, as in a folder that became read-only, the other files are written."""
     exporter.consume(Batch(0, open_spans=(make_open(1),)))

@@ -5,6 +5,7 @@
 import threading
 
 import prometheus_client
+import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 
@@ -18,6 +19,7 @@ class Foreign:
         self.lock = threading.Lock()
 
 
+@pytest.mark.full
 def test_every_lock_of_a_meter_provider_is_replaced():
     """Locks that were held before are free: instruments, meters and readers work."""
     reader = InMemoryMetricReader()

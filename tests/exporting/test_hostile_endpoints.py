@@ -13,6 +13,8 @@ from tests.fakes import hostile_endpoints as hostile
 from tests.fakes.exporting_sinks import GrpcSink, HttpSink, send, transport
 from tests.fakes.hostile_endpoints import Endpoint
 
+pytestmark = pytest.mark.full
+
 SECRET = "s3cr3t-t0k3n"
 TIMEOUT = 0.4
 PATIENCE = 3.0

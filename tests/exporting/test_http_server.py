@@ -87,6 +87,7 @@ def test_a_bad_request_has_its_answer(serve, request_, status):
     assert b"/metrics" in exchange(server, GOOD)
 
 
+@pytest.mark.full
 def test_a_request_in_pieces_is_understood(serve):
     """A request that arrives in pieces is answered."""
     with connect(serve()) as connection:
@@ -106,6 +107,7 @@ def test_a_client_that_leaves_costs_nothing(serve, sent):
     assert b"/metrics" in exchange(server, GOOD)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sent", [b"", b"GET / HT"])
 def test_a_late_request_is_dropped(serve, monkeypatch, sent):
     """A request has to be complete in a total time, whatever part of it has arrived."""
@@ -147,6 +149,7 @@ def test_a_failed_answer_is_an_error_of_the_server(serve, swallow):
     assert b"fine" in exchange(server, GOOD)
 
 
+@pytest.mark.full
 def test_equal_requests_that_wait_share_an_answer(serve):
     """Requests that wait while an answer is made are answered together, and the answer is younger than each of them."""
     begun, may_end, made = threading.Event(), threading.Event(), []
@@ -172,6 +175,7 @@ def test_equal_requests_that_wait_share_an_answer(serve):
     assert b"1\n" not in answers
 
 
+@pytest.mark.full
 def test_answers_take_a_share_of_the_time(serve):
     """Clients that ask without a pause have a fifth of a core at most for the making of answers."""
     spent = []
@@ -203,6 +207,7 @@ def test_more_clients_than_slots_are_all_answered(serve):
         assert b"/metrics" in exchange(server, GOOD)
 
 
+@pytest.mark.full
 def test_a_connection_is_not_replaced_in_its_first_moments(serve, monkeypatch):
     """A client that has just connected and has not sent its request yet keeps its place; later it is replaced."""
     monkeypatch.setattr(http_server, "GRACE_SECONDS", 1.0)
@@ -218,6 +223,7 @@ def test_a_connection_is_not_replaced_in_its_first_moments(serve, monkeypatch):
         assert time.monotonic() - begin < http_server.READ_SECONDS - 0.5
 
 
+@pytest.mark.full
 def test_closing_frees_the_port_while_an_answer_is_made(serve):
     """Closing waits for an answer no longer than allowed, and nothing listens afterwards."""
     begun, may_end = threading.Event(), threading.Event()

@@ -4,6 +4,7 @@
 
 import threading
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -30,6 +31,7 @@ class Reader:
         return points
 
 
+@pytest.mark.full
 @steady
 @given(actions)
 def test_every_reader_ends_with_the_latest_points(script):
@@ -48,6 +50,7 @@ def test_every_reader_ends_with_the_latest_points(script):
         assert reader.known == latest
 
 
+@pytest.mark.full
 @steady
 @given(actions)
 def test_a_reader_is_shown_only_what_changed(script):
@@ -81,6 +84,7 @@ def test_an_empty_state_has_nothing():
     assert len(state.read(cursor)[1]) == 1
 
 
+@pytest.mark.full
 def test_a_read_in_the_middle_of_an_update_misses_nothing():
     """Who reads while an update is under way is shown all of it, then or with the next read."""
     state = MetricState()
@@ -99,6 +103,7 @@ def test_a_read_in_the_middle_of_an_update_misses_nothing():
     assert {name: value for (name, _), value in reader.known.items()} == {"verl.a": 1, "verl.b": 2}
 
 
+@pytest.mark.full
 @steady
 @given(actions)
 def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):

@@ -66,6 +66,7 @@ def test_spans_that_are_not_sampled_stay_here(sink, otlp):
     assert sink.span_ids() == Counter([2])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("answer", [NO, (429, {"Retry-After": "0"}, b""), (502, {}, b"")])
 def test_nothing_is_lost_while_the_endpoint_fails(sink, otlp, wait_for, fast_retries, caplog, answer):
     """When the endpoint fails for a while and heals, every span arrives exactly once, and the log has one line."""
@@ -80,6 +81,7 @@ def test_nothing_is_lost_while_the_endpoint_fails(sink, otlp, wait_for, fast_ret
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+@pytest.mark.full
 def test_retries_back_off(sink, otlp, wait_for, monkeypatch):
     """The pauses between retries double, give or take a fifth."""
     monkeypatch.setattr(module, "FIRST_RETRY", 0.1)
@@ -93,6 +95,7 @@ def test_retries_back_off(sink, otlp, wait_for, monkeypatch):
     assert all(pause >= 0.08 * 2**number for number, pause in enumerate(pauses))
 
 
+@pytest.mark.full
 def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
     """Each pause is stretched by a random factor, so that a thousand ranks do not knock together."""
 
@@ -109,6 +112,7 @@ def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
     assert second - first >= 0.39
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("drawn", [max, min])
 def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, monkeypatch, drawn):
     """After a Retry-After the next request comes no earlier than the server asked for, whatever the jitter draws."""
@@ -121,6 +125,7 @@ def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, m
     assert second - first >= 0.5
 
 
+@pytest.mark.full
 def test_a_flush_returns_when_all_is_sent(sink, otlp):
     """What was put before a flush has been sent when the flush returns, long before its deadline."""
     exporter, state = otlp(sink.url)
@@ -166,6 +171,7 @@ def test_changed_points_go_at_once_and_alone(sink, otlp, wait_for):
     assert sink.values()["verl.b"] == [1.0]
 
 
+@pytest.mark.full
 def test_unchanged_points_are_sent_again(sink, otlp, wait_for):
     """A series that does not change is sent again after the interval, so that a Collector does not forget it."""
     exporter, state = otlp(sink.url, interval=0.3)
@@ -202,6 +208,7 @@ def test_every_point_of_a_request_has_its_time(sink, otlp, wait_for):
     assert all(earlier < later for earlier, later in pairwise(stamps))
 
 
+@pytest.mark.full
 def test_points_survive_an_outage(sink, otlp, wait_for, fast_retries, monkeypatch):
     """What was counted while the endpoint was away, from the start of the machine on, is there when it is back."""
     started, clock = time.monotonic(), time.monotonic

@@ -18,6 +18,7 @@ def differences(monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "Delta")
 
 
+@pytest.mark.full
 def test_differences_add_up_over_an_outage(differences, sink, otlp, wait_for, fast_retries):
     """Where differences are asked for they add up to the whole, though requests failed in between and were sent again."""
     exporter, state = otlp(sink.url, interval=1000.0)

@@ -60,6 +60,7 @@ def bad_url(request, monkeypatch):
     return sink.url
 
 
+@pytest.mark.full
 def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
     """Whatever is wrong with the endpoint, `put` returns at once, closing ends in time, and what is left is counted."""
     exporter, state = otlp(bad_url)
@@ -136,6 +137,7 @@ def test_a_flush_tries_again_what_fails_meanwhile(sink, otlp, wait_for, monkeypa
     assert sink.span_ids() == Counter([1])
 
 
+@pytest.mark.full
 def test_closing_sends_what_was_put_while_metrics_were_sent(sink, otlp, wait_for):
     """Spans that were put while a slow request of metrics was on its way are sent before a close in time returns."""
     sink.hold |= {"metrics"}
@@ -153,6 +155,7 @@ def test_closing_sends_what_was_put_while_metrics_were_sent(sink, otlp, wait_for
     assert sink.span_ids() == Counter([1])
 
 
+@pytest.mark.full
 def test_closing_tries_until_the_deadline(sink, otlp, monkeypatch):
     """An endpoint that fails for a moment and heals before the deadline of closing gets every span."""
     monkeypatch.setattr(retry, "FIRST_RETRY", 0.3)
@@ -180,6 +183,7 @@ class Failing:
         pass
 
 
+@pytest.mark.full
 def test_pauses_stay_bounded_for_ever():
     """However often an endpoint has failed, the next try comes after a pause between none and 36 seconds."""
     channel = RetryingSender(Failing())
@@ -189,6 +193,7 @@ def test_pauses_stay_bounded_for_ever():
         assert 0 < channel.not_before - begin < 40
 
 
+@pytest.mark.full
 def test_a_transport_that_raises_is_tried_with_pauses(otlp, dead_url, wait_for, monkeypatch, swallow):
     """A transport that raises is tried again with growing pauses, like one that fails."""
     transport = Failing(ValueError("as told"))
@@ -249,6 +254,7 @@ def test_a_password_is_not_in_the_log(sink, otlp, wait_for, caplog, tmp_path):
     assert "s3cr3t-t0k3n" not in caplog.text + str(exporter.dropped("spans"))
 
 
+@pytest.mark.full
 def test_one_that_is_refused_does_not_cost_those_that_were_sent_with_it(sink, otlp, wait_for, monkeypatch):
     """What waited is sent together; if that is refused, each part goes alone, and only the bad one is dropped."""
     monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)

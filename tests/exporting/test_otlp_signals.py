@@ -49,6 +49,7 @@ def test_an_endpoint_without_logs(sink, otlp, caplog, wait_for):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
+@pytest.mark.full
 def test_large_spans_share_no_request(sink, otlp, wait_for):
     """Spans that are large go in requests that a Collector takes, in their order and once each."""
     text = "x" * 200_000

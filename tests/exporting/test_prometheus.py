@@ -128,6 +128,7 @@ def test_an_exemplar_stands_at_its_bucket():
     assert (found["1.0"].value, float(found["1.0"].timestamp)) == (0.5, NOW / 1e9)
 
 
+@pytest.mark.full
 @steady
 @given(
     st.lists(
@@ -146,6 +147,7 @@ def test_any_label_value_can_be_scraped(rows):
         assert set(found[f"verl_m{index}"].values()) <= {value for _, value in pairs}
 
 
+@pytest.mark.full
 @steady
 @given(valid_texts)
 def test_any_description_can_be_scraped(text):

@@ -170,6 +170,7 @@ def test_ours_and_the_users_stand_side_by_side(registry, meter):
     assert {("hits_total", ()), ("verl_training_steps_total", ())} <= set(scraped(registry))
 
 
+@pytest.mark.full
 def test_two_scrapes_at_once_show_each_series_once(registry, meter):
     """Two scrapes at the same moment, as two Prometheus servers make them, each show every series of the user once."""
     meter.create_counter("hits").add(1)

@@ -84,6 +84,7 @@ def test_a_scrape_asks_for_this_moment(serve, swallow):
     assert len(calls) == 2
 
 
+@pytest.mark.full
 def test_a_port_is_announced_and_freed(serve):
     """Port 0 becomes a free port on the asked host, which is announced; it is free again when the server is closed."""
     heard = []
@@ -145,6 +146,7 @@ def test_a_server_that_cannot_be_announced_is_closed():
     assert not listening_hosts(ports[0])
 
 
+@pytest.mark.full
 def test_scrapes_while_points_change(serve):
     """Four threads scrape while points change: every scrape parses, and no counter or histogram ever goes back."""
     state, done, problems, scrapes = MetricState(), threading.Event(), [], []
@@ -208,6 +210,7 @@ def open_by_name(announce):
     return exporter, time.monotonic() - begin
 
 
+@pytest.mark.full
 def test_a_name_server_that_does_not_answer_holds_nobody_up(name_server, wait_for):
     """The caller goes on after a second; when the name is known at last the page is served and announced."""
     ports = []
@@ -228,6 +231,7 @@ def test_a_name_that_is_known_at_once_is_served_at_once(name_server):
     exporter.close(time.monotonic())
 
 
+@pytest.mark.full
 def test_an_end_before_the_name_is_known(name_server, wait_for):
     """An exporter that was closed meanwhile serves nothing."""
     exporter, _ = open_by_name(None)
@@ -243,6 +247,7 @@ def test_a_name_that_does_not_exist_is_an_error():
         PrometheusExporter("no-such-host.invalid", 0, lambda: None).open(RESOURCE, SCOPE, MetricState())
 
 
+@pytest.mark.full
 def test_an_address_that_is_known_too_late_and_cannot_be_bound(name_server, monkeypatch, wait_for, caplog):
     """No caller waits for the error any more: it is logged."""
     open_by_name(None)

@@ -39,6 +39,7 @@ def run(script):
     return json.loads(line.removeprefix("FACTS "))
 
 
+@pytest.mark.smoke
 def test_a_users_spans_and_metrics_reach_us():
     """Where no provider is set, a user's spans and metrics reach our callbacks with his scope and our resource."""
     facts = run("""
@@ -72,6 +73,7 @@ say(names=[inner.name, outer.name], child=inner.parent_id == outer.span_id and i
     }
 
 
+@pytest.mark.full
 def test_ids_are_out_of_reach_of_seeds():
     """Processes that seed `random` alike give a user's spans different ids."""
     facts = run("""
@@ -86,6 +88,7 @@ say(traces=len({span.trace_id for span in spans}), spans=len({span.span_id for s
     assert facts == {"traces": 20, "spans": 20}
 
 
+@pytest.mark.full
 def test_a_record_says_what_the_span_says():
     """What reaches us of a span with everything in it encodes to what the SDK's own exporter sends of it."""
     facts = run("""
@@ -125,6 +128,7 @@ say(same=str(ours) == str(theirs), spans=len(spans), remote=[bool(span.flags & 0
     assert facts == {"same": True, "spans": 6, "remote": [True] * 5 + [False]}
 
 
+@pytest.mark.full
 def test_what_was_too_much_for_a_span_is_counted():
     """Attributes, events and links that a user's limits dropped are counted in our record as the SDK counts them."""
     facts = run("""
@@ -149,6 +153,7 @@ say(same=str(ours.resource_spans[0].scope_spans[0].spans[0]) == str(theirs), dro
     assert facts == {"same": True, "dropped": [2, 3, 1], "event": 1}
 
 
+@pytest.mark.full
 def test_a_provider_of_the_user_stays():
     """Where the user has set providers they stay, spans and metrics go where the user sends them and to us, and we can name it."""
     facts = run("""
@@ -180,6 +185,7 @@ say(stays=trace.get_tracer_provider() is mine, ours=[made.tracer, made.meter], t
     }
 
 
+@pytest.mark.full
 def test_a_provider_of_another_make_is_named():
     """A provider that is no SDK's is named, too, and one of the two signals may be the user's and the other ours."""
     facts = run("""
@@ -193,6 +199,7 @@ say(foreign=providers.foreign_provider(), tracer=made.tracer is None, meter=made
     assert facts == {"foreign": "__main__.Mine", "tracer": True, "meter": True}
 
 
+@pytest.mark.full
 def test_without_any_provider_none_is_foreign():
     """Before anybody has set a provider, none is foreign, and asking sets none."""
     facts = run("""
@@ -203,6 +210,7 @@ say(before=before, after=providers.foreign_provider(), ours=type(trace.get_trace
     assert facts == {"before": "", "after": "", "ours": "opentelemetry.sdk.trace"}
 
 
+@pytest.mark.full
 def test_more_readers_are_served():
     """Further readers, such as that of the scrape endpoint, see the same instruments."""
     facts = run("""
@@ -217,11 +225,13 @@ say(seen=seen, sent=len(messages))
     assert facts == {"seen": "hits", "sent": 1}
 
 
+@pytest.mark.full
 def test_nothing_is_sent_of_no_instruments():
     """Collecting before the user has any instrument sends nothing."""
     assert run("made = install()\nmade.reader.collect()\nsay(sent=len(messages))") == {"sent": 0}
 
 
+@pytest.mark.full
 def test_a_second_start_goes_on_collecting():
     """After an end and a second start in one process, a user's metrics are collected again."""
     facts = run("""
@@ -235,6 +245,7 @@ say(sent=len(messages))
     assert facts == {"sent": 1}
 
 
+@pytest.mark.full
 def test_what_the_user_has_added_is_served_after_a_second_start():
     """Processors that the user has added to our provider are known to a later session, with what it says of itself."""
     facts = run("""
@@ -247,6 +258,7 @@ say(mine=[each is mine for each in made.user_processors], resource=made.resource
     assert facts == {"mine": [True], "resource": "child"}
 
 
+@pytest.mark.full
 def test_differences_are_collected_beside_the_whole():
     """A reader of differences gives what has been counted since the last collection; the other one gives the whole."""
     facts = run("""
@@ -270,6 +282,7 @@ say(differences=values(found), whole=values(messages))
     assert facts["whole"] == {"hits": [[2, 3], [2, 7]], "open": [[2, 3], [2, 7]]}
 
 
+@pytest.mark.full
 def test_what_a_user_says_at_length_is_bounded():
     """Labels that Prometheus would reject are cut, and the bytes of long texts of the user's spans are known."""
     found = run(

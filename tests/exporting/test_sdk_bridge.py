@@ -37,6 +37,7 @@ class Taker:
         self.names.append(span.name)
 
 
+@pytest.mark.full
 @steady
 @given(spans())
 def test_the_sdks_exporter_sends_the_same(span):
@@ -105,6 +106,7 @@ def test_a_span_that_cannot_be_made_costs_itself_only(user):
     assert exporter.dropped("spans") == {"cannot be encoded": 1}
 
 
+@pytest.mark.full
 def test_a_slow_processor_is_waited_for_by_nobody(user, wait_for):
     """Spans are taken while it works; the oldest make room and are counted; what it has got is complete and in order."""
     taker = Taker()
@@ -121,6 +123,7 @@ def test_a_slow_processor_is_waited_for_by_nobody(user, wait_for):
     assert taker.names == ["span 1", "span 6", "span 7", "span 8"]
 
 
+@pytest.mark.full
 def test_what_waits_at_the_end_is_counted(user):
     """A processor that does not come back holds the end up until its deadline; what it was not given is dropped."""
     taker = Taker()

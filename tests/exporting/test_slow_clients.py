@@ -18,6 +18,8 @@ from tests.fakes.slow_clients import KINDS, SlowClients, Usage
 from verl_otel.exporting.http_messages import make_plain_reply
 from verl_otel.exporting.http_server import MAX_CONNECTIONS, Server
 
+pytestmark = pytest.mark.full
+
 SERVE = """
 import resource, sys, time
 from prometheus_client.core import GaugeMetricFamily

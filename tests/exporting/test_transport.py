@@ -105,6 +105,7 @@ def test_a_server_that_hangs_up(sink):
     assert (answer.ok, answer.retry) == (False, True)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("variable", "given"), [("0.3", 20.0), ("20", 0.3)])
 def test_a_hanging_server_is_given_up(sink, variable, given):
     """A server that does not answer is given up after the configured time or what the caller has left, whichever is less."""

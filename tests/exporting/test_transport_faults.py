@@ -31,6 +31,7 @@ def test_a_redirect_is_not_followed(sink):
     assert [request.path for request in sink.requests] == ["/v1/traces"]
 
 
+@pytest.mark.full
 def test_a_dripping_server_is_given_up():
     """A server that sends its answer byte by byte is given up, too, when the time is over."""
     stop = threading.Event()

@@ -26,6 +26,7 @@ def https_sink(certificate, key, client_ca=None):
         yield sink
 
 
+@pytest.mark.smoke
 def test_https_with_the_servers_certificate(certificates):
     """With the server's certificate a request over HTTPS arrives."""
     certificate, key = certificates("server")
@@ -34,6 +35,7 @@ def test_https_with_the_servers_certificate(certificates):
         assert sink.requests[0].body == BODY
 
 
+@pytest.mark.smoke
 def test_https_with_an_unknown_certificate(certificates):
     """A server whose certificate nobody vouches for gets nothing, with or without another certificate configured."""
     certificate, key = certificates("server")
@@ -47,6 +49,7 @@ def test_https_with_an_unknown_certificate(certificates):
         assert not sink.requests
 
 
+@pytest.mark.smoke
 def test_https_where_requests_has_a_bundle_set(certificates, monkeypatch):
     """The configured certificate counts even where REQUESTS_CA_BUNDLE is set, as it is on many clusters."""
     certificate, key = certificates("server")
@@ -55,6 +58,7 @@ def test_https_where_requests_has_a_bundle_set(certificates, monkeypatch):
         assert made.send(BODY, 10).ok
 
 
+@pytest.mark.smoke
 def test_https_with_a_clients_certificate(certificates):
     """A server that asks for a certificate of the client is shown the configured one, and refuses those without."""
     (certificate, key), (mine, my_key) = certificates("server"), certificates("client")
@@ -146,6 +150,7 @@ def test_a_partial_success_over_grpc_is_counted(grpc_sink, signal):
         assert made.send(BODY, 10)[::4] == (True, 4)
 
 
+@pytest.mark.full
 def test_grpc_that_nobody_listens_to(grpc, dead_url):
     """Where nobody listens a request fails in time and may be tried again."""
     begin = time.monotonic()
@@ -173,6 +178,7 @@ def test_a_strange_header_over_grpc_never_raises(grpc_sink, headers):
         assert not made.send(BODY, 5).ok
 
 
+@pytest.mark.smoke
 def test_grpc_over_tls(grpc, certificates):
     """With the server's certificate a request over TLS arrives; without it it does not."""
     certificate, key = certificates("server")

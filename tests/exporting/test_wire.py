@@ -119,6 +119,7 @@ def sdk_span(span, resource):
     )
 
 
+@pytest.mark.full
 @steady
 @given(resources, st.lists(spans(event_names=st.text(max_size=8)), min_size=1, max_size=4))
 def test_spans_equal_the_sdks(resource, records):
@@ -139,6 +140,7 @@ def test_spans_equal_the_sdks(resource, records):
     assert_same(ours, theirs)
 
 
+@pytest.mark.full
 @steady
 @given(attributes(), st.lists(st.tuples(texts, st.integers(1, 5)), min_size=1, max_size=8))
 def test_what_spans_share_is_not_mixed_up(shared, kinds):
@@ -149,6 +151,7 @@ def test_what_spans_share_is_not_mixed_up(shared, kinds):
     assert ours == wire.encode_traces(RESOURCE, SCOPE, [span._replace(attributes=shared) for span in pairs])
 
 
+@pytest.mark.full
 @steady
 @given(
     st.lists(st.tuples(st.integers(1, 2), st.integers(0, 2), st.sampled_from(["", "verl=s", "verl=t"])), max_size=12)
@@ -184,6 +187,7 @@ def sdk_metric(instrument, points):
     return sdk.Metric(instrument.name, instrument.description, instrument.unit, kinds[instrument.kind]())
 
 
+@pytest.mark.full
 @steady
 @given(resources, metrics())
 def test_metrics_equal_the_sdks(resource, points):
@@ -234,6 +238,7 @@ def test_an_integer_that_no_float_holds_does_not_stop_the_others():
     assert b"\x0a\x01b" in wire.encode_metrics(RESOURCE, SCOPE, points)
 
 
+@pytest.mark.full
 @steady
 @given(any_integers.filter(lambda value: value >= 0))
 def test_varint_can_be_read_back(number):

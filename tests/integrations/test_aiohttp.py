@@ -77,6 +77,7 @@ def header_of(span):
     return f"00-{span.context.trace_id:032x}-{span.context.span_id:016x}-03"
 
 
+@pytest.mark.full
 async def test_a_call_is_a_client_span_of_the_reward(worker, recorded, sent):
     """A call within a reward is a client span below it, and the server is told so."""
     async with serve() as (url, seen):
@@ -134,6 +135,7 @@ async def test_a_call_that_fails(worker, recorded, sent, monkeypatch, content):
     assert len(span.events) == content
 
 
+@pytest.mark.full
 async def test_a_call_that_is_cancelled(worker, recorded, sent):
     """A call that is given up ends its span, and the reward's context is as before."""
     async with serve(lambda: asyncio.sleep(1)) as (url, _):
@@ -259,6 +261,7 @@ async def route(worker_url):
         await task
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # verl's own
 async def test_verls_own_worker_and_router(recorded, sent):
     """A request of verl's own to a reward model, through verl's own router, is one line of spans from the reward to the model's server."""
@@ -306,6 +309,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 def test_the_first_call_is_sent(clean_python, files_of):
     """The span of a process's very first call is in its files, with ours."""
     clean_python("-c", FIRST_CALL, **files_of.environ)

@@ -241,6 +241,7 @@ def test_wrapt_post_import_hooks_run_too(host, hook, first):
         sys.meta_path[:] = before
 
 
+@pytest.mark.full
 def test_imports_from_many_threads_run_a_hook_once(host, hook):
     """Threads that import the same module at once all see it patched, and its hook ran once."""
     name = host(a="import time\n" + SOURCE)

@@ -6,6 +6,8 @@ import pytest
 
 pytest.importorskip("cloudpickle")
 
+pytestmark = pytest.mark.full
+
 SEND = """
 import asyncio, sys
 import cloudpickle

@@ -155,6 +155,7 @@ def launch(clean_python, tmp_path):
     return run
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("before", ["", RECORD], ids=["launch first", "record first"])
 @pytest.mark.parametrize("exporters", ["file,otlp", "prometheus,file"])
 def test_its_metrics_are_all_there(launch, before, exporters):
@@ -164,6 +165,7 @@ def test_its_metrics_are_all_there(launch, before, exporters):
     assert "verl_" not in shown
 
 
+@pytest.mark.full
 def test_what_was_decided_well_stays(launch, tmp_path):
     """Where the user has said himself where the files are, ``prometheus_client`` goes on with the files that it has."""
     kept = "from prometheus_client import values; kept = values.ValueClass; import atexit"
@@ -173,6 +175,7 @@ def test_what_was_decided_well_stays(launch, tmp_path):
     assert "sglang:prompt_tokens_total 7.0" in shown
 
 
+@pytest.mark.full
 def test_the_package_is_not_imported_for_files_and_otlp(launch):
     """Neither the plug-in, nor the hooks, nor recording and sending by files and OTLP import ``prometheus_client``."""
     assert_it = "assert 'prometheus_client' not in sys.modules, 'imported'"

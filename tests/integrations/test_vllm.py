@@ -100,6 +100,7 @@ async def test_what_the_caller_gave_stays(vllm, sent, recorded):
     assert sent()["r"].parent.span_id == 0xBB
 
 
+@pytest.mark.full
 async def test_an_aborted_request_keeps_its_parent(vllm, sent, recorded):
     """A request that a weight sync aborts joins its caller, although the engine's core has lost its headers."""
     engine = make_engine(vllm)
@@ -135,6 +136,7 @@ async def test_what_is_not_sampled_makes_no_span(vllm, sent, recorded):
     assert not sent()
 
 
+@pytest.mark.full
 async def test_cancelled_requests_leave_nothing(vllm, sent, recorded):
     """Requests that are cancelled or given up take what we keep with them, and make no span."""
     engine = make_engine(vllm)
@@ -278,6 +280,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("setting", "names"), [("1", {"llm_request"}), ("0", set())])
 def test_the_setting_sends_them_with_ours(clean_python, files_of, setting, names):
     """With VERL_OTEL_ENGINE_TRACES=1 and no endpoint the first request's span is already in our files, below our own; else none is."""

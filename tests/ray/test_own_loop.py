@@ -28,7 +28,10 @@ PLANTED = {
 """The verdict on each step in which something is slow."""
 
 
-@pytest.mark.parametrize("mode", [pytest.param(m, marks=pytest.mark.matrix if m == "nodes" else ()) for m in SETTINGS])
+MARKS = {"enabled": pytest.mark.smoke, "nodes": pytest.mark.matrix}
+
+
+@pytest.mark.parametrize("mode", [pytest.param(mode, marks=MARKS.get(mode, ())) for mode in SETTINGS])
 def test_the_run_is_that_of_the_loop(tmp_path, mode):
     """One run of all processes; trajectories, steps and scores equal the loop's own log; what was planted is named."""
     _, found = run("ray_own_loop.py", mode, tmp_path=tmp_path, **SETTINGS[mode](tmp_path / "runs"))
@@ -41,9 +44,9 @@ def test_the_run_is_that_of_the_loop(tmp_path, mode):
     recorded = [(item.uid, item.rollout_index, item.step, item.score) for item in Run.open(folder).trajectories()]
     assert sorted(recorded) == sorted(tuple(row) for row in found["log"])
     verdicts = {step.number: step.verdicts for step in explained.steps if step.number in PLANTED}
-    named = {number: (v.kind, v.subject, v.cause, v.cause_name) for number, (v,) in verdicts.items()}
-    assert named == PLANTED
-    assert wording.describe_verdict(verdicts[5][0]).startswith("Worker 1 was late: ")
+    for number, planted in PLANTED.items():  # on a busy machine something else may be slow, too
+        assert planted in [(v.kind, v.subject, v.cause, v.cause_name) for v in verdicts[number]]
+    assert "Worker 1 was late: " in " ".join(map(wording.describe_verdict, verdicts[5]))
 
 
 def test_an_explicit_zero_wins_over_init(tmp_path):

@@ -73,6 +73,7 @@ PLAIN = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st
 ANYTHING = st.recursive(PLAIN, lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(st.text(), inner))
 
 
+@pytest.mark.full
 @given(ANYTHING)
 @settings(deadline=None, max_examples=80, database=None)
 def test_whatever_comes_out_is_valid(value):

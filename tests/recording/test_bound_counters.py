@@ -52,6 +52,7 @@ def test_off_it_ignores_what_is_added(fresh):
         assert captured.points == []
 
 
+@pytest.mark.full
 @settings(deadline=None, max_examples=50, database=None)
 @given(st.lists(st.integers(-5, 10**6) | st.floats(-5, 1e6) | st.just(float("nan")), max_size=50))
 def test_only_numbers_that_are_not_negative_count(values):

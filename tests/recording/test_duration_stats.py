@@ -37,6 +37,7 @@ def note_all(name, durations):
     return RECORDER.durations.by_name()[name]
 
 
+@pytest.mark.full
 @given(SECONDS)
 def test_peers_hold_their_number_and_the_longest(durations):
     """Noted one after the other: how many, and the longest ones in order."""
@@ -46,6 +47,7 @@ def test_peers_hold_their_number_and_the_longest(durations):
     assert found.longest == max(durations)
 
 
+@pytest.mark.full
 @given(SECONDS, SECONDS)
 def test_peers_of_two_processes_merge_to_those_of_one(one, other):
     """Merged, they are what one process would have noted."""
@@ -89,6 +91,7 @@ def test_nothing_is_noted_while_nobody_asks(recorded, on):
     assert found == (noted if on else (set(), set(), []))
 
 
+@pytest.mark.full
 def test_no_move_is_lost_while_another_thread_drains(fast_switching, monkeypatch):
     """A scrape drains beside the drain thread: what one of them notes is taken once, whole."""
     monkeypatch.setattr(duration_stats, "MAX_ACTIVE", 10**9)

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 BEGIN = """
     import json, os, signal, sys, threading, warnings
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is what is tested

@@ -67,6 +67,7 @@ def operate(generator, operation):
         return type(error), error.args
 
 
+@pytest.mark.full
 @given(ACTIONS, OPERATIONS)
 @settings(deadline=None, max_examples=300, database=None)
 def test_a_decorated_generator_does_what_the_plain_one_does(actions, operations):
@@ -93,6 +94,7 @@ def outcome(generator, operations, log):
     return [*(operate(generator, operation) for operation in operations), operate(generator, "close")], log
 
 
+@pytest.mark.full
 @given(ACTIONS, OPERATIONS)
 @settings(deadline=None, max_examples=200, database=None)
 def test_off_or_timed_a_generator_does_what_the_plain_one_does(actions, operations):
@@ -182,6 +184,7 @@ def test_baggage_set_in_the_body_stays_in_the_body(recorded):
     assert seen == ["value"]
 
 
+@pytest.mark.full
 def test_interleaved_generators_do_not_mix(recorded):
     """Generators that take turns keep their own spans and children."""
 
@@ -199,6 +202,7 @@ def test_interleaved_generators_do_not_mix(recorded):
     assert parents["child of a"] != parents["child of b"]
 
 
+@pytest.mark.full
 def test_a_half_consumed_generator_is_a_cancelled_span(recorded, is_outside):
     """A generator that nobody finishes ends, when it is collected, as cancelled; the context is that of before."""
 

@@ -70,6 +70,7 @@ async def operate(generator, operation):
         return type(error), error.args
 
 
+@pytest.mark.full
 @given(ACTIONS, OPERATIONS)
 @settings(deadline=None, max_examples=150, database=None)
 def test_a_decorated_async_generator_does_what_the_plain_one_does(actions, operations):
@@ -171,6 +172,7 @@ async def test_a_generator_may_be_closed_by_another_task(recorded):
     assert recorded.span("closer").parent_id == recorded.span("g").parent_id == 0
 
 
+@pytest.mark.full
 async def test_a_half_consumed_generator_is_closed_by_the_loop(recorded):
     """An async generator that is collected half consumed is closed by the event loop, and its span ends."""
     closed = []

@@ -57,6 +57,7 @@ class Item:
     """Something large."""
 
 
+@pytest.mark.full
 def test_a_generator_does_not_hold_its_items(recorded):
     """An item that the consumer has let go of is freed while the generator waits to be resumed."""
 
@@ -73,6 +74,7 @@ def test_a_generator_does_not_hold_its_items(recorded):
     assert list(generator) == []
 
 
+@pytest.mark.full
 async def test_an_async_generator_does_not_hold_its_items(recorded):
     """The same holds for async generators."""
 

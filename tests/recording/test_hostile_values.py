@@ -64,6 +64,7 @@ def use_instruments(value):
     verl_otel.histogram("hostile.histogram").record(value, label=value)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("name", HOSTILE)
 @pytest.mark.parametrize("verb", SPANS)
 def test_no_verb_raises(recorded, verb, name):
@@ -76,6 +77,7 @@ def test_no_verb_raises(recorded, verb, name):
         assert recorded.spans is not None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("content", [False, True])
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_method_of_a_span_raises(recorded, monkeypatch, name, content):
@@ -108,6 +110,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.full
 @given(ANYTHING)
 @settings(deadline=None, max_examples=60, database=None)
 def test_no_plain_value_makes_a_verb_raise(value):

@@ -17,6 +17,7 @@ SEEDED = """
 """
 
 
+@pytest.mark.full
 def test_two_processes_with_one_seed_have_different_ids(run_python):
     """Two processes that seed `random` with the same number make different trace ids, span ids and draws."""
     first, second = run_python(SEEDED).split(), run_python(SEEDED).split()

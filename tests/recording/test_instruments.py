@@ -99,6 +99,7 @@ def test_a_name_of_the_catalogue_is_not_taken(recorded, caplog):
     assert "cannot be used" in caplog.text
 
 
+@pytest.mark.full
 @given(st.text(max_size=300))
 @settings(deadline=None, max_examples=150, database=None)
 def test_every_name_becomes_a_valid_one(name):
@@ -108,6 +109,7 @@ def test_every_name_becomes_a_valid_one(name):
     assert valid_name(valid) == valid
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(), max_size=10).map(tuple))
 @settings(deadline=None, max_examples=100, database=None)
 def test_bounds_become_finite_and_rising(bounds):

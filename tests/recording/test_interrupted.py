@@ -22,6 +22,8 @@ from verl_otel.recording.context import CONTEXT
 from verl_otel.recording.span import BareSpan
 from verl_otel.recording.state import RECORDER
 
+pytestmark = pytest.mark.full
+
 OURS = f"{Path(verl_otel.__file__).parent}{os.sep}"
 
 

@@ -52,6 +52,7 @@ def held(make, number):
         tracemalloc.stop()
 
 
+@pytest.mark.full
 def test_a_span_without_attributes_is_small(recorded):
     """A span or leaf that nobody said anything about takes less than 200 bytes until it is drained."""
     leaf = find_sampled_timer(timer_series("memory.leaf"))
@@ -60,12 +61,14 @@ def test_a_span_without_attributes_is_small(recorded):
     assert held(lambda number: kept.extend(leaf._make(1.0) for _ in range(number)), 1000) / 1000 < 200
 
 
+@pytest.mark.full
 def test_a_trajectory_fits_what_is_reckoned_for_a_span(recorded):
     """A trajectory with a dozen attributes and a link takes less than the number of bytes by which memory is divided."""
     with verl_otel.step(1):
         assert held(trajectories, 1000) / 1000 < BYTES
 
 
+@pytest.mark.full
 def test_spans_that_nobody_drains_stay_within_the_limit(recorded):
     """However many spans end, what they hold is bounded; every one beyond it is counted, and measured all the same."""
     RECORDER.capacity = 500
@@ -77,6 +80,7 @@ def test_spans_that_nobody_drains_stay_within_the_limit(recorded):
     assert len(recorded.spans) + dropped == 6021
 
 
+@pytest.mark.full
 def test_a_buffer_that_nobody_folds_stays_within_the_limit(recorded):
     """However often a timed function is called while somebody else folds for ever, its buffer is bounded."""
     work = verl_otel.timed("memory.timed")(lambda: None)
@@ -163,6 +167,7 @@ def replaced(index):
             span.set_attribute("key", f"{index} {number} ".ljust(4096, "x"))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("make", [wide, eventful, crowded, nested, scored, replaced])
 def test_what_is_said_about_spans_stays_within_the_limit(recorded, make):
     """Attributes of spans that are never drained take a small multiple of the memory that spans may take."""

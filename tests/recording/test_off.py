@@ -4,6 +4,8 @@
 
 import pytest
 
+pytestmark = pytest.mark.smoke
+
 USES = {
     "import": "import verl_otel",
     "decorators": """

@@ -170,6 +170,7 @@ def test_the_table_holds_no_span(clock, alive_spans):
     assert open_table.read() == ()
 
 
+@pytest.mark.full
 def test_forgotten_spans_are_found_among_thousands(recorded, monkeypatch):
     """With more open spans than one drain looks at, several drains look at all of them."""
     monkeypatch.setattr(abandoned_spans, "AT_ONCE", 10)

@@ -38,6 +38,7 @@ def test_a_key_is_cleaned(key, name):
     assert phase_site(key).attributes == {"verl.phase": name}
 
 
+@pytest.mark.full
 @given(st.text(max_size=200))
 @settings(deadline=None, max_examples=100, database=None)
 def test_every_key_becomes_a_valid_one(key):
@@ -49,6 +50,7 @@ def test_every_key_becomes_a_valid_one(key):
         assert phase_site(name).attributes["verl.phase"] == name
 
 
+@pytest.mark.full
 def test_the_65th_key_is_other(no_series, recorded):
     """64 distinct keys are kept, what comes later is `other`, and the first 64 still have their names."""
     with verl_otel.step(1):
@@ -62,6 +64,7 @@ def test_the_65th_key_is_other(no_series, recorded):
     assert recorded.value("verl.phase.duration", verl_phase="other") == 6
 
 
+@pytest.mark.full
 def test_ten_thousand_keys_hold_no_memory(no_series, recorded):
     """A key that is different at every call makes no more than 65 names, and does not grow anything."""
     for number in range(10_000):
@@ -71,6 +74,7 @@ def test_ten_thousand_keys_hold_no_memory(no_series, recorded):
     assert len(phase_names._sites) <= 2 * MAX_PHASES
 
 
+@pytest.mark.full
 def test_a_key_of_hook_and_user_counts_once(no_series, recorded):
     """64 keys are kept also where the trainer's hooks and the user open phases of the same keys."""
     with verl_otel.step(1):
@@ -88,6 +92,7 @@ def test_a_site_is_made_once():
     assert phase_site("gen", hook=True).hook
 
 
+@pytest.mark.full
 def test_a_phase_that_was_opened_is_known(no_series, recorded):
     """One can tell whether a phase of some key was opened in this process."""
     assert not was_used("gen")

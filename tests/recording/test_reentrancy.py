@@ -7,6 +7,8 @@ import json
 import sys
 import threading
 
+import pytest
+
 from verl_otel.model import Instrument
 from verl_otel.recording import instruments
 from verl_otel.recording.series import CHUNK, Histogram
@@ -50,6 +52,7 @@ def run(run_python, script):
     return json.loads(run_python(BEGIN + script))
 
 
+@pytest.mark.full
 def test_signal_handlers_may_record_and_drain(run_python):
     """A handler that interrupts recording, folding and draining thousands of times loses nothing and does not hang."""
     found = run(
@@ -92,6 +95,7 @@ def test_signal_handlers_may_record_and_drain(run_python):
     assert (found["dropped"], found["open"]) == (0, 0)
 
 
+@pytest.mark.full
 def test_a_signal_handler_may_record_while_its_own_thread_folds(run_python):
     """A handler that interrupts the holder of the fold lock appends, tries to drain, and goes on."""
     found = run(
@@ -111,6 +115,7 @@ def test_a_signal_handler_may_record_while_its_own_thread_folds(run_python):
     assert found["dropped"] == 0
 
 
+@pytest.mark.full
 def test_garbage_collection_may_record(run_python):
     """Callbacks of the garbage collector that record, run at every moment of our own code, lose nothing."""
     found = run(
@@ -144,6 +149,7 @@ def test_garbage_collection_may_record(run_python):
     assert found["open"] == 0
 
 
+@pytest.mark.full
 def test_finalisers_may_record(run_python):
     """Objects that record in ``__del__``, wherever that runs, lose nothing and do not hang."""
     found = run(
@@ -173,6 +179,7 @@ def test_finalisers_may_record(run_python):
     assert found["spans"] == {"inner": 3000, "execute_tool finaliser": 3000, "execute_tool traced": 3000}
 
 
+@pytest.mark.full
 def test_the_exit_of_a_process_that_records_in_threads_does_not_hang(run_python):
     """A process ends although threads of it are recording and others hold the fold lock at that moment."""
     said = run_python(
@@ -197,6 +204,7 @@ def test_the_exit_of_a_process_that_records_in_threads_does_not_hang(run_python)
     assert said.split()[-1] == "ended"
 
 
+@pytest.mark.full
 def test_an_exception_of_a_signal_handler_leaves_no_lock_held(recorded):
     """Wherever a handler raises while a full buffer is folded, the lock is free afterwards: a drain waits for it."""
     series = instruments.timer_series("interrupted")
@@ -325,6 +333,7 @@ LOOP = """
 """
 
 
+@pytest.mark.full
 def test_every_time_out_reaches_its_caller(run_python):
     """A grader that is timed out a thousand times inside of spans gets each exception; no context and no span is left."""
     found = json.loads(run_python(LOOP))

@@ -40,6 +40,7 @@ def test_the_slowest_of_its_step_so_far_is_marked():
     assert reason(5, step=1) == "slowest"
 
 
+@pytest.mark.full
 def test_the_slowest_of_a_step_is_always_marked_and_few_others():
     """Of 2,000 trajectories in any order the slowest has its mark, and no more than the odds of new records allow."""
     source = random.Random(7)
@@ -57,6 +58,7 @@ def ended(step, start, seconds):
     return span
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("drains", [1, 7, 300])
 def test_trajectories_that_begin_together_have_few_marks(monkeypatch, drains):
     """1,536 trajectories of a step end in the order of their duration: the slowest is marked, and hardly any other, however often is drained."""

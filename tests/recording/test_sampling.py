@@ -160,6 +160,7 @@ def test_many_threads_may_count_at_once(recorded, fast_switching, step):
     assert len(RECORDER.sampling._counts) <= MAX_STEPS + len(threads)
 
 
+@pytest.mark.full
 @given(st.lists(st.sampled_from(["tool", "turn", "llm", "span", "reward"]), min_size=1, max_size=5), st.booleans())
 @settings(deadline=None, max_examples=50, database=None)
 def test_a_trace_is_kept_whole_or_not_at_all(verbs, keep):

@@ -5,6 +5,8 @@
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
+
 import verl_otel
 from tests.fakes.fold_locks import hold
 from verl_otel.model import HistogramValue, Instrument
@@ -46,6 +48,7 @@ class Drainers:
         return max(value.samples if isinstance(value, HistogramValue) else value for value in values)
 
 
+@pytest.mark.full
 def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, fast_switching):
     """800,000 records of 8 threads are all counted or counted as dropped while 4 threads drain all the time."""
     count = series_registry.counter("verl.training.steps")
@@ -162,6 +165,7 @@ def test_a_drain_that_only_tries_takes_spans_while_a_caller_folds(recorded):
     assert recorded.value("done") == 1
 
 
+@pytest.mark.full
 def test_functions_may_be_decorated_while_recording_is_switched(fast_switching):
     """Decorating in one thread while another one switches recording on and off raises in neither."""
     functions = [verl_otel.span("s")(lambda: 1) for _ in range(300)]

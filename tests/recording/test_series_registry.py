@@ -33,6 +33,7 @@ def test_a_series_is_found_again(fresh, kind):
     assert type(one) is kind
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("more", [0, 1, 300])
 def test_too_many_label_values_become_other(no_series, recorded, fresh, more):
     """200 sets of labels have their own series; all that come later share one whose labels are `other`."""
@@ -48,6 +49,7 @@ def test_too_many_label_values_become_other(no_series, recorded, fresh, more):
     assert sum(points.values()) == MAX_SERIES + more + 1
 
 
+@pytest.mark.full
 def test_too_many_labels_of_a_verb_become_other(no_series, recorded):
     """A label of ours with too many values, such as a tool's name made up by a model, is bounded as well."""
     for number in range(MAX_SERIES + 50):
@@ -58,6 +60,7 @@ def test_too_many_labels_of_a_verb_become_other(no_series, recorded):
     assert sum(point.value.samples for point in points) == MAX_SERIES + 50
 
 
+@pytest.mark.full
 def test_too_many_label_names_are_bounded(no_series, recorded, fresh):
     """An instrument whose label names are different at every call does not grow without bound, either."""
     done = verl_otel.counter(fresh)
@@ -68,6 +71,7 @@ def test_too_many_label_names_are_bounded(no_series, recorded, fresh):
     assert sum(point.value for point in points) == 5 * MAX_SERIES
 
 
+@pytest.mark.full
 def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, caplog):
     """Beyond a number of names nothing new is recorded, which is said once; what was there goes on, and so does the catalogue."""
     monkeypatch.setattr(series_registry._Registry, "kinds", {})

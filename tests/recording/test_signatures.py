@@ -104,6 +104,7 @@ NAMES = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("verb", VERBS)
 @given(st.permutations(NAMES), st.lists(st.integers(0, 2), min_size=3, max_size=3), st.data())
 @settings(deadline=None, max_examples=60, database=None)
@@ -176,6 +177,7 @@ def test_what_is_no_plain_function_takes_anything():
         assert inspect.signature(wrapper) == inspect.signature(function)
 
 
+@pytest.mark.full
 @given(st.lists(st.from_regex(r"_{0,4}[ab]", fullmatch=True), max_size=8).map(tuple), st.sampled_from(["a", "b"]))
 @settings(deadline=None, max_examples=60, database=None)
 def test_a_unique_name_is_taken_by_nobody(taken, name):

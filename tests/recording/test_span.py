@@ -4,6 +4,7 @@ import asyncio
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+import pytest
 from opentelemetry import trace
 
 import verl_otel
@@ -225,6 +226,7 @@ def test_a_verbs_object_may_decorate_several_functions(recorded):
     assert [each.name for each in recorded.spans] == ["python"] * 3
 
 
+@pytest.mark.full
 def test_10_000_ended_spans_are_freed_by_the_drain(recorded, alive_spans):
     """What was drained is not held any longer."""
     before = alive_spans()
@@ -236,6 +238,7 @@ def test_10_000_ended_spans_are_freed_by_the_drain(recorded, alive_spans):
     assert alive_spans() - before <= 1
 
 
+@pytest.mark.full
 def test_a_chain_of_callbacks_does_not_hold_all_its_spans(recorded, alive_spans):
     """A traced callback that schedules its own next call, as heartbeats do, holds no more than its latest spans."""
 
@@ -259,6 +262,7 @@ def test_a_chain_of_callbacks_does_not_hold_all_its_spans(recorded, alive_spans)
     assert asyncio.run(main()) < 300
 
 
+@pytest.mark.full
 def test_deep_nesting_does_not_stop_the_drain(recorded):
     """2,000 spans inside one another are drained."""
     blocks = [verl_otel.span("level") for _ in range(2000)]

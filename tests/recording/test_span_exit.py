@@ -71,6 +71,7 @@ def test_leaving_a_misplaced_block_again_does_not_raise(recorded):
     assert len(recorded.spans) == 2
 
 
+@pytest.mark.full
 def test_10_000_misplaced_exits_leave_no_trace_of_themselves(recorded, alive_spans):
     """10,000 times two blocks left in the wrong order neither raise nor hold any memory, nor nest."""
     before = alive_spans()
@@ -98,6 +99,7 @@ def overlap(times):
     return leave
 
 
+@pytest.mark.full
 def test_10_000_overlapping_blocks_do_not_raise(recorded):
     """Blocks each of which begins before the one before it ends never raise; what comes afterwards begins anew."""
     overlap(10_000)()
@@ -105,6 +107,7 @@ def test_10_000_overlapping_blocks_do_not_raise(recorded):
     assert recorded.span("next").parent_id == 0
 
 
+@pytest.mark.full
 def test_10_000_overlapping_blocks_are_not_held(recorded, alive_spans):
     """Of blocks each of which begins before the one before it ends, those that were drained are not held."""
     leave = overlap(10_000)
@@ -114,6 +117,7 @@ def test_10_000_overlapping_blocks_are_not_held(recorded, alive_spans):
     assert held < 300
 
 
+@pytest.mark.full
 def test_a_context_that_was_never_detached_does_not_make_later_spans_children(recorded, alive_spans):
     """Attaching baggage inside a block and forgetting to detach it neither nests later spans nor holds old ones."""
     before = alive_spans()

@@ -23,6 +23,7 @@ def names(captured):
     return {point.instrument.name for point in captured.points}
 
 
+@pytest.mark.full
 @given(st.floats(allow_nan=False))
 def test_every_score_has_one_bin(score):
     """The bin of a score is named by the smallest bound that is not below it, or is `+Inf`."""

@@ -56,6 +56,7 @@ def test_spans_that_are_open_take_no_room_from_those_that_end(recorded):
     assert recorded.value("verl.tool.call.duration") == 60
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("drains", [0, 1, 7])
 def test_a_step_of_many_trajectories_comes_out_whole(recorded, drains):
     """Of a step with thousands of trajectories that run at the same time, a turn and a call open in each, no root is missing."""
@@ -142,6 +143,7 @@ def test_drops_of_several_threads_are_all_counted(recorded):
     assert kept + dropped() == 400
 
 
+@pytest.mark.full
 def test_the_offset_turns_monotonic_time_into_the_time_of_day():
     """Monotonic time plus the offset is the time of day."""
     now = time.time_ns()

@@ -4,6 +4,7 @@
 
 import contextlib
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from opentelemetry import trace
@@ -12,6 +13,8 @@ import verl_otel
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.wrapping import wrap
 from verl_otel.testing import capture
+
+pytestmark = pytest.mark.full
 
 CALLS = st.recursive(
     st.fixed_dictionaries(

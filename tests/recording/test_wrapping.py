@@ -267,6 +267,7 @@ def test_off_a_call_adds_nothing():
     assert read == []
 
 
+@pytest.mark.full
 def test_decorated_functions_are_freed(recorded):
     """Functions that are decorated in a loop and thrown away are not held."""
 

@@ -95,6 +95,7 @@ RECEIVER = """
 EXPECTED_NAMES = ["chat qwen", "execute_tool python", "produce", "verl.worker Worker.update_actor"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("switch", ["on", "off"])
 def test_functions_by_value_record_where_they_arrive(run_python, tmp_path, switch):
     """Functions of ``__main__`` that were pickled by value record in the process where they arrive, off and on again."""
@@ -106,6 +107,7 @@ def test_functions_by_value_record_where_they_arrive(run_python, tmp_path, switc
     assert (found["done"], found["size"], found["timed"], found["calls"]) == (3, 1, 1, 1)
 
 
+@pytest.mark.full
 def test_functions_by_value_are_off_where_recording_is_off(run_python, tmp_path):
     """A function pickled by value adds nothing in a process where recording is off: its extractor is not called."""
     file = tmp_path / "function.pickle"
@@ -136,6 +138,7 @@ def test_functions_by_value_are_off_where_recording_is_off(run_python, tmp_path)
     assert said == ""
 
 
+@pytest.mark.full
 def test_functions_by_name_record_where_they_arrive(run_python, tmp_path):
     """Functions of a module are pickled by name: the other process decorates them for itself."""
     (tmp_path / "their_tools.py").write_text(

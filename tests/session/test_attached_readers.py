@@ -7,6 +7,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from tests.fakes.otlp_sink import Sink
 
+pytestmark = pytest.mark.full
+
 CAN_ATTACH = hasattr(MeterProvider, "add_metric_reader")
 needs_attaching = pytest.mark.skipif(not CAN_ATTACH, reason="this OpenTelemetry fixes a provider's readers")
 PROVIDER = """

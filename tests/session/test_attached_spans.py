@@ -6,6 +6,8 @@ import pytest
 
 from tests.fakes.otlp_sink import Sink
 
+pytestmark = pytest.mark.full
+
 PROVIDER = """
 import os, sys
 import verl_otel

@@ -15,6 +15,8 @@ import pytest
 from tests.builders.environments import inherit
 from tests.fakes.http_server import HttpServer
 
+pytestmark = pytest.mark.full
+
 LOOP = Path(__file__).with_name("training_loop.py")
 SPANS = (
     20 * (1 + 16 * 3) + 20

@@ -21,6 +21,8 @@ from verl_otel.integrations.verl import trainer
 from verl_otel.recording import collection, series_registry, state
 from verl_otel.session.lifecycle import Current
 
+pytestmark = pytest.mark.full
+
 ROOM = 4.0
 """Seconds that a busy machine may add."""
 

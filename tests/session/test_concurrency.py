@@ -7,12 +7,15 @@ import os
 import threading
 import urllib.request
 
+import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 import verl_otel
 from verl_otel import session
 from verl_otel.exporting import line_file
 from verl_otel.model import SpanRecord
+
+pytestmark = pytest.mark.full
 
 WRITERS, STEPS = 8, 250
 

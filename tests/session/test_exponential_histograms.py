@@ -7,6 +7,8 @@ from opentelemetry.sdk.metrics import MeterProvider
 
 from tests.fakes.otlp_sink import Sink
 
+pytestmark = pytest.mark.full
+
 WORK = """
 import urllib.request
 import verl_otel

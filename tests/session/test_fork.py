@@ -37,6 +37,7 @@ def per_process(points):
     return {point.resource["process.pid"]: point.value for point in points}
 
 
+@pytest.mark.smoke
 def test_totals_are_right_in_parent_and_child(run, written):
     """A fork in the middle of recording gives each process exactly what it recorded itself, and no line twice."""
     work = """
@@ -67,6 +68,7 @@ print(os.getpid(), child, os.waitpid(child, 0)[1])
     }
 
 
+@pytest.mark.smoke
 def test_what_waits_for_the_drain_belongs_to_the_parent(run, written):
     """Records that nobody has drained yet at the fork are written once, by the parent."""
     work = "record(10)\nchild = os.fork()\nif child:\n    os.waitpid(child, 0)\nsys.exit(0)"
@@ -75,6 +77,7 @@ def test_what_waits_for_the_drain_belongs_to_the_parent(run, written):
     assert len(per_process(written.points("verl.training.steps"))) == 1
 
 
+@pytest.mark.full
 def test_work_in_the_child_hangs_below_what_was_open_at_the_fork(run, written):
     """A span of the child has the parent's open step as its parent, in the same trace."""
     work = """
@@ -93,6 +96,7 @@ with verl_otel.step(1):
     assert (below.trace, below.parent) == (step.trace, step.id)
 
 
+@pytest.mark.full
 def test_a_span_that_is_open_at_the_fork_is_the_parents_alone(run, written):
     """A step around a fork is written and counted once, although both processes leave it."""
     work = """
@@ -119,6 +123,7 @@ os.wait()
 """
 
 
+@pytest.mark.full
 def test_a_grandchild_records_too(run, written):
     """A fork of a fork has totals of its own."""
     before = "import concurrent.futures.thread"  # see the next test
@@ -131,12 +136,14 @@ LATE_POOL = (
 )
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("work", [LATE_POOL, GRANDCHILD], ids=["pool loaded later", "grandchild"])
 def test_a_child_does_not_hang_in_the_fork(run, work):
     """A fork returns in the child, also where thread pools are first used after telemetry began."""
     assert run(script(work)).code == 0
 
 
+@pytest.mark.full
 def test_the_parent_goes_on_serving_metrics(run):
     """The parent's /metrics answers while a child lives and after it, with the parent's totals; the child has its own."""
     work = """
@@ -171,6 +178,7 @@ print(scrape(port))
     ], result.err
 
 
+@pytest.mark.full
 def test_a_child_that_records_nothing_leaves_nothing(run, written):
     """A child without a record makes no files, and its end does not touch the parent's."""
     work = "record(2)\nsession.flush()\nif not os.fork():\n    sys.exit(0)\nos.wait()\nrecord(1)"
@@ -179,6 +187,7 @@ def test_a_child_that_records_nothing_leaves_nothing(run, written):
     assert written.last("verl.training.steps") == 3
 
 
+@pytest.mark.full
 def test_a_fork_after_shutdown_stays_off(run, written):
     """A child of a process whose telemetry was stopped records nothing."""
     work = """
@@ -193,6 +202,7 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
     assert list(per_process(written.points("verl.training.steps")).values()) == [2]
 
 
+@pytest.mark.full
 def test_a_child_of_multiprocessing_loses_nothing(run, written):
     """A forked worker of multiprocessing that ends in order has written what it recorded."""
     work = """
@@ -206,6 +216,7 @@ sys.exit(process.exitcode)
     assert written.last("verl.training.steps") == 3
 
 
+@pytest.mark.full
 def test_a_child_has_an_instance_id_of_its_own(run, written):
     """Parent and child have different service.instance.id, so that their series do not collide."""
     before = "session.describe({'verl.role': 'agent_loop', 'verl.index': 3})"
@@ -217,6 +228,7 @@ def test_a_child_has_an_instance_id_of_its_own(run, written):
     assert len(names) == 2
 
 
+@pytest.mark.full
 def test_a_child_belongs_to_the_run_of_its_parent(run, tmp_path):
     """Parent and child write into one folder, also when the fork came before the first record."""
     work = "if not os.fork():\n    record(1)\n    sys.exit(0)\nos.wait()\nrecord(1)"
@@ -225,6 +237,7 @@ def test_a_child_belongs_to_the_run_of_its_parent(run, tmp_path):
     assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
+@pytest.mark.full
 def test_a_fork_while_another_thread_makes_ids_does_not_hang_the_child(run):
     """Whatever another thread of the parent was doing at the fork, the child can record and end."""
     work = """
@@ -250,6 +263,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)
     assert run(script(work)).code == 0
 
 
+@pytest.mark.full
 def test_a_fork_while_the_users_instruments_are_collected_does_not_hang_the_child(run):
     """OpenTelemetry's locks that a collection of the parent holds are new in the child: it can make and use instruments."""
     work = """

@@ -41,6 +41,7 @@ BEGINNINGS = {
 """How telemetry begins: in a program of one's own, and under verl."""
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("begin", BEGINNINGS)
 @pytest.mark.parametrize("exporters", ["file", "prometheus", "otlp", "console", "otlp,prometheus,file"])
 def test_no_thread_of_ours_imports(run, exporters, begin):

@@ -7,6 +7,8 @@ import signal
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 LEFT_SECONDS = 10
 """Age in seconds that the open spans in the files may have, as docs/explanation/guarantees.md promises it."""
 

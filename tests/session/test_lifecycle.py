@@ -142,6 +142,7 @@ def test_nothing_appears_before_the_first_record(monkeypatch, tmp_path, wait_for
     assert not target.exists()
 
 
+@pytest.mark.full
 def test_a_process_that_never_recorded_leaves_nothing_at_its_end(run, tmp_path):
     """Starting and stopping without a record leaves no folder."""
     assert run("from verl_otel import session\nsession.start_lazily()\nassert session.current()").code == 0
@@ -169,6 +170,7 @@ class SlowLock:
         return self._lock.acquire(*arguments, **keywords)
 
 
+@pytest.mark.full
 def test_a_flush_waits_no_longer_than_asked(start, monkeypatch):
     """What a flush has waited for another thread that hands over, it does not wait again for one that folds."""
     start(drain_interval=60)
@@ -205,6 +207,7 @@ def test_functions_of_the_session_do_nothing_without_one():
     assert session.current() is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     "ending", ["", "raise SystemExit(3)", "1 / 0", "import threading\nthreading.Timer(0.2, step).start()"]
 )
@@ -221,6 +224,7 @@ def test_a_process_that_ends_by_itself_loses_nothing(run, files, tmp_path, endin
     assert run_files.last("verl.training.steps") == expected
 
 
+@pytest.mark.full
 def test_the_end_of_a_process_waits_no_longer_than_asked(run):
     """A collector that never answers holds the end of a process for the exit timeout and not longer."""
     code = """
@@ -272,6 +276,7 @@ def test_a_run_has_one_folder(monkeypatch, tmp_path):
     }
 
 
+@pytest.mark.full
 def test_environment_settings_reach_the_session(run, files, tmp_path):
     """Settings of the environment hold for a session that a plug-in started: here the sampler."""
     code = """
@@ -306,6 +311,7 @@ def test_a_failure_does_not_end_the_drain_thread(start, swallow, monkeypatch, wa
     verl_otel.shutdown()
 
 
+@pytest.mark.full
 def test_a_signal_does_not_wait_for_a_thread_that_is_gone(start):
     """Where no thread is left to send anything, a signal handler returns at once."""
     start(exit_timeout=20)

@@ -119,6 +119,7 @@ def test_no_budget_is_no_limit():
     assert cost.overhead_limiter.used is None
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(0, 0.005), min_size=1, max_size=40))
 def test_a_cost_that_never_exceeds_the_budget_costs_nothing(shares):
     """Whatever the cost does below the budget, leaves are kept."""
@@ -164,6 +165,7 @@ def test_metrics_are_complete_without_leaves(recorded):
     assert len(recorded.spans) == 1
 
 
+@pytest.mark.full
 def test_the_session_updates_the_limiter(start, wait_for, monkeypatch, swallow):
     """A session whose telemetry costs more than its budget leaves leaves out, and both metrics tell."""
     monkeypatch.setattr(module, "WINDOW_SECONDS", 0.1)

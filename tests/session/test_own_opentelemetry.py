@@ -31,6 +31,7 @@ def own(run, files, tmp_path):
     return finish
 
 
+@pytest.mark.smoke
 def test_own_spans_end_up_in_our_files(own):
     """A span of the user's tracer is in the files with its scope, attributes and parent, one tree with ours."""
     work = """
@@ -47,6 +48,7 @@ with verl_otel.step(1), tracer.start_as_current_span("outer", attributes={"a": 1
     assert spans["outer"].attributes == {"a": 1}
 
 
+@pytest.mark.smoke
 def test_own_spans_have_ids_out_of_reach_of_seeds(own):
     """Ids of the user's spans differ although the generator of `random` is seeded the same before each."""
     work = """
@@ -59,6 +61,7 @@ for _ in range(50):
     assert len({span.trace for span in spans}) == len({span.id for span in spans}) == 50
 
 
+@pytest.mark.smoke
 def test_own_counters_end_up_in_our_files(own):
     """The user's instruments are in the files after a flush."""
     work = 'meter.create_counter("my.things").add(7, {"kind": "x"})\nsession.flush()'
@@ -66,12 +69,14 @@ def test_own_counters_end_up_in_our_files(own):
     assert run_files.last("my.things", kind="x") == 7
 
 
+@pytest.mark.smoke
 def test_own_counters_are_complete_at_the_end(own):
     """What the user counted in the last seconds is in the files after shutdown."""
     work = 'counter = meter.create_counter("my.things")\ncounter.add(1)\nsession.flush()\ncounter.add(6)'
     assert own(work).last("my.things") == 7
 
 
+@pytest.mark.smoke
 def test_own_counters_are_collected_after_a_new_start(own):
     """The user's instruments are in the files of a session that was started after another one."""
     work = """
@@ -88,12 +93,14 @@ session.flush()
     assert own(work).last("my.things") == 7
 
 
+@pytest.mark.smoke
 def test_own_spans_are_kept_after_a_new_start(own):
     """The user's spans are in the files of a session that was started after another one."""
     work = "verl_otel.shutdown()\nverl_otel.init()\nwith tracer.start_as_current_span('own'):\n    pass"
     assert own(work).names() == ["own"]
 
 
+@pytest.mark.smoke
 def test_own_counters_of_a_child_are_collected(own):
     """What the user counts in a forked child is in the child's files."""
     work = """
@@ -113,6 +120,7 @@ os.wait()
     assert point.resource["service.instance.id"] == step.resource["service.instance.id"]
 
 
+@pytest.mark.smoke
 def test_own_instruments_are_on_metrics(own):
     """The user's instruments are on /metrics beside ours, named as the Collector names them."""
     work = """
@@ -128,6 +136,7 @@ assert "verl_training_steps_total 1.0" in text, text
     own(work, "exporters='file,prometheus'")
 
 
+@pytest.mark.smoke
 @pytest.mark.skipif(
     not hasattr(MeterProvider, "add_metric_reader"), reason="this OpenTelemetry fixes a provider's readers"
 )
@@ -148,6 +157,7 @@ for _ in range(2):
     own(work, "exporters='prometheus'")
 
 
+@pytest.mark.smoke
 def test_a_provider_that_is_there_stays(own):
     """A provider set before us keeps the user's spans, which reach our files, too; ours go to our files only, in the same trace."""
     work = """
@@ -174,6 +184,7 @@ verl_otel.init()
     assert spans["ours"].parent == spans["own"].id == (spans["own"].path.parents[2] / "id").read_text().strip()
 
 
+@pytest.mark.smoke
 def test_own_spans_do_not_grow_without_bound(own):
     """Spans of the user that wait for a drain are bounded; what is too much is dropped and counted."""
     work = "for number in range(10_500):\n    tracer.start_span(str(number)).end()\nsession.flush()\nsession.flush()"
@@ -182,6 +193,7 @@ def test_own_spans_do_not_grow_without_bound(own):
     assert run_files.last("verl.otel.spans.dropped") == 500
 
 
+@pytest.mark.smoke
 def test_an_exporter_that_the_user_brings_gets_our_spans(own, tmp_path):
     """A span processor that the user adds to the global provider sees our spans beside his own, each once, to the last one."""
     work = f"""
@@ -220,6 +232,7 @@ trace.get_tracer_provider().add_span_processor(Mine())
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("when", ["a second start", "a forked child"])
 def test_an_exporter_that_the_user_brings_goes_on_getting_our_spans(own, tmp_path, when):
     """It gets them after a second start and in a forked child, too, with the resource of the process that they are of."""
@@ -233,6 +246,7 @@ def test_an_exporter_that_the_user_brings_goes_on_getting_our_spans(own, tmp_pat
     ]  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_slow_exporter_that_the_user_brings_holds_nothing_up(own):
     """While his processor does not come back, what is recorded is drained, and a host's exporters can be opened."""
     work = """
@@ -260,6 +274,7 @@ gate.set()
     assert own(work, "exit_timeout=2").names() == ["verl.step"] * 2
 
 
+@pytest.mark.smoke
 def test_own_counters_are_sent_by_a_second_session_without_differences(run):
     """Where OpenTelemetry fixes a provider's readers, totals are sent in the place of differences; nothing vanishes."""
     code = """
@@ -301,6 +316,7 @@ except ValueError:
 """
 
 
+@pytest.mark.smoke
 def test_content_of_own_spans_is_kept_only_when_asked_for(own):
     """Messages and stacks of exceptions, prompts and queries of the user's own spans obey VERL_OTEL_CAPTURE_CONTENT."""
     text = "".join(path.read_text() for path in own(FAILING).paths("traces"))
@@ -310,6 +326,7 @@ def test_content_of_own_spans_is_kept_only_when_asked_for(own):
     assert "ValueError" in text
 
 
+@pytest.mark.smoke
 def test_content_of_own_spans_is_kept_when_asked_for(own):
     """With VERL_OTEL_CAPTURE_CONTENT=1 a user's span is stored as it is."""
     text = "".join(path.read_text() for path in own(FAILING, VERL_OTEL_CAPTURE_CONTENT="1").paths("traces"))

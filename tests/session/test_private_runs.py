@@ -40,6 +40,7 @@ def modes(out):
     return {path: (stat.S_IMODE(mode), stat.S_ISDIR(mode), group) for path, (mode, group) in eval(out).items()}
 
 
+@pytest.mark.smoke
 def test_everything_that_a_process_writes_is_private(run, tmp_path):
     """Traces, metrics, the run's record, targets, signs of life, stacks and locks: 0600 in 0700, whatever the umask is."""
     result = run("import os\nos.umask(0)\nWAIT = 1\n" + WORK)
@@ -50,6 +51,7 @@ def test_everything_that_a_process_writes_is_private(run, tmp_path):
         assert word in names
 
 
+@pytest.mark.full
 def test_a_group_by_setting_may_read_everything(run):
     """With VERL_OTEL_FILES_GROUP the members of that group read the files of runs and the targets."""
     group = 65534 if os.geteuid() == 0 else os.getgid()
@@ -61,6 +63,7 @@ def test_a_group_by_setting_may_read_everything(run):
     }
 
 
+@pytest.mark.full
 def test_an_unknown_group_costs_one_line(run):
     """Files stay private, and the run goes on."""
     result = run("WAIT = 1\n" + WORK, VERL_OTEL_FILES_GROUP="no-such-group-here")
@@ -78,6 +81,7 @@ def home(tmp_path):
     return shared / f"verl-otel-{os.getuid()}"
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["another owner", "symbolic link", "writable by others"])
 def test_a_prepared_default_folder_is_not_written_to(run, home, tmp_path, kind):
     """Another user was first: nothing is written there, the log says what is wrong and what to do, and the work is done."""
@@ -100,6 +104,7 @@ def test_a_prepared_default_folder_is_not_written_to(run, home, tmp_path, kind):
     assert len(result.err.splitlines()) == len(set(result.err.splitlines())) <= 6
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", ["symbolic link", "hard link", "fifo"])
 def test_a_prepared_lock_file_is_not_touched(run, tmp_path, kind):
     """A lock file that is a link to another file, or a FIFO: that file keeps its content, and nothing waits."""

@@ -241,6 +241,7 @@ def test_without_a_prometheus_the_file_is_changed(file):
     assert "reads the file when it starts" in outcome.text
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("status", [200, 500])
 def test_an_answer_byte_by_byte_ends_at_the_time_out(file, start, monkeypatch, status):
     """The lock of the folder is not held longer than an exchange may take, and the line says that the file has the job."""

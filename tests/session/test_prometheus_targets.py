@@ -75,6 +75,7 @@ def test_a_process_has_one_entry_and_the_last_takes_the_file_away(settings, own_
     assert not [path for path in (settings.run_dir / "targets").glob("*") if path.suffix in (".json", ".tmp")]
 
 
+@pytest.mark.full
 def test_the_dead_are_dropped_and_the_others_stay(settings, own_resource, dead_pid):
     """Whoever writes drops the entries of processes that died on this machine; those of other machines stay."""
     path = prometheus_targets.targets_path(settings)
@@ -92,6 +93,7 @@ def killed_trainer(pid, **labels):
     return {**entry, "labels": {**entry["labels"], "verl_role": "trainer", **labels}}
 
 
+@pytest.mark.full
 def test_a_killed_trainer_stays_for_a_while(settings, own_resource, dead_pid, monkeypatch):
     """Prometheus is to see that it is gone: whoever writes, in this run or in another one, lets it stay for a quarter of an hour."""
     path = prometheus_targets.targets_path(settings)
@@ -114,6 +116,7 @@ def test_a_killed_trainer_stays_for_a_while(settings, own_resource, dead_pid, mo
     assert not path.exists()
 
 
+@pytest.mark.full
 def test_a_resumed_run_forgets_its_killed_trainer(settings, own_resource, dead_pid):
     """As soon as another trainer of the run lives, the one that was killed is off the list."""
     path = prometheus_targets.targets_path(settings)
@@ -123,6 +126,7 @@ def test_a_resumed_run_forgets_its_killed_trainer(settings, own_resource, dead_p
     assert addresses(settings) == ["n:1"]
 
 
+@pytest.mark.full
 def test_a_restarted_trainer_that_is_killed_again_stays_again(settings, own_resource, dead_pid, monkeypatch):
     """It has the same instance, but another process: its time on the list begins with its own death."""
     folder = prometheus_targets.targets_path(settings).parent
@@ -141,6 +145,7 @@ def test_a_restarted_trainer_that_is_killed_again_stays_again(settings, own_reso
     assert len(prometheus_targets.read_folder(folder, linger=True)) == 1
 
 
+@pytest.mark.full
 def test_a_killed_trainer_goes_when_its_address_is_taken(settings, own_resource, dead_pid):
     """A port is given out again: who answers there is not the trainer that was killed, in no file and for no reader."""
     path = prometheus_targets.targets_path(settings)
@@ -161,6 +166,7 @@ def test_a_killed_trainer_goes_when_its_address_is_taken(settings, own_resource,
     assert addresses(settings) == ["t:1"]
 
 
+@pytest.mark.full
 def test_the_same_address_of_another_machine_is_not_taken(settings, own_resource, dead_pid):
     """Each machine of a shared folder has a loopback of its own: a killed trainer must still be reported as vanished."""
     path = prometheus_targets.targets_path(settings)
@@ -174,6 +180,7 @@ def test_the_same_address_of_another_machine_is_not_taken(settings, own_resource
     ]
 
 
+@pytest.mark.full
 def test_what_does_not_change_is_not_written(settings, own_resource, dead_pid):
     """A look through the files of other runs rewrites none in which there is nothing to drop: Prometheus reads every file again that changes."""
     path = prometheus_targets.targets_path(settings)
@@ -185,6 +192,7 @@ def test_what_does_not_change_is_not_written(settings, own_resource, dead_pid):
     assert path.stat().st_ino == before
 
 
+@pytest.mark.full
 def test_a_time_of_death_in_the_future_expires(settings, own_resource, dead_pid):
     """A clock that was wrong when the trainer was found dead does not keep it on the list."""
     path = prometheus_targets.targets_path(settings)
@@ -193,6 +201,7 @@ def test_a_time_of_death_in_the_future_expires(settings, own_resource, dead_pid)
     assert prometheus_targets.read_folder(path.parent, linger=True) == []
 
 
+@pytest.mark.full
 def test_a_damaged_time_of_death_is_replaced(settings, own_resource, dead_pid):
     """Nothing that stands in the file keeps a process out."""
     path = prometheus_targets.targets_path(settings)
@@ -284,6 +293,7 @@ for line in sys.stdin:
 """
 
 
+@pytest.mark.full
 def test_many_processes_at_once_lose_and_tear_nothing(settings, tmp_path):
     """16 processes that add and remove at the same time are all in the file at the end, and every state is whole."""
     script = tmp_path / "child.py"

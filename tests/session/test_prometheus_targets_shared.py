@@ -108,6 +108,7 @@ def test_a_process_answers_for_its_engines(settings, entry):
     assert not prometheus_targets.targets_path(settings).exists()
 
 
+@pytest.mark.full
 def test_a_run_that_crashed_is_cleaned_by_the_next_one(settings, entry):
     """The file of a crashed run has no owner: the next process that serves drops its dead processes."""
     ended = subprocess.Popen([sys.executable, "-c", ""])
@@ -201,6 +202,7 @@ def held(settings, entry):
         yield lock
 
 
+@pytest.mark.full
 def test_an_exit_does_not_wait_for_a_lock_for_ever(settings, held, monkeypatch, caplog):
     """While the lock is held the end of a process gives up in silence: the next process that writes cleans up, and hundreds may end at once."""
     monkeypatch.setattr(prometheus_targets, "EXIT_WAIT", 0.1)
@@ -227,6 +229,7 @@ def wait_for_targets(settings, expected):
         time.sleep(0.01)
 
 
+@pytest.mark.full
 def test_an_entry_waits_its_turn_and_the_caller_does_not(settings, entry, held):
     """While the lock is held a caller continues within half a second; its entry is added once the lock is free."""
     begin = time.monotonic()
@@ -237,6 +240,7 @@ def test_an_entry_waits_its_turn_and_the_caller_does_not(settings, entry, held):
     assert wait_for_targets(settings, ["a:1", "b:1"]) == ["a:1", "b:1"]
 
 
+@pytest.mark.full
 def test_what_is_removed_meanwhile_is_not_added_late(settings, entry, held, monkeypatch):
     """An entry that still waits for the lock when its process ends does not appear after that."""
     monkeypatch.setattr(prometheus_targets, "EXIT_WAIT", 0.0)
@@ -248,6 +252,7 @@ def test_what_is_removed_meanwhile_is_not_added_late(settings, entry, held, monk
     assert [entry["targets"][0] for entry in prometheus_targets.read_own(settings)] == ["a:1"]
 
 
+@pytest.mark.full
 def test_a_child_that_is_forked_under_the_lock_does_not_keep_it(settings, entry, monkeypatch):
     """The lock is free once the change is made, also while a child lives that inherited its file."""
     children = []
@@ -287,6 +292,7 @@ verl_otel.shutdown()
 """
 
 
+@pytest.mark.full
 def test_every_process_of_a_fixed_port_is_listed_and_scraped(tmp_path):
     """The first process has the port, the others have free ones; the targets file has all three, and one line says why."""
     with socket.create_server(("127.0.0.1", 0)) as probe:

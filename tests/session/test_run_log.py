@@ -47,6 +47,7 @@ def run_loop(run, tmp_path, **variables):
     return [line for name in sorted(files) for line in files[name]]
 
 
+@pytest.mark.full
 def test_the_run_log_of_an_own_loop(run, tmp_path):
     """Each step, each call and each warning is a line; a message is there if it is a constant of the code."""
     records = run_loop(run, tmp_path)
@@ -62,6 +63,7 @@ def test_the_run_log_of_an_own_loop(run, tmp_path):
     assert {record["trace_id"] for record in records if record["step"] == 1} == {steps[0]["trace_id"]}
 
 
+@pytest.mark.full
 def test_samples_at_debug(run, tmp_path):
     """At the level DEBUG each trajectory is a line with the ids of its trace."""
     records = run_loop(run, tmp_path, VERL_OTEL_LOG_LEVEL="debug")
@@ -73,12 +75,14 @@ def test_samples_at_debug(run, tmp_path):
     assert all(len(record["trace_id"]) == 32 for record in samples)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("variables", [{"VERL_OTEL_LOG_LEVEL": "off"}, {"VERL_OTEL_EXPORTERS": "console"}])
 def test_off_means_off(run, tmp_path, variables):
     """Without the log, or without files, nothing is written."""
     assert run_loop(run, tmp_path, **variables) == []
 
 
+@pytest.mark.full
 def test_the_messages_with_content(run, tmp_path):
     """With the user's consent to content, messages are there as they were logged."""
     records = run_loop(run, tmp_path, VERL_OTEL_CAPTURE_CONTENT="1")

@@ -79,6 +79,7 @@ print(session.current().config.run_attempt)
 """
 
 
+@pytest.mark.full
 def test_a_resumed_run_says_which_attempt_it_is(run, files, tmp_path):
     """A run that is started again with its id counts its attempts, in its record and in its resource."""
     assert [run(RESUMED).out for _ in range(2)] == ["1\n", "2\n"]
@@ -89,6 +90,7 @@ def test_a_resumed_run_says_which_attempt_it_is(run, files, tmp_path):
     assert sorted(span.resource["verl.run.attempt"] for span in files(folder).spans()) == [1, 2]
 
 
+@pytest.mark.full
 def test_a_run_without_files_makes_no_record(run, tmp_path):
     """Where no files are wanted the start of a run and its facts leave no folder."""
     code = f"{RESUMED}\nsession.record_run({{'a': 'b'}})"
@@ -103,6 +105,7 @@ def test_facts_reach_the_record_of_a_running_session(start):
     assert json.loads((files.folder / "run.json").read_text())["verl.project"] == "p"
 
 
+@pytest.mark.full
 def test_two_writers_leave_a_whole_record(tmp_path):
     """Two processes that write the record at the same time leave one that can be read."""
     code = f"""
@@ -119,6 +122,7 @@ for number in range(100):
     assert run_manifest.read(tmp_path)["number"] == 99
 
 
+@pytest.mark.full
 def test_a_run_without_files_leaves_where_it_went(tmp_path):
     """With OTLP alone there is no ``run.json``, but a note with exporters and endpoint; with files there is none."""
     code = "import verl_otel; verl_otel.init(exporters={!r}, run_dir={!r}); verl_otel.counter('n').add(1)"

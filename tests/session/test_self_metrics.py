@@ -56,6 +56,7 @@ def test_open_trajectories_are_counted_and_the_oldest_has_an_age(start):
     assert last == 0
 
 
+@pytest.mark.full
 def test_our_cost_is_measured(start, wait_for):
     """verl.otel.overhead is the CPU time of our threads, which grows and stays far below the wall time."""
     files = start(exporters="file,otlp", drain_interval=0.05, exit_timeout=0.5)
@@ -80,6 +81,7 @@ def test_our_own_failures_are_counted_by_place(start, swallow):
     assert files.last("verl.otel.errors", reason="resource") == 1
 
 
+@pytest.mark.full
 def test_a_full_memory_drops_and_counts(start):
     """More spans than may wait are dropped and counted, the measurements are all there."""
     files = start(drain_interval=60, memory_mib=1)
@@ -121,6 +123,7 @@ def test_the_reason_of_a_loss_is_a_label_without_addresses(start, reason, label)
     assert f'verl_otel_spans_dropped_total{{reason="file: {label}"}} 3.0' in scrape()
 
 
+@pytest.mark.full
 def test_an_unwritable_folder_costs_telemetry_only(start, tmp_path, caplog):
     """With a run folder that cannot be made, recording is as fast as ever, one line is said and drops are counted."""
     (tmp_path / "file").write_text("in the way")
@@ -175,6 +178,7 @@ print(sum(float(line.rpartition(" ")[2]) for line in text.splitlines() if line.s
 """
 
 
+@pytest.mark.full
 def test_a_full_disk_costs_telemetry_only(run, tmp_path):
     """When a file cannot grow any more, training goes on at once and every span is either readable or counted."""
     result = run(FULL, VERL_OTEL_STALLS="0")  # without the spans of a process that a busy machine pauses
@@ -189,6 +193,7 @@ def test_a_full_disk_costs_telemetry_only(run, tmp_path):
     assert len(result.err.splitlines()) <= 3, result.err
 
 
+@pytest.mark.full
 def test_scrapes_beside_a_provider_of_the_user_say_nothing(run):
     """Where the user has a meter provider of his own, scraping ours writes nothing into the training's log."""
     code = """

@@ -47,6 +47,7 @@ def written(files, tmp_path):
     return files(tmp_path / "runs" / "r1")
 
 
+@pytest.mark.smoke
 def test_sigterm_writes_everything_and_kills_by_the_signal(ready, written):
     """Without a handler of the user SIGTERM ends the process by the signal, with all data on disk."""
     process = ready(script())
@@ -56,6 +57,7 @@ def test_sigterm_writes_everything_and_kills_by_the_signal(ready, written):
     assert written.last("verl.training.steps") == 100
 
 
+@pytest.mark.smoke
 def test_sigterm_still_calls_the_handler_that_was_there(ready, written):
     """The user's own handler runs after the data was written, and decides how the process ends."""
     before = """
@@ -72,6 +74,7 @@ signal.signal(signal.SIGTERM, mine)
     assert written.last("verl.training.steps") == 100
 
 
+@pytest.mark.full
 def test_a_handler_that_goes_on_lets_the_process_work_on(ready, written):
     """After a SIGTERM that the user's handler survives, recording goes on and nothing is lost."""
     before = "stopped = []\nsignal.signal(signal.SIGTERM, lambda *_: stopped.append(1))"
@@ -89,6 +92,7 @@ sys.exit(0)
     assert written.last("verl.training.steps") == 101
 
 
+@pytest.mark.full
 def test_an_ignored_sigterm_stays_ignored(ready, written):
     """A process that ignores SIGTERM is not ended by it because of us."""
     before = "signal.signal(signal.SIGTERM, signal.SIG_IGN)"
@@ -100,6 +104,7 @@ def test_an_ignored_sigterm_stays_ignored(ready, written):
     assert written.last("verl.training.steps") == 100
 
 
+@pytest.mark.full
 def test_a_handler_set_later_is_left_alone(ready):
     """A handler that the user sets after us is the only one; shutdown does not take it away."""
     after = "mine = lambda *_: os._exit(9)\nsignal.signal(signal.SIGTERM, mine)"
@@ -110,6 +115,7 @@ def test_a_handler_set_later_is_left_alone(ready):
     assert process.wait(60) == 9
 
 
+@pytest.mark.full
 def test_shutdown_puts_the_old_handler_back(ready):
     """After shutdown the handler of before is there again, and starting anew chains it once more."""
     before = "mine = lambda *_: sys.exit(5)\nsignal.signal(signal.SIGTERM, mine)"
@@ -126,6 +132,7 @@ print(chained is not mine, back is mine, signal.getsignal(signal.SIGTERM) is not
     assert process.wait(60) == 5
 
 
+@pytest.mark.full
 def test_a_handler_that_c_code_has_set_stays(ready):
     """Python does not know the handler of `faulthandler`: the process survives the signal as it would without telemetry."""
     before = "import faulthandler\nfaulthandler.register(signal.SIGTERM, chain=False)"
@@ -160,6 +167,7 @@ if __name__ == "__main__":
 """
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
 def test_a_child_in_a_call_into_c_dies_of_the_signal(method, tmp_path):
     """As without telemetry: a parent that gives up on a child, such as one that runs code of a model, does not wait forever."""
@@ -170,6 +178,7 @@ def test_a_child_in_a_call_into_c_dies_of_the_signal(method, tmp_path):
     assert done.stdout == "-15\n", done.stderr
 
 
+@pytest.mark.full
 def test_telemetry_may_start_in_a_thread(ready, written):
     """Where Python allows no signal handler, telemetry starts without one and the default action stays."""
     settings = "drain_interval=0.05"
@@ -181,6 +190,7 @@ def test_telemetry_may_start_in_a_thread(ready, written):
     assert written.last("verl.training.steps") == 100
 
 
+@pytest.mark.full
 def test_sigkill_loses_at_most_what_the_last_drain_interval_held(ready, written, wait_for):
     """What was recorded a drain ago is on disk after SIGKILL, in whole lines; only what came later is gone."""
     work = "sys.stdin.readline()\nwith verl_otel.step(100):\n    pass\nprint('late', flush=True)"
@@ -195,6 +205,7 @@ def test_sigkill_loses_at_most_what_the_last_drain_interval_held(ready, written,
     assert written.last("verl.training.steps") == 100
 
 
+@pytest.mark.smoke
 def test_sigkill_leaves_what_was_open(ready, written, wait_for):
     """A killed process leaves the names of what it was doing, how old it was and what it had begun last."""
     work = """
@@ -215,6 +226,7 @@ with verl_otel.span("load"):
     assert "load" in written.names()
 
 
+@pytest.mark.full
 def test_what_ended_in_order_is_not_open(ready, written, wait_for):
     """The table of open spans is taken away once nothing is open any more."""
     work = "s = verl_otel.step(100).__enter__()\nsys.stdin.readline()\ns.close()\nsys.stdin.readline()\nsys.exit(0)"
@@ -226,6 +238,7 @@ def test_what_ended_in_order_is_not_open(ready, written, wait_for):
     assert len(written.names()) == 101
 
 
+@pytest.mark.full
 def test_sigterm_waits_for_a_dead_collector_no_longer_than_asked(ready):
     """A collector that never answers holds SIGTERM for the exit timeout and not longer."""
     before = """
@@ -241,6 +254,7 @@ os.environ["OTEL_EXPORTER_OTLP_TIMEOUT"] = "600"
     assert time.monotonic() - begin < 4
 
 
+@pytest.mark.full
 def test_sigterm_in_the_middle_of_wake_does_not_hang(ready):
     """A signal that arrives while the main thread wakes the drain thread ends the process as any other does."""
     work = """

@@ -71,6 +71,7 @@ def run(*command):
     return done.stdout.strip()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(os.geteuid() != 0 or shutil.which("unshare") is None, reason="mounts /proc anew, as root")
 def test_processes_of_other_users_may_be_hidden(tmp_path, read_run):
     """With ``hidepid=2`` a process sees only those of its own user: host and process are measured, and nothing fails."""
@@ -90,6 +91,7 @@ def test_processes_of_other_users_may_be_hidden(tmp_path, read_run):
     assert {"process.cpu.time", "system.cpu.time", "system.memory.usage"} <= names
 
 
+@pytest.mark.full
 def test_a_wall_clock_that_jumps_changes_no_duration(tmp_path, read_run):
     """Jumps of hours back and forth, between and within steps: durations stay, no stall is reported, `report` reads the run."""
     script = tmp_path / "jumping.py"
@@ -103,6 +105,7 @@ def test_a_wall_clock_that_jumps_changes_no_duration(tmp_path, read_run):
     assert "8 steps" in run(sys.executable, "-c", "from verl_otel.cli import main; main()", "report", tmp_path / "r")
 
 
+@pytest.mark.full
 def test_a_system_that_starts_no_more_threads_ends_no_program(tmp_path, read_run):
     """At the limit of processes: what needs a thread is left out with a line in the log, and the files are written at the end."""
     script = tmp_path / "without_threads.py"

@@ -12,6 +12,8 @@ from verl_otel.session import user_metrics
 from verl_otel.session.lifecycle import Current
 from verl_otel.system import collectors
 
+pytestmark = pytest.mark.full
+
 SLOW = """
 import signal, os, sys, time
 import verl_otel

@@ -141,6 +141,7 @@ def hanging(session, monkeypatch):
     thawed.set()
 
 
+@pytest.mark.full
 def test_a_source_that_hangs_costs_its_time_once(hanging, wait_for, caplog):
     """A collection waits for it for a bounded time, has all others, does not ask it again while it hangs, and has it when it answers."""
     begun, thawed, reads = hanging
@@ -187,6 +188,7 @@ def test_the_end_of_a_session_closes_everything(session, tmp_path):
     assert len(names(again.state)) == 4
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(0, 1e15), min_size=1))
 def test_a_counter_begins_at_zero_and_never_falls(readings):
     """Whatever it says, such as less than before because it was reset."""

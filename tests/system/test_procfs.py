@@ -48,6 +48,7 @@ def prepared(tmp_path):
     process.communicate()
 
 
+@pytest.mark.full
 def test_a_process_is_its_id_and_its_start(sleeper, wait_for):
     """The same id with another start is another process: gone."""
     process = procfs.find_process(sleeper.pid)
@@ -55,6 +56,7 @@ def test_a_process_is_its_id_and_its_start(sleeper, wait_for):
     assert procfs.read_state(process._replace(start=process.start + 1)) == procfs.GONE
 
 
+@pytest.mark.full
 def test_a_process_that_ended_and_was_not_reaped_is_gone(sleeper, wait_for):
     """A zombie has an id and does nothing any more."""
     process = procfs.find_process(sleeper.pid)
@@ -63,6 +65,7 @@ def test_a_process_that_ended_and_was_not_reaped_is_gone(sleeper, wait_for):
     assert procfs.find_process(sleeper.pid) is None
 
 
+@pytest.mark.full
 def test_a_stopped_process_is_called_so(sleeper, wait_for):
     """SIGSTOP shows."""
     process = procfs.find_process(sleeper.pid)
@@ -70,6 +73,7 @@ def test_a_stopped_process_is_called_so(sleeper, wait_for):
     wait_for(lambda: procfs.read_state(process) == "stopped")
 
 
+@pytest.mark.full
 def test_an_unprepared_process_is_never_signalled(sleeper):
     """A real-time signal would kill it: it is not sent."""
     assert not procfs.send_signal(procfs.find_process(sleeper.pid), NUMBER)
@@ -77,6 +81,7 @@ def test_an_unprepared_process_is_never_signalled(sleeper):
         sleeper.wait(0.2)
 
 
+@pytest.mark.full
 def test_a_prepared_process_is_signalled_and_lives(prepared, tmp_path, wait_for):
     """One that has a handler writes its stacks and goes on."""
     assert procfs.send_signal(procfs.find_process(prepared.pid), NUMBER)
@@ -84,18 +89,21 @@ def test_a_prepared_process_is_signalled_and_lives(prepared, tmp_path, wait_for)
     assert prepared.poll() is None
 
 
+@pytest.mark.full
 def test_a_process_that_got_the_id_of_another_is_not_signalled(prepared):
     """The id fits and there is a handler, but it was started at another time."""
     process = procfs.find_process(prepared.pid)
     assert not procfs.send_signal(Process(process.pid, process.start - 1), NUMBER)
 
 
+@pytest.mark.full
 def test_who_is_gone_or_has_no_signal_is_not_signalled(dead_pid, prepared):
     """No process, no signal."""
     assert not procfs.send_signal(Process(dead_pid, 1), NUMBER)
     assert not procfs.send_signal(procfs.find_process(prepared.pid), 0)
 
 
+@pytest.mark.full
 def test_without_handles_of_processes_it_is_as_careful(prepared, sleeper, monkeypatch, tmp_path, wait_for):
     """A Python that was built for old kernels sends by id, after the same look."""
     monkeypatch.delattr(os, "pidfd_open")
@@ -125,6 +133,7 @@ def test_a_free_signal_is_an_unused_one(monkeypatch):
     assert procfs.find_free_signal() == first
 
 
+@pytest.mark.full
 def test_memory_and_outputs_are_those_of_the_kernel(sleeper, tmp_path):
     """Resident memory of a Python is more than a MiB; without a process it is 0; outputs are regular files only."""
     assert procfs.read_memory(sleeper.pid) > 1 << 20

@@ -220,6 +220,7 @@ def test_the_real_host_agrees_with_another_reader(tmp_path):
     assert {key[1] for key in values if key[0] == "system.network.io"} <= set(psutil.net_io_counters(pernic=True))
 
 
+@pytest.mark.full
 def test_this_process_agrees_with_another_reader(tmp_path):
     """CPU time and resident memory are those that the kernel says elsewhere."""
     values = {

@@ -83,6 +83,7 @@ def test_a_process_that_does_not_move_is_named_soon_after_its_peers(builder, sta
     assert bool(find(builder)) == named
 
 
+@pytest.mark.full
 def test_a_dead_process_is_a_crash_with_what_it_held(builder):
     """However young its work is; trajectories are listed, the oldest first."""
     builder.process("agent-0", state=DIED)

@@ -67,6 +67,7 @@ async def plain():
     time.sleep(BLOCK)  # noqa: ASYNC251 - the mistake
 
 
+@pytest.mark.full
 def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_for):
     """Ray runs the methods of a worker on its loop, which blocks it as planned. What blocked it is recorded all the same."""
     with verl_otel.span("training"), running() as loop:
@@ -81,6 +82,7 @@ def test_a_loop_of_a_process_with_a_rank_has_a_reason_of_its_own(recorded, wait_
     assert recorded.value("verl.event_loop.blocked", reason="worker") > BLOCK / 2
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("work", "tool"), [(add, "add"), (inline, "search"), (plain, None)])
 def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_for, work, tool):
     """Its length, the tool if there is one, and the line; a loop that waits has no record."""
@@ -100,6 +102,7 @@ def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_
         assert [link.span_id for link in span.links] == [culprit.span_id]
 
 
+@pytest.mark.full
 def test_the_line_is_known_while_it_blocks(recorded, watcher, wait_for):
     """A stall report asks for it."""
     with running() as loop:
@@ -120,6 +123,7 @@ def pause():
     time.sleep(0.012)
 
 
+@pytest.mark.full
 def test_many_callbacks_have_a_reason_of_their_own(recorded, watcher, wait_for):
     """A loop that is busy with many callbacks has no single culprit."""
 
@@ -135,6 +139,7 @@ def test_many_callbacks_have_a_reason_of_their_own(recorded, watcher, wait_for):
     assert "callbacks" in {span.attributes["reason"] for span in spans}
 
 
+@pytest.mark.full
 def test_closed_loops_are_forgotten(recorded, watcher, wait_for):
     """A loop that ended is not watched any more."""
     with running() as loop:
@@ -142,6 +147,7 @@ def test_closed_loops_are_forgotten(recorded, watcher, wait_for):
     wait_for(lambda: not watcher._states)
 
 
+@pytest.mark.full
 def test_an_idle_loop_is_seldom_asked(recorded, watcher, wait_for, monkeypatch):
     """A loop gets a callback each `PING_SECONDS`, and nothing else."""
     asked, ping = [], event_loops.LoopState.ping

@@ -90,6 +90,7 @@ def explain(monkeypatch):
     return begin
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("state", "expected"), [(run_state.FAILED, [("crash", "rank-1")]), (run_state.FINISHED, [])])
 def test_a_death_that_fails_the_run_is_reported_and_one_after_its_end_is_not(node, dead_pid, state, expected):
     """The rank died before the trainer failed; the other rank lived on and was killed for that. Said once."""
@@ -101,6 +102,7 @@ def test_a_death_that_fails_the_run_is_reported_and_one_after_its_end_is_not(nod
     assert node.events() == expected
 
 
+@pytest.mark.full
 def test_an_unconfirmed_death_is_reported_when_the_run_fails(node, dead_pid, monkeypatch):
     """It was found a moment before the trainer failed."""
     monkeypatch.setattr(monitor, "CONFIRM_SECONDS", 600.0)
@@ -112,6 +114,7 @@ def test_an_unconfirmed_death_is_reported_when_the_run_fails(node, dead_pid, mon
     assert node.events() == [("crash", "rank-1")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("death", "expected"),
     [(None, []), (DeathInfo(True, "killed with its job"), []), (DeathInfo(False, "gone"), [("crash", "rank-1")])],
@@ -125,6 +128,7 @@ def test_a_monitor_that_starts_after_the_end_relies_on_the_cluster_alone(node, d
     assert node.events() == expected
 
 
+@pytest.mark.full
 def test_an_intended_death_is_no_crash_although_the_run_fails(node, dead_pid, explain):
     """Ray killed it."""
     explain(DeathInfo(True, "killed"))
@@ -135,6 +139,7 @@ def test_an_intended_death_is_no_crash_although_the_run_fails(node, dead_pid, ex
     assert node.events() == []
 
 
+@pytest.mark.full
 def test_the_monitor_in_a_process_that_ends_with_the_run_checks_once_more(node, dead_pid, monkeypatch):
     """The trainer's process may be the one that watches."""
     monkeypatch.setattr(monitor, "POLL_SECONDS", 600.0)
@@ -227,6 +232,7 @@ def test_a_repeated_stall_is_reported_again_after_a_while_only(node, hang, monke
     assert node.events()[2:] == [("stall", "agent-0")]
 
 
+@pytest.mark.full
 def test_dead_processes_are_removed_once_no_span_waits_for_them(node, dead_pid):
     """As long as the trainer's phase is open it is they who hold it up; what hangs later hangs for another reason."""
     node.write("agent-0", dead_pid)
@@ -245,6 +251,7 @@ def test_dead_processes_are_removed_once_no_span_waits_for_them(node, dead_pid):
     assert node.events() == [("crash", "agent-0")]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("expected", [True, False])
 def test_dead_processes_without_work_are_removed(node, dead_pid, monkeypatch, explain, expected):
     """Because the death was intended, or because they had no open span for a minute."""
@@ -260,6 +267,7 @@ def test_dead_processes_without_work_are_removed(node, dead_pid, monkeypatch, ex
     assert node.events() == []
 
 
+@pytest.mark.full
 def test_the_report_of_a_process_with_a_stuck_disk_is_ignored(node, monkeypatch):
     """Its suspects may be over long since."""
     builder = SnapshotBuilder()

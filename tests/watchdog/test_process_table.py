@@ -47,6 +47,7 @@ def test_what_is_written_is_read(folder):
     assert read_table(folder).statuses["agent_loop-node.example.org-17"].report == report
 
 
+@pytest.mark.full
 def test_a_process_that_died_in_an_earlier_attempt_is_removed(folder, dead_pid):
     """It is no crash of this attempt, and its files go."""
     write_process(folder, "old", Process(dead_pid, 1), heartbeat=time.time() - 3600)
@@ -54,6 +55,7 @@ def test_a_process_that_died_in_an_earlier_attempt_is_removed(folder, dead_pid):
     assert not list(folder.iterdir())
 
 
+@pytest.mark.full
 def test_a_process_that_died_before_the_monitor_started_is_dead(folder, dead_pid):
     """A monitor that takes over finds the processes that died with the former one."""
     write_process(folder, "young", Process(dead_pid, 1))
@@ -123,6 +125,7 @@ def test_a_process_whose_disk_does_not_answer_is_alive(folder, monkeypatch):
     }  # fmt: skip
 
 
+@pytest.mark.full
 def test_a_forked_child_that_died_is_removed(folder, dead_pid):
     """Its parent may have wanted it; its record and its open spans go."""
     write_process(

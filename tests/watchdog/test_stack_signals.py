@@ -81,6 +81,7 @@ def start(tmp_path):
         process.communicate()
 
 
+@pytest.mark.full
 def test_a_thread_that_computes_in_c_and_those_that_wait_for_it_are_shown(start, wait_for):
     """The stacks have the thread that holds the interpreter lock and the main thread, which waits for it."""
     process, identity, drain_thread, number, path = start("drain", "compute_in_c")
@@ -93,6 +94,7 @@ def test_a_thread_that_computes_in_c_and_those_that_wait_for_it_are_shown(start,
     assert process.poll() is None
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("busy", [1, 2])
 @pytest.mark.parametrize("drain", ["drain", "wait_in_the_kernel"])
 def test_a_process_in_which_python_runs_gets_no_signal(start, drain, busy):
@@ -104,6 +106,7 @@ def test_a_process_in_which_python_runs_gets_no_signal(start, drain, busy):
     assert process.poll() is None
 
 
+@pytest.mark.full
 def test_a_call_into_c_that_waits_is_not_interrupted(start, wait_for):
     """It holds the interpreter lock and reads: only those that wait for the lock are shown, and it reads what comes."""
     process, identity, drain_thread, number, path = start("drain", "wait_in_c")
@@ -115,6 +118,7 @@ def test_a_call_into_c_that_waits_is_not_interrupted(start, wait_for):
     assert process.stdout.readline() == "1\n"  # and not -1, as where a signal interrupts it
 
 
+@pytest.mark.full
 def test_a_process_that_is_gone_or_has_no_handler_gets_none(start, dead_pid):
     """Neither raises."""
     _, identity, drain_thread, _, _ = start("drain")
@@ -130,6 +134,7 @@ def test_the_own_process_gets_none(monkeypatch):
     assert not stack_signals.request(procfs.find_process(os.getpid()), threading.get_native_id(), 60)
 
 
+@pytest.mark.full
 def test_a_thread_that_blocks_the_signal_is_left_alone(start, wait_for):
     """The kernel would give its signal to another thread, whose system call would be interrupted."""
     _, identity, drain_thread, number, path = start("drain", "compute_in_c_without_signals")
@@ -138,6 +143,7 @@ def test_a_thread_that_blocks_the_signal_is_left_alone(start, wait_for):
     assert "in compute_in_c" not in path.read_text()
 
 
+@pytest.mark.full
 def test_nothing_is_sent_once_the_lock_is_free(start, wait_for, monkeypatch):
     """The drain thread no longer waits for the lock after the first signal: the other threads are left alone."""
     _, identity, drain_thread, number, _ = start("drain", "compute_in_c")

@@ -58,6 +58,7 @@ def test_the_factor_does_not_depend_on_the_unit(durations, scale):
     assert factors[0] == pytest.approx(factors[1], rel=1e-3)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(("spread", "median"), [(0.3, 30.0), (1.0, 5.0), (1.5, 5.0)])
 def test_healthy_heavy_tails_are_hardly_ever_overdue(spread, median):
     """Of 30 runs of 300 steps with 64 log-normal durations each, at most two have one that is overdue while it is open."""

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.full
+
 SCRIPT = Path(__file__).with_name("watchdog_runs.py")
 SECONDS = 40.0
 

@@ -133,6 +133,7 @@ def mutate(draw, text):
     return bytes(data)
 
 
+@pytest.mark.full
 def test_mutated_files_hide_no_other_process(folder):
     """Values of every other kind, changed bytes, ends cut off, in each file of a process: the good one is always seen."""
     draw = random.Random(17)

@@ -145,6 +145,7 @@ LISTS = st.lists(
 )
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=40)
 @given(LISTS)
 def test_a_run_never_differs_from_itself(parts):
@@ -155,6 +156,7 @@ def test_a_run_never_differs_from_itself(parts):
     assert all(row.difference.change == 0 and row.p == 1 for row in found.rows)
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=40)
 @given(LISTS, LISTS, st.randoms(use_true_random=False))
 def test_names_of_steps_and_their_order_in_the_list_do_not_matter(one, other, rng):
@@ -170,6 +172,7 @@ def test_names_of_steps_and_their_order_in_the_list_do_not_matter(one, other, rn
     assert sorted(after.contributions) == sorted(before.contributions)
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=40)
 @given(LISTS, LISTS)
 def test_the_explanation_has_no_remainder(one, other):
@@ -185,6 +188,7 @@ def test_the_explanation_has_no_remainder(one, other):
         assert sum(after - before for _, before, after in each.names) == pytest.approx(each.seconds, abs=1e-9)
 
 
+@pytest.mark.full
 def test_of_healthy_pairs_few_show_any_difference():
     """Of 150 pairs of runs of the same thing with 2 % of drift between runs, fewer than 5 % have any significant row."""
     rng, found = random.Random(11), 0
@@ -200,6 +204,7 @@ def test_of_healthy_pairs_few_show_any_difference():
     assert found <= 7
 
 
+@pytest.mark.full
 def test_a_planted_fifth_is_found_and_explained():
     """A step that is 20 % longer because of one tool is found in most of 60 pairs, and then the tool is named in each."""
     longer = {TOOL: 1 + 0.2 * sum(explanations.HEALTHY.values()) / explanations.HEALTHY[TOOL]}

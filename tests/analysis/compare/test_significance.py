@@ -57,6 +57,7 @@ def test_what_a_run_is_like():
     assert sig.describe([3.0, 1.0, 2.0, 4.0, 500.0]) == (5, 3.0, 3.0, 2.0, 4.0)
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
 @given(VALUES)
 def test_a_run_does_not_differ_from_itself(values):
@@ -64,6 +65,7 @@ def test_a_run_does_not_differ_from_itself(values):
     assert sig.differ(values, values).p == 1.0
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
 @given(VALUES, VALUES, st.floats(0.01, 100))
 def test_units_and_direction_do_not_matter(a, b, scale):
@@ -74,6 +76,7 @@ def test_units_and_direction_do_not_matter(a, b, scale):
     assert 0 <= p <= 1
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
 @given(VALUES, VALUES, st.floats(0, 0.5), st.floats(0, 0.5))
 def test_more_noise_of_runs_leaves_more_doubt(a, b, one, other):
@@ -102,6 +105,7 @@ def test_neighbours_that_resemble_each_other_count_for_less():
     assert alike.freedom < 0.8 * unlike.freedom
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=8))
 def test_holm_agrees_with_its_definition(values):

@@ -107,6 +107,7 @@ MEMBERS = st.lists(
 )  # fmt: skip
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
 @given(MEMBERS, st.data())
 def test_tokens_are_conserved(facts, data):

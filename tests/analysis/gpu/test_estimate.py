@@ -36,6 +36,7 @@ def near(seconds):
     return pytest.approx(seconds, abs=1e-6 * max(1.0, seconds))
 
 
+@pytest.mark.full
 @settings(max_examples=200, deadline=None)
 @given(WINDOWS, ROLLOUTS, POOLS, st.booleans())
 def test_causes_sum_up_to_the_window_times_gpus(window, rollouts, pool, asleep):
@@ -46,6 +47,7 @@ def test_causes_sum_up_to_the_window_times_gpus(window, rollouts, pool, asleep):
     assert min(spent.values(), default=1) > 0
 
 
+@pytest.mark.full
 @settings(max_examples=100, deadline=None)
 @given(st.lists(st.tuples(TIMES, st.floats(0, 500)), min_size=1, max_size=30), WINDOWS)
 def test_the_tail_is_a_share_of_the_step(spells, window):
@@ -166,6 +168,7 @@ def test_it_agrees_with_the_files(gpus, seed):
         )
 
 
+@pytest.mark.full
 def test_many_trajectories_are_looked_at_in_parts():
     """With more trajectories than parts the account stays what it is with a look at each change, within 1 %."""
     chance = random.Random(5)

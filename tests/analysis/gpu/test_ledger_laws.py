@@ -14,6 +14,8 @@ from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.occupancy import WORK
 from verl_otel.analysis.kinds import CAUSES
 
+pytestmark = pytest.mark.full
+
 activity, call, node, phase, resource = trees.activity, trees.call, trees.node, trees.phase, trees.resource
 roll, step, worker = trees.roll, trees.step, trees.worker
 account, MODES = trees.account, trees.MODES

@@ -2,10 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Times that overlap count once, and what a trajectory waits for lies within it."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel.analysis.gpu.trajectory_usage import COUNTED, INDEX, find_use, unite
+
+pytestmark = pytest.mark.full
 
 TIMES = st.lists(st.tuples(st.integers(-5, 20), st.integers(-2, 9)).map(lambda each: (each[0], sum(each))), max_size=8)
 

@@ -51,6 +51,7 @@ def line(thing):
     return json.dumps(thing, separators=(",", ":"), ensure_ascii=False).encode("utf-8", "replace")
 
 
+@pytest.mark.full
 @given(st.lists(SPANS, min_size=1, max_size=4))
 @settings(deadline=None)
 def test_reading_is_the_inverse_of_writing(spans):

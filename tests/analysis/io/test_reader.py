@@ -162,6 +162,7 @@ def test_many_damaged_lines_are_named_by_a_few(tmp_path):
     assert problems[19] == "traces-x-y-1.jsonl: more lines cannot be read"
 
 
+@pytest.mark.full
 def test_files_are_closed_after_reading(story):
     """Reading a run leaves no file open."""
     stories.step(story.process(), 1, 0, 1)

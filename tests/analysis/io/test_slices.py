@@ -36,6 +36,7 @@ def small(monkeypatch):
 FILES = st.lists(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 300)), max_size=20), min_size=1, max_size=4)
 
 
+@pytest.mark.full
 @given(files=FILES, size=st.integers(1, 4000))
 @example(files=[[(11, 0)], [(1, 0), (1, 0), (11, 242), (100, 0)]], size=1)  # a number that a block's end cuts in two
 @FUZZ
@@ -60,6 +61,7 @@ def test_every_line_lies_in_the_slice_of_its_time(small, tmp_path_factory, files
             assert piece.begin_ns <= int(first["endTimeUnixNano"]) < piece.end_ns
 
 
+@pytest.mark.full
 @given(data=st.lists(st.binary(max_size=900), min_size=1, max_size=3), size=st.integers(1, 400))
 @FUZZ
 def test_nothing_is_lost_of_files_that_are_none(small, tmp_path_factory, data, size):

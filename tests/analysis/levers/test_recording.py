@@ -4,6 +4,7 @@
 
 import random
 
+import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -23,6 +24,7 @@ def ends_of(schedule, timeline):
     return {rollout.trace_id: end for rollout, end in zip(schedule.rollouts, timeline.ends_ns, strict=True)}
 
 
+@pytest.mark.full
 @LAW
 @given(STEPS)
 def test_recorded_steps_replay_to_the_recorded_times(plan):
@@ -35,6 +37,7 @@ def test_recorded_steps_replay_to_the_recorded_times(plan):
     assert ends_of(schedule, timeline) == {m.trace_id: m.end_ns for step in steps for m in step.members}
 
 
+@pytest.mark.full
 @LAW
 @given(STEPS)
 @example([[PlannedTrajectory(0, (("llm", 1),)), PlannedTrajectory(1, ())]])
@@ -47,6 +50,7 @@ def test_work_and_waits_are_the_whole_period(plan):
     assert work + sum(timeline.find_waits(schedule)) == timeline.starts_ns[-1] - timeline.starts_ns[0]
 
 
+@pytest.mark.full
 @LAW
 @given(STEPS, st.integers(0, 1 << 30))
 def test_the_order_in_which_trajectories_were_read_does_not_matter(plan, seed):

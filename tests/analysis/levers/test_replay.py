@@ -97,6 +97,7 @@ def test_a_wait_for_what_never_begins_is_refused():
         replay(Schedule(0, (1,), parts, (Rollout(1, 0, 1, 0, (item(1),)),), ()))
 
 
+@pytest.mark.full
 @LAW
 @given(ROWS)
 def test_an_unchanged_schedule_replays_to_the_recorded_times(rows):
@@ -109,6 +110,7 @@ def test_an_unchanged_schedule_replays_to_the_recorded_times(rows):
     assert all(length <= end - start for length, end, start in zip(own, recorded, starts, strict=True))
 
 
+@pytest.mark.full
 @LAW
 @given(st.lists(st.lists(ITEMS, max_size=5), min_size=1, max_size=6))
 def test_every_trajectory_gets_all_of_its_time(rows):
@@ -119,6 +121,7 @@ def test_every_trajectory_gets_all_of_its_time(rows):
     assert end_of(rows, pools=tuple(pool._replace(slots=99) for pool in POOLS)) == own
 
 
+@pytest.mark.full
 @LAW
 @given(st.lists(st.lists(ITEMS, max_size=5), min_size=1, max_size=6), st.data())
 def test_without_limits_something_faster_never_makes_it_slower(rows, data):

@@ -44,6 +44,7 @@ CALL = st.tuples(st.integers(0, 100), st.integers(1, 50), st.integers(0, 50), st
 )
 
 
+@pytest.mark.full
 @given(st.lists(CALL, min_size=1, max_size=8), st.integers(-(10**12), 10**12))
 def test_a_shift_is_undone_within_the_uncertainty(told, shift):
     """However far a clock is ahead, what is found is off by no more than the uncertainty says."""
@@ -53,12 +54,14 @@ def test_a_shift_is_undone_within_the_uncertainty(told, shift):
     assert uncertain <= min(end - begin for begin, end, *_ in told)
 
 
+@pytest.mark.full
 @given(st.lists(CALL, min_size=1, max_size=8))
 def test_right_clocks_are_left_alone(told):
     """Where no shift is possible, none is made."""
     assert clock_of(calls(*told))["b"].ahead_ns == (0,)
 
 
+@pytest.mark.full
 @given(st.lists(CALL, min_size=1, max_size=6), st.integers(-1000, 1000))
 def test_no_smaller_shift_would_do(told, shift):
     """What is found is possible, and the nearest to none that is."""
@@ -77,6 +80,7 @@ def test_no_smaller_shift_would_do(told, shift):
 HOSTS = st.lists(st.integers(-(10**10), 10**10), min_size=1, max_size=4)
 
 
+@pytest.mark.full
 @given(HOSTS, st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), CALL), min_size=1, max_size=12))
 def test_shifts_are_undone_over_several_hosts(shifts, told):
     """Hosts that never speak to the trainer's are bounded through others; those that nobody speaks to are not known."""
@@ -98,6 +102,7 @@ def test_shifts_are_undone_over_several_hosts(shifts, told):
             assert abs(clock.ahead_ns[0] - shift) <= clock.uncertain_ns[0]
 
 
+@pytest.mark.full
 @given(st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("abc"), st.integers(-(10**18), 10**18)), max_size=20))
 def test_contradictions_never_stop_it(told):
     """Whatever the bounds say, a clock comes out for each host."""

@@ -32,6 +32,7 @@ def assert_gapless(path, begin, end):
 # -- laws --
 
 
+@pytest.mark.full
 @LAW
 @given(f.forests(), st.integers(-5, 30), st.integers(0, 30))
 def test_a_path_covers_any_time_exactly_once(seed, begin, length):
@@ -85,6 +86,7 @@ OWNERS = ("load", "verl.call m", "verl.worker W.m", "verl.weight_sync", "verl.ph
 """Spans whose time is their own."""
 
 
+@pytest.mark.full
 @LAW
 @given(f.forests(OWNERS))
 def test_a_search_tick_by_tick_finds_the_same(seed):
@@ -97,6 +99,7 @@ def test_a_search_tick_by_tick_finds_the_same(seed):
     assert found == owners
 
 
+@pytest.mark.full
 @LAW
 @given(f.forests(), st.integers(-(10**18), 10**18), st.permutations((0, 1, 2)))
 def test_names_of_processes_and_the_time_of_day_do_not_matter(seed, shift, rename):
@@ -113,6 +116,7 @@ def mark(node, on_path):
     return here.union(*below)
 
 
+@pytest.mark.full
 @LAW
 @given(f.forests([name for name in OWNERS if "phase" not in name]), st.data())
 def test_what_is_not_on_the_path_can_be_taken_away(seed, data):
@@ -317,6 +321,7 @@ def test_a_step_that_never_ended_has_no_path():
     assert path_of(f.step(10, 5, f.phase("gen", 6, 7))) == ()
 
 
+@pytest.mark.full
 @LAW
 @given(st.data())
 def test_spliced_steps_are_gapless_too(data):

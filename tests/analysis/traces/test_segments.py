@@ -92,6 +92,7 @@ def test_sglang_does_not_say_its_queue():
     assert [(each.kind, each.end_ns // SECOND) for each in path] == [("server", 3), ("prefill", 4), ("decode", 10)]
 
 
+@pytest.mark.full
 @example(0, 20, None, None, 1e300)
 @given(
     st.integers(-5, 25),

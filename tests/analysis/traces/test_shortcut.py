@@ -4,6 +4,7 @@
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -81,6 +82,7 @@ def same(first, second):
     return unpack(first) == unpack(second) and first.use == second.use and first.calls == second.calls
 
 
+@pytest.mark.full
 @given(spans_of(KINDS, backwards=False), st.booleans())
 @settings(deadline=None, max_examples=300)
 def test_it_leads_to_the_same_place(written, skewed):
@@ -95,6 +97,7 @@ def test_it_leads_to_the_same_place(written, skewed):
     assert vars(short) == vars(long)
 
 
+@pytest.mark.full
 @given(spans_of([*KINDS, *ODD], backwards=True))
 @settings(deadline=None, max_examples=300)
 def test_it_is_never_wrong(written):

@@ -2,11 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """What spans add to a path adds up to the path."""
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import forests as f
 from verl_otel.analysis.traces.self_times import find_spans
+
+pytestmark = pytest.mark.full
 
 
 @given(st.lists(f.seeds(leaves=6), max_size=4), st.sets(st.sampled_from(["tool", "weight_sync", "trajectory", "none"])))

@@ -29,6 +29,7 @@ def build():
 INTERVALS = st.lists(st.tuples(st.integers(-5, 30), st.integers(-5, 30)), max_size=8)
 
 
+@pytest.mark.full
 @given(INTERVALS, st.integers(0, 20), st.integers(0, 25))
 def test_covered_counts_each_moment_once(intervals, begin, end):
     """The covered time equals a count of the moments that lie in at least one span and in the window."""
@@ -36,6 +37,7 @@ def test_covered_counts_each_moment_once(intervals, begin, end):
     assert covered(intervals, begin, end) == brute
 
 
+@pytest.mark.full
 @given(INTERVALS, INTERVALS)
 def test_covered_grows_and_is_bounded(some, more):
     """More spans cover no less, never more than the window and never more than both apart."""
@@ -222,6 +224,7 @@ def test_what_was_evicted_was_not_trained_on(build, story):
     assert (step.trajectories, step.members) == ((member.trace_id,), 1)
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=50))
 def test_quantiles_are_of_the_numbers(values):
     """Each quantile is one of the numbers, and at least its share of them is not larger."""

@@ -4,6 +4,7 @@
 
 import random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ def span(number, parent=0, begin=0, end=10, trace=1):
 PARENTS = st.lists(st.integers(0, 12), min_size=1, max_size=12)
 
 
+@pytest.mark.full
 @given(PARENTS, st.integers())
 def test_every_span_is_in_the_tree_once(parents, seed):
     """Whatever the parents, circles and missing ones among them, each span is found once, below its parent where that is possible."""

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Savings: only the wait that would really have been shorter, never more for removing less, as simulating the wait finds, too."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -136,6 +137,7 @@ def shorten(waits, members, ends):
     return what_if._shorten([what_if._find_awaited(wait, members) for wait in waits], ends)
 
 
+@pytest.mark.full
 @LAW
 @given(MEMBERS, st.integers(0, 8), st.integers(1, 20), st.data())
 def test_what_is_saved_is_what_waiting_again_saves(times, begin, length, data):
@@ -152,6 +154,7 @@ def test_what_is_saved_is_what_waiting_again_saves(times, begin, length, data):
     assert 0 <= expected <= sum(wait.end_ns - wait.begin_ns for wait in waits)
 
 
+@pytest.mark.full
 @LAW
 @given(MEMBERS, st.integers(0, 8), st.integers(1, 20), st.data())
 def test_taking_more_away_never_saves_less(times, begin, length, data):
@@ -164,6 +167,7 @@ def test_taking_more_away_never_saves_less(times, begin, length, data):
     assert shorten(waits, members, few) <= shorten(waits, members, more)
 
 
+@pytest.mark.full
 @LAW
 @given(MEMBERS, st.integers(0, 8), st.integers(1, 20))
 def test_shares_are_ordered_and_within_the_wait(times, begin, length):

@@ -154,6 +154,7 @@ def test_what_cannot_be_seen_is_said():
     assert "data" in stragglers.find_blind_spots(step(half))
 
 
+@pytest.mark.full
 @settings(deadline=None, database=None, max_examples=100)
 @given(
     starts=st.lists(st.integers(0, 5000), min_size=2, max_size=8),

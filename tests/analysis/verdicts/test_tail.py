@@ -15,6 +15,7 @@ f, S, judge, plan, Plan, LongPlan = plans.f, plans.S, plans.judge, plans.plan, p
 # -- silence --
 
 
+@pytest.mark.full
 @settings(max_examples=40, deadline=None)
 @given(st.integers(2, 6), st.floats(0, 0.6), st.integers(0, 10**6))
 def test_healthy_runs_get_no_verdict(steps, noise, seed):
@@ -324,6 +325,7 @@ def test_a_verdict_is_worth_more_than_clocks_may_be_apart():
 # -- over the run --
 
 
+@pytest.mark.full
 def test_verdicts_become_final_and_memory_stays_bounded():
     """A verdict of long ago stands; of old steps nothing else is kept; settling twice says the same."""
     judged, steps = engine.VerdictEngine(), []

@@ -23,6 +23,7 @@ def tables(call, tmp_path):
     return {name: polars.read_parquet(tmp_path / "tables" / f"{name}.parquet") for name in TABLES}, Run.open(folder)
 
 
+@pytest.mark.full
 def test_every_table_holds_what_the_run_says(tables):
     frames, run = tables
     for name in TABLES:

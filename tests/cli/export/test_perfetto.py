@@ -106,6 +106,7 @@ def test_every_span_of_the_files_is_a_slice(export, tmp_path):
     assert "left out" not in result.err
 
 
+@pytest.mark.full
 def test_steps_have_their_verdict_path_and_gpu_time(export, tmp_path):
     folder = stories.training(tmp_path / "r1", "r1").write()
     replay, _ = export(folder)
@@ -199,6 +200,7 @@ spans_of_a_trace = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 12)), m
 )
 
 
+@pytest.mark.full
 @given(spans_of_a_trace)
 def test_rows_hold_every_span_once_and_nest(spans):
     rows = split_rows(spans)

@@ -152,6 +152,7 @@ def test_a_run_without_scalars(call, folder, tmp_path):
     assert call("export", "tensorboard", "r1", "--output", tmp_path / "tb").code == 1
 
 
+@pytest.mark.full
 def test_following(folder, tmp_path, wait_for):
     """New steps are appended while the run goes on; a step that goes back replaces what came after it."""
     command = [

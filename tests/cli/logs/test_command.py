@@ -71,6 +71,7 @@ def test_wrong_usage(call, folder, arguments):
     assert call("logs", *arguments).code == 2
 
 
+@pytest.mark.full
 def test_following_shows_what_is_appended(folder):
     """New records of known and of new files are shown while the run goes on."""
     command = [Path(sys.executable).with_name("verl-otel"), "logs", folder, "--follow", "--level", "info"]

@@ -17,6 +17,7 @@ from verl_otel.cli.explain import render_json, render_text
 from verl_otel.cli.page import data, detail, downsampling, lists
 
 
+@pytest.mark.full
 def test_the_columns_of_a_step_sum_up_to_it():
     """Phases with the time in none, and the groups of the critical path, are the step's seconds; the ledger is the GPUs' time."""
     run = explanations.make(30, gpus=4)
@@ -38,6 +39,7 @@ def test_more_keys_than_fit_share_the_last_column():
     assert sum(each[0] for each in found["phases"]["columns"]) == round(sum(range(100)) / 1e3 * found["unit"])
 
 
+@pytest.mark.full
 @given(st.lists(st.dictionaries(st.sampled_from(sorted(CAUSES)), st.integers(0, 10**13)), min_size=1, max_size=300))
 def test_the_ledger_sums_all_gpus_and_lists_the_least_productive(windows):
     """The total is over all GPUs, however many are listed; who is listed is no more productive than who is not."""
@@ -105,6 +107,7 @@ def test_the_path_of_a_step_has_no_gap_in_the_page():
         assert path[-1][0] + path[-1][1] == pytest.approx(step.seconds * 1e6, abs=1)
 
 
+@pytest.mark.full
 def test_a_long_run_stays_small(big):
     """10,000 steps of 1,000 trajectories with 150 scalars: below 5 MB, some hundred steps with their waterfalls.
 
@@ -119,6 +122,7 @@ def test_a_long_run_stays_small(big):
     assert found["details"][str(found["verdicts"]["rows"][0][0])]["whole"]
 
 
+@pytest.mark.full
 @given(
     st.recursive(
         st.text() | st.integers() | st.none(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner)
@@ -155,6 +159,7 @@ def test_lines_over_steps_share_their_axis():
     assert found["lines"][-1][:2] == ["verl.other", "a=b"]
 
 
+@pytest.mark.full
 def test_events_are_bounded():
     """A crash record of any size becomes a small one."""
     run = explanations.make(2, gpus=1, scalars=0)

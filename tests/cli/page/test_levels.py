@@ -5,6 +5,7 @@
 import itertools
 import math
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,6 +45,7 @@ def test_the_longest_part_stays_as_it_is(lengths, limit):
     assert (longest, longest.start_ns, longest.end_ns, 1) in [tuple(each) for each in kept]
 
 
+@pytest.mark.full
 @given(st.lists(st.integers(0, 1000), max_size=80), st.integers(1, 20))
 def test_the_longest_activities_stay_in_their_order(lengths, limit):
     """As many activities as fit; none that is left out is longer than one that is kept."""
@@ -55,6 +57,7 @@ def test_the_longest_activities_stay_in_their_order(lengths, limit):
     assert not left or max(left) <= min(each.end_ns - each.start_ns for each in kept)
 
 
+@pytest.mark.full
 @given(st.lists(st.floats(allow_nan=True, allow_infinity=True, width=32), min_size=1, max_size=300), st.integers(1, 50))
 def test_a_thinned_line_stays_within_its_band(values, limit):
     """Each value lies between the minimum and the maximum of its point; what is no number is left out of them."""

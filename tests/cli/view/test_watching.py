@@ -9,6 +9,8 @@ from verl_otel.analysis.live import live_run
 from verl_otel.cli.view import watching
 from verl_otel.cli.view.catalogue import Catalogue
 
+pytestmark = pytest.mark.full
+
 
 def test_the_share_that_was_read_is_that_of_the_answer(runs, monkeypatch):
     """An answer that is some seconds old does not claim to be complete because more was read since."""

@@ -12,6 +12,8 @@ accumulators = pytest.importorskip(
     "tensorboard.backend.event_processing.event_accumulator", reason="TensorBoard is not installed"
 )
 
+pytestmark = pytest.mark.full
+
 
 @pytest.fixture(autouse=True)
 def fresh():

@@ -79,6 +79,7 @@ def test_no_table_is_no_device(text):
     assert parse(text) == {}
 
 
+@pytest.mark.full
 def test_devices_are_read_from_the_command(command, values, wait_for):
     """The command is run once for all, and what it printed later is what a device says later."""
     command(f"cat <<'END'\n{HBM}END")
@@ -97,6 +98,7 @@ def test_devices_are_read_from_the_command(command, values, wait_for):
     driver.close()
 
 
+@pytest.mark.full
 def test_a_command_that_hangs_is_ended_and_makes_devices_unreadable(command, monkeypatch, wait_for):
     """What an earlier command has said is not said for ever."""
     command(f"cat <<'END'\n{HBM}END")
@@ -117,6 +119,7 @@ def test_a_command_that_hangs_is_ended_and_makes_devices_unreadable(command, mon
     assert driver._process is None
 
 
+@pytest.mark.full
 def test_a_chip_in_alarm_and_one_that_is_gone_are_unreadable(command, wait_for):
     """The health in the table is heeded."""
     command(f"cat <<'END'\n{HBM.replace('Warning', 'Alarm  ')}END")
@@ -138,6 +141,7 @@ def test_without_driver_or_command_there_is_nothing(monkeypatch, tmp_path):
     assert find_driver() is None
 
 
+@pytest.mark.full
 def test_a_command_that_fails_finds_no_device(command):
     """An exit code is heeded; the search comes to an end."""
     command("echo broken; exit 1")

@@ -62,6 +62,7 @@ def test_a_driver_that_is_reset_is_found_again(make_source, place, library, valu
     assert len(devices(values(source.read(place)))) == 2
 
 
+@pytest.mark.full
 def test_a_device_that_hangs_costs_its_time_once(make_source, place, library, values, wait_for):
     """It disappears with the reason, the others stay; it is back when its call returns."""
     source = make_source(2.0)
@@ -78,6 +79,7 @@ def test_a_device_that_hangs_costs_its_time_once(make_source, place, library, va
     wait_for(lambda: devices(values(source.read(place))) == {first, second})
 
 
+@pytest.mark.full
 def test_devices_that_are_slow_are_a_collection_behind(place, make_source, values, wait_for):
     """Eight that take longer than a collection has cost it once the time and not eight times, and have values at a later one."""
     library = FakeNvml(8)
@@ -123,6 +125,7 @@ def test_a_driver_that_takes_long_to_start_is_no_failure(make_source, place, lib
     wait_for(lambda: len(devices(values(source.read(place)))) == 2)
 
 
+@pytest.mark.full
 def test_no_device_is_nothing(place, caplog):
     """Without a driver there are no values, threads, files or words."""
     before = threading.active_count()

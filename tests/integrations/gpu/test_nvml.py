@@ -200,6 +200,7 @@ lives = st.lists(st.integers(0, 2**40), min_size=1, max_size=6).map(lambda steps
 """What a counter says from a reset to the next."""
 
 
+@pytest.mark.full
 @given(st.lists(lives, min_size=1, max_size=5))
 def test_energy_never_falls(counts):
     """Where the driver's counter begins anew at a reset, ours only grows, by what was added."""
@@ -218,6 +219,7 @@ def test_energy_never_falls(counts):
     assert seen[-1] == pytest.approx(grown / 1e3)
 
 
+@pytest.mark.full
 def test_without_a_driver_nothing_is_imported():
     """A process on a node without a GPU does not load the library and says nothing."""
     code = (

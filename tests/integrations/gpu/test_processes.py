@@ -14,6 +14,8 @@ from tests.builders import otlp_json
 from tests.builders.environments import inherit
 from verl_otel.integrations.gpu import COLLECTORS
 
+pytestmark = pytest.mark.full
+
 TOP = Path(__file__).resolve().parents[3]
 
 

@@ -148,6 +148,7 @@ def test_nothing_happens_without_a_cluster_or_its_stack(environ, store, monkeypa
     assert taken() == {}
 
 
+@pytest.mark.full
 def test_a_store_that_does_not_answer_is_not_waited_for(environ, store, monkeypatch):
     """The head may be away: the process goes on without the endpoint."""
     monkeypatch.setattr(cluster_endpoint, "READ_TIMEOUT", 0.2)

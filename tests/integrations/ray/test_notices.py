@@ -85,6 +85,7 @@ def test_a_note_says_what_and_where(ray, board, settings, wait_for):
     }
 
 
+@pytest.mark.full
 def test_a_store_that_does_not_answer_keeps_nobody_waiting(ray, board, settings, wait_for):
     """Changes return at once while Ray's head is away; when it is back the last state is written, not each one."""
     ray.gate.clear()
@@ -128,6 +129,7 @@ def test_the_end_of_a_run_deletes_all_of_its_notes(ray, board, settings):
     assert list(ray.store) == [(cluster_store.NAMESPACE, b"targets/r10/w1")]
 
 
+@pytest.mark.full
 def test_the_end_of_a_run_does_not_wait_for_long(ray, board, settings, monkeypatch):
     """A store that does not answer costs the end of a run its time-out and no more."""
     monkeypatch.setattr(target_registry, "END_TIMEOUT", 0.2)
@@ -138,6 +140,7 @@ def test_the_end_of_a_run_does_not_wait_for_long(ray, board, settings, monkeypat
     ray.gate.set()
 
 
+@pytest.mark.full
 @pytest.mark.filterwarnings("ignore:.*multi-threaded.*fork:DeprecationWarning")
 def test_a_forked_child_leaves_the_store_alone(ray, board, settings):
     """A forked child has none of the threads that Ray's client needs: a call would never return."""

@@ -158,6 +158,7 @@ print(ray.actor.ActorMethod._remote is wrapper, Propagation.state)
 """
 
 
+@pytest.mark.full
 def test_a_wrapper_of_another_library_stays():
     """Ray's methods that another library has wrapped are left alone, and the state says why calls carry no context."""
     pytest.importorskip("ray", reason="Ray is not installed in this environment")

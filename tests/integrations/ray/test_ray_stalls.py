@@ -68,6 +68,7 @@ def test_without_a_cluster_nothing_is_asked(monkeypatch):
     watchdog_backend.BACKEND.clear("r1")
 
 
+@pytest.mark.full
 def test_a_cluster_that_does_not_answer_costs_a_moment(monkeypatch, swallow):
     """Who asks goes on without an answer, also when the question fails."""
     import threading

@@ -139,6 +139,7 @@ def test_a_cluster_that_this_process_started_inherits_its_secrets(ray, monkeypat
     assert not caplog.records
 
 
+@pytest.mark.full
 def test_the_users_hook_runs_first(ray):
     """A setup hook of the user, as function or by its name, runs before ours."""
     order = []
@@ -191,6 +192,7 @@ def test_a_ray_without_its_private_names_can_be_shut_down(ray, monkeypatch, swal
     assert ray.calls == ["shutdown"]
 
 
+@pytest.mark.full
 def test_the_hook_runs_where_we_are_not_installed(clean_python, tmp_path):
     """Pickled by value the hook runs in a process without verl-otel, says one line there and raises nothing."""
     cloudpickle = pytest.importorskip("cloudpickle")

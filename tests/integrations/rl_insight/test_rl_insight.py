@@ -9,7 +9,10 @@ from types import SimpleNamespace
 
 import pytest
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here"),
+    pytest.mark.full,
+]
 
 SITES = Path(__file__).with_name("insight_sites.py")
 REAL = """

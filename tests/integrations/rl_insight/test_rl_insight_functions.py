@@ -89,6 +89,7 @@ def report(insight, before, submitted):
     insight.trace_span(name="backwards", start_time_ns=now, end_time_ns=now - 1, attributes={})
 
 
+@pytest.mark.full
 def test_finished_spans_have_the_times_that_are_given(recorded, insight):
     """A finished span is the child of what was open when it began; one from before that is a trace of its own."""
     before = time.time_ns()

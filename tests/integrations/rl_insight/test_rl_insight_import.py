@@ -114,6 +114,7 @@ def read_signatures(path):
     return found
 
 
+@pytest.mark.full
 def test_signatures_are_those_of_the_release(wheel, insight):
     """Each function that we have takes what RL-Insight's takes, and we have all that the package exports."""
     theirs = {}

@@ -117,6 +117,7 @@ def test_validation_is_not_linked(host, recorded, generate):
     assert not links(recorded)
 
 
+@pytest.mark.full
 def test_a_worker_that_makes_its_batch_itself_gets_no_tags(host, recorded, generate):
     """Where a user's class replaces the making of the batch, it sees verl's own fields only, and nothing is kept for its outputs."""
 

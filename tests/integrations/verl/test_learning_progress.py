@@ -54,6 +54,7 @@ def test_one_lucky_step_is_not_the_best_for_ever():
     assert follow([0.9, *rise])[("steps_since_best", "reward")] <= 1
 
 
+@pytest.mark.full
 def test_noise_has_no_trend():
     """Over many runs of noise, the trend lies far from its ends."""
     source = random.Random(5)
@@ -68,6 +69,7 @@ def test_a_short_run_has_no_trend():
     assert ("trend", "reward") in follow(range(MIN_VALUES))
 
 
+@pytest.mark.full
 @given(st.lists(FINITE, min_size=2, max_size=20))
 def test_the_trend_is_kendalls_tau(values):
     """It equals rising pairs less falling ones over all pairs, lies within -1 and 1, and turns its sign with the values."""
@@ -78,6 +80,7 @@ def test_the_trend_is_kendalls_tau(values):
     assert measure_trend([-value for value in values]) == -measure_trend(values)
 
 
+@pytest.mark.full
 @given(st.lists(FINITE, min_size=1, max_size=60), FINITE, st.floats(0.01, 100))
 def test_scale_and_offset_of_a_reward_do_not_matter(values, offset, factor):
     """A reward in other units has the same trend, unless rounding makes different values equal."""

@@ -52,12 +52,14 @@ def consumed(recorded):
     return [span for span in recorded.spans if span.name == "verl.consume"]
 
 
+@pytest.mark.full
 @given(ORIGINS)
 def test_decoding_inverts_encoding(made):
     """A tag says again what was put into it, whatever the data source is called."""
     assert Origin.decode(made.encode()) == made
 
 
+@pytest.mark.full
 @given(st.text(max_size=60))
 def test_a_tag_that_is_not_ours_is_a_value_error(text):
     """Any other text is decoded to an origin or refused with ValueError."""
@@ -136,6 +138,7 @@ def test_staleness_is_the_distance_of_versions(recorded):
 SOURCES = st.dictionaries(st.sampled_from(["", "a", "b|c"]), st.lists(SCORES, min_size=1, max_size=40), min_size=1)
 
 
+@pytest.mark.full
 @given(SOURCES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50, deadline=None)
 def test_scores_are_summed_up_as_numpy_does(by_source):
@@ -165,6 +168,7 @@ def test_scores_are_summed_up_as_numpy_does(by_source):
                 assert found[name] == pytest.approx(value, rel=1e-9, abs=1e-6), name
 
 
+@pytest.mark.full
 @given(st.lists(SCORES, min_size=1, max_size=50).map(sorted), st.floats(0, 1))
 def test_quantiles_lie_between_their_neighbours(ordered, share):
     """A quantile lies within the values and grows with its share."""

@@ -120,6 +120,7 @@ def count_trajectories(recorded):
     return sum(span.name == "verl.trajectory" for span in recorded.spans)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kinds", WORKERS, ids=" ".join)
 def test_a_trainer_merges_batches_of_any_workers(cluster, recorded, kinds):
     """Whichever workers have verl-otel, verl merges their batches, each known trajectory is linked once, and nothing of ours is left."""

@@ -149,6 +149,7 @@ def test_a_tracker_that_raises_changes_nothing(tracking_class, swallow):
     assert run._finished
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("switch", ["0", "1"])
 def test_the_real_wandb_has_it(clean_python, tmp_path, switch):
     """The ``Tracking`` of verl with the real W&B, offline: the file of the run has the values beside the scalars, or none of them."""

@@ -15,7 +15,10 @@ from verl_otel.model import Instrument
 from verl_otel.prometheus_names import metric_name
 from verl_otel.semconv.metrics import METRICS
 
-pytestmark = pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here")
+pytestmark = [
+    pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here"),
+    pytest.mark.full,
+]
 
 # As in verl's source, alternatives in braces, what is generated (layers, options, reward keys) by an example.
 KEYS = """

@@ -206,6 +206,7 @@ AGGREGATE = st.builds(
 )
 
 
+@pytest.mark.full
 @given(st.lists(WORD, min_size=1, max_size=4), WORD, AGGREGATE, st.sampled_from(["val-core", "val-aux"]))
 def test_splitting_inverts_joining(source, variable, aggregate, section):
     """Whatever slashes a data source holds, the three parts are found again."""
@@ -213,6 +214,7 @@ def test_splitting_inverts_joining(source, variable, aggregate, section):
     assert split_validation(key) == Validation("/".join(source), variable, aggregate)
 
 
+@pytest.mark.full
 @given(st.text(max_size=40))
 def test_any_key_has_a_valid_name_or_none(key):
     """No key raises, and every name is one that OpenTelemetry and Prometheus accept."""

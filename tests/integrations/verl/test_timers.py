@@ -122,6 +122,7 @@ SCENARIOS = [
 ]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kind", [dict, lambda: defaultdict(float)], ids=["dict", "defaultdict"])
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.__name__)
 def test_our_timer_does_what_verls_does(recorded, real, scenario, kind):
@@ -140,6 +141,7 @@ def test_exceptions_pass_as_with_verls(recorded, real, error):
         assert timing == {}
 
 
+@pytest.mark.full
 def test_both_measure_the_same(recorded, real):
     """Around the same work both timers measure the same time, and so does our span."""
     theirs, ours = {}, {}

@@ -188,6 +188,7 @@ def test_signatures_are_kept(loaded, tracking_class):
         assert inspect.signature(getattr(tracking_class, name)) == inspect.signature(getattr(plain, name))
 
 
+@pytest.mark.full
 def test_a_tracking_that_could_not_be_made_says_nothing(recorded, tracking_class):
     """An unknown backend raises as before, and does not say that the run has finished."""
     with pytest.raises(AssertionError, match="mystery is not supported"):

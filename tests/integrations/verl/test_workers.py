@@ -23,6 +23,7 @@ def burn(seconds):
         pass
 
 
+@pytest.mark.full
 def test_cpu_time_of_a_method_is_that_of_its_thread(verl_otel_capture):
     """What the method computed is counted; what it waited for is not, and its span is longer by that."""
 
@@ -67,6 +68,7 @@ def test_a_coroutine_says_nothing_of_cpu_time(verl_otel_capture):
     assert "verl.cpu.time" not in verl_otel_capture.span("verl.worker Worker.generate").attributes
 
 
+@pytest.mark.full
 def test_a_clock_that_fails_costs_the_attribute_and_nothing_else(verl_otel_capture, monkeypatch, swallow):
     """Where the platform cannot report CPU time, the method runs and returns as before."""
 

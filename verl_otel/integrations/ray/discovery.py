@@ -22,6 +22,7 @@ from verl_otel.integrations.ray.target_registry import PREFIX
 
 TIMEOUT: Final = 5.0
 """Timeout of one request to Ray's head, in seconds."""
+MAX_PORT: Final = 65535
 
 
 class ClusterError(VerlOtelError):
@@ -131,6 +132,8 @@ def _take_token(address: str | None) -> None:
 def _probe(cluster: str) -> None:
     """Check that the head accepts connections: Ray's own client waits for half a minute."""
     host, _, port = cluster.rpartition(":")
+    if port.isdecimal() and int(port) > MAX_PORT:  # the C library would connect to the remainder
+        raise ClusterError(f"no Ray cluster at {cluster}: a port is at most {MAX_PORT}")
     try:
         socket.create_connection((host.strip("[]"), int(port)), TIMEOUT).close()
     except (OSError, ValueError) as error:
