@@ -20,6 +20,17 @@ def is_connected() -> bool:
     return ray is not None and bool(ray.is_initialized())
 
 
+def runtime_context() -> Any:
+    """Return Ray's context of this process.
+
+    Raises:
+        RuntimeError: The process is not part of a cluster (any more). Ray's own function would start one, or join one of another program.
+    """
+    if not is_connected():
+        raise RuntimeError("this process is not part of a Ray cluster")
+    return sys.modules["ray"].get_runtime_context()
+
+
 def put(key: bytes, value: bytes, *, overwrite: bool = True) -> None:
     """Set a value; replaces an earlier one, unless ``overwrite`` is False."""
     from ray.experimental import internal_kv

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.api import add_describer, counter, is_multiprocessing_child
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
@@ -55,7 +56,7 @@ def describe_process() -> Mapping[str, AttributeValue]:
         return {}
     if not ray.is_initialized():
         return {} if _is_one_of_many() else {attr.ROLE: "driver", attr.INDEX: 0}
-    context = ray.get_runtime_context()
+    context = cluster_store.runtime_context()
     attributes: dict[str, AttributeValue] = {
         attr.RAY_JOB: str(context.get_job_id()),
         attr.RAY_NODE: str(context.get_node_id()),

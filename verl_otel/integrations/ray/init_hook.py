@@ -16,6 +16,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.untrusted_files import parse_json
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.api import current_session
 from verl_otel.integrations.patch import replace
 from verl_otel.integrations.ray import cluster_endpoint, forwarding, job_run, target_registry
@@ -87,7 +88,7 @@ def _note_earlier_actors(ray: Any) -> None:
     current = current_session()
     if current is None:
         return
-    job = ray.get_runtime_context().get_job_id()
+    job = cluster_store.runtime_context().get_job_id()
     rows = list(ray._private.state.actors().values())
     earlier = [row["ActorID"] for row in rows if row["JobID"] == job and row["State"] != "DEAD"][:MAX_ACTORS]
     if earlier:

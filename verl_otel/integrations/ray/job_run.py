@@ -78,9 +78,7 @@ def join() -> bool:
 
 
 def _key() -> bytes:
-    import ray
-
-    return f"{PREFIX}/{ray.get_runtime_context().get_job_id()}".encode()
+    return f"{PREFIX}/{cluster_store.runtime_context().get_job_id()}".encode()
 
 
 def _is_worker() -> bool:

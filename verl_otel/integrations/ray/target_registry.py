@@ -120,7 +120,7 @@ def _describe(config: Config, entries: list[TargetEntry]) -> dict[str, Any]:
     """Return the note: the entries, the folder of the run, and the ids by which readers check that this process is alive."""
     import ray
 
-    context, worker = ray.get_runtime_context(), ray._private.worker
+    context, worker = cluster_store.runtime_context(), ray._private.worker
     return {
         "entries": entries,
         "folder": str(config.run_path),

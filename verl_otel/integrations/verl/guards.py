@@ -143,9 +143,7 @@ def _announce(finding: Finding) -> None:
 
 def _key() -> bytes:
     """Return the key of this Ray job: its driver and its trainer have the same."""
-    import ray
-
-    return _STOPPED + str(ray.get_runtime_context().get_job_id()).encode()
+    return _STOPPED + str(cluster_store.runtime_context().get_job_id()).encode()
 
 
 def _wrap_main(original: Any) -> Any:
@@ -175,11 +173,11 @@ def _wrap_main(original: Any) -> Any:
     return main
 
 
-def _take_reason() -> bytes | None:
+def _take_reason(key: bytes) -> bytes | None:
     """Return why the run of this job was stopped, and remove it from the store; None if it was not."""
-    reason = cluster_store.read(_key())
+    reason = cluster_store.read(key)
     if reason is not None:
-        cluster_store.delete(_key())
+        cluster_store.delete(key)
     return reason
 
 
@@ -187,7 +185,9 @@ def _was_stopped() -> bool:
     reason = None
     with error_boundary.suppress_errors("guard"), contextlib.suppress(TimeoutError):
         if cluster_store.is_connected():
-            reason = CallTimeout(STORE_SECONDS, "verl-otel-guard").call("reason", _take_reason)
+            # The key is made here: when a store that has not answered in time does, Ray may have been shut down.
+            take = functools.partial(_take_reason, _key())
+            reason = CallTimeout(STORE_SECONDS, "verl-otel-guard").call("reason", take)
     if reason is not None:
         error_boundary.warn_once("guard exit", "verl-otel: stopped by guard %s", reason.decode("utf-8", "replace"))
     return reason is not None

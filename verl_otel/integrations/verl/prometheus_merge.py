@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.api import merge_prometheus_job, to_text
 
 NODE_SECONDS: Final = 30.0
@@ -85,7 +86,7 @@ def _merge_elsewhere(file: str, port: int, folder: str, run_id: str) -> Iterator
             return ""
         return merge(file, port, folder, run_id)
 
-    own = ray.get_runtime_context().get_node_id()
+    own = cluster_store.runtime_context().get_node_id()
     nodes = [node for node in ray.nodes() if node.get("Alive") and node.get("NodeID") != own][:_MAX_NODES]
     task = ray.remote(num_cpus=0, max_retries=0)(merge_there)
     pending = {
