@@ -31,7 +31,8 @@ verl-otel also reads these variables of OpenTelemetry, with their standard meani
 | variable | meaning |
 |---|---|
 | `OTEL_SDK_DISABLED` | `true` turns everything off. |
-| `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` | OTLP endpoint. Setting one makes `otlp` the default exporter. |
+| `OTEL_EXPORTER_OTLP_ENDPOINT`, `OTEL_EXPORTER_OTLP_TRACES_ENDPOINT`, `OTEL_EXPORTER_OTLP_METRICS_ENDPOINT` | OTLP endpoint. Setting one makes `otlp` the default exporter. HTTP needs a scheme; gRPC without one is encrypted. |
+| `OTEL_EXPORTER_OTLP_INSECURE` | `true`: gRPC to an endpoint without a scheme is not encrypted. |
 | `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf` (default) or `grpc` (`pip install 'verl-otel[grpc]'`). |
 | `OTEL_EXPORTER_OTLP_HEADERS` | Additional headers. Not forwarded to Ray's workers: use a token file ([why](../how-to/outputs.md#otlp)). |
 | `OTEL_EXPORTER_OTLP_TIMEOUT` | Time-out of one request in seconds (10). |
@@ -40,6 +41,19 @@ verl-otel also reads these variables of OpenTelemetry, with their standard meani
 | `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` | Of your own instruments: `explicit_bucket_histogram` (default) or `base2_exponential_bucket_histogram`. |
 | `OTEL_EXPORTER_OTLP_CERTIFICATE`, `..._CLIENT_CERTIFICATE`, `..._CLIENT_KEY` | TLS. |
 | `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | Take precedence over what verl-otel detects. |
+
+Each variable of OTLP also exists for one signal (`OTEL_EXPORTER_OTLP_TRACES_INSECURE`, ...), which then comes first. Other variables of the
+OpenTelemetry specification are not read by verl-otel. Your own OpenTelemetry SDK reads them for what it records:
+
+| variable | in place of it |
+|---|---|
+| `OTEL_TRACES_EXPORTER`, `OTEL_METRICS_EXPORTER`, `OTEL_LOGS_EXPORTER` | `VERL_OTEL_EXPORTERS` |
+| `OTEL_EXPORTER_PROMETHEUS_HOST`, `OTEL_EXPORTER_PROMETHEUS_PORT` | `VERL_OTEL_PROMETHEUS_HOST`, `VERL_OTEL_PROMETHEUS_PORT` |
+| `OTEL_BSP_*`, `OTEL_BLRP_*`, `OTEL_METRIC_EXPORT_TIMEOUT` | `VERL_OTEL_DRAIN_INTERVAL`, `VERL_OTEL_MEMORY_MIB`, `VERL_OTEL_EXIT_TIMEOUT` |
+| `OTEL_ATTRIBUTE_*`, `OTEL_SPAN_*`, `OTEL_EVENT_*`, `OTEL_LINK_*`, `OTEL_LOGRECORD_*` (limits) | fixed limits, see [guarantees](../explanation/guarantees.md) |
+| `OTEL_PROPAGATORS` | W3C trace context |
+| `OTEL_LOG_LEVEL` | Python's `logging`, logger `verl_otel` |
+| `OTEL_CONFIG_FILE`, `OTEL_ENTITIES`, `OTEL_EXPORTER_ZIPKIN_*` | none; `verl-otel check` names `OTEL_CONFIG_FILE` |
 
 Set the variables where the training is started. verl-otel forwards `VERL_OTEL_*` and `OTEL_*` to every worker of the job.
 """

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from verl_otel import config
 from verl_otel.config import Config
 from verl_otel.errors import ConfigError, VerlOtelError
-from verl_otel.settings import SETTINGS
+from verl_otel.settings import SETTINGS, is_service_link
 
 # field: (text in the environment, what it means, text of the keyword, what that means)
 GOOD = {
@@ -337,3 +337,34 @@ def test_any_text_is_a_value_or_a_config_error(field, text):
             assert os.sep not in loaded.run_id
             assert not loaded.run_id.startswith(".")
     assert VARIABLES[field] in message
+
+
+LINKS = {
+    "VERL_OTEL_SERVICE_HOST": "10.96.0.17",
+    "VERL_OTEL_SERVICE_PORT": "9465",
+    "VERL_OTEL_SERVICE_PORT_METRICS": "9465",
+    "VERL_OTEL_PORT": "tcp://10.96.0.17:9465",
+    "VERL_OTEL_PORT_9465_TCP": "tcp://10.96.0.17:9465",
+    "VERL_OTEL_PORT_9465_TCP_PROTO": "tcp",
+    "VERL_OTEL_PROMETHEUS_SERVICE_HOST": "10.96.0.18",
+    "VERL_OTEL_PROMETHEUS_PORT": "tcp://10.96.0.18:9090",
+    "VERL_OTEL_PROMETHEUS_PORT_9090_UDP_ADDR": "10.96.0.18",
+}
+
+
+def test_links_of_kubernetes_are_no_settings():
+    """Kubernetes names variables after Services; one called verl-otel-prometheus does not switch telemetry off."""
+    assert config.load({"VERL_OTEL_ENABLED": "1", **LINKS}) == config.load({"VERL_OTEL_ENABLED": "1"})
+    assert all(is_service_link(*link) for link in LINKS.items())
+    assert not any(is_service_link(setting.variable, setting.default) for setting in SETTINGS)
+    assert not is_service_link("VERL_OTEL_PROMETHEUS_PORT", "9464")
+
+
+def test_one_setting_is_read_whatever_the_others_are(monkeypatch):
+    """A command that reads runs needs their folder only."""
+    monkeypatch.setenv("VERL_OTEL_MEMORY_MIB", "much")
+    monkeypatch.setenv("VERL_OTEL_RUN_DIR", "/runs")
+    assert config.read("run_dir") == Path("/runs")
+    assert config.read("run_dir", "/others") == Path("/others")
+    with pytest.raises(ConfigError, match="VERL_OTEL_MEMORY_MIB='much'"):
+        config.read("memory_mib")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from verl_otel._internal.setting_parsers import TRUE, parse_path
 from verl_otel.errors import ConfigError
-from verl_otel.settings import SETTINGS, Setting
+from verl_otel.settings import SETTINGS, Setting, is_service_link
 
 
 @dataclass(frozen=True)
@@ -146,11 +146,27 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
     return Config(**parsed)
 
 
+def read(field: str, given: object = None) -> Any:
+    """Return one setting of the environment. The others may have values that cannot be used: a command that reads runs needs the folder only.
+
+    Args:
+        field: Its field name, such as ``run_dir``.
+        given: Its value, if it does not come from the environment.
+
+    Raises:
+        ConfigError: Its value cannot be used.
+    """
+    (setting,) = (each for each in SETTINGS if each.field == field)
+    return _read(setting, os.environ, {} if given is None else {field: given})
+
+
 def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, object]) -> Any:
     if setting.field in keywords:
         name, given = setting.field, keywords[setting.field]
     else:
         name, given = setting.variable, environ.get(setting.variable) or setting.default
+        if is_service_link(name, str(given)):
+            given = setting.default
     text = _to_text(given)
     if not text and not setting.default:
         return None if setting.parse is parse_path else ""

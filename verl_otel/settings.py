@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
@@ -139,3 +140,18 @@ SETTINGS: Final = (
         "Seconds after which each process ends the records of level `debug`, since they take disk space; 0: never."),
 )
 # fmt: on
+
+_LINK_NAME: Final = re.compile(
+    r"VERL_OTEL_(?:\w+_)?(?:SERVICE_HOST|SERVICE_PORT(?:_\w+)?|PORT_\d+_(?:TCP|UDP|SCTP)(?:_(?:PROTO|PORT|ADDR))?)"
+)
+_LINK_VALUE: Final = re.compile(r"(?:tcp|udp|sctp)://\S+:\d+")
+
+
+def is_service_link(name: str, value: str) -> bool:
+    """Return whether a variable is one of those that Kubernetes sets in each container for each Service of the namespace.
+
+    A Service ``verl-otel-prometheus`` sets ``VERL_OTEL_PROMETHEUS_PORT=tcp://...``, which is no value of our setting. Source: Kubernetes,
+    "Accessing the Service", environment variables.
+    """
+    is_port = name.endswith("_PORT") and _LINK_VALUE.fullmatch(value) is not None
+    return is_port or _LINK_NAME.fullmatch(name) is not None

@@ -36,7 +36,7 @@ def load(signal="traces", token_file=None, **variables):
             "http://localhost:4318/v1/metrics",
         ),
         ({"PROTOCOL": "grpc"}, "http://localhost:4317", "http://localhost:4317"),
-        ({"PROTOCOL": "grpc", "ENDPOINT": "c:1"}, "c:1", "c:1"),
+        ({"PROTOCOL": "grpc", "ENDPOINT": "c:1"}, "https://c:1", "https://c:1"),
         ({"METRICS_PROTOCOL": "grpc"}, "http://localhost:4318/v1/traces", "http://localhost:4317"),
     ],
 )
@@ -232,6 +232,39 @@ def test_the_aggregation_of_histograms_is_one_of_two_words(given_text, meaning):
     assert load("metrics", **variables).histograms == meaning
     with pytest.raises(ConfigError, match="METRICS_DEFAULT_HISTOGRAM_AGGREGATION='fine': use one of explicit"):
         load("metrics", METRICS_DEFAULT_HISTOGRAM_AGGREGATION="fine")
+
+
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({"ENDPOINT": "c:4317"}, "https://c:4317"),
+        ({"ENDPOINT": "[::1]:4317"}, "https://[::1]:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "false"}, "https://c:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "yes"}, "https://c:4317"),
+        ({"ENDPOINT": "c:4317", "CERTIFICATE": "ca.pem"}, "https://c:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "True"}, "http://c:4317"),
+        ({"ENDPOINT": "c:4317", "TRACES_INSECURE": "true"}, "http://c:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "true", "TRACES_INSECURE": "false"}, "https://c:4317"),
+        ({"ENDPOINT": "HTTPS://c:4317"}, "https://c:4317"),
+        ({"ENDPOINT": "https://c:4317", "INSECURE": "true"}, "https://c:4317"),
+        ({"ENDPOINT": "Http://c:4317"}, "http://c:4317"),
+    ],
+)
+def test_grpc_is_encrypted_unless_the_endpoint_says_otherwise(variables, url):
+    """Without a scheme the connection is encrypted, as the specification says; plain is what has `http://`, or no scheme and INSECURE=true."""
+    assert load(PROTOCOL="grpc", **variables).url == url
+
+
+@pytest.mark.parametrize("endpoint", ["grpc://c:4317", "unix:///run/otel", "https://"])
+def test_an_unknown_form_of_a_grpc_endpoint_is_an_error(endpoint):
+    """What is not understood is not sent to in the clear."""
+    with pytest.raises(ConfigError, match="use host:port, http://host:port or https://host:port"):
+        load(PROTOCOL="grpc", ENDPOINT=endpoint)
+
+
+def test_schemes_of_http_are_of_any_case():
+    """A scheme is the same in upper case (RFC 3986, 3.1)."""
+    assert load(ENDPOINT="HTTPS://C:4318").url == "https://C:4318/v1/traces"
 
 
 @pytest.mark.parametrize(

@@ -94,8 +94,8 @@ def test_grpc_arrives_whole(grpc_sink, signal, compression):
 
 
 def test_grpc_without_metadata_and_scheme(grpc_sink):
-    """An endpoint without scheme and headers is reached, too."""
-    with transport(grpc_sink.url.removeprefix("http://"), PROTOCOL="grpc") as made:
+    """An endpoint without scheme and headers is reached, too, unencrypted if that is asked for."""
+    with transport(grpc_sink.url.removeprefix("http://"), PROTOCOL="grpc", INSECURE="true") as made:
         assert made.send(BODY, 10).ok
     assert "authorization" not in grpc_sink.requests[0].headers
 

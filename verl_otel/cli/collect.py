@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Fetch the files of every node. Returns 1 when a node failed or none has files."""
     default = _find_default(arguments.run_name, arguments.run_dir)
-    private_files.use_group(config.load().files_group)
+    private_files.use_group(config.read("files_group"))
     out = (arguments.out or Path(f"collected-{default.name}")).absolute()
     failed = 0
     cluster = discovery.find_cluster(arguments.address)
@@ -82,7 +82,7 @@ def _find_default(run_name: str, run_dir: Path | None) -> Path:
     if "/" in run_name:
         return Path(run_name).absolute()
     try:
-        return config.load(run_dir=run_dir).run_dir / parse_name(run_name)
+        return config.read("run_dir", run_dir) / parse_name(run_name)
     except ValueError as error:
         raise VerlOtelError(f"{run_name!r}: no id of a run: {error}") from None
 

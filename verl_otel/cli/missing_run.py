@@ -37,7 +37,7 @@ def describe(named: Path, command: str) -> str:
         return describe_file(named, command)
     if len(named.parts) != 1:
         return describe_path(named)
-    base = config.load().run_dir
+    base = config.read("run_dir")
     return describe_name(named.name, base, list_runs(base))
 
 
@@ -83,7 +83,7 @@ def _list_folders(base: Path) -> list[Path]:
 
 def list_reasons() -> list[str]:
     """Return why a training may have left no run: what the variables of this shell show, otherwise every possible reason."""
-    switch, exporters = os.environ.get("VERL_OTEL_ENABLED", ""), config.load().exporters
+    switch, exporters = os.environ.get("VERL_OTEL_ENABLED", ""), config.read("exporters")
     evident = []
     if config.is_disabled():
         evident.append("OTEL_SDK_DISABLED=true is set here, which turns everything off")
@@ -142,7 +142,7 @@ def describe_file(path: Path, command: str) -> str:
 def describe_folder(folder: Path, command: str) -> str:
     """Return the message for a folder that is not the folder of a run: what it is, and which runs it holds."""
     if is_data_folder(folder):
-        runs_folder = config.load().run_dir
+        runs_folder = config.read("run_dir")
         return f"{folder} is the data folder of a verl-otel stack, not of a run; runs are in {runs_folder}"
     runs = list_runs(folder)
     if not runs:

@@ -49,7 +49,7 @@ def find_folder(named: Path, command: str) -> Path:
 
 
 def _find_id(named: Path) -> Path:
-    base = config.load().run_dir
+    base = config.read("run_dir")
     if (base / named).exists():
         return base / named
     runs = list_runs(base)
@@ -65,7 +65,7 @@ def find_newest() -> Path:
     Raises:
         FileNotFoundError: There is none. The message has the possible reasons.
     """
-    base = config.load().run_dir
+    base = config.read("run_dir")
     runs = list_runs(base)
     if not runs:
         raise FileNotFoundError(missing_run.describe_none(base))

@@ -26,7 +26,7 @@ from verl_otel.health import profiles
 from verl_otel.integrations.source_inspection import read_version
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import run_manifest
-from verl_otel.settings import SETTINGS
+from verl_otel.settings import SETTINGS, is_service_link
 
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last supported release."""
@@ -92,8 +92,17 @@ def check_settings() -> Iterator[Finding]:
 def check_names() -> Iterator[Finding]:
     """Whether a variable that begins as settings do is none: a mistyped one has no effect, and nothing else reports it."""
     settings = [setting.variable for setting in SETTINGS]
-    for name in sorted(os.environ):
-        if not name.startswith(_PREFIX) or name in settings or name in _OTHER_VARIABLES:
+    ours = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
+    links = [name for name in ours if is_service_link(name, os.environ[name])]
+    if links:
+        yield Finding(
+            "note",
+            "variable",
+            f"Kubernetes set {', '.join(links)} for a Service of this namespace; they are no settings and have no effect",
+            "set enableServiceLinks: false in the pod, or give the Service a name that does not begin with verl-otel",
+        )
+    for name in ours:
+        if name in links or name in settings or name in _OTHER_VARIABLES:
             continue
         meant = _find_similar(name, settings)
         if meant and not os.environ.get(meant):

@@ -77,7 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List and check, or serve. Returns 1 when a target does not answer or there is none."""
     if arguments.local and arguments.address:
         raise VerlOtelError("--local and --address exclude each other")
-    folder = config.load(run_dir=arguments.run_dir).run_dir / prometheus_targets.FOLDER
+    folder = config.read("run_dir", arguments.run_dir) / prometheus_targets.FOLDER
     find = functools.partial(find_entries, folder, arguments.address, arguments.run, local=arguments.local)
     if arguments.serve:
         access = HttpAuth(arguments.tls_cert, arguments.tls_key, arguments.basic_auth_file)

@@ -64,7 +64,7 @@ def run(arguments: argparse.Namespace) -> int:
     """List or delete. Returns 1 when there is no run to list, or one could not be deleted."""
     limits = Limits(arguments.older_than, arguments.keep, arguments.max_size)
     _check(arguments, limits)
-    base = config.load().run_dir if arguments.folder is None else arguments.folder
+    base = config.read("run_dir") if arguments.folder is None else arguments.folder
     if arguments.folder is not None:
         _check_folder(base)
     runs = [overview.read(folder) for folder in list_runs(base)]

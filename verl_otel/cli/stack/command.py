@@ -129,12 +129,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) -> Plan:
-    private_files.use_group(config.load().files_group)
+    private_files.use_group(config.read("files_group"))
     try:
         data = parse_path(str(arguments.data or DATA))
     except ValueError as error:
         raise VerlOtelError(f"--data {arguments.data or DATA}: {error}") from None
-    folder = config.load(run_dir=arguments.run_dir).run_dir.absolute() / prometheus_targets.FOLDER
+    folder = config.read("run_dir", arguments.run_dir).absolute() / prometheus_targets.FOLDER
     for option, path in (
         ("--data", data),
         ("--run-dir", folder),
@@ -152,7 +152,7 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
 
 def _load_profile() -> Profile:
     try:
-        return options.profile(config.load().health_profile)
+        return options.profile(config.read("health_profile"))
     except argparse.ArgumentTypeError as error:
         raise VerlOtelError(f"VERL_OTEL_HEALTH_PROFILE: {error}") from None
 

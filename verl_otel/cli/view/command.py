@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise VerlOtelError(f"{folder} is no folder: give a run, or a folder that holds one folder per run")
     encryption = Encryption(HttpAuth(arguments.tls_cert, arguments.tls_key))
     access = _make_access(arguments, secure=encryption.scheme == "https")
-    catalogue = Catalogue(named or [config.load().run_dir])
+    catalogue = Catalogue(named or [config.read("run_dir")])
     watcher = Watcher(catalogue)
     site = Site(catalogue, watcher, access)
     try:

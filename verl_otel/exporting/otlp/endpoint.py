@@ -80,9 +80,9 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     protocol = _one_of(*find("PROTOCOL", "http/protobuf"), _PROTOCOLS)
     variable, given = find("ENDPOINT", "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318")
     own = variable.startswith(own_prefix)
-    url = given if own or protocol == "grpc" else f"{given.rstrip('/')}/v1/{signal}"
-    if protocol != "grpc" and not url.startswith(("http://", "https://")):
-        raise ConfigError(f"{variable}={hide(given)!r}: use http://host:port or https://host:port")
+    url = _with_scheme(variable, given, protocol, insecure=read("INSECURE").lower() == "true")
+    if not own and protocol != "grpc":
+        url = f"{url.rstrip('/')}/v1/{signal}"
     compression_variable, compression = find("COMPRESSION", "none")
     temporality_variable = f"{prefix}METRICS_TEMPORALITY_PREFERENCE"
     temporality = values.get(temporality_variable, "").strip() or "cumulative"
@@ -102,6 +102,23 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
         temporality=_one_of(temporality_variable, temporality.lower(), PREFERENCES),
         histograms=_one_of(histograms_variable, histograms.lower(), HISTOGRAMS),
     )
+
+
+def _with_scheme(variable: str, given: str, protocol: str, *, insecure: bool) -> str:
+    """Return an endpoint with its scheme in lower case.
+
+    With gRPC it may have none: then the connection is encrypted unless ``OTEL_EXPORTER_OTLP_INSECURE`` is true (OpenTelemetry's specification,
+    "OTLP exporter"). What is not understood is an error, so that no token is sent in the clear by mistake.
+    """
+    scheme, separator, rest = given.partition("://")
+    if separator:
+        scheme = scheme.lower()
+    elif protocol == "grpc":
+        scheme, rest = "http" if insecure else "https", given
+    if scheme not in ("http", "https") or not rest:
+        forms = "host:port, http://host:port or https://host:port" if protocol == "grpc" else "http://host:port or https://host:port"
+        raise ConfigError(f"{variable}={hide(given)!r}: use {forms}")
+    return f"{scheme}://{rest}"
 
 
 def sent_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:

@@ -163,7 +163,7 @@ class _Grpc:
     def _connect(self) -> None:
         """Open a connection with the current certificates, which may have been renewed."""
         grpc, endpoint = self._grpc, self._endpoint
-        scheme, _, rest = endpoint.url.rpartition("://")
+        scheme, _, rest = endpoint.url.partition("://")
         target = rest.partition("/")[0].rpartition("@")[2]
         kinds = {"gzip": grpc.Compression.Gzip, "deflate": grpc.Compression.Deflate}
         compression = kinds.get(endpoint.compression, grpc.Compression.NoCompression)
