@@ -40,7 +40,7 @@ verl-otel also reads these variables of OpenTelemetry, with their standard meani
 | `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | `cumulative` (default), `delta` or `lowmemory`. |
 | `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` | Of your own instruments: `explicit_bucket_histogram` (default) or `base2_exponential_bucket_histogram`. |
 | `OTEL_EXPORTER_OTLP_CERTIFICATE`, `..._CLIENT_CERTIFICATE`, `..._CLIENT_KEY` | TLS. |
-| `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | Take precedence over what verl-otel detects. |
+| `OTEL_SERVICE_NAME`, `OTEL_RESOURCE_ATTRIBUTES` | Take precedence over what verl-otel detects, except over [what identifies a process and its run](telemetry.md#resource). |
 
 Each variable of OTLP also exists for one signal (`OTEL_EXPORTER_OTLP_TRACES_INSECURE`, ...), which then comes first. Other variables of the
 OpenTelemetry specification are not read by verl-otel. Your own OpenTelemetry SDK reads them for what it records:
@@ -102,6 +102,15 @@ RESOURCE = """
 `service.name` (`verl`), `service.namespace` (`VERL_OTEL_PROJECT`/`VERL_OTEL_EXPERIMENT`, where set), `service.instance.id` (`<run id>/<role>-<number>`, or `<run id>/<host>/<role>-<process id>` without a
 number), `verl.run.id`, `verl.run.attempt`, `verl.project`, `verl.experiment`, `verl.role`, `verl.rank`, `verl.world_size`, `verl.version`,
 `host.name`, `process.pid`, `ray.job.id`, `ray.node.id`, `ray.actor.id`, `verl.gpu.ids`, `verl.replica.mode`, `telemetry.*`.
+
+| what it identifies | attribute | from |
+|---|---|---|
+| a run, also when it is resumed | `verl.run.id` | `VERL_OTEL_RUN_ID`; otherwise the driver makes one from the id of the job in Ray or Slurm and the time; `TORCHELASTIC_RUN_ID` under `torchrun` |
+| an attempt of a run | `verl.run.attempt` | counted by the driver |
+| a process | `service.instance.id` | made by verl-otel, unique within all runs; a value in `OTEL_RESOURCE_ATTRIBUTES` is ignored, because all processes of a pod share it |
+| a node | `host.name`, `ray.node.id` | the machine; `OTEL_RESOURCE_ATTRIBUTES` takes precedence on the node where it is set |
+| a pod, a container | `k8s.*`, `container.*` | `OTEL_RESOURCE_ATTRIBUTES` of the pod; those of the driver's pod are not forwarded to workers |
+| an experiment | `service.namespace` | `VERL_OTEL_PROJECT`, `VERL_OTEL_EXPERIMENT` |
 
 ## What is not recorded
 

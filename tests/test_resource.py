@@ -112,6 +112,19 @@ def test_the_user_has_the_last_word(monkeypatch):
     assert build().attributes["service.name"] == "training"
 
 
+def test_processes_of_a_pod_stay_distinct(monkeypatch):
+    """An operator gives all processes of a pod one instance id (opentelemetry-operator, PR 2259); ours stays, like all that identifies a process."""
+    text = "service.instance.id=ns.pod.main,verl.run.id=x,process.pid=1,k8s.pod.name=pod,host.name=node-7"
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", text)
+    values = build(role="trainer", index=0).attributes
+    assert (values["service.instance.id"], values["verl.run.id"], values["process.pid"]) == (
+        "r1/trainer-0",
+        "r1",
+        os.getpid(),
+    )
+    assert (values["k8s.pod.name"], values["host.name"]) == ("pod", "node-7")
+
+
 def test_a_pair_without_a_name_is_left_out(monkeypatch):
     """``=x`` in OTEL_RESOURCE_ATTRIBUTES names nothing; as a label it would make /metrics unreadable."""
     monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", "=x,a=b")

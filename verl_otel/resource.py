@@ -32,6 +32,9 @@ _CHILD: Final = "verl.child"
 """Process id of a forked child. Like ``verl.index`` it becomes part of the instance and is no attribute."""
 COMMANDS: Final = frozenset(("process.command", "process.command_line", "process.command_args"))
 """Attributes with a command line, if a user or an integration sets them. They are masked like that in ``run.json``."""
+OURS: Final = frozenset((attr.SERVICE_INSTANCE, attr.RUN_ID, attr.RUN_ATTEMPT, attr.PROCESS_ID))
+"""Attributes that identify a process and its run. All processes of a pod share ``OTEL_RESOURCE_ATTRIBUTES``, in which the OpenTelemetry operator
+puts one ``service.instance.id``: their counters would be one series that jumps."""
 _NO_NAME: Final = re.compile(r"^\.|[^A-Za-z0-9._:-]")
 
 
@@ -95,7 +98,7 @@ def is_forked() -> bool:
 
 
 def build(config: Config) -> Resource:
-    """Return the resource of this process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence."""
+    """Return the resource of this process. ``OTEL_RESOURCE_ATTRIBUTES`` and ``OTEL_SERVICE_NAME`` take precedence, except over `OURS`."""
     described: dict[str, AttributeValue] = dict(_described)
     for describer in _describers:
         with error_boundary.suppress_errors("resource"):
@@ -132,7 +135,7 @@ def build(config: Config) -> Resource:
         values[attr.SERVICE_NAMESPACE] = namespace
     for pair in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "").split(","):
         key, separator, text = pair.partition("=")
-        if separator and key.strip():
+        if separator and key.strip() and key.strip() not in OURS:
             values[key.strip()] = unquote(text.strip())
     for key in COMMANDS & values.keys():
         command = values[key]

@@ -11,7 +11,7 @@ NO = (503, {}, b"")
 """An answer after which a request is sent again."""
 
 
-def soon(seconds=10.0):
+def soon(seconds=60.0):
     """Return a deadline."""
     return time.monotonic() + seconds
 

@@ -24,7 +24,7 @@ from verl_otel.model import Batch
 NO = (503, {}, b"")
 
 
-def soon(seconds=10.0):
+def soon(seconds=60.0):
     return time.monotonic() + seconds
 
 

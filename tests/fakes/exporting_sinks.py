@@ -3,6 +3,7 @@
 """Servers that stand for a Collector: they keep what they were sent and answer as they were told; and what talks to them."""
 
 import gzip
+import math
 import threading
 import time
 import urllib.request
@@ -72,13 +73,14 @@ class HttpSink(Kept):
     """A server on a free port of the loopback.
 
     ``answers`` maps a signal to ``(status, headers, body)``, or to a list of them that is used up, after which all is well.
-    ``hold`` names the signals whose requests wait for `release`.
+    ``hold`` names the signals whose requests wait for `release`. ``limit``: larger bodies are answered with 413.
     """
 
     def __init__(self, tls=None):
         super().__init__()
         self.answers = {}
         self.hold = set()
+        self.limit = math.inf
         self._released = threading.Event()
         sink = self
 
@@ -129,7 +131,7 @@ class HttpSink(Kept):
         answer = self.answers.get(request.signal, (200, {}, b""))
         if isinstance(answer, list):
             answer = answer.pop(0) if answer else (200, {}, b"")
-        status, extra, content = answer
+        status, extra, content = answer if len(decoded) <= self.limit else (413, {}, b"")
         if status < 300:
             self.kept.append(request)
         handler.send_response(status)

@@ -82,7 +82,7 @@ def _find_default(run_name: str, run_dir: Path | None) -> Path:
     if "/" in run_name:
         return Path(run_name).absolute()
     try:
-        return config.read("run_dir", run_dir) / parse_name(run_name)
+        return Path(config.read("run_dir", run_dir), parse_name(run_name))
     except ValueError as error:
         raise VerlOtelError(f"{run_name!r}: no id of a run: {error}") from None
 

@@ -49,7 +49,7 @@ def find_folder(named: Path, command: str) -> Path:
 
 
 def _find_id(named: Path) -> Path:
-    base = config.read("run_dir")
+    base = Path(config.read("run_dir"))
     if (base / named).exists():
         return base / named
     runs = list_runs(base)

@@ -121,6 +121,23 @@ def test_secrets_are_not_forwarded(ray, monkeypatch, caplog, name):
     assert "s3cret" not in line
 
 
+@pytest.mark.parametrize(
+    ("given", "forwarded"),
+    [
+        (
+            "team=a,k8s.pod.name=head-0, host.name=head,k8s.namespace.name=ml,container.id=1",
+            "team=a,k8s.namespace.name=ml",
+        ),
+        ("service.instance.id=ml.head-0.ray,k8s.node.name=n1,process.pid=7", None),
+    ],
+)
+def test_what_names_the_drivers_node_is_not_forwarded(ray, monkeypatch, given, forwarded):
+    """A worker on another node is in another pod: resource attributes of the driver's node and pod are not its own."""
+    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", given)
+    ray.init()
+    assert sent(ray).get("env_vars", {}).get("OTEL_RESOURCE_ATTRIBUTES") == forwarded
+
+
 def test_settings_and_paths_are_forwarded(ray, monkeypatch, caplog):
     """Endpoints without a password, paths of secrets and all other settings are forwarded as they are."""
     for name, value in SETTINGS.items():

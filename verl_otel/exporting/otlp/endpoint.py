@@ -116,7 +116,11 @@ def _with_scheme(variable: str, given: str, protocol: str, *, insecure: bool) ->
     elif protocol == "grpc":
         scheme, rest = "http" if insecure else "https", given
     if scheme not in ("http", "https") or not rest:
-        forms = "host:port, http://host:port or https://host:port" if protocol == "grpc" else "http://host:port or https://host:port"
+        forms = (
+            "host:port, http://host:port or https://host:port"
+            if protocol == "grpc"
+            else "http://host:port or https://host:port"
+        )
         raise ConfigError(f"{variable}={hide(given)!r}: use {forms}")
     return f"{scheme}://{rest}"
 

@@ -15,6 +15,7 @@ from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.delta_temporality import Deltas
 from verl_otel.exporting.otlp import encode_logs, encode_metrics, encode_spans, request_times
 from verl_otel.exporting.otlp.endpoint import EXPONENTIAL, load_endpoint, sent_signals
+from verl_otel.exporting.otlp.halving import halve
 from verl_otel.exporting.otlp.retry import RetryingSender
 from verl_otel.exporting.otlp.span_queue import SpanQueue
 from verl_otel.exporting.otlp.transport import Answer, connect
@@ -37,6 +38,8 @@ LOG_SHARE: Final = 8
 """Divisor: the part of the capacity that encoded records of the run log may take."""
 _REFUSED: Final = ("HTTP 401", "HTTP 403", "gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED")
 """Ends of reasons that mean missing or wrong credentials."""
+_TOO_LARGE: Final = Answer(ok=False, too_large=True, reason="larger than the server accepts")
+"""In the place of the answer to a request that need not be sent: a smaller one was refused."""
 MAX_MESSAGES: Final = 60
 """Delta messages of the user's own metrics that may wait: usually ten minutes."""
 
@@ -257,8 +260,9 @@ class OtlpExporter(Exporter):
             deadline = self._deadline
             if deadline is not None and not remaining(deadline):
                 return
-            parts = queue.join()
-            answer = channel.send(b"".join(part.body for part in parts), deadline)
+            parts = queue.join(channel.limit)
+            body = b"".join(part.body for part in parts)
+            answer = channel.send(body, deadline) if len(body) < channel.limit else _TOO_LARGE
             if answer.unsupported and signal == "logs":
                 self._end_logs(answer)
                 return
@@ -268,6 +272,10 @@ class OtlpExporter(Exporter):
                     self._log_once(answer)
                     return
                 if len(parts) > 1:
+                    continue
+                halves = halve(signal, body) if answer.too_large else []
+                if halves:
+                    queue.replace(parts[0], halves)
                     continue
             queue.remove(parts)
             refused = answer.rejected if answer.ok else sum(part.spans for part in parts)
@@ -290,12 +298,8 @@ class OtlpExporter(Exporter):
         full = full or now - self._full_at >= self._interval
         if not self._send_pending(channel):
             return False
-        for message in list(self._messages):
-            if not self._send_points(channel, request_times.stamp_message(message), 1):
-                return False
-            with self._lock:
-                if self._messages and self._messages[0] is message:
-                    self._messages.popleft()
+        if not self._send_messages(channel):
+            return False
         version, points = self._state.read(0 if full else self._cursor)
         if self._deltas is not None:
             points = self._deltas.convert(points)
@@ -314,24 +318,51 @@ class OtlpExporter(Exporter):
         self._full_at = now if full else self._full_at
         return True
 
+    def _send_messages(self, channel: RetryingSender) -> bool:
+        """Send the user's own metrics; return whether all were accepted or rejected permanently."""
+        while True:
+            with self._lock:  # a newer message may replace this one at any time
+                message = next(iter(self._messages), None)
+            if message is None:
+                return True
+            answer = self._send_points(channel, request_times.stamp_message(message))
+            if answer is None:
+                return False
+            halves = [half for half, _ in halve("metrics", message)] if answer.too_large else []
+            with self._lock:
+                if self._messages and self._messages[0] is message:
+                    self._messages.popleft()
+                    self._messages.extendleft(reversed(halves))
+            if not halves:
+                self._count_rejected(answer, 1)
+
     def _send_pending(self, channel: RetryingSender) -> bool:
         """Send the pending requests, if any; return whether all were accepted or rejected permanently."""
         while self._pending:
-            if not self._send_points(channel, *self._pending[0]):
+            body, count = self._pending[0]
+            answer = self._send_points(channel, body)
+            if answer is None:
                 if self._deltas is None:  # the next request has newer cumulative points
                     self._pending.clear()
                 return False
             self._pending.popleft()
+            halves = halve("metrics", body) if answer.too_large else []
+            self._pending.extendleft(reversed(halves))
+            if not halves:
+                self._count_rejected(answer, count)
         return True
 
-    def _send_points(self, channel: RetryingSender, body: bytes, count: int) -> bool:
-        """Send one request; return whether it was accepted or rejected permanently, which drops ``count`` points."""
-        answer = channel.send(body, self._deadline)
+    def _send_points(self, channel: RetryingSender, body: bytes) -> Answer | None:
+        """Send one request of metrics; return the answer, or None if it is to be sent again later."""
+        answer = channel.send(body, self._deadline) if len(body) < channel.limit else _TOO_LARGE
         if answer.retry and not answer.ok:
             self._log_once(answer)
-            return False
+            return None
+        return answer
+
+    def _count_rejected(self, answer: Answer, count: int) -> None:
+        """Count the points of a request that the server has rejected, all or some of them."""
         self.drop("points", answer.rejected if answer.ok else count, answer.reason or "rejected by the server")
-        return True
 
     def log_once(self, what: str, reason: str) -> None:
         """Log once for each reason that telemetry is dropped, with the settings of credentials where these are refused."""

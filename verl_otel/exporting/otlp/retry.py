@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from typing import TYPE_CHECKING, Final
@@ -30,6 +31,8 @@ class RetryingSender:
         self.transport = transport
         self.failures = 0
         self.not_before = 0.0
+        self.limit = math.inf
+        """Bytes of the smallest request that was too large."""
 
     def send(self, body: bytes, deadline: float | None) -> Answer:
         """Send one request until ``deadline`` (`time.monotonic`). A failure that can be retried delays the next request."""
@@ -39,6 +42,8 @@ class RetryingSender:
         except Exception as error:
             error_boundary.warn_once("otlp transport", "verl-otel: OTLP: %s", type(error).__name__)
             answer = Answer(ok=False, retry=True, reason=f"cannot send: {type(error).__name__}")
+        if answer.too_large:
+            self.limit = min(self.limit, len(body))
         if answer.ok or not answer.retry:
             self.failures, self.not_before = 0, 0.0
         else:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections import deque
 from typing import Final, NamedTuple
@@ -55,8 +56,8 @@ class SpanQueue:
                 dropped += oldest.spans
         return dropped
 
-    def join(self) -> list[Part]:
-        """Return what goes into the next request, the oldest first; it stays in the queue.
+    def join(self, limit: float = math.inf) -> list[Part]:
+        """Return what goes into the next request, the oldest first; it stays in the queue. Several parts together stay below ``limit`` bytes.
 
         Encoded requests one behind the other are one request, as protobuf merges messages
         (https://protobuf.dev/programming-guides/encoding/#last-one-wins).
@@ -66,7 +67,7 @@ class SpanQueue:
         with self._lock:
             for part in self._parts:
                 size += len(part.body)
-                if parts and (size > REQUEST_BYTES or self._singly):
+                if parts and (size > REQUEST_BYTES or size >= limit or self._singly):
                     break
                 parts.append(part)
             self._singly = max(0, self._singly - 1)
@@ -84,6 +85,14 @@ class SpanQueue:
                 if self._parts and self._parts[0] is part:
                     self._parts.popleft()
                     self._bytes -= len(part.body)
+
+    def replace(self, part: Part, halves: list[tuple[bytes, int]]) -> None:
+        """Put smaller requests in the place of the oldest part, unless a full queue has dropped it meanwhile."""
+        with self._lock:
+            if self._parts and self._parts[0] is part:
+                self._parts.popleft()
+                self._parts.extendleft(Part(*half) for half in reversed(halves))
+                self._bytes += sum(len(body) for body, _ in halves) - len(part.body)
 
     def clear(self) -> int:
         """Remove all parts. Returns their number of spans."""

@@ -15,6 +15,12 @@ from typing import Final, NamedTuple
 FORWARDED: Final = ("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_")
 OF_THE_NODE: Final = ("VERL_OTEL_PROMETHEUS_ADVERTISE",)
 """Variables that are valid on one node only."""
+_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+_ATTRIBUTES_OF_THE_NODE: Final = (
+    *("host.", "os.", "container.", "process.", "service.instance."),
+    *("k8s.node.", "k8s.pod.", "k8s.container."),
+)
+"""Resource attributes of one node, pod or process begin with these. An operator sets them in the driver's pod."""
 _SECRET_NAME: Final = re.compile(
     r"HEADERS?$|PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTHORI[SZ]ATION|BEARER|BASIC_AUTH"
 )
@@ -43,6 +49,10 @@ def choose(environ: Mapping[str, str]) -> Choice:
     candidates = {
         name: value for name, value in environ.items() if name.startswith(FORWARDED) and name not in OF_THE_NODE
     }
+    if _RESOURCE in candidates:
+        pairs = candidates.pop(_RESOURCE).split(",")
+        kept = ",".join(pair for pair in pairs if not pair.strip().startswith(_ATTRIBUTES_OF_THE_NODE))
+        candidates |= {_RESOURCE: kept} if kept else {}
     withheld = sorted(name for name, value in candidates.items() if holds_secret(name, value))
     return Choice({name: value for name, value in candidates.items() if name not in withheld}, withheld)
 
