@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl-otel report``: the first lines say what held the run, the rest shows where its time went."""
 
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import stories
+from verl_otel import cli
 from verl_otel.cli.report.render_text import seconds
 
 
@@ -374,6 +376,17 @@ def test_a_reader_that_has_enough_is_no_error(runs):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, env=environ, check=False)
     os.close(writer)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "cp437"])
+def test_a_terminal_without_utf_8_gets_other_characters(runs, monkeypatch, encoding):
+    """What the encoding of a terminal lacks, as with ``LC_ALL=C`` in a container, is replaced: a traceback would end with the code of a finding."""
+    folder = stories.training(runs / "r1").write()
+    written = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(written, encoding=encoding))
+    assert cli.main(["report", str(folder)]) == 0
+    first = written.getvalue().decode(encoding).splitlines()[0]
+    assert first.replace("\u00b7", "-") == "Run r1 - bed/demo - grpo - verl 0.9.1 - finished"
 
 
 def test_traces_of_a_collector_are_read(call, tmp_path):

@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import argparse
+import codecs
 import os
 import sys
 from collections.abc import Sequence
@@ -37,10 +38,15 @@ COMMANDS: Final = {  # each with the module that implements it
 }
 
 
+_PLAIN: Final = {"…": "...", "·": "-", "→": "->", "▶": ">", "■": "#", "✓": "ok", "✕": "x"}
+"""What is printed in the place of a character that the terminal does not have; a question mark for all others."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0 fine, 1 a finding, 2 wrong usage."""
     from importlib import import_module
 
+    _accept_any_terminal()
     parser = argparse.ArgumentParser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",
@@ -61,6 +67,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help(sys.stderr)
         return 2
     return _call(parsed)
+
+
+def _accept_any_terminal() -> None:
+    """Print what an encoding other than UTF-8 lacks, as of ``LC_ALL=C`` in a container, in its place instead of failing."""
+    codecs.register_error("verl-otel", _replace)
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None and codecs.lookup(stream.encoding).name != "utf-8":
+            reconfigure(errors="verl-otel")
+
+
+def _replace(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_PLAIN.get(character, "?") for character in error.object[error.start : error.end]), error.end
 
 
 def add_command(commands: Any, name: str, module: ModuleType) -> argparse.ArgumentParser:
