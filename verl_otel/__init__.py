@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from verl_otel.guards.engine import on_record
     from verl_otel.plugin import init
     from verl_otel.recording.api import (
+        bind_context,
         counter,
         gauge,
         histogram,
@@ -45,6 +46,7 @@ __all__ = [
     "ConfigError",
     "VerlOtelError",
     "__version__",
+    "bind_context",
     "consume",
     "counter",
     "gauge",

@@ -90,7 +90,7 @@ def test_a_step_has_the_scores_of_what_it_consumed(recorded):
 
 
 def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
-    """In a thread without the context of the step a trajectory can name its number; one that names nothing belongs to no step."""
+    """In a thread without the context of the step a trajectory can name its number; one that names another step does not count."""
 
     def run(index, **keywords):
         with verl_otel.trajectory("p", index, **keywords):
@@ -98,7 +98,6 @@ def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
 
     with verl_otel.step(1), ThreadPoolExecutor(1) as pool:
         list(pool.map(lambda index: run(index, step=1), range(2)))
-        list(pool.map(run, [7]))
         list(pool.map(lambda index: run(index, step=2), [8]))
     assert values(recorded, "mean", "max") == {"mean": 0.5, "max": 1.0}
 
@@ -106,6 +105,45 @@ def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
 def remote_step(number):
     """Return a context in which another process submits work for its step."""
     return trace.use_span(trace.NonRecordingSpan(trace.SpanContext(number, 1, is_remote=True)), end_on_exit=False)
+
+
+def submitters(recorded):
+    """Trace ids of the steps that trajectories are linked to, in the order of their indices."""
+    spans = [span for span in recorded.spans if span.name == "verl.trajectory"]
+    ordered = sorted(spans, key=lambda span: span.attributes["verl.rollout.index"])
+    return [[link.trace_id for link in span.links] for span in ordered]
+
+
+def test_trajectories_in_threads_belong_to_the_only_open_step(recorded):
+    """A pool has no copy of the context (opentelemetry-python-contrib 1009): the step that is open is the one that waits for it."""
+    with ThreadPoolExecutor(2) as pool, verl_otel.step(1) as step:
+        list(pool.map(roll_out, range(2), (1.0, 0.0)))
+    assert submitters(recorded) == [[step.get_span_context().trace_id]] * 2
+    assert recorded.value("verl.average_reward") == 0.5
+
+
+def test_trajectories_in_threads_are_not_guessed(recorded):
+    """With two open steps, with none, or with a step of its own a trajectory in a thread is linked to nothing."""
+    with ThreadPoolExecutor(1) as pool:
+        with verl_otel.step(1), verl_otel.step(2):
+            pool.submit(roll_out, 0, 1.0).result()
+        pool.submit(roll_out, 1, 1.0).result()
+        with verl_otel.step(3):
+            pool.submit(lambda: verl_otel.trajectory("p", 2, step=4).__enter__().close()).result()
+    assert submitters(recorded) == [[], [], []]
+
+
+def test_a_bound_function_belongs_to_what_was_open(recorded):
+    """A tool in a thread lies below its trajectory if the function was bound there."""
+    run = verl_otel.tool("search")(lambda: 7)
+    with ThreadPoolExecutor(1) as pool, verl_otel.trajectory("p", 0) as trajectory:
+        assert pool.submit(verl_otel.bind_context(run)).result() == 7
+    assert recorded.span("execute_tool search").parent_id == trajectory.get_span_context().span_id
+
+
+def test_without_telemetry_nothing_is_bound():
+    """`bind_context` returns the function itself."""
+    assert verl_otel.bind_context(len) is len
 
 
 def test_a_process_reports_for_the_step_of_another_one(recorded):

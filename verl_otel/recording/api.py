@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue
-from verl_otel.recording import instruments
+from verl_otel.recording import context, instruments
 from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.callsite import CallSite, Extract
 from verl_otel.recording.decorated_objects import decorate, is_decorated
 from verl_otel.recording.phase_names import phase_site
 from verl_otel.recording.span import Span, make_span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
@@ -397,3 +398,15 @@ def histogram(
         verl_otel.histogram("my.prompt.length", unit="{token}", bounds=(64, 256, 1024)).record(len(ids))
     """
     return instruments.Histogram(name, unit, description, instruments.valid_bounds(bounds))
+
+
+def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function that belongs to the span that is open now, in whatever thread it is called. Without telemetry it is ``function``.
+
+    Only OpenTelemetry's context is taken along: other context variables stay those of the thread.
+
+    Example:
+        with verl_otel.trajectory(uid, index):
+            executor.submit(verl_otel.bind_context(run_tool), call)
+    """
+    return context.bind_context(function) if RECORDER.on else function

@@ -8,10 +8,11 @@ variable. The drain derives its metrics: leaving a span costs a clock reading an
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import REMOTE, AttributeValue, LinkRecord
 from verl_otel.recording.abandoned_spans import end_interrupted, is_abandoned
 from verl_otel.recording.attribute_values import error_name, is_cancellation, to_message
@@ -36,6 +37,8 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 clock = time.perf_counter
 _SUBMITTED: Final = {attr.LINK_TYPE: "submitted_by"}
+_STEPS: Final[list[Any]] = []
+"""Steps of this process that are open, and some that have ended since the last one began."""
 
 
 class BareSpan(SpanIdentity):
@@ -261,8 +264,16 @@ class BareSpan(SpanIdentity):
         return True
 
     def _link_submitter(self) -> None:
-        if self.site.spec.verb == "trajectory":
+        """Link a trajectory to the span around it; in a thread without a context, to the step that is open, if it is the only one."""
+        verb = self.site.spec.verb
+        if verb == "step":
+            _note_step(self)
+        elif verb == "trajectory":
             context = CONTEXT.span_of(self.outer).get_span_context()
+            if not context.is_valid and attr.STEP_NUMBER not in (self._attributes or ()):
+                steps = [span for span in _STEPS if not span.stop]
+                if len(steps) == 1:
+                    context = steps[0].get_span_context()
             if context.is_valid:
                 state = context.trace_state.to_header() if context.trace_state else ""
                 flags = REMOTE if context.is_remote else 0
@@ -385,3 +396,15 @@ def fail(span: Any, error: BaseException) -> None:
 def current() -> Span | None:
     """Return the current span if it is a verl-otel span."""
     return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None
+
+
+def _note_step(step: Any) -> None:
+    """Keep a step that begins, and none that has ended."""
+    for span in list(_STEPS):
+        if span.stop:
+            with contextlib.suppress(ValueError):  # another thread was faster
+                _STEPS.remove(span)
+    _STEPS.append(step)
+
+
+process_state.register(clear=_STEPS.clear, after_fork=_STEPS.clear)

@@ -104,7 +104,6 @@ def test_an_allocator_that_calls_python_under_its_lock_is_not_read(cuda, place, 
     assert cuda.asked == []
 
 
-@pytest.mark.smoke  # the first import of PyTorch starts a process
 def test_the_real_framework_on_a_cpu(place):
     """PyTorch without a GPU is asked whether it has begun, and has not."""
     pytest.importorskip("torch", reason="PyTorch is not installed")

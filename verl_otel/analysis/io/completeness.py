@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis.model import Completeness, OpenSpan, Process, UnfinishedProcess
-from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, WORKER_PREFIX
+from verl_otel.analysis.traces.span_names import CALL_PREFIX, GENERATE, TRAJECTORY, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node, Trace
-from verl_otel.model import SAMPLED
+from verl_otel.model import SAMPLED, SpanRecord
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import CLIENT
 
@@ -36,6 +36,8 @@ class Tally:
         self.orphans = 0
         self.ranks: Counter[tuple[str, int, int]] = Counter()
         """Number of calls by group, answering ranks and expected ranks."""
+        self.without_step = 0
+        """Trajectories that belong to no step, although they ran in a process of their own loop."""
         self.calls = 0
         self.calls_without_server = 0
 
@@ -43,6 +45,7 @@ class Tally:
         """Count what is missing in a trace. OpenSpan spans are part of it, and nothing below them is missing."""
         self.orphans += trace.orphans
         waiting = list(trace.roots)
+        self.without_step += sum(_has_no_step(node.span) for node in trace.roots)
         for node in waiting:
             if node.children:
                 waiting += node.children
@@ -70,6 +73,7 @@ class Tally:
         """Add the counts of another instance."""
         self.orphans += other.orphans
         self.ranks += other.ranks
+        self.without_step += other.without_step
         self.calls += other.calls
         self.calls_without_server += other.calls_without_server
 
@@ -117,6 +121,12 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
     expected_nodes = _int(manifest.get(attr.NODES))
     if 0 < len(nodes) < expected_nodes:  # none: processes outside of Ray name no node
         texts.append(f"nodes: files of {len(nodes)} of {expected_nodes}; give the folders of the others, too")
+    if tally.without_step and not _is_verl(processes, manifest):
+        verb = "belongs" if tally.without_step == 1 else "belong"
+        texts.append(
+            f"steps: {counted(tally.without_step, 'trajectory')} {verb} to no step: give verl_otel.trajectory(step=NUMBER), or bind the "
+            "function that a thread calls by verl_otel.bind_context"
+        )
     unrecorded = find_unrecorded(manifest, {process.resource.text(attr.RAY_ACTOR) for process in processes})
     if unrecorded:
         texts.append(unrecorded)
@@ -145,6 +155,13 @@ def _is_verl(processes: Iterable[Process], manifest: Mapping[str, Any]) -> bool:
     return bool(manifest.get(attr.VERL_VERSION) or manifest.get(attr.ENGINE)) or any(
         process.resource.text(attr.ROLE) == _LLM_SERVER for process in processes
     )
+
+
+def _has_no_step(span: SpanRecord) -> bool:
+    """Return whether a span is a trajectory that no step has submitted, and that names none."""
+    values = span.attributes
+    is_trajectory = span.name == TRAJECTORY and not span.links and attr.STEP_NUMBER not in values
+    return is_trajectory and not values.get(attr.VALIDATE)
 
 
 def _int(value: object) -> int:
