@@ -5,9 +5,11 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -31,6 +33,7 @@ def check_exporters(settings: Config) -> Iterator[Finding]:
         "otlp": ("OTLP", "otlp", _check_otlp),
         "prometheus": ("Prometheus", "prometheus", _check_port),
         "console": ("console", "console", _check_nothing),
+        "tensorboard": ("TensorBoard", "tensorboard", _check_nothing),
     }
     for subject, module, check in (checks[name] for name in settings.exporters):
         try:
@@ -62,6 +65,22 @@ def _check_files(settings: Config) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
+        yield from _check_locks(folder)
+
+
+def _check_locks(folder: Path) -> Iterator[Finding]:
+    """Check that the file system of the run folder has locks; some network file systems have none (Lustre without ``-o flock``)."""
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    try:
+        with tempfile.TemporaryFile(dir=existing) as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        yield Finding(
+            "fail",
+            "files",
+            f"{existing} has no file locks ({error.strerror}): stalls, hardware and the targets for Prometheus will be missing",
+            "mount it with locks (Lustre: -o flock), or set VERL_OTEL_RUN_DIR to another file system",
+        )
 
 
 def _examine(folder: Path) -> tuple[str, int]:
