@@ -49,7 +49,15 @@ def test_what_a_model_does_not_have_is_left_out(amd, values):
     assert names == {"hw.gpu.memory.usage", "hw.gpu.memory.limit", "hw.power", "hw.temperature", "verl.gpu.clock"}
 
 
-def test_any_other_error_makes_the_device_unreadable(amd):
+def test_a_value_that_fails_costs_only_itself(amd, values):
+    """A model of which one value cannot be read has all others."""
+    amd.gpus[0].fails = {"amdsmi_get_power_info": "busy"}
+    names = {key[0] for key in values(AmdDriver(amd).find_devices()[0].read())}
+    assert "hw.power" not in names
+    assert {"hw.gpu.utilization", "hw.gpu.memory.usage", "hw.temperature"} <= names
+
+
+def test_a_driver_that_restarts_makes_the_device_unreadable(amd):
     """A device whose driver restarts says nothing, and why."""
     amd.gpus[0].fails = {"amdsmi_get_power_info": "amdgpu_restart_err"}
     with pytest.raises(Unreadable, match="amdgpu_restart_err"):

@@ -16,7 +16,15 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import DeltaCounter, Measurement
-from verl_otel.integrations.gpu.device import GENERAL, Device, MissingDevice, Unreadable, measure, measure_own
+from verl_otel.integrations.gpu.device import (
+    GENERAL,
+    Device,
+    MissingDevice,
+    Unreadable,
+    measure,
+    measure_own,
+    note_missing,
+)
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
@@ -30,6 +38,8 @@ _ABSENT: Final = (
     "UNEXPECTED_DATA",
 )  # fmt: skip
 """Errors of values that this model or driver does not support."""
+_GONE: Final = ("NOT_INIT", "DRIVER_NOT_LOADED", "NO_DRV", "AMDGPU_RESTART_ERR")
+"""Errors of a driver that is gone or starts again. Others concern one value."""
 
 
 def load() -> None:
@@ -128,16 +138,22 @@ class AmdDevice:
     def __init__(self, library: Any, handle: Any, identity: str, name: str, model: str, counters: DeltaCounter) -> None:
         self.id, self.name, self.model = identity, name, model
         self._library, self._handle, self._counters = library, handle, counters
+        self._failure, self._answered = "", False
+        """Why a value could not be read in this collection, and whether another one could."""
 
     def read(self) -> list[Measurement]:
         """Return the measurements of AMD SMI."""
-        return [
+        self._failure, self._answered = "", False
+        measurements = [
             *self._read_load(),
             *self._read_memory(),
             *self._read_power(),
             *self._read_temperature(),
             *self._read_errors(),
         ]
+        if self._failure and not self._answered:
+            raise Unreadable(self._failure)
+        return measurements
 
     def _call(self, name: str, *arguments: Any) -> Any:
         """Return the result of a function; None if this model or driver does not support it."""
@@ -146,12 +162,17 @@ class AmdDevice:
         if function is None:
             return None
         try:
-            return function(self._handle, *arguments)
+            result = function(self._handle, *arguments)
         except library.AmdSmiLibraryException as error:
             reason = name_error(library, error)
-            if reason.upper() in _ABSENT:
-                return None
-            raise Unreadable(reason) from error
+            if reason.upper() in _GONE:
+                raise Unreadable(reason) from error
+            if reason.upper() not in _ABSENT:
+                self._failure = reason
+                note_missing(self.id, name, reason)
+            return None
+        self._answered = True
+        return result
 
     def _read_load(self) -> list[Measurement]:
         activity, measurements = self._call("amdsmi_get_gpu_activity") or {}, []

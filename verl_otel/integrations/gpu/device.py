@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The interface of drivers: a driver finds devices; a device is read completely or not at all."""
+"""The interface of drivers: a driver finds devices, and a device is read value by value. A value that fails costs only itself."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Protocol
 
+from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import Measurement
 from verl_otel.semconv import attributes as attr
 
@@ -16,6 +17,13 @@ GENERAL = ((attr.HW_TASK, "general"),)
 
 class Unreadable(Exception):  # noqa: N818 - it is a state of the device
     """A device, or all devices, cannot be read now. The message is the reason, of low cardinality."""
+
+
+def note_missing(device: str, function: str, reason: str) -> None:
+    """Log once that a value of a device cannot be read, as on some clouds. The device has its other values."""
+    error_boundary.warn_once(
+        f"gpu {function} {reason}", "verl-otel: GPU %s: %s fails (%s): its value is missing", device, function, reason
+    )
 
 
 class Device(Protocol):
@@ -37,7 +45,7 @@ class Device(Protocol):
         """Return its current measurements, without those that this model or driver does not support.
 
         Raises:
-            Unreadable: The device is lost or must be reset, or its driver is gone.
+            Unreadable: The device is lost or must be reset, its driver is gone, or nothing of it can be read.
         """
 
 

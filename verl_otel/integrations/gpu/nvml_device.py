@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One NVIDIA GPU or MIG device, read by NVML.
 
-Calls and units: NVML API Reference. A value whose error is "not supported" is omitted; any other error makes the device unreadable.
+Calls and units: NVML API Reference. A value whose error is "not supported" is omitted. So is one with another error, which is logged once; the
+device is unreadable if it is lost, or if nothing of it can be read.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any, Final
 
 from verl_otel.integrations.api import DeltaCounter, Measurement
 from verl_otel.integrations.gpu import xid
-from verl_otel.integrations.gpu.device import GENERAL, Unreadable, measure, measure_own
+from verl_otel.integrations.gpu.device import GENERAL, Unreadable, measure, measure_own, note_missing
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
@@ -23,6 +24,10 @@ _ABSENT: Final = (
     "VGPU_ECC_NOT_SUPPORTED", "ARGUMENT_VERSION_MISMATCH", "DEPRECATED",
 )  # fmt: skip
 """Errors of values that this device or driver does not support."""
+_GONE: Final = (
+    "GPU_IS_LOST", "RESET_REQUIRED", "GPU_NOT_FOUND", "UNINITIALIZED", "DRIVER_NOT_LOADED", "LIBRARY_NOT_FOUND", "LIB_RM_VERSION_MISMATCH",
+)  # fmt: skip
+"""Errors of a device that cannot be used, or of a driver that is gone. Others concern one value (SwanLab 773, aim 2420)."""
 _ALL_LINKS: Final = 0xFFFFFFFF
 _ERRORS: Final = {
     "ecc_corrected": ("NVML_FI_DEV_ECC_SBE_VOL_TOTAL",),
@@ -84,12 +89,20 @@ class NvmlDevice:
         self.id, self.name, self.model = identity, name, model
         self._library, self._handle, self._parent = library, handle, parent
         self._counters, self._xids = counters.counters, counters.xids
+        self._failure, self._answered = "", False
+        """Why a value could not be read in this collection, and whether another one could."""
         self._events: Any = None if parent else xid.listen(library, handle)
 
     def read(self) -> list[Measurement]:
         """Return the measurements of NVML."""
-        if self._parent:  # the driver provides everything else for the whole GPU only
-            return self._read_memory()
+        self._failure, self._answered = "", False
+        measurements = self._read_memory() if self._parent else self._read_all()
+        if self._failure and not self._answered:
+            raise Unreadable(self._failure)
+        return measurements
+
+    def _read_all(self) -> list[Measurement]:
+        """Return what the driver provides for a whole GPU; of a MIG device it knows the memory only."""
         fields = self._read_fields()
         return [
             *self._read_memory(),
@@ -112,12 +125,17 @@ class NvmlDevice:
         if function is None:
             return None
         try:
-            return function(*((self._handle,) if handle else ()), *arguments)
+            result = function(*((self._handle,) if handle else ()), *arguments)
         except library.NVMLError as error:
             reason = name_error(library, error)
-            if reason.upper() in _ABSENT:
-                return None
-            raise Unreadable(reason) from error
+            if reason.upper() in _GONE:
+                raise Unreadable(reason) from error
+            if reason.upper() not in _ABSENT:
+                self._failure = reason
+                note_missing(self.id, name, reason)
+            return None
+        self._answered = True
+        return result
 
     def _read_memory(self) -> list[Measurement]:
         memory = self._call("nvmlDeviceGetMemoryInfo")
