@@ -24,7 +24,7 @@ def page():
         def serve(body=PAGE, code=200, wait=None):
             def answer(_):
                 if wait is not None:
-                    wait.wait(20)
+                    wait.wait(60)
                 return code, body
 
             server = running.enter_context(HttpServer(answer))

@@ -34,7 +34,7 @@ def serve():
 
 
 def connect(server):
-    return socket.create_connection((server.host, server.port), timeout=10)
+    return socket.create_connection((server.host, server.port), timeout=60)
 
 
 def read_all(connection):

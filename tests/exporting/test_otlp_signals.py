@@ -24,7 +24,7 @@ def test_the_run_log_arrives(sink, otlp):
     """Records of the run log are sent to ``/v1/logs``, each once."""
     exporter, _ = otlp(sink.url)
     exporter.consume_logs([log_record(number) for number in range(600)])
-    exporter.close(time.monotonic() + 10)
+    exporter.close(time.monotonic() + 60)
     messages = [ExportLogsServiceRequest.FromString(request.body) for request in sink.of("logs")]
     groups = [group for message in messages for group in message.resource_logs]  # waiting requests are joined
     records = [record for group in groups for record in group.scope_logs[0].log_records]
@@ -43,7 +43,7 @@ def test_an_endpoint_without_logs(sink, otlp, caplog, wait_for):
     wait_for(lambda: "logs" not in exporter._sent)
     exporter.consume_logs([log_record(2)])
     exporter.consume(make_batch(1))
-    exporter.close(time.monotonic() + 10)
+    exporter.close(time.monotonic() + 60)
     assert len(sink.of("logs")) == 1
     assert sink.span_ids() == Counter([1])
     assert [record.levelno for record in caplog.records] == [logging.WARNING]

@@ -130,7 +130,7 @@ def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
 
 def test_rivals_for_a_new_series_get_the_same_one(recorded, fast_switching):
     """Threads that record to the same new labels at the same time share one series."""
-    start = threading.Barrier(WRITERS, timeout=30)
+    start = threading.Barrier(WRITERS, timeout=60)
     done = verl_otel.counter("done")
 
     def write(_):

@@ -88,7 +88,7 @@ def test_256_tasks_have_the_right_children(recorded):
 
 def test_threads_do_not_see_each_others_spans(recorded):
     """Blocks that are open in several threads at once nest in each thread by themselves."""
-    both = threading.Barrier(4, timeout=30)
+    both = threading.Barrier(4, timeout=60)
 
     def work(number):
         for turn in range(20):
@@ -107,7 +107,7 @@ def test_threads_do_not_see_each_others_spans(recorded):
 
 def test_ids_asked_for_by_many_threads_are_the_same(recorded):
     """Threads that ask one span for its ids at the same time get the same answer, which is the exported one."""
-    start = threading.Barrier(8, timeout=30)
+    start = threading.Barrier(8, timeout=60)
 
     def ask(asked):
         start.wait()

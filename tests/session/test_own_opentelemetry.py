@@ -286,7 +286,7 @@ for name in ("add_metric_reader", "remove_metric_reader"):
         delattr(MeterProvider, name)
 verl_otel.init(exporters="otlp")
 verl_otel.shutdown()
-verl_otel.init(exporters="otlp", exit_timeout=30)
+verl_otel.init(exporters="otlp", exit_timeout=60)
 metrics.get_meter("mine").create_counter("my.things").add(7)
 verl_otel.session.flush()
 verl_otel.shutdown()

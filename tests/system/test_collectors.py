@@ -133,7 +133,7 @@ def hanging(session, monkeypatch):
 
     def hang(place):
         reads.append(1)
-        thawed.wait(30)
+        thawed.wait(60)
         return read(place)
 
     begun.here.read = hang

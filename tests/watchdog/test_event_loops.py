@@ -25,13 +25,13 @@ def running(new_loop=asyncio.new_event_loop):
         yield loop
     finally:
         loop.call_soon_threadsafe(loop.stop)
-        thread.join(10)
+        thread.join(60)
         loop.close()
 
 
 def run(loop, coroutine):
     """Run a coroutine on the loop and return what it returns."""
-    return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
+    return asyncio.run_coroutine_threadsafe(coroutine, loop).result(60)
 
 
 def known(watcher, loop, wait_for):

@@ -37,7 +37,7 @@ def loop_thread():
     for release in ended:
         release()
     for thread in started:
-        thread.join(10)
+        thread.join(60)
 
 
 async def inner(event):

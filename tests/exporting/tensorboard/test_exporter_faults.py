@@ -94,7 +94,7 @@ def test_a_failed_first_write_is_repeated_as_the_first(exporter, folder, disk):
     earlier.open(RESOURCE, SCOPE, MetricState())
     earlier._path = folder / "events.out.tfevents.0000000001.x"
     write(earlier, 1, 2, 3, 4)
-    earlier.close(time.monotonic() + 5)
+    earlier.close(time.monotonic() + 60)
     disk.room = 0
     write(exporter, 2)
     disk.room = 1 << 30
@@ -123,6 +123,6 @@ def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder
 def test_a_close_writes_what_waits(exporter, folder):
     """Nothing is lost, and the file is closed."""
     log(exporter, 1, 2)
-    exporter.close(time.monotonic() + 5)
+    exporter.close(time.monotonic() + 60)
     assert read(folder) == [(1, 10), (2, 20)]
     assert exporter._handle is None

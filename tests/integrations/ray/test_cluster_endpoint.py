@@ -46,7 +46,7 @@ def store(monkeypatch):
 
     def read(key):
         assert key == cluster_endpoint.KEY
-        assert made.gate.wait(20)
+        assert made.gate.wait(60)
         return made.value
 
     monkeypatch.setattr(cluster_store, "is_connected", lambda: True)

@@ -28,12 +28,12 @@ def ray(monkeypatch):
     fake.gate.set()
 
     def put(key, value, overwrite, namespace):
-        assert fake.gate.wait(20)
+        assert fake.gate.wait(60)
         fake.writes.append(key)
         fake.store[namespace, key] = value
 
     def delete(key, del_by_prefix, namespace):
-        assert fake.gate.wait(20)
+        assert fake.gate.wait(60)
         for known in [each for each in fake.store if each[1] == key or (del_by_prefix and each[1].startswith(key))]:
             del fake.store[known]
 

@@ -142,7 +142,7 @@ def kept(folder):
 
 def follow(folder, step, best):
     best_checkpoint.follow(folder, step, best)
-    best_checkpoint.wait(30)
+    best_checkpoint.wait(60)
 
 
 def test_the_best_is_kept_when_verl_deletes_its_own(folder):

@@ -69,7 +69,7 @@ def test_identity_and_verdict_are_written(tracking_class):
     made, _ = tracking_class
     held = {}
     run = made({"wandb": make_wandb(held.update)})
-    run_summary._Summary.worker.join(10)
+    run_summary._Summary.worker.join(60)
     assert held == {"verl_otel/run_id": "r", "verl_otel/run_folder": "/runs/r"}
     end_step(1)
     run.finish()
@@ -134,7 +134,7 @@ def test_a_tracker_that_hangs_holds_nothing(tracking_class, monkeypatch):
     assert run._finished
     assert len(calls) <= 1
     released.set()
-    run_summary._Summary.worker.join(10)
+    run_summary._Summary.worker.join(60)
 
 
 def test_a_tracker_that_raises_changes_nothing(tracking_class, swallow):
