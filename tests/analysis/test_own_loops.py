@@ -100,16 +100,22 @@ def run_in_bare_threads(number, **keywords):
 
 
 def test_without_a_link_the_cause_is_unknown(tmp_path):
-    """Trajectories in threads without the context are linked to no step: the text says so and what to do, and names no wrong cause."""
-    text = render_text.render(train(tmp_path, run_in_bare_threads))
+    """In threads without the context, with two open steps, trajectories are linked to none: the text says so, and names no wrong cause."""
+
+    def run_beside_another_step(number):
+        with verl_otel.step(100 + number):
+            run_in_bare_threads(number)
+
+    text = render_text.render(train(tmp_path, run_beside_another_step))
     assert "gen: unknown: no trajectory is linked to this step" in text
     assert "gen: the trainer itself" not in text
     assert "  no link: begin trajectories inside of the step" in text
 
 
-def test_a_trajectory_can_name_its_step(tmp_path):
-    """With the number of the step they belong to it, and the slow tool of one of them is named."""
-    run = train(tmp_path, lambda number: run_in_bare_threads(number, step=number))
+@pytest.mark.parametrize("rollout", [run_in_bare_threads, lambda number: run_in_bare_threads(number, step=number)])
+def test_trajectories_in_threads_belong_to_their_step(tmp_path, rollout):
+    """Without a copy of the context they belong to the only open step, or to the one that they name; the slow tool of one is named."""
+    run = train(tmp_path, rollout)
     assert [step.members for step in run.steps] == [SAMPLES] * STEPS
     (verdict,) = run.steps[SLOW_STEP - 1].verdicts
     assert (verdict.subject, verdict.cause_name) == (f"p{SLOW_STEP}/{SLOW_SAMPLE}", "search")

@@ -8,11 +8,10 @@ variable. The drain derives its metrics: leaving a span costs a clock reading an
 
 from __future__ import annotations
 
-import contextlib
 import time
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, AttributeValue, LinkRecord
 from verl_otel.recording.abandoned_spans import end_interrupted, is_abandoned
 from verl_otel.recording.attribute_values import error_name, is_cancellation, to_message
@@ -37,8 +36,6 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 clock = time.perf_counter
 _SUBMITTED: Final = {attr.LINK_TYPE: "submitted_by"}
-_STEPS: Final[list[Any]] = []
-"""Steps of this process that are open, and some that have ended since the last one began."""
 
 
 class BareSpan(SpanIdentity):
@@ -265,13 +262,10 @@ class BareSpan(SpanIdentity):
 
     def _link_submitter(self) -> None:
         """Link a trajectory to the span around it; in a thread without a context, to the step that is open, if it is the only one."""
-        verb = self.site.spec.verb
-        if verb == "step":
-            _note_step(self)
-        elif verb == "trajectory":
+        if self.site.spec.verb == "trajectory":
             context = CONTEXT.span_of(self.outer).get_span_context()
-            if not context.is_valid and attr.STEP_NUMBER not in (self._attributes or ()):
-                steps = [span for span in _STEPS if not span.stop]
+            if not context.is_valid and not self.site.hook and attr.STEP_NUMBER not in (self._attributes or ()):
+                steps = [span for span in RECORDER.opened if span.site.spec.verb == "step"]
                 if len(steps) == 1:
                     context = steps[0].get_span_context()
             if context.is_valid:
@@ -396,15 +390,3 @@ def fail(span: Any, error: BaseException) -> None:
 def current() -> Span | None:
     """Return the current span if it is a verl-otel span."""
     return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None
-
-
-def _note_step(step: Any) -> None:
-    """Keep a step that begins, and none that has ended."""
-    for span in list(_STEPS):
-        if span.stop:
-            with contextlib.suppress(ValueError):  # another thread was faster
-                _STEPS.remove(span)
-    _STEPS.append(step)
-
-
-process_state.register(clear=_STEPS.clear, after_fork=_STEPS.clear)
