@@ -33,7 +33,7 @@ MARKS = {"enabled": pytest.mark.smoke, "nodes": pytest.mark.matrix}
 
 @pytest.mark.parametrize("mode", [pytest.param(mode, marks=MARKS.get(mode, ())) for mode in SETTINGS])
 def test_the_run_is_that_of_the_loop(tmp_path, mode):
-    """One run of all processes; trajectories, steps and scores equal the loop's own log; what was planted is named."""
+    """One run of all processes; trajectories, steps and scores equal the loop's own log."""
     _, found = run("ray_own_loop.py", mode, tmp_path=tmp_path, **SETTINGS[mode](tmp_path / "runs"))
     (folder,) = (tmp_path / "runs").iterdir()
     explained = summary.explain([folder])
@@ -43,10 +43,17 @@ def test_the_run_is_that_of_the_loop(tmp_path, mode):
     assert explained.counts.trajectories == explained.counts.trained == len(found["log"]) == 30
     recorded = [(item.uid, item.rollout_index, item.step, item.score) for item in Run.open(folder).trajectories()]
     assert sorted(recorded) == sorted(tuple(row) for row in found["log"])
-    verdicts = {step.number: step.verdicts for step in explained.steps if step.number in PLANTED}
-    for number, planted in PLANTED.items():  # on a busy machine something else may be slow, too
-        assert planted in [(v.kind, v.subject, v.cause, v.cause_name) for v in verdicts[number]]
-    assert "Worker 1 was late: " in " ".join(map(wording.describe_verdict, verdicts[5]))
+
+
+@pytest.mark.parametrize("mode", ["plain", "before"])
+def test_what_was_planted_is_named(tmp_path, mode):
+    """Each step in which something is slow has this verdict and no other; on a busy machine other things are slow, too."""
+    run("ray_own_loop.py", mode, tmp_path=tmp_path, **SETTINGS[mode](tmp_path / "runs"))
+    (folder,) = (tmp_path / "runs").iterdir()
+    verdicts = {step.number: step.verdicts for step in summary.explain([folder]).steps if step.number in PLANTED}
+    named = {number: (v.kind, v.subject, v.cause, v.cause_name) for number, (v,) in verdicts.items()}
+    assert named == PLANTED
+    assert wording.describe_verdict(verdicts[5][0]).startswith("Worker 1 was late: ")
 
 
 def test_an_explicit_zero_wins_over_init(tmp_path):
