@@ -109,7 +109,10 @@ class FailureReporter:
 
 
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
-MAY_START = ("smoke", "full", "quarantine", "alone", "verl", "ray", "collector", "browser")
+MAY_START = {
+    *("smoke", "full", "quarantine", "alone", "verl", "ray", "collector", "browser"),
+    *("attack", "pipeline", "matrix", "gpu", "vllm_real"),
+}
 STARTED = []
 """What the running test has started, in its own thread."""
 

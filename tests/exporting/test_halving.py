@@ -82,6 +82,30 @@ def test_series_arrive_in_halves(sink, otlp):
     assert exporter.dropped("points") == {}
 
 
+def test_a_server_that_accepts_more_again_gets_more(sink, otlp):
+    """A limit that was raised is found by an item that was too large before: nothing is dropped for good because of one answer."""
+    sink.limit = 0
+    exporter, _ = otlp(sink.url)
+    exporter.consume(make_batch(1, 2))
+    exporter.flush(soon())
+    assert sum(exporter.dropped("spans").values()) == 2
+    sink.limit = float("inf")
+    for numbers in ((3, 4), range(5, 100)):
+        exporter.consume(make_batch(*numbers))
+        exporter.flush(soon())
+    assert sink.span_ids() == dict.fromkeys(range(3, 100), 1)
+    assert len(sink.messages("traces")[-1].resource_spans[0].scope_spans[0].spans) == 95
+
+
+def test_metrics_of_the_user_arrive_in_halves(sink, otlp):
+    """They are one message of the user's own provider."""
+    sink.limit = 1_500
+    exporter, _ = otlp(sink.url)
+    exporter.consume_metrics(encode_metrics.encode_metrics(RESOURCE, SCOPE, make_points()))
+    exporter.flush(soon())
+    assert sorted(set(sink.values()["verl.test"])) == [float(number) for number in range(100)]
+
+
 def test_differences_are_sent_once_each(sink, otlp, monkeypatch):
     """With delta temporality no half is sent twice: it would be counted twice."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE", "delta")

@@ -38,8 +38,6 @@ LOG_SHARE: Final = 8
 """Divisor: the part of the capacity that encoded records of the run log may take."""
 _REFUSED: Final = ("HTTP 401", "HTTP 403", "gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED")
 """Ends of reasons that mean missing or wrong credentials."""
-_TOO_LARGE: Final = Answer(ok=False, too_large=True, reason="larger than the server accepts")
-"""In the place of the answer to a request that need not be sent: a smaller one was refused."""
 MAX_MESSAGES: Final = 60
 """Delta messages of the user's own metrics that may wait: usually ten minutes."""
 
@@ -262,7 +260,7 @@ class OtlpExporter(Exporter):
                 return
             parts = queue.join(channel.limit)
             body = b"".join(part.body for part in parts)
-            answer = channel.send(body, deadline) if len(body) < channel.limit else _TOO_LARGE
+            answer, halves = _send_or_halve(channel, signal, body, deadline)
             if answer.unsupported and signal == "logs":
                 self._end_logs(answer)
                 return
@@ -273,7 +271,6 @@ class OtlpExporter(Exporter):
                     return
                 if len(parts) > 1:
                     continue
-                halves = halve(signal, body) if answer.too_large else []
                 if halves:
                     queue.replace(parts[0], halves)
                     continue
@@ -325,14 +322,13 @@ class OtlpExporter(Exporter):
                 message = next(iter(self._messages), None)
             if message is None:
                 return True
-            answer = self._send_points(channel, request_times.stamp_message(message))
+            answer, halves = self._send_points(channel, request_times.stamp_message(message))
             if answer is None:
                 return False
-            halves = [half for half, _ in halve("metrics", message)] if answer.too_large else []
             with self._lock:
                 if self._messages and self._messages[0] is message:
                     self._messages.popleft()
-                    self._messages.extendleft(reversed(halves))
+                    self._messages.extendleft(half for half, _ in reversed(halves))
             if not halves:
                 self._count_rejected(answer, 1)
 
@@ -340,25 +336,24 @@ class OtlpExporter(Exporter):
         """Send the pending requests, if any; return whether all were accepted or rejected permanently."""
         while self._pending:
             body, count = self._pending[0]
-            answer = self._send_points(channel, body)
+            answer, halves = self._send_points(channel, body)
             if answer is None:
                 if self._deltas is None:  # the next request has newer cumulative points
                     self._pending.clear()
                 return False
             self._pending.popleft()
-            halves = halve("metrics", body) if answer.too_large else []
             self._pending.extendleft(reversed(halves))
             if not halves:
                 self._count_rejected(answer, count)
         return True
 
-    def _send_points(self, channel: RetryingSender, body: bytes) -> Answer | None:
-        """Send one request of metrics; return the answer, or None if it is to be sent again later."""
-        answer = channel.send(body, self._deadline) if len(body) < channel.limit else _TOO_LARGE
+    def _send_points(self, channel: RetryingSender, body: bytes) -> tuple[Answer | None, list[tuple[bytes, int]]]:
+        """Send one request of metrics; return what `_send_or_halve` does, without an answer if it is to be sent again later."""
+        answer, halves = _send_or_halve(channel, "metrics", body, self._deadline)
         if answer.retry and not answer.ok:
             self._log_once(answer)
-            return None
-        return answer
+            return None, []
+        return answer, halves
 
     def _count_rejected(self, answer: Answer, count: int) -> None:
         """Count the points of a request that the server has rejected, all or some of them."""
@@ -377,6 +372,21 @@ class OtlpExporter(Exporter):
             "verl-otel: OTLP: %s; trying again in the background, training is not affected (logged once)",
             answer.reason,
         )
+
+
+def _send_or_halve(
+    channel: RetryingSender, signal: str, body: bytes, deadline: float | None
+) -> tuple[Answer, list[tuple[bytes, int]]]:
+    """Send a request; return the answer, and the halves to send in its place if it is too large.
+
+    One that is as large as another that was refused is halved without being sent. A single item is always sent: if it is accepted, the server
+    accepts larger requests than before.
+    """
+    halves = halve(signal, body) if len(body) >= channel.limit else []
+    if halves:
+        return Answer(ok=False, too_large=True), halves
+    answer = channel.send(body, deadline)
+    return answer, halve(signal, body) if answer.too_large else []
 
 
 def _is_encodable(span: SpanRecord) -> bool:

@@ -32,7 +32,7 @@ class RetryingSender:
         self.failures = 0
         self.not_before = 0.0
         self.limit = math.inf
-        """Bytes of the smallest request that was too large."""
+        """Bytes of the smallest request that was too large, until a larger one is accepted."""
 
     def send(self, body: bytes, deadline: float | None) -> Answer:
         """Send one request until ``deadline`` (`time.monotonic`). A failure that can be retried delays the next request."""
@@ -44,6 +44,8 @@ class RetryingSender:
             answer = Answer(ok=False, retry=True, reason=f"cannot send: {type(error).__name__}")
         if answer.too_large:
             self.limit = min(self.limit, len(body))
+        elif answer.ok and len(body) >= self.limit:
+            self.limit = math.inf
         if answer.ok or not answer.retry:
             self.failures, self.not_before = 0, 0.0
         else:
