@@ -8,7 +8,7 @@ from functools import partial
 
 import pytest
 
-from verl_otel._internal.call_timeout import MAX_THREADS, CallTimeout
+from verl_otel._internal.call_timeout import MAX_THREADS, CallTimeout, NoThreadError
 
 pytestmark = pytest.mark.full
 
@@ -131,3 +131,18 @@ def test_what_was_not_begun_is_not_asked_after_the_end(gate, wait_for):
     gate.set()
     wait_for(lambda: not running())
     assert not asked
+
+
+def test_without_a_thread_it_says_so_and_asks_again_later(monkeypatch):
+    """Where no thread can be started, as at the end of CPython 3.12.1, a call is answered at once and is not taken for one that hangs."""
+
+    def start(self):
+        raise RuntimeError("can't start new thread")
+
+    calls = CallTimeout(PATIENCE, NAME)
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        with pytest.raises(NoThreadError):
+            calls.call("a", lambda: 7)
+    assert not calls.is_stuck
+    assert calls.call("a", lambda: 7) == 7

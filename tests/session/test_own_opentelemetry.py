@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's ordinary OpenTelemetry shares our exporters where no provider was set, and is left alone where one was."""
 
+import sys
+
 import pytest
 from opentelemetry.sdk.metrics import MeterProvider
 
@@ -236,6 +238,8 @@ trace.get_tracer_provider().add_span_processor(Mine())
 @pytest.mark.parametrize("when", ["a second start", "a forked child"])
 def test_an_exporter_that_the_user_brings_goes_on_getting_our_spans(own, tmp_path, when):
     """It gets them after a second start and in a forked child, too, with the resource of the process that they are of."""
+    if when == "a second start" and (3, 12) <= sys.version_info < (3, 12, 3):
+        pytest.skip("CPython 3.12.0 to 3.12.2 start no thread at exit (python/cpython issue 113964)")
     path = tmp_path / "mine"
     again = "verl_otel.shutdown()\nverl_otel.init()\nwith verl_otel.step(1):\n    pass"
     child = "if not os.fork():\n    with verl_otel.step(1):\n        pass\n    verl_otel.shutdown()\n    os._exit(0)\nos.wait()"

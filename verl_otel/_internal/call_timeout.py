@@ -20,6 +20,10 @@ MAX_THREADS: Final = 16
 TIMEOUT: Final = "timeout"
 
 
+class NoThreadError(TimeoutError):
+    """No thread could be started for a call: CPython 3.12.0 to 3.12.2 start none at the end of the interpreter."""
+
+
 class CallTimeout:
     """Calls functions that may hang.
 
@@ -80,11 +84,24 @@ class CallTimeout:
         """Start a thread for each waiting call, up to the maximum; return the new threads."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         count = min(len(self._waiting), MAX_THREADS - len(self._threads))
-        started = [threading.Thread(target=self._work, name=self._thread_name, daemon=True) for _ in range(count)]
+        started = []
+        for _ in range(count):
+            thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                self._abandon(NoThreadError(str(error)))
+                break
+            started.append(thread)
         self._threads += started
-        for thread in started:
-            thread.start()
         return started
+
+    def _abandon(self, error: NoThreadError) -> None:
+        """Answer the calls that wait with an error, unless another thread takes them."""
+        while self._waiting and not self._threads:
+            key, _ = self._waiting.pop()
+            self._pending.discard(key)
+            self._results[key] = error
 
     def _work(self) -> None:
         while True:

@@ -281,7 +281,11 @@ class UserTelemetry(ExporterGroup):
             from verl_otel.exporting.sdk_bridge import UserExporter
 
             exporter = UserExporter(self._providers)
-            exporter.open(self._context.resource, SCOPE, self._context.state)
+            try:
+                exporter.open(self._context.resource, SCOPE, self._context.state)
+            except RuntimeError as error:  # no more threads
+                error_boundary.warn_once("user", "verl-otel: your span processors get no spans of verl-otel: %s", error)
+                return
             self._user_exporter = exporter
             self.exporters.append(exporter)
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
 from verl_otel._internal import error_boundary, private_files
-from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel._internal.call_timeout import CallTimeout, NoThreadError
 from verl_otel.config import Config
 from verl_otel.recording import collection
 from verl_otel.recording.collection import Measurement
@@ -163,6 +163,8 @@ def _read(collector: Collector, scope: NodeScope, stale_seconds: float) -> Itera
         return ()
     try:
         return _Registry.reads.call(collector.name, lambda: list(collector.read(scope)))
+    except NoThreadError:  # this process ends
+        return ()
     except TimeoutError:
         error_boundary.warn_once(
             f"collector {collector.name}",

@@ -205,8 +205,15 @@ class Heartbeat(Exporter):
             self._monitor = None
             self._leader_lock.release()
         if self._monitor is None and self._can_lead():
-            self._monitor = Monitor(self._config, self._folder, self._node, self._started_at, self._leader_lock)
-            self._monitor.start()
+            monitor = Monitor(self._config, self._folder, self._node, self._started_at, self._leader_lock)
+            try:
+                monitor.start()
+            except (
+                RuntimeError
+            ):  # no more threads, or a program ends in its first second: CPython 3.12.0 to 3.12.2 start none then
+                self._leader_lock.release()
+            else:
+                self._monitor = monitor
 
     def _can_lead(self) -> bool:
         try:
