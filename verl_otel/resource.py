@@ -8,7 +8,6 @@ import os
 import platform
 import re
 import socket
-import sys
 import time
 from collections.abc import Callable, Mapping
 from typing import Final
@@ -84,12 +83,6 @@ def find_run_id(config: Config, environ: Mapping[str, str] | None = None) -> str
 def mark_forked() -> None:
     """Mark this process as a forked child: it keeps the attributes of its parent and gets an instance of its own."""
     _described[_CHILD] = os.getpid()
-
-
-def is_multiprocessing_child() -> bool:
-    """Return whether `multiprocessing` has started this process, by whatever method. Does not import it."""
-    multiprocessing = sys.modules.get("multiprocessing")
-    return multiprocessing is not None and multiprocessing.parent_process() is not None
 
 
 def is_forked() -> bool:

@@ -2,12 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """SIGTERM and SIGKILL: what is on disk afterwards, and that signals do what they did before."""
 
+import os
 import signal
 import subprocess
 import sys
 import time
 
 import pytest
+
+from verl_otel.session import signals
 
 WORK = """
 import os, signal, sys, time
@@ -140,6 +143,44 @@ def test_a_handler_that_c_code_has_set_stays(ready):
     process = ready(script(before, work=work))
     out, _ = process.communicate("go\n", timeout=60)
     assert (process.returncode, out) == (0, "alive\n")
+
+
+def test_a_signal_waits_until_telemetry_has_ended(monkeypatch):
+    """A SIGTERM that arrives while the last data is written takes effect after that, as a worker of ``with Pool()`` gets it."""
+    order = []
+    before = signal.signal(signal.SIGTERM, lambda *_: order.append("handled"))
+    try:
+        with signals.deferred():
+            os.kill(os.getpid(), signal.SIGTERM)
+            order.append("written")
+        assert order == ["written", "handled"]
+        os.kill(os.getpid(), signal.SIGTERM)
+        assert order == ["written", "handled", "handled"]
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+@pytest.mark.full
+def test_a_child_that_ends_in_order_is_not_cut_off(ready, written):
+    """A child that gets SIGTERM while it ends writes what it recorded, and ends by the signal."""
+    work = """
+import multiprocessing
+from verl_otel.session import lifecycle
+
+def child():
+    stop = lifecycle.Session.stop
+    lifecycle.Session.stop = lambda self: (os.kill(os.getpid(), signal.SIGTERM), stop(self))
+    with verl_otel.span("child"):
+        pass
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+print(process.exitcode, flush=True)
+"""
+    process = ready(script(work=work))
+    assert process.stdout.readline() == "-15\n"
+    assert "child" in written.names()
 
 
 GRADED = """

@@ -42,11 +42,12 @@ from verl_otel.recording.state import keep as keep_span
 from verl_otel.recording.step_statistics import describe_tail, find_spread, measure_waits, sum_scores
 from verl_otel.recording.wrapping import HOOKED
 from verl_otel.recording.wrapping import marked as find_callsite
-from verl_otel.resource import add_describer, is_multiprocessing_child, make_run_id
+from verl_otel.resource import add_describer, make_run_id
 from verl_otel.resource import build as build_resource
 from verl_otel.session import current as current_session
 from verl_otel.session import describe as describe_resource
 from verl_otel.session import flush, record_run, wake
+from verl_otel.session.children import is_child as is_multiprocessing_child
 from verl_otel.session.live_verdicts import LiveVerdicts
 from verl_otel.session.prometheus_file import add as merge_prometheus_job
 from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER

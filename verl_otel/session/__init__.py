@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import atexit
 import os
-import sys
 from collections.abc import Mapping
 from typing import Final
 
@@ -15,14 +14,12 @@ from verl_otel import early_imports, resource
 from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue
 from verl_otel.resource import add_describer
-from verl_otel.session import signals
+from verl_otel.session import children, signals
 from verl_otel.session.lifecycle import Current, Session
 
 __all__ = ["add_describer", "current", "describe", "flush", "init", "record_run", "shutdown", "start_lazily", "wake"]
 
 _registered = False
-_LAST_PRIORITY: Final = -1000
-"""Priority of a finalizer that multiprocessing calls last."""
 _NOTHING: Final = "verl-otel: enabled, but this program recorded nothing: it used neither a trainer of verl nor a function of verl_otel"
 
 
@@ -84,7 +81,7 @@ def _start(
         atexit.register(_shutdown_at_exit)
         # Not by `process_state`: a session restarts after the handlers of the libraries that it has imported, whose locks it uses.
         os.register_at_fork(after_in_child=_restart_in_child)
-        _register_multiprocessing_finalizer()
+        children.register_finalizer(shutdown)
     with early_imports.hold_off_forks():
         session.start(lazy=lazy, forked=forked)
     with error_boundary.suppress_errors("signals"):
@@ -93,10 +90,13 @@ def _start(
 
 def shutdown() -> None:
     """Send what is queued, within ``VERL_OTEL_EXIT_TIMEOUT`` seconds, and stop. Called automatically when the interpreter exits."""
-    session, Current.session = Current.session, None
-    if session is not None:
-        session.stop()
-        signals.uninstall()
+    if Current.session is None:
+        return
+    with signals.deferred():
+        session, Current.session = Current.session, None
+        if session is not None:
+            session.stop()
+    signals.uninstall()
 
 
 def _shutdown_at_exit() -> None:
@@ -155,13 +155,4 @@ def _restart_in_child() -> None:
     resource.mark_forked()
     Current.session = None
     _start(session.config, lazy=True, forked=True, variables=session.variables)
-    multiprocessing = sys.modules.get("multiprocessing.util")
-    if multiprocessing is not None:  # its children discard the finalizers of the parent right after this
-        multiprocessing.register_after_fork(Current, _register_multiprocessing_finalizer)
-
-
-def _register_multiprocessing_finalizer(_: object = None) -> None:
-    """Register `shutdown` with multiprocessing, if it is imported: its forked children exit without `atexit`."""
-    multiprocessing = sys.modules.get("multiprocessing.util")
-    if multiprocessing is not None:
-        multiprocessing.Finalize(None, shutdown, exitpriority=_LAST_PRIORITY)
+    children.register_finalizer_in_child(shutdown)

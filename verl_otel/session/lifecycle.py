@@ -24,7 +24,7 @@ from verl_otel.model import Batch, Resource, SpanRecord
 from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state, wrapping
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import prometheus_targets, recording_settings, run_manifest, self_metrics
+from verl_otel.session import children, prometheus_targets, recording_settings, run_manifest, self_metrics
 from verl_otel.session.components import (
     Component,
     ConfiguredExporters,
@@ -65,7 +65,11 @@ class Session:
 
     def __init__(self, config: Config, variables: Mapping[str, str] | None = None) -> None:
         # The run id is generated now, so that a child that is forked before the first record has the same.
-        self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
+        inherited = children.find_inherited_run()
+        if inherited is not None and config.run_id in ("", inherited.run_id):
+            self.config = settings.with_run(config, *inherited)
+        else:
+            self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
         self.variables = dict(variables or {})
         self.state = MetricState()
         self.opened = self.recorded = False
@@ -118,6 +122,7 @@ class Session:
         context.context_access()
         process_state.clear_records()
         recording_settings.apply(self.config)
+        children.publish(self.config)
         self_metrics.register(
             lambda: [*self.exporters, *self._user.exporters],
             self._measure_overhead,
@@ -142,6 +147,7 @@ class Session:
     def stop(self) -> None:
         """Switch recording off, send what is queued within ``exit_timeout``, and stop the components."""
         deadline = time.monotonic() + self.config.exit_timeout
+        children.withdraw()
         RECORDER.on = False
         wrapping.switch(on=False)
         self._stopping = True
@@ -210,6 +216,7 @@ class Session:
             names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
             self.record_run({name: value for name, value in names.items() if value})
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
+            children.publish(self.config)
         elif self.config.stalls and self.config.exporters:  # the watchdog has made the folder
             run_manifest.note_destination(self.config.run_path, self.config.exporters, settings.find_endpoint())
 

@@ -16,6 +16,7 @@ from verl_otel import resource
 from verl_otel._internal import error_boundary, private_files, untrusted_files
 from verl_otel._internal.masking import mask_command, mask_url
 from verl_otel._version import __version__
+from verl_otel.session import children
 
 NAME: Final = "run.json"
 DESTINATION: Final = "destination.json"
@@ -24,11 +25,10 @@ DESTINATION: Final = "destination.json"
 
 def is_first_process() -> bool:
     """Return whether this process starts a run: it is no rank but the first, no child, and its environment names no run."""
-    parent = getattr(sys.modules.get("multiprocessing.process"), "parent_process", bool)()
     return (
         os.environ.get("RANK", "0") == "0"
         and not any(os.environ.get(name) for name in ("VERL_OTEL_RUN_ID", "VERL_OTEL_RUN_ATTEMPT"))
-        and not parent
+        and not children.is_child()
         and not resource.is_forked()
     )
 

@@ -4,14 +4,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from verl_otel import resource
+from verl_otel.session import children
 from verl_otel.system import procfs
 
 _previous: Any = None
@@ -32,9 +33,7 @@ def install(on_term: Callable[[], None]) -> None:
     previous = signal.getsignal(signal.SIGTERM)
     if previous is signal.SIG_IGN or previous is None:
         return
-    if previous is signal.SIG_DFL and (
-        resource.is_multiprocessing_child() or procfs.handles_signal(os.getpid(), signal.SIGTERM)
-    ):
+    if previous is signal.SIG_DFL and (children.is_child() or procfs.handles_signal(os.getpid(), signal.SIGTERM)):
         return
     _previous, _installed = previous, True
 
@@ -48,6 +47,29 @@ def install(on_term: Callable[[], None]) -> None:
 
     handle.verl_otel = True  # type: ignore[attr-defined]  # recognized by `uninstall`
     signal.signal(signal.SIGTERM, handle)
+
+
+@contextlib.contextmanager
+def deferred() -> Iterator[None]:
+    """Let a SIGTERM that arrives in this block, whose time must be bounded, take effect after it; in the main thread only.
+
+    A child of `multiprocessing`, too: ``Pool.terminate``, at the end of ``with Pool()``, first tells its workers to end, and then sends the signal.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    arrived = []
+    may_change = threading.current_thread() is threading.main_thread() and (
+        callable(before) or (before is signal.SIG_DFL and not procfs.handles_signal(os.getpid(), signal.SIGTERM))
+    )
+    if not may_change:
+        yield
+        return
+    signal.signal(signal.SIGTERM, lambda *_: arrived.append(True))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+        if arrived:
+            os.kill(os.getpid(), signal.SIGTERM)
 
 
 def after_fork() -> None:

@@ -59,6 +59,20 @@ def read_state(process: Process) -> str:
     return _STATES.get(fields[0], fields[0])
 
 
+def read_parent(pid: int) -> int:
+    """Return the id of the parent of a process; 0 if it is gone."""
+    fields = _read_stat(pid)
+    return 0 if fields is None else int(fields[1])
+
+
+def read_command(pid: int) -> str:
+    """Return the command line of a process, its arguments separated by blanks; empty if it is gone."""
+    try:
+        return _read(f"/proc/{pid}/cmdline").replace("\0", " ")
+    except OSError:
+        return ""
+
+
 def waits_for_device(process: Process, thread: int) -> bool:
     """Return whether a thread waits for a disk or a file server."""
     fields = _read_stat(process.pid, thread) if thread else None

@@ -1,0 +1,88 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Children of `multiprocessing`, or of the package `multiprocess`: they belong to the run of their parent, and end without `atexit`.
+
+A forked child has the run of its parent in memory. One that is started by ``spawn`` or ``forkserver`` begins with nothing but the environment,
+in which the parent leaves its process id, its attempt and its run. The id tells a child from any other program that inherits the environment.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+from verl_otel.config import Config
+from verl_otel.system import procfs
+
+VARIABLE: Final = "_VERL_OTEL_PARENT"
+"""Not ``VERL_OTEL_...``: those are forwarded to other machines, where the process id means nothing."""
+PACKAGES: Final = ("multiprocessing", "multiprocess")
+_CHILD: Final = "--multiprocessing-fork"
+"""On the command line of a process that was started by ``spawn``."""
+_SERVER: Final = "forkserver import main"
+"""On the command line of a server that forks children."""
+_FIRST, _LAST = 1000, -1000
+"""Priorities of a finalizer that multiprocessing calls first or last."""
+
+
+class InheritedRun(NamedTuple):
+    """The run of the parent."""
+
+    run_id: str
+    attempt: int
+
+
+def publish(config: Config) -> None:
+    """Leave the run of this process to the children that it will start."""
+    os.environ[VARIABLE] = f"{os.getpid()} {config.run_attempt} {config.run_id}"
+
+
+def withdraw() -> None:
+    """Leave no run to children any more."""
+    os.environ.pop(VARIABLE, None)
+
+
+def find_inherited_run() -> InheritedRun | None:
+    """Return the run of the process that has started this one by ``spawn`` or ``forkserver``; None in every other process."""
+    parent, _, rest = os.environ.get(VARIABLE, "").partition(" ")
+    attempt, _, run_id = rest.partition(" ")
+    if not (run_id and parent.isdigit() and attempt.isdigit()) or int(parent) != _find_starter():
+        return None
+    return InheritedRun(run_id, int(attempt))
+
+
+def _find_starter() -> int:
+    """Return the id of the process that has started this one by ``spawn`` or ``forkserver``; 0 if none has."""
+    parent = os.getppid()
+    if _CHILD in sys.orig_argv:
+        return parent
+    return procfs.read_parent(parent) if _SERVER in procfs.read_command(parent) else 0
+
+
+def is_child() -> bool:
+    """Return whether `multiprocessing` has started this process, by whatever method. Does not import it."""
+    if _CHILD in sys.orig_argv:  # `parent_process` does not know it before the main module is imported
+        return True
+    packages = (sys.modules.get(f"{name}.process") for name in PACKAGES)
+    return any(package is not None and package.parent_process() is not None for package in packages)
+
+
+def register_finalizer(shutdown: Callable[[], None]) -> None:
+    """Have `multiprocessing`, where it is imported, call ``shutdown`` at the end of this process.
+
+    In a child before everything else: ``Pool.terminate`` tells the workers to end, and sends SIGTERM at once.
+    """
+    for util in _find_utils():
+        util.Finalize(None, shutdown, exitpriority=_FIRST if is_child() else _LAST)
+
+
+def register_finalizer_in_child(shutdown: Callable[[], None]) -> None:
+    """Do the same in a forked child of `multiprocessing`, which discards the finalizers of its parent after the fork."""
+    for util in _find_utils():
+        util.register_after_fork(register_finalizer, lambda _: register_finalizer(shutdown))
+
+
+def _find_utils() -> list[Any]:
+    return [module for name in PACKAGES if (module := sys.modules.get(f"{name}.util")) is not None]
