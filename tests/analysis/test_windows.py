@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from verl_otel.analysis import step_windows
 from verl_otel.analysis.model import Step, Trajectory
-from verl_otel.analysis.step_windows import Draft, Windows
+from verl_otel.analysis.step_windows import Draft, Restart, Windows, find_restarts
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import SpanRecord
 
@@ -127,3 +127,76 @@ def test_a_run_without_steps_is_one_window():
     (window,) = closed_windows.close_all(40)
     assert (window.begin_ns, window.end_ns, window.draft, len(window.trajectories)) == (5, 40, None, 1)
     assert list(Windows().close_all(40)) == []
+
+
+def bounds(windows):
+    return [
+        (window.begin_ns, window.end_ns, window.draft is not None, window.is_last, window.restarted)
+        for window in windows
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ended", "end"),
+    [(45, 45), (0, 40), (30, 40), (70, 40)],
+    ids=["ended in order", "killed", "before its last record", "after the next start"],
+)
+def test_time_between_attempts_belongs_to_no_window(ended, end):
+    """The last step of an attempt ends with it, and the next attempt begins with a window of its own, its start-up."""
+    windows = Windows([Restart(ended, 60)])
+    windows.note_time(0)
+    windows.add_trajectory(trajectory(25, 40))
+    for begin in (10, 20, 70, 80):
+        windows.add_step(draft(begin, begin + 8))
+    windows.note_time(65)
+    assert bounds(windows.close_all(90)) == [
+        (0, 10, False, False, False),
+        (10, 20, True, False, False),
+        (20, end, True, True, False),
+        (60, 70, False, False, True),
+        (70, 80, True, False, False),
+        (80, 90, True, True, False),
+    ]
+
+
+def test_attempts_without_a_step():
+    """Attempts that end in their start-up have a window, too."""
+    windows = Windows([Restart(5, 20), Restart(30, 40), Restart(0, 60)])
+    windows.note_time(0)
+    windows.add_root(node(20, 25))
+    windows.add_step(draft(45, 50))
+    assert bounds(windows.close_all(70)) == [
+        (0, 5, False, True, False),
+        (20, 30, False, True, True),
+        (40, 45, False, False, True),
+        (45, 50, True, True, False),
+        (60, 70, False, True, True),
+    ]
+
+
+def test_a_manifest_that_was_written_late():
+    """An attempt that is noted after its first step has begun begins with that step; one whose files are missing changes nothing."""
+    windows = Windows([Restart(0, 5), Restart(0, 42)])
+    windows.note_time(10)
+    for begin in (10, 40):
+        windows.add_step(draft(begin, begin + 8))
+    assert bounds(windows.close_all(50)) == [
+        (10, 10, False, False, False),
+        (10, 18, True, True, False),
+        (40, 40, False, False, True),
+        (40, 50, True, True, False),
+    ]
+
+
+def test_restarts_of_a_damaged_manifest():
+    """What is no time is left out."""
+    attempts = [
+        {"started": 1.0, "ended": "x"},
+        {"started": 3.0, "ended": 4.0},
+        7,
+        {"started": 2.5},
+        {"started": 1e300},
+        {},
+    ]
+    assert find_restarts({"attempts": attempts}) == (Restart(4_000_000_000, 2_500_000_000), Restart(0, 3_000_000_000))
+    assert find_restarts({"attempts": 3}) == find_restarts({}) == ()

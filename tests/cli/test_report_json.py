@@ -41,7 +41,17 @@ def test_the_whole_report_as_data(report, runs):
     assert (data["run_id"], data["facts"]["verl.project"], data["orphans"]) == ("r1", "bed", 0)
     assert (data["folders"], data["missing"], data["unfinished"]) == ([str(folder)], [], [])
     first, second = data["steps"]
-    assert first.keys() == {"number", "seconds", "failed", "phases", "no_phase", "between", "trajectories"}
+    assert first.keys() == {
+        "number",
+        "attempt",
+        "repeated",
+        "seconds",
+        "failed",
+        "phases",
+        "no_phase",
+        "between",
+        "trajectories",
+    }
     assert (first["number"], first["seconds"], first["failed"]) == (1, 10.0, False)
     assert first["phases"] == {"gen": 3.0, "update_actor": 5.0}
     assert first["no_phase"] == pytest.approx(2.0)

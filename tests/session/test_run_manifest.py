@@ -90,6 +90,28 @@ def test_a_resumed_run_says_which_attempt_it_is(run, files, tmp_path):
     assert sorted(span.resource["verl.run.attempt"] for span in files(folder).spans()) == [1, 2]
 
 
+LOOP = """
+import sys
+import verl_otel
+verl_otel.init(run_id=None)
+for number in range(int(sys.argv[1]) if len(sys.argv) > 1 else 1):
+    with verl_otel.step(number):
+        verl_otel.session.flush()
+"""
+
+
+@pytest.mark.smoke
+def test_an_own_loop_with_a_name_counts_its_attempts(run, files, tmp_path):
+    """The process that runs the steps begins each attempt of the run that its environment names; a program beside it does not."""
+    for script in (LOOP, "import verl_otel\nwith verl_otel.span('server'): pass", LOOP):
+        assert run(script, VERL_OTEL_RUN_ID="r1", VERL_OTEL_ENABLED="1").code == 0
+    folder = tmp_path / "runs" / "r1"
+    first, second = json.loads((folder / "run.json").read_text())["attempts"]
+    assert first["started"] <= first["ended"] <= second["started"] <= second["ended"]
+    steps = [span for span in files(folder).spans() if span.name == "verl.step"]
+    assert sorted(span.resource["verl.run.attempt"] for span in steps) == [1, 2]
+
+
 @pytest.mark.full
 def test_a_run_without_files_makes_no_record(run, tmp_path):
     """Where no files are wanted the start of a run and its facts leave no folder."""

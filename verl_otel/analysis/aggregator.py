@@ -22,7 +22,7 @@ from verl_otel.analysis.retention import SLOWEST_OF_STEP, Limits, Slowest, Steps
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import Context, SliceSummary, ahead_of, name_instance, trajectories_of
 from verl_otel.analysis.step_summary import StepSummary, summarise_step
-from verl_otel.analysis.step_windows import Draft, Window, Windows
+from verl_otel.analysis.step_windows import Draft, Window, Windows, find_restarts
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.blocked_loops import BlockedLoops
 from verl_otel.analysis.traces.fast_path import FastPath
@@ -76,7 +76,10 @@ class Aggregator:
         self.end_ns = 0
         self.start_ns = 0
         self._unfinished = IncompleteTraces()
-        self._windows = Windows()
+        self._restarts = find_restarts(manifest)
+        self._attempt = 0
+        """That of the step that was added last."""
+        self._windows = Windows(self._restarts)
         self._waiting: OrderedDict[int, Packed] = OrderedDict()
         self._spent: OrderedDict[int, Packed] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
@@ -197,14 +200,21 @@ class Aggregator:
                 self._add_trace(assemble(trace_id, spans, instances, ahead))
 
     def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
-        """Return the spans of a trace with its open spans, which are taken to end now."""
+        """Return the spans of a trace with its open spans, which are taken to end now, or, in an attempt that was killed, when they were written."""
         opened = self._open_spans.pop(trace_id, ())
         if not opened:
             return written
         ended = {span.span_id for span, _ in written}
         unended = [open_span for open_span in opened if open_span.span.span_id not in ended]
         self.opened += unended
-        return [*written, *((open_span.span._replace(end_ns=self.end_ns), open_span.process) for open_span in unended)]
+        return [
+            *written,
+            *((open_span.span._replace(end_ns=self._find_end(open_span)), open_span.process) for open_span in unended),
+        ]
+
+    def _find_end(self, open_span: OpenSpan) -> int:
+        is_over = any(open_span.written_ns < restart.started_ns for restart in self._restarts)
+        return self.set_clock(open_span.process, open_span.written_ns) if is_over else self.end_ns
 
     def _add_trace(self, trace: Trace) -> None:
         self.tally.add(trace)
@@ -266,14 +276,17 @@ class Aggregator:
             member if member.step is not None else member._replace(step=number) for member in members_by_id.values()
         )
         self.slowest.replace(members)
-        step = self._mark_blocked(summary.step._replace(slowest=_slowest(members)), members)
+        attempt = 1 + sum(restart.started_ns < summary.step.end_ns for restart in self._restarts)
+        is_first, self._attempt = attempt != self._attempt, attempt
+        step = summary.step._replace(slowest=_slowest(members), attempt=attempt)
+        step = self._mark_blocked(step, members, is_first=is_first)
         if not members and consumes_submitted(root):
             path = mark_unlinked(step.path, self._waiting.values())
             step = step._replace(path=path, groups=critical_path.group(path))
         step = step._replace(verdicts=self._verdict_engine.judge(step, summary.findings))
         self._windows.add_step(Draft(step, members))
 
-    def _mark_blocked(self, step: Step, members: tuple[Packed, ...]) -> Step:
+    def _mark_blocked(self, step: Step, members: tuple[Packed, ...], *, is_first: bool) -> Step:
         """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
         usual = median(self._lengths) if self._lengths else 0.0
         self._lengths.append(step.seconds)
@@ -283,7 +296,7 @@ class Aggregator:
         if not waits:
             return step
         step = step._replace(path=path, groups=critical_path.group(path))
-        if self.step_count:  # the first step includes the start-up
+        if not is_first:  # the first step of an attempt includes the start-up
             self._loop_verdicts[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
         return step
 
@@ -307,6 +320,8 @@ class Aggregator:
                 run_devices = find_devices(map(Resource, self.writers.resources), self._manifest)
                 self.problems += run_devices.problems
                 self._gpu_account = GpuAccount(run_devices)
+            if window.restarted:
+                self._gpu_account.restart()
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             devices = self._gpu_account.add_window(
@@ -337,6 +352,13 @@ class Aggregator:
             judged = engine.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
             steps.append(blocked_loops.name_pauses(judged, pauses))
+        last_attempts = {step.number: step.attempt for step in steps}
+        steps = [
+            step._replace(repeated=True)
+            if step.number is not None and step.attempt < last_attempts[step.number]
+            else step
+            for step in steps
+        ]
         index_by_number: dict[int | None, int] = {
             step.number: index
             for index, step in enumerate(steps)

@@ -232,11 +232,15 @@ class Step(NamedTuple):
     error: str = ""
     """Type of the exception that ended it; empty: none, or unknown."""
     next_ns: int = 0
-    """Start of the next step, or end of the run: its period ends there. 0: unknown."""
+    """Start of the next step, or end of the run or of its attempt: its period ends there. 0: unknown."""
     between_path: tuple[Segment, ...] = ()
     """Critical path from its end to the start of the next step without a gap; empty where only `between_groups` were kept."""
     between_groups: tuple[tuple[str, str, int], ...] = ()
     """The same by group, as `groups`."""
+    attempt: int = 1
+    """Which attempt of the run it belongs to."""
+    repeated: bool = False
+    """Whether a later attempt has trained it again, because it was resumed from an earlier checkpoint."""
 
     @property
     def seconds(self) -> float:

@@ -26,7 +26,11 @@ def find_start_up(steps: Sequence[Step]) -> tuple[Step, ...]:
     Args:
         steps: All steps of a run, in the order of time.
     """
-    candidates = {index for index, step in enumerate(steps) if not index or step.is_starting}
+    candidates = {
+        index
+        for index, step in enumerate(steps)
+        if not index or step.attempt != steps[index - 1].attempt or step.is_starting
+    }
     others = [step.seconds for index, step in enumerate(steps) if index not in candidates and not step.failed]
     if not others:
         return ()

@@ -86,8 +86,8 @@ def align(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -
 
 
 def number(step: Step) -> str:
-    """Return the number of a step."""
-    return "?" if step.number is None else str(step.number)
+    """Return the number of a step, and whether it is one that a resumed run has trained again."""
+    return f"{'?' if step.number is None else step.number}{' (trained again)' if step.repeated else ''}"
 
 
 def headline(run: Explanation) -> Iterator[str]:
@@ -104,6 +104,7 @@ def headline(run: Explanation) -> Iterator[str]:
         f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
         f"{counted(count.processes, 'process', 'processes')}"
         + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} recorded" if run.start_ns else "")
+        + (f" in {run.steps[-1].attempt} attempts" if run.steps and run.steps[-1].attempt > 1 else "")
     )
 
 

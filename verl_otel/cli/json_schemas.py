@@ -98,6 +98,8 @@ REPORT: Final = _object(
     steps=_rows(
         "all steps in the order of time",
         number=_whole("as verl counts", known=False),
+        attempt=_whole("attempt of the run, from 1"),
+        repeated=_flag("a later attempt has trained it again"),
         seconds=_number(),
         failed=_flag("it ended with an exception"),
         phases=_PHASES,
@@ -172,6 +174,8 @@ EXPLAIN: Final = _object(
     steps=_rows(
         "the steps that were chosen",
         number=_whole("as verl counts", known=False),
+        attempt=_whole("attempt of the run, from 1"),
+        repeated=_flag("a later attempt has trained it again"),
         trace_id=_text(),
         seconds=_number(),
         failed=_flag(),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from verl_otel._internal import process_state
 from verl_otel.model import Labels
-from verl_otel.recording import own_trajectories, series_registry
+from verl_otel.recording import own_trajectories, series_registry, state
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.own_trajectories import StepSummary
 from verl_otel.semconv import attributes as attr
@@ -81,6 +81,11 @@ def note_step(span: Span) -> None:
     _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories))
     _Loop.last_stop = span.stop
     _Loop.phases.clear()
+
+
+def has_step() -> bool:
+    """Return whether this process has begun a step of an own loop."""
+    return _Loop.began or any(span.site.spec.verb == "step" and not span.site.hook for span in state.RECORDER.opened)
 
 
 def take_ended() -> list[EndedStep]:

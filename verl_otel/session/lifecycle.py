@@ -80,6 +80,8 @@ class Session:
         self._flushed = SignalSafeEvent()
         self._flush_wanted = False
         self._began_run = self._ended_run = False
+        self._may_resume = False
+        self._started = 0.0
         self._stopping = False
         self._sources_asked_at = float("-inf")
         self._schedule = DrainSchedule(config.drain_interval)
@@ -119,6 +121,7 @@ class Session:
         """
         if not forked:
             early_imports.load(self.config)
+        self._started, self._may_resume = time.time(), run_manifest.may_resume()
         context.context_access()
         process_state.clear_records()
         recording_settings.apply(self.config)
@@ -212,13 +215,23 @@ class Session:
         self._began_run = True
         watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
-            attempt = run_manifest.begin_attempt(self.config.run_path)
+            attempt = run_manifest.begin_attempt(self.config.run_path, self._started)
             names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
             self.record_run({name: value for name, value in names.items() if value})
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
             children.publish(self.config)
         elif self.config.stalls and self.config.exporters:  # the watchdog has made the folder
             run_manifest.note_destination(self.config.run_path, self.config.exporters, settings.find_endpoint())
+
+    def _resume_run(self) -> None:
+        """Begin the run that the environment names: this process is the one with the training loop."""
+        if "file" in self.config.exporters and not run_manifest.can_write(self.config.run_path):
+            return
+        self.begin_run()
+        if self.opened:
+            attempt = {attr.RUN_ATTEMPT: self.config.run_attempt}
+            self.resource = Resource({**self.resource.attributes, **attempt})
+            self._for_each(lambda component: component.update_resource(self.resource))
 
     def record_run(self, facts: Mapping[str, object]) -> None:
         """Add facts to ``run.json``, if this run writes files."""
@@ -330,6 +343,8 @@ class Session:
             if user_spans:
                 batch = batch._replace(spans=(*batch.spans, *user_spans))
             self.recorded = self.recorded or bool(batch.spans or batch.points or batch.open_spans)
+            if self._may_resume and not self._began_run and own_loop.has_step():
+                self._resume_run()
             if not self.opened and (self.recorded or run_log.is_waiting()):
                 self._open()
             if self.opened:

@@ -25,9 +25,21 @@ DESTINATION: Final = "destination.json"
 
 def is_first_process() -> bool:
     """Return whether this process starts a run: it is no rank but the first, no child, and its environment names no run."""
+    return _has_no_parent() and not os.environ.get("VERL_OTEL_RUN_ID")
+
+
+def may_resume() -> bool:
+    """Return whether this process starts, or starts again, the run that its environment names, if it has a training loop of its own.
+
+    Programs beside that loop may have the same name in their environment. Workers have a number of the attempt besides.
+    """
+    return _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID"))
+
+
+def _has_no_parent() -> bool:
     return (
         os.environ.get("RANK", "0") == "0"
-        and not any(os.environ.get(name) for name in ("VERL_OTEL_RUN_ID", "VERL_OTEL_RUN_ATTEMPT"))
+        and not os.environ.get("VERL_OTEL_RUN_ATTEMPT")
         and not children.is_child()
         and not resource.is_forked()
     )
@@ -42,14 +54,24 @@ def can_write(folder: Path) -> bool:
     return True
 
 
-def begin_attempt(folder: Path) -> int:
-    """Record the start of a run and return the number of the attempt: 1, or one more than the last with this id."""
+def begin_attempt(folder: Path, started: float = 0.0) -> int:
+    """Record the start of a run and return the number of the attempt: 1, or one more than the last with this id.
+
+    Args:
+        folder: The folder of the run.
+        started: Unix time at which this process began to record; 0: now.
+    """
     manifest = read(folder)
     attempts = manifest.get("attempts", [])
     attempts = attempts if isinstance(attempts, list) else []
     attempt = len(attempts) + 1
     attempts.append(
-        {"attempt": attempt, "started": time.time(), "command": mask_command(sys.orig_argv), "pid": os.getpid()}
+        {
+            "attempt": attempt,
+            "started": started or time.time(),
+            "command": mask_command(sys.orig_argv),
+            "pid": os.getpid(),
+        }
     )
     _write(folder, {**manifest, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})
     return attempt

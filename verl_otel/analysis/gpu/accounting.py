@@ -38,7 +38,7 @@ class GpuAccount:
         self.devices = devices
         self._total: list[dict[str, int]] = [defaultdict(int) for _ in devices.gpus]
         self._began_ns: int | None = None
-        """Start of the first trajectory or training; all idle time before it is start-up."""
+        """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
         self._slept: tuple[int, bool] = (0, False)
         """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
@@ -83,6 +83,10 @@ class GpuAccount:
                 self._total[number][cause] += nanoseconds
             device_times.append(DeviceTime(device.name, spent))
         return tuple(device_times)
+
+    def restart(self) -> None:
+        """Begin another attempt, with a start-up of its own."""
+        self._began_ns, self._slept = None, (0, False)
 
     def total(self) -> tuple[DeviceTime, ...]:
         """Return the sum of all windows so far."""

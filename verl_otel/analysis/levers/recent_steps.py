@@ -33,9 +33,9 @@ class RecentStep(NamedTuple):
     members: tuple[Packed, ...]
     """Those of them that were found."""
     is_first: bool
-    """Whether it is the first step of the run, which contains the start-up."""
+    """Whether it is the first step of an attempt, which contains the start-up."""
     is_last: bool
-    """Whether the run, or what is known of it, ends with it."""
+    """Whether the run, an attempt, or what is known of it, ends with it."""
 
 
 class RecentSteps:
@@ -49,7 +49,7 @@ class RecentSteps:
         self._limit = limit
         self._steps: deque[RecentStep] = deque()
         self._trajectories = 0
-        self._added = 0
+        self._attempt = 0
 
     def add(self, step: Step, members: tuple[Packed, ...], roots: tuple[Node, ...], *, is_last: bool) -> None:
         """Add a step.
@@ -76,11 +76,11 @@ class RecentSteps:
                 find_waits(step.path, root),
                 len(step.trajectories),
                 members,
-                not self._added,
+                step.attempt != self._attempt,
                 is_last,
             )
         )
-        self._added += 1
+        self._attempt = step.attempt
         self._trajectories += len(members)
         while len(self._steps) > MAX_STEPS or (self._trajectories > self._limit and len(self._steps) > 1):
             self._trajectories -= len(self._steps.popleft().members)

@@ -80,7 +80,8 @@ class VerdictEngine:
         self._baselines = Baselines()
         self._recent: deque[_RecentStep] = deque()
         self._final: dict[int, tuple[Verdict, ...]] = {}
-        self._first: int | None = None
+        self._first: dict[int, int] = {}
+        """The first step of each attempt."""
 
     def judge(self, step: Step, findings: Findings) -> tuple[Verdict, ...]:
         """Return the preliminary verdicts on a step, the largest saving first.
@@ -89,8 +90,7 @@ class VerdictEngine:
             step: With its stragglers.
             findings: The possible causes found in it.
         """
-        if self._first is None:
-            self._first = step.trace_id
+        self._first.setdefault(step.attempt, step.trace_id)
         floor = _floor(step, TRAJECTORY_SECONDS)
         awaited_work = tuple(work for work in findings.awaited_work if may_be_long(work, self._baselines, floor))
         for key, baseline in findings.baselines.items():
@@ -120,7 +120,7 @@ class VerdictEngine:
 
     def _decide(self, recent_step: _RecentStep) -> tuple[Verdict, ...]:
         step, awaited_work, phase_times, calls = recent_step
-        first = step.trace_id == self._first
+        first = step.trace_id == self._first[step.attempt]
         verdicts: list[Verdict] = []
         for summed in (False, True):  # the sum of many short spans only where no single one was long
             verdicts = verdicts or self._judge_awaited_work(

@@ -62,6 +62,8 @@ def strict(value: Any) -> Any:
 def _step(step: Step) -> dict[str, Any]:
     return {
         "number": step.number,
+        "attempt": step.attempt,
+        "repeated": step.repeated,
         "trace_id": f"{step.trace_id:032x}",
         "seconds": step.seconds,
         "failed": step.failed,

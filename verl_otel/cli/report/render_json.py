@@ -25,6 +25,8 @@ def to_json(run: Explanation) -> dict[str, Any]:
         "steps": [
             {
                 "number": step.number,
+                "attempt": step.attempt,
+                "repeated": step.repeated,
                 "seconds": step.seconds,
                 "failed": step.failed,
                 "phases": {phase.key: phase.seconds for phase in step.phases},
