@@ -8,7 +8,7 @@ A hook is installed when its module is imported, and can be undone. If its symbo
 
 def install() -> None:
     """Register the hooks of every integration."""
-    from verl_otel.integrations import aiohttp, gpu, ray, rl_insight, sglang, verl, vllm
+    from verl_otel.integrations import aiohttp, gpu, ray, rl_insight, sglang, torch_compile, verl, vllm
 
     ray.install()
     verl.install()
@@ -16,6 +16,7 @@ def install() -> None:
     vllm.install()
     sglang.install()
     aiohttp.install()
+    torch_compile.install()
     gpu.install()
 
 

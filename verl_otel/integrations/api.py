@@ -26,6 +26,7 @@ from verl_otel.health.profiles import to_manifest as describe_profile
 from verl_otel.health.recent_past import RecentChanges
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import OTHER_NAME, coerce_attribute, to_name, to_number, to_text
+from verl_otel.recording.bound_counters import BoundCounter
 from verl_otel.recording.call_attributes import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.collection import Measurement, Observation, add_points, observe
@@ -40,7 +41,8 @@ from verl_otel.recording.span import current as current_span
 from verl_otel.recording.state import RECORDER, wall_offset_ns
 from verl_otel.recording.state import keep as keep_span
 from verl_otel.recording.step_statistics import describe_tail, find_spread, measure_waits, sum_scores
-from verl_otel.recording.wrapping import HOOKED
+from verl_otel.recording.wrapper_source import FILE_PREFIX as WRAPPER_FILE
+from verl_otel.recording.wrapping import HOOKED, passive_code
 from verl_otel.recording.wrapping import marked as find_callsite
 from verl_otel.resource import add_describer, make_run_id
 from verl_otel.resource import build as build_resource
@@ -81,6 +83,8 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "phase_site",  # the `CallSite` of a phase, by its key
     "is_used_phase",  # whether a phase of this key was opened in this process
     "find_callsite",  # the `CallSite` of a function that a user has decorated, or None
+    "passive_code",  # the code of a decorated function that records nothing, or None
+    "WRAPPER_FILE",  # begin of the file name in the code of every decorated function
     "HOOKED",  # attribute of a hook's wrapper: its state, which a decorator sets to superseded
     "otel_context",  # OpenTelemetry's current context: `get`, `set`, `reset`, `span_of`
     "bind_context",  # a function that runs in OpenTelemetry's context of now, in whatever thread
@@ -111,6 +115,7 @@ __all__ = [  # noqa: RUF022 - in the order of their subjects
     "MAX_SERIES",  # series of one metric
     # A user's own metrics
     "Counter",
+    "BoundCounter",  # a counter with its labels
     "Gauge",
     "Histogram",
     "valid_bounds",  # bounds of a histogram, checked; the default ones for None

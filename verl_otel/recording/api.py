@@ -410,3 +410,6 @@ def bind_context(function: Callable[..., Any]) -> Callable[..., Any]:
             executor.submit(verl_otel.bind_context(run_tool), call)
     """
     return context.bind_context(function) if RECORDER.on else function
+
+
+from verl_otel.recording import compiled_regions  # noqa: E402, F401 - it needs the functions above

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Templates of the generated wrappers, one for each kind of function.
 
-In each of them `active` records and `passive` only calls the function. Both need the same free variables, since their code is exchanged
-under one closure: hence the unreachable tuple after a `return`. Names in braces are made distinct from the parameters.
+In each of them `active` records and `passive` only calls the function. Their code is exchanged under one closure, which holds the function only:
+``torch.compile`` reads every variable of a closure. Everything else is a global. Names in braces are made distinct from the parameters.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ FILE_PREFIX: Final = "<verl_otel wrapper"
 # functions. `a` is the call site. All of it is inside the `try`: a signal handler may raise anywhere, and what was done is undone. A span that
 # is not held yet is not current yet; its slot `token` is filled last. tests/recording/test_wrapper_source.py compares both ways.
 SPAN: Final = """
-def make({f}, {a}, {b}):
+def make({f}):
     {async_}def active({declared}):
         {span} = None
         try:
@@ -61,13 +61,12 @@ def make({f}, {a}, {b}):
             raise
     {async_}def passive({declared}):
         return {await_}{f}({passed})
-        ({a}, {b})
     return active, passive
 """
 
 # Two clock readings and one append. The length of the buffer bounds its memory. If `a` is a sampled timer, its threshold is checked, too.
 TIMED: Final = """
-def make({f}, {a}, {b}):
+def make({f}):
     {async_}def active({declared}):
         {span} = {b}()
         try:
@@ -83,13 +82,12 @@ def make({f}, {a}, {b}):
         return {result}
     {async_}def passive({declared}):
         return {await_}{f}({passed})
-        ({a}, {b})
     return active, passive
 """
 
 # `a` is a call site or, of an async generator, a series; `b` drives the generator: see `verl_otel.recording.generator_wrappers`.
 GENERATOR: Final = """
-def make({f}, {a}, {b}):
+def make({f}):
     def active({declared}):
         {span} = {b}({a}, {f}({passed}), {arguments})
         try:
@@ -104,13 +102,12 @@ def make({f}, {a}, {b}):
             raise
     def passive({declared}):
         return (yield from {f}({passed}))
-        ({a}, {b})
     return active, passive
 """
 
 # A timed generator has no current span, so `yield from` delegates to it without a cost for each item.
 TIMED_GENERATOR: Final = """
-def make({f}, {a}, {b}):
+def make({f}):
     def active({declared}):
         {span} = {b}()
         try:
@@ -122,12 +119,11 @@ def make({f}, {a}, {b}):
         return {result}
     def passive({declared}):
         return (yield from {f}({passed}))
-        ({a}, {b})
     return active, passive
 """
 
 ASYNC_GENERATOR: Final = """
-def make({f}, {a}, {b}):
+def make({f}):
     async def active({declared}):
         {span} = {b}({a}, {f}({passed}), {arguments})
         try:

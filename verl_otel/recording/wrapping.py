@@ -13,7 +13,7 @@ import functools
 import inspect
 import threading
 import weakref
-from types import FunctionType
+from types import CodeType, FunctionType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
@@ -65,7 +65,7 @@ _SPANS: Final[dict[str, tuple[str, object]]] = {
     "coroutine": (wrapper_source.SPAN, begin),
     "value": (wrapper_source.SPAN, begin),
 }
-"""By the kind of function: the template of a wrapper that makes spans, and the value of its cell ``b``."""
+"""By the kind of function: the template of a wrapper that makes spans, and the value of its global ``b``."""
 _TIMERS: Final[dict[str, tuple[str, object]]] = {
     "async generator": (wrapper_source.ASYNC_GENERATOR, generator_wrappers.AsyncDriver),
     "generator": (wrapper_source.TIMED_GENERATOR, clock),
@@ -120,6 +120,12 @@ def marked(function: Any) -> CallSite | None:
     return None
 
 
+def passive_code(function: Any) -> CodeType | None:
+    """Return the code with which a wrapper only calls its function; None for anything but a wrapper."""
+    codes = _codes.get(function) if isinstance(function, FunctionType) else None
+    return codes[1] if codes is not None else None
+
+
 def switch(*, on: bool) -> None:
     """Switch every existing wrapper and bound counter on or off by exchanging the code of wrappers."""
     with _lock:
@@ -170,14 +176,14 @@ def _join(wrapper: Any, active: Any, passive: Any, helpers: dict[str, Any]) -> _
 
 
 def _generate(table: dict[str, tuple[str, object]], function: Callable[..., Any], a: Any) -> Any:
-    """Return the generated wrapper of one callable. ``a`` is the value of cell ``a`` of the template."""
+    """Return the generated wrapper of one callable. ``a`` is the value of global ``a`` of the template."""
     kind = _kind_of(function)
     template, b = table[kind]
     is_async = kind == "coroutine"
     extracts = isinstance(a, CallSite) and a.extract is not None
     parameters = read_parameters(function) if is_readable(function) else ANY
     unique = {name: make_unique(name, parameters.names) for name in (*_NAMES, *_HELPERS)}
-    helpers = {unique[name]: helper for name, helper in _HELPERS.items()}
+    helpers = {unique["a"]: a, unique["b"]: b, **{unique[name]: helper for name, helper in _HELPERS.items()}}
     if parameters is not ANY:
         arguments = "{" + ", ".join(f"{name!r}: {name}" for name in parameters.names) + "}"
         module, label = function.__module__, function.__qualname__
@@ -198,7 +204,7 @@ def _generate(table: dict[str, tuple[str, object]], function: Callable[..., Any]
     )
     namespace: dict[str, Any] = {"__name__": module, **helpers}
     exec(compile(source, f"{wrapper_source.FILE_PREFIX} of {label}>", "exec"), namespace)  # noqa: S102 - a template of ours
-    active, passive = namespace["make"](function, a, b)
+    active, passive = namespace["make"](function)
     wrapper: Any = functools.wraps(function)(active)
     wrapper.__defaults__, wrapper.__kwdefaults__ = parameters.defaults, parameters.keyword_defaults
     if parameters is ANY:
