@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The guard: a handful of the ratios, with room for a factor of two. Never an absolute time, which is the machine's and not ours.
 
-The bound is half of what the committed run has measured, and never below half of what is promised. Each try is a fresh process with many
+The bound is half of what the committed run has measured, whether or not that reaches its target. Each try is a fresh process with many
 short rounds, and of all rounds of all tries the quickest counts, for each side: a neighbour, or an unlucky layout of a process's memory, can
 only make an operation longer, while a wrapper that has become slower is slow in every round. Where five tries are not enough, because the
 machine is busy, more are made before the guard fails.
@@ -68,11 +68,10 @@ ROWS = (
 
 
 def bound(row):
-    """What a ratio must be at least: half of the promise, and half of what was measured."""
-    promised = next(each.ratios[row.peer] for each in CASES[row.case].targets if each.ours == row.ours)
+    """What a ratio must be at least: half of what was measured."""
     verdicts = read(HEADLINE).case(row.case).verdicts
     measured = next(each.estimate for each in verdicts if (each.ours, each.against) == (row.ours, row.peer))
-    return max(promised, measured.value) / SLACK
+    return measured.value / SLACK
 
 
 def ratios(row, least, tries, **more: Any):
@@ -92,7 +91,7 @@ def ratios(row, least, tries, **more: Any):
 
 @pytest.mark.parametrize("row", ROWS, ids=" - ".join)
 def test_ours_costs_a_fraction_of_what_others_cost(row):
-    """The ratio is at least half of what was measured and promised."""
+    """The ratio is at least half of what was measured."""
     least = bound(row)
     found = ratios(row, least, MORE)
     said = ", ".join(f"{each:.1f}" for each in found)
