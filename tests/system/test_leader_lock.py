@@ -11,9 +11,16 @@ from verl_otel.system import leader_lock
 from verl_otel.system.leader_lock import LeaderLock
 
 
-@pytest.fixture
-def locks(tmp_path):
+def refuse(handle, operation):
+    """What `flock` answers on a file system without locks."""
+    raise OSError(errno.ENOLCK, "No locks available")
+
+
+@pytest.fixture(params=["with file locks", "without"])
+def locks(request, tmp_path, monkeypatch):
     """Three who could watch."""
+    if request.param == "without":
+        monkeypatch.setattr(leader_lock.fcntl, "flock", refuse)
     locks = [LeaderLock(tmp_path, "here") for _ in range(3)]
     yield locks
     for lock in locks:
@@ -65,16 +72,28 @@ def test_nodes_that_share_a_folder_have_their_own(tmp_path, locks):
     other.release()
 
 
-def test_a_file_system_without_locks_raises_and_is_not_taken_for_a_held_lock(locks, monkeypatch):
+@pytest.mark.full
+def test_a_lock_without_file_locks_is_free_when_its_holder_dies(tmp_path, monkeypatch):
+    """A socket that holds the name of a lock is closed with its process; a child that is forked does not keep it."""
+    monkeypatch.setattr(leader_lock.fcntl, "flock", refuse)
+    lock, other = LeaderLock(tmp_path, "here"), LeaderLock(tmp_path, "here")
+    child = os.fork()
+    if not child:
+        os._exit(0 if LeaderLock(tmp_path, "here").acquire() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert lock.acquire()
+    assert not other.acquire()
+    lock.release()
+
+
+def test_without_locks_of_any_kind_it_raises(tmp_path, monkeypatch):
     """Otherwise the missing monitor would go unnoticed."""
-
-    def fail(handle, operation):
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    monkeypatch.setattr(leader_lock.fcntl, "flock", fail)
+    monkeypatch.setattr(leader_lock.fcntl, "flock", refuse)
+    monkeypatch.setattr(leader_lock.socket, "socket", lambda *_: refuse(0, 0))
+    lock = LeaderLock(tmp_path, "here")
     with pytest.raises(OSError, match="No locks"):
-        locks[0].acquire()
-    assert not locks[0].is_held
+        lock.acquire()
+    assert not lock.is_held
 
 
 def test_the_renewal_uses_the_clock_of_this_node(locks, tmp_path, monkeypatch):

@@ -4,12 +4,19 @@
 
 The kernel releases a lock when its holder dies. A holder that is stopped, or whose interpreter lock is held by C code, keeps the lock
 without doing its work. So the holder renews the modification time of its file, and a process that finds it stale acquires the next lock.
+
+Some file systems have no locks, such as Lustre without ``-o flock``. There an abstract Unix socket is the lock: its name can be bound once in a
+network namespace, and is free when its holder dies.
 """
 
 from __future__ import annotations
 
+import contextlib
+import errno
 import fcntl
+import hashlib
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Final
@@ -36,6 +43,7 @@ class LeaderLock:
         self._paths = [folder / f"{name}-{node}-{number}.lock" for number in range(MAX_HOLDERS)]
         self._stale = stale
         self._handle = -1
+        self._socket: socket.socket | None = None
         self._number = 0
 
     @property
@@ -44,18 +52,18 @@ class LeaderLock:
         return self._handle >= 0
 
     def acquire(self) -> bool:
-        """Acquire a lock unless a holder is active. Returns at once; raises `OSError` if the folder does not allow files or locks."""
+        """Acquire a lock unless a holder is active. Returns at once; raises `OSError` if the folder does not allow files."""
         for number, path in enumerate(self._paths):
             handle = private_files.open_private(path, os.O_RDWR | os.O_CREAT)
             try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                self._socket = _lock(handle, path)
             except BlockingIOError:
                 fresh = _age(handle) < self._stale
                 os.close(handle)
                 if fresh:
                     return False
                 continue
-            except OSError:  # the file system does not support locks
+            except OSError:
                 os.close(handle)
                 raise
             self._handle, self._number = handle, number
@@ -94,6 +102,35 @@ class LeaderLock:
         handle, self._handle = self._handle, -1
         if handle >= 0:
             os.close(handle)
+        name, self._socket = self._socket, None
+        if name is not None:
+            name.close()
+
+
+def _lock(handle: int, path: Path) -> socket.socket | None:
+    """Lock a file, or a name on this machine where its file system has no locks: then return the socket that has the name.
+
+    Raises:
+        BlockingIOError: Another process holds the lock.
+        OSError: There are no locks of either kind.
+    """
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise
+    except OSError:
+        name = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.ExitStack() as failed:
+            failed.callback(name.close)
+            try:
+                name.bind(b"\0verl-otel-" + hashlib.sha256(f"{os.getuid()} {path.resolve()}".encode()).digest())
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    raise BlockingIOError(error.errno, error.strerror) from None
+                raise
+            failed.pop_all()
+        return name
+    return None
 
 
 def _age(handle: int) -> float:

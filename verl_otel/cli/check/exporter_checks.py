@@ -78,7 +78,7 @@ def _check_locks(folder: Path) -> Iterator[Finding]:
         yield Finding(
             "fail",
             "files",
-            f"{existing} has no file locks ({error.strerror}): stalls, hardware and the targets for Prometheus will be missing",
+            f"{existing} has no file locks ({error.strerror}): Prometheus will not find the processes of a run by its targets file",
             "mount it with locks (Lustre: -o flock), or set VERL_OTEL_RUN_DIR to another file system",
         )
 
