@@ -99,6 +99,20 @@ def test_a_logged_step_is_the_last_one_while_its_span_is_open(listing, story):
     assert (listing()["r1"]["last_step"], listing()["r1"]["last_step_seconds"]) == (8, None)
 
 
+def test_an_own_loop_in_the_driver_beside_many_workers(listing, story):
+    """The steps of an own loop under Ray are those of the driver, whichever of its many workers has written last."""
+    stories.step(story.process("driver"), 3, 0, 2)
+    for number in range(2 * file_ends.MAX_FILES):
+        worker = story.process("actor", number)
+        worker.span("verl.trajectory", 1, 2)
+        worker.scalar("verl.trajectory.duration", 2, 1)
+    folder = story.write()
+    for path in folder.glob("*-driver-*"):
+        set_age(path, 60)
+    row = listing()["r1"]
+    assert (row["last_step"], row["last_step_seconds"]) == (3, 2.0)
+
+
 @pytest.mark.parametrize(("value", "state"), [(2, "finished"), (3, "failed")])
 def test_the_state_that_the_trainer_recorded(listing, story, value, state):
     """The last value of the run's state counts, whatever the manifest says."""

@@ -29,7 +29,8 @@ MAX_NUMBER: Final = 1e15
 """Largest number of a step that is shown."""
 TIME_BYTES: Final = 1 << 16
 """Bytes at the beginning and at the end of a file in which times are searched for."""
-_TRAINER: Final = "trainer"
+_TRAINER, _DRIVER = "trainer", "driver"
+"""Roles, which are a part of the file names."""
 _BEGIN: Final = re.compile(rb'"startTimeUnixNano": ?"?(\d{1,19})[^\d]')
 _NEWEST: Final = re.compile(rb'"(?:endTimeUnixNano|timeUnixNano)": ?"?(\d{1,19})[^\d]')
 _COUNT: Final = re.compile(rb'"%s".{0,400}?"count": ?"?(\d{1,15})[^\d]' % re.escape(STEP_DURATION).encode(), re.DOTALL)
@@ -108,8 +109,13 @@ def read_last(folder: Path, names: Sequence[str]) -> float | None:
 
 def _read_tails(paths: Sequence[Path]) -> Iterator[_Tail]:
     current = [path for path in paths if not run_log.is_rotated(path)]
-    trainers = [path for path in current if path.name.split("-")[1] == _TRAINER]
-    for path in sorted(trainers or current, key=modified, reverse=True)[:MAX_FILES]:
+    by_role = {role: [path for path in current if path.name.split("-")[1] == role] for role in (_TRAINER, _DRIVER)}
+    chosen = sorted(by_role[_TRAINER] or current, key=modified, reverse=True)[:MAX_FILES]
+    if not by_role[
+        _TRAINER
+    ]:  # an own loop under Ray is in the driver, beside any number of rollout workers, or in one of the actors
+        chosen += [path for path in by_role[_DRIVER] if path not in chosen][:MAX_FILES]
+    for path in chosen:
         try:
             data = untrusted_files.read_tail(path, TAIL_BYTES)
         except OSError:
