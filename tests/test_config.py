@@ -56,6 +56,7 @@ GOOD = {
     "files_group": ("ml-team", "ml-team", "4711", "4711"),
     "project": ("math", "math", "code", "code"),
     "experiment": ("lr-1e-6", "lr-1e-6", "lr-2e-6", "lr-2e-6"),
+    "verdict_lines": ("0", False, "1", True),
     "tracker_summary": ("1", True, "0", False),
     "stop_on_nan": ("1", 1, "3", 3),
     "stop_on_kl": ("5", 5, "10", 10),
@@ -100,6 +101,7 @@ DEFAULTS = {
     "files_group": "",
     "project": "",
     "experiment": "",
+    "verdict_lines": True,
     "tracker_summary": False,
     "stop_on_nan": 0,
     "stop_on_kl": 0,
@@ -139,6 +141,7 @@ BAD = {
     "cpu_budget": (["-0.1", "1.1", "1%"], ["0", "1"]),
     "exemplar_filter": (["sometimes"], ["trace_based", "always_off"]),
     "files_group": (["a b", "a:b", "x" * 129], ["group"]),
+    "verdict_lines": (["few"], ["1 or 0"]),
     "tracker_summary": (["wandb"], ["1 or 0"]),
 }
 VARIABLES = {setting.field: setting.variable for setting in SETTINGS}

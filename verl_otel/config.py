@@ -52,6 +52,7 @@ class Config:
     files_group: str
     project: str
     experiment: str
+    verdict_lines: bool
     tracker_summary: bool
     stop_on_nan: int
     stop_on_kl: int

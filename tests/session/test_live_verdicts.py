@@ -8,6 +8,7 @@ import random
 import pytest
 
 from verl_otel.recording import run_log
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import logs
 from verl_otel.session import live_verdicts, python_logging
 from verl_otel.session.live_verdicts import LiveVerdicts
@@ -104,8 +105,8 @@ def test_lines_are_few(recorded, caplog, monkeypatch):
     ("slow", "text"),
     [
         (None, "none of 12 steps was held"),
-        ((7, "gen", 2.5), "1 of 12 steps were held by 2.5 s, most by phase gen: 2.5 s"),
-        ((7, "logging", 2.5), "1 of 12 steps were held by 2.5 s, most by logging between steps: 2.5 s"),
+        ((7, "gen", 2.5), "1 of 12 steps was held by 2.5 s, most by phase gen: 2.5 s"),
+        ((7, "logging", 2.5), "1 of 12 steps was held by 2.5 s, most by logging between steps: 2.5 s"),
     ],
 )
 def test_the_run_has_one_verdict(recorded, slow, text):
@@ -119,3 +120,23 @@ def test_the_run_has_one_verdict(recorded, slow, text):
 def test_before_the_first_step_there_is_no_verdict():
     """A run without a step has no summary."""
     assert LiveVerdicts().summarize() == {}
+
+
+@pytest.mark.parametrize(("slow", "lines"), [((7, "gen", 2.5), 1), (None, 0)])
+def test_a_run_that_was_held_says_so_at_its_end(caplog, slow, lines):
+    """One line with the verdict on all steps and the command that shows more; a run that nothing held is silent."""
+    verdicts = train(12, slow)
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        verdicts.log_end("r1")
+    text = "1 of 12 steps was held by 2.5 s, most by phase gen: 2.5 s"
+    assert caplog.messages == [f"verl-otel: {text}. Which trajectory, rank or tool: verl-otel explain r1"] * lines
+
+
+def test_the_lines_can_be_switched_off(recorded, caplog, monkeypatch):
+    """The metric stays."""
+    monkeypatch.setattr(RECORDER, "verdict_lines", False)
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        train(12, (7, "gen", 2.5)).log_end("r1")
+    assert not caplog.messages
+    assert recorded.value("verl.step.held") == pytest.approx(2.5)

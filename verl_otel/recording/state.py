@@ -50,7 +50,7 @@ class RecorderState:
     __slots__ = (
         "_capacity", "begun", "byte_limit", "bytes", "capture_content", "convention_aliases", "drain_lock",
         "dropped", "dropped_points", "durations", "ended_count", "misplaced", "next_search", "on", "pending_points",
-        "room", "sampling", "trajectories",
+        "room", "sampling", "trajectories", "verdict_lines",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -60,6 +60,8 @@ class RecorderState:
         """Whether exception messages, prompts and answers may be kept."""
         self.convention_aliases = False
         """Whether series and trajectories get the names of the GenAI conventions, too (see `verl_otel.recording.convention_aliases`)."""
+        self.verdict_lines = True
+        """Whether the log of the training gets a line on what held a step, or the run."""
         self.begun: list[Span] = []
         """Open and ended spans in the order in which they began; a drain takes the ended ones."""
         self.bytes = 0

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What held a step, reported when the step ends: a line of the log, an event, ``verl.step.held``, and ``verl.goodput``."""
+"""What held a step, reported when the step ends: a line of the log, an event, ``verl.step.held``, and ``verl.goodput``; and what held the run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.series_registry import counter, gauge
 from verl_otel.recording.span import clock
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names
 from verl_otel.session import python_logging
@@ -84,10 +85,19 @@ class LiveVerdicts:
         if self._held:
             (kind, cause), seconds = max(self._held.items(), key=lambda item: item[1])
             what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"
-            verdict = (
-                f"{self._held_steps} of {self._steps} steps were held by {total:.1f} s, most by {what}: {seconds:.1f} s"
-            )
+            was = "was" if self._held_steps == 1 else "were"
+            verdict = f"{self._held_steps} of {self._steps} steps {was} held by {total:.1f} s, most by {what}: {seconds:.1f} s"
         return {"goodput": round(self._goodput, 4), "held_seconds": round(total, 3), "verdict": verdict}
+
+    def log_end(self, run_id: str) -> None:
+        """Log what held the steps of a run that has ended or failed. Nothing held it: no line."""
+        if RECORDER.verdict_lines and self._held:
+            with python_logging.not_copied():
+                _logger.warning(
+                    "verl-otel: %s. Which trajectory, rank or tool: verl-otel explain %s",
+                    self.summarize()["verdict"],
+                    run_id,
+                )
 
     def _report(self, number: int | None, seconds: float, held: Held) -> None:
         labels = ((attr.HELD_KIND, held.kind), (attr.HELD_CAUSE, held.cause))
@@ -103,7 +113,7 @@ class LiveVerdicts:
             "step_seconds": seconds,
         }
         run_log.add_step(logs.HELD, number, fields, logs.WARNING)
-        if clock() - self._last_line < LINE_SECONDS:
+        if not RECORDER.verdict_lines or clock() - self._last_line < LINE_SECONDS:
             return
         self._last_line = clock()
         step = "?" if number is None else number

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from verl_otel.config import Config
 from verl_otel.model import Batch
 from verl_otel.recording import own_loop
 from verl_otel.recording.own_loop import EndedStep
@@ -24,6 +25,15 @@ class OwnLoopVerdicts(Component):
 
     def __init__(self) -> None:
         self._judge: _Judge | None = None
+
+    def start(self, config: Config) -> None:
+        """Note the run, for the line at its end."""
+        self._run_id = config.run_id
+
+    def stop(self, deadline: float) -> None:  # noqa: ARG002 - as every component
+        """Log what held the run."""
+        if self._judge is not None:
+            self._judge.log_end(self._run_id)
 
     def on_batch(self, batch: Batch) -> None:  # noqa: ARG002 - as every component
         """Judge the steps that the drain has taken. Their metrics are in the next batch."""
@@ -44,6 +54,9 @@ class _Judge:
         self._verdicts, self._progress = LiveVerdicts(began), LearningProgress()
         self._changes = RecentChanges()
         self._steps = 0
+
+    def log_end(self, run_id: str) -> None:
+        self._verdicts.log_end(run_id)
 
     def end_step(self, step: EndedStep) -> None:
         self._steps += 1

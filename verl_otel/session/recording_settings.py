@@ -18,6 +18,7 @@ def apply(config: Config) -> None:
     RECORDER.sampling.exemplars = config.exemplar_filter != "always_off"
     RECORDER.convention_aliases = bool(config.semconv_opt_in)
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
+    RECORDER.verdict_lines = config.verdict_lines
     RECORDER.capture_content = config.capture_content
     own_loop.configure(config.project, config.experiment)
     problem = private_files.use_group(config.files_group)

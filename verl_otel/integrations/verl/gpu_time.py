@@ -25,6 +25,7 @@ from verl_otel.integrations.api import (
     StepWindow,
     account_gpu_time,
     clock,
+    current_session,
     find_tail_share,
     observe,
     to_number,
@@ -149,8 +150,12 @@ def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
 
 
 def end_run() -> None:
-    """Do not hold back the last step: no further samples will arrive."""
+    """Do not hold back the last step: no further samples will arrive. Log what held the run."""
     _account.ended_run = True
+    session = current_session()
+    if session is not None:
+        with error_boundary.suppress_errors("live verdict"):
+            _account.live_verdicts.log_end(session.config.run_id)
 
 
 def summarize_verdicts() -> dict[str, str | float]:
