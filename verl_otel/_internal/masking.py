@@ -2,38 +2,25 @@
 # SPDX-License-Identifier: Apache-2.0
 """Masks possible secrets in command lines, log lines and URLs.
 
-Of a command line only known harmless parts are kept: the program, the module, options of launchers, and overrides of verl's
-configuration whose values do not look like secrets. Everything else becomes ``***``. In free text, such as the last lines of a log, values
+Of a command line only what is plainly harmless is kept, everything else becomes ``***``. In free text, such as the last lines of a log, values
 are masked whose names or shapes are those of secrets.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 MASK: Final = "***"
-MAX_ARGUMENT: Final = 1000
-"""Characters of an argument that is kept."""
-MAX_VALUE: Final = 300
 MAX_ARGUMENTS: Final = 500
-_NAMESPACES: Final = frozenset((
-    "data", "actor_rollout_ref", "algorithm", "critic", "reward", "reward_model", "reward_manager",
-    "custom_reward_function", "trainer", "ray_kwargs", "ray_init", "global_profiler", "transfer_queue",
-    "distillation", "checkpoint", "skip", "sandbox_fusion", "async_training", "rollout", "actor", "ref", "model",
-    "optim", "engine", "profiler", "hydra",
-))  # fmt: skip
-"""Top-level keys of verl's configurations."""
-_OPTIONS: Final = frozenset((
-    "config-name", "config-path", "config-dir", "cfg", "multirun", "run", "help", "info", "version",
-    "standalone", "nnodes", "nproc-per-node", "node-rank", "rdzv-backend", "rdzv-id", "max-restarts",
-    "monitor-interval", "start-method", "no-python", "local-rank", "num-nodes", "num-processes", "num-machines",
-    "machine-rank", "mixed-precision", "role", "tee", "log-dir", "redirects", "local-ranks-filter",
-))  # fmt: skip
-"""Options of Hydra and of launchers whose values are kept."""
-_PYTHON_FLAGS: Final = re.compile(r"-(?:[BEIOPRSbdiqsuv]+|OO|X|W|cn|cp|cd)")
+_PLAIN_VALUE: Final = re.compile(
+    r"[+-]?[\d_.]{1,12}(?:e[+-]?\d{1,3})?|true|false|null|none|gae|grpo|gspo|dapo|rloo|remax|reinforce_plus_plus|vllm|sglang|hf|fsdp2?|megatron|veomni"
+    r"|sync|async|bfloat16|float16|float32|auto|console",
+    re.IGNORECASE,
+)
+"""Values of settings that are kept: numbers, and words that are no secret."""
 _COLUMNS: Final = frozenset(f"{name}_key" for name in (
     "prompt", "response", "answer", "reward_fn", "reward_model", "image", "video", "audio", "input", "output",
     "label", "chosen", "rejected", "modality", "messages", "tools", "enable_thinking", "data_source",
@@ -49,13 +36,9 @@ _SECRET_WORDS: Final = re.compile(
     r"|(?:^|_)(?:auth|authorization|pwd|pass|pw|cookies?|sig|signature|bearer|dsn|jwt|sas|sid|netrc|key|keys|token)$"
     r"|(?:key|token|passwd|pwd|auth)$"
 )
-_OVERRIDE: Final = re.compile(r"(?:\+{1,2}|~)?(?P<key>[A-Za-z_][\w./@-]*)(?:=(?P<value>.*))?", re.DOTALL)
-_SOURCE: Final = re.compile(r"-[A-Za-z]*c")
-"""Options that are followed by source code, which is never kept: ``python -c``, ``bash -lc``."""
+_SETTING: Final = re.compile(r"(?P<key>[+~]{0,2}(?:--)?[A-Za-z_][\w./@-]*)=(?P<value>.*)", re.DOTALL)
+_NAME: Final = re.compile(r"[\w./+~@-]{1,300}")
 _SCRIPTS: Final = (".py", ".sh", "/torchrun", "/verl-otel")
-_PYTHON_VALUE: Final = re.compile(r"[A-Za-z_]+(?:[=:]\w{1,24})?")
-_MODULE: Final = re.compile(r"[A-Za-z_][\w.]*")
-_PROGRAM: Final = re.compile(r"[\w./+~@ -]+")
 _SHAPES: Final = re.compile(
     r"\b(?:sk|pk|rk)[-_][\w-]{8,}|\bhf_\w{6,}|\bgh[pousr]_\w{6,}|\bgithub_pat_\w{6,}|\bglpat-[\w-]{6,}|\bxox[a-z]-[\w-]{6,}"
     r"|\b(?:AKIA|ASIA|AIza)[\w-]{10,}|\bya29\.[\w.-]+|\beyJ[\w-]{6,}(?:\.[\w-]+)*|\bnvapi-[\w-]{6,}|\bnpm_\w{6,}|\bpypi-[\w-]{6,}"
@@ -94,80 +77,32 @@ def _is_secret_word(word: str) -> bool:
 
 
 def mask_command(arguments: Sequence[str]) -> list[str]:
-    """Return a command line with everything masked that is not known to be harmless.
+    """Return a command line of which only what is plainly no secret is kept.
+
+    The program, the module, scripts, names of settings, and values that are numbers or words of a short list.
 
     Args:
         arguments: Program and arguments, as of `sys.orig_argv`.
 
     Example:
-        ["python", "-m", "verl.trainer.main_ppo", "trainer.project_name=a", "***"]
+        ["python", "-m", "verl.trainer.main_ppo", "trainer.nnodes=2", "trainer.project_name=***", "***"]
     """
-    shown = list(_mask_arguments([str(argument) for argument in arguments[:MAX_ARGUMENTS]]))
+    given = [str(argument) for argument in arguments[:MAX_ARGUMENTS]]
+    befores = ["-m", *given]  # the program is kept like a module
+    shown = [_mask_argument(before, argument) for before, argument in zip(befores, given, strict=False)]
     return [*shown, MASK] if len(arguments) > MAX_ARGUMENTS else shown
 
 
-def _mask_arguments(arguments: Sequence[str]) -> Iterator[str]:
-    """Mask arguments in order: whether a value is kept depends on the option before it."""
-    before, in_program = "", False
-    for number, argument in enumerate(arguments):
-        is_script = not in_program and "=" not in argument and argument.endswith(_SCRIPTS)
-        if len(argument) > MAX_ARGUMENT or _SOURCE.fullmatch(before):
-            shown = MASK
-        elif number == 0 or (is_script and not argument.startswith("-")):
-            shown = _keep(argument, _PROGRAM)
-            in_program = number > 0 and argument.endswith(".py")
-        elif before == "-m":
-            shown, in_program = _keep(argument, _MODULE), not argument.startswith("torch.")
-        elif before in ("-X", "-W") and not in_program:
-            shown = _keep(argument, _PYTHON_VALUE)
-        elif argument.startswith("-"):
-            shown = _mask_option(argument)
-        elif _is_kept_option(before) and "=" not in argument:
-            shown = _mask_value(argument)
-        else:
-            shown = _mask_override(argument)
-        before = argument if argument.startswith("-") else ""
-        yield shown
-
-
-def _keep(argument: str, allowed: re.Pattern[str]) -> str:
-    return argument if allowed.fullmatch(argument) and not looks_secret(argument) else MASK
-
-
-def _is_kept_option(argument: str) -> bool:
-    name = argument.lstrip("-").replace("_", "-")
-    return (argument.startswith("--") and name in _OPTIONS) or argument in ("-cn", "-cp", "-cd")
-
-
-def _mask_option(argument: str) -> str:
-    """Return a known option, with its value if that looks harmless; others are masked."""
-    if argument in ("-m", "--") or _SOURCE.fullmatch(argument) or _PYTHON_FLAGS.fullmatch(argument):
-        return argument
-    name, separator, value = argument.partition("=")
-    if not _is_kept_option(name):
-        return MASK
-    return f"{name}{separator}{_mask_value(value)}" if separator else name
-
-
-def _mask_override(argument: str) -> str:
-    """Return an override of verl's configuration; anything else is masked."""
-    match = _OVERRIDE.fullmatch(argument)
-    if match is None or re.split(r"[./@]", match["key"])[0] not in _NAMESPACES or looks_secret(match["key"]):
-        return MASK
-    value = match["value"]
-    if value is None:
-        return argument if argument.startswith("~") else MASK
-    head = argument[: len(argument) - len(value)]
-    return f"{head}{MASK if is_secret_name(match['key']) and value else _mask_value(value)}"
-
-
-def _mask_value(value: str) -> str:
-    return MASK if looks_secret(value) else value
-
-
-def looks_secret(text: str) -> bool:
-    """Return whether text contains the shape or name of a secret, a login or a URL query."""
-    return len(text) > MAX_VALUE or "\n" in text or mask_text(text) != text or ("?" in text and "=" in text)
+def _mask_argument(before: str, argument: str) -> str:
+    setting = _SETTING.fullmatch(argument)
+    if setting is not None:
+        is_kept = _PLAIN_VALUE.fullmatch(setting["value"]) and not is_secret_name(setting["key"])
+        shown = argument if is_kept else f"{setting['key']}={MASK}"
+    else:
+        is_source = before.endswith("c") and before.startswith("-")
+        is_kept = argument in ("-m", "-c", "-u") or before == "-m" or (argument.endswith(_SCRIPTS) and not is_source)
+        shown = argument if is_kept and _NAME.fullmatch(argument) else MASK
+    return MASK if _SHAPES.search(shown.replace(MASK, "")) else shown
 
 
 def mask_text(text: str) -> str:
