@@ -11,10 +11,9 @@ from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 from verl_otel._internal import untrusted_files
-from verl_otel._internal.bounded_connection import MAX_RECEIVED, Limits, make_connection
 
 TIMEOUT: Final = 5.0
-"""Seconds of one exchange, from the connection to the end of the answer."""
+"""Seconds to wait for the connection, and for each part of the answer."""
 MAX_BYTES: Final = 16 << 20
 _MAX_REASON: Final = 300
 _OK: Final = 200
@@ -81,12 +80,10 @@ def _has(url: str, sources: Sequence[str], *, present: bool) -> bool | None:
 
 def _ask(url: str, method: str = "GET") -> tuple[int | None, bytes]:
     """Return status and body of an answer; no status without one. Proxies are not used, and redirects are not followed."""
-    limits = Limits()
-    limits.begin(TIMEOUT, MAX_BYTES + MAX_RECEIVED)
     try:
         parts = urlsplit(url)
-        base = HTTPSConnection if parts.scheme == "https" else HTTPConnection
-        with closing(make_connection(base, limits)(parts.netloc)) as connection:
+        kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
+        with closing(kind(parts.netloc, timeout=TIMEOUT)) as connection:
             connection.request(method, parts.path)
             answer = connection.getresponse()
             return answer.status, answer.read(MAX_BYTES)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Probes Prometheus targets: one request each, several in parallel, within a total time and a number of bytes."""
+"""Probes Prometheus targets: one request each, several in parallel, of which a number of bytes is read."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from http.client import HTTPConnection, HTTPException
-from typing import Any, Final, Literal, NamedTuple
+from http.client import HTTPException
+from typing import Final, Literal, NamedTuple
 
-from verl_otel._internal.bounded_connection import MAX_RECEIVED, Limits, make_connection
 from verl_otel.session.prometheus_targets import Entry
 
 AT_ONCE: Final = 16
@@ -32,6 +31,7 @@ _ROLLOUTS: Final = {
     "teacher": "distillation.teacher_models.<name>.inference",
 }
 """Prefix of verl's settings for the engines of a role."""
+_OPENER: Final = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 State = Literal["ok", "statistics off", "refused", "silent", "no metrics"]
 
 
@@ -59,12 +59,10 @@ def probe(entry: Entry, timeout: float) -> Answer:
 
     Args:
         entry: The target.
-        timeout: Seconds for the connection, the response and all redirects together.
+        timeout: Seconds to wait for the connection, and for each part of the response.
     """
-    limits = Limits()
-    limits.begin(timeout, MAX_BYTES + MAX_RECEIVED)
     try:
-        with _make_opener(limits).open(f"http://{entry['targets'][0]}/metrics") as answer:
+        with _OPENER.open(f"http://{entry['targets'][0]}/metrics", timeout=timeout) as answer:
             page = answer.read(MAX_BYTES)
     except urllib.error.HTTPError as error:
         advice = f"; {_advise(entry)}" if _engine(entry) == "sglang" else ""
@@ -78,26 +76,6 @@ def probe(entry: Entry, timeout: float) -> Answer:
     if own is not None and not own.search(page) and len(page) < MAX_BYTES:
         return Answer(entry, "statistics off", f"{samples} samples, none of the engine: {_advise(entry)}")
     return Answer(entry, "ok", f"{samples} samples")
-
-
-def _make_opener(limits: Limits) -> urllib.request.OpenerDirector:
-    """Return an opener that follows redirects and knows HTTP only."""
-    connection = make_connection(HTTPConnection, limits)
-
-    class Handler(urllib.request.HTTPHandler):
-        def http_open(self, request: urllib.request.Request) -> Any:
-            return self.do_open(connection, request)
-
-    opener = urllib.request.OpenerDirector()
-    for handler in (
-        Handler(),
-        urllib.request.HTTPRedirectHandler(),
-        urllib.request.HTTPErrorProcessor(),
-        urllib.request.HTTPDefaultErrorHandler(),
-        urllib.request.UnknownHandler(),
-    ):
-        opener.add_handler(handler)
-    return opener
 
 
 def _engine(entry: Entry) -> str:

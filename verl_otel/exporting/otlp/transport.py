@@ -74,12 +74,8 @@ class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
         import requests
 
-        from verl_otel._internal.bounded_connection import Limits
-        from verl_otel.exporting.otlp.bounded_http import make_session
-
         self._endpoint = endpoint
-        self._limits = Limits()
-        self._session = make_session(self._limits)
+        self._session = requests.Session()
         user = requests.utils.get_auth_from_url(endpoint.url)
         # Credentials in the URL are used; without them requests would read ~/.netrc and replace the token.
         self._session.auth = user if any(user) and "authorization" not in endpoint.headers else _keep_unchanged
@@ -96,7 +92,6 @@ class _Http:
 
     def send(self, body: bytes, timeout: float) -> Answer:
         seconds = min(timeout, self._endpoint.timeout)
-        self._limits.begin(seconds)
         try:
             with self._session.post(
                 self._endpoint.url,
