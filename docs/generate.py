@@ -84,8 +84,8 @@ Each step, validation and trajectory is a trace. A trajectory is linked to the s
 trained on it is linked to the trajectory. Weight syncs and worker calls outside of these are traces of their own.
 
 The attribute `verl.link.type` of a link is `submitted_by` (from a trajectory), `consumed` (from `verl.consume` in a step, to each trajectory that it
-trains on), `evicted` (from `verl.consume`, to what a replay buffer of verl 0.9 removed, with the `reason`: `stale`, `no_signal`, `failed`, `surplus`)
-or `culprit` (from a stall or a blocked event loop).
+trains on), `evicted` (from `verl.consume`, to what a replay buffer of verl 0.9 removed, with the `reason`: `stale`, `no_signal`, `failed`, `surplus`;
+with the reason `filtered` to what a step received, and trained on without), or `culprit` (from a stall or a blocked event loop).
 
 """
 METRICS_HEAD = """

@@ -116,7 +116,7 @@ def trainer(folder: Path) -> Figures:
         with verl_otel.step(number):
             consume(origins, step=number + 1)
             reward.set(float(number))
-        gpu_time.end_step(begin, time.monotonic(), None, "sync")
+        gpu_time.end_step(begin, time.monotonic(), number, None, "sync")
 
     return _measure_steps(run_step, folder, TRAINER_STEPS)
 

@@ -249,6 +249,20 @@ def test_tokens_that_no_step_trained_on_are_waste_of_their_step(story):
     assert (cost.trained_tokens, cost.wasted_tokens) == (10, {"dropped": 7})
 
 
+def test_a_step_waits_for_filtered_trajectories_and_trains_on_the_others(story):
+    """Their tokens are waste of their step, and its critical path leads through the one that the step waited for."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    used = stories.trajectory(agent, 0, 3, verl__response__tokens=10)
+    filtered = stories.trajectory(agent, 0, 4, index=1, verl__response__tokens=7)
+    root = stories.step(trainer, 1, 0, 10, [("gen", 0, 5)], [used, filtered])
+    stories.evict(trainer, root, 9, [filtered])
+    run = explain(story.write())
+    (step,) = run.steps
+    assert (run.counts.trained, step.members) == (1, 1)
+    assert (step.cost.trained_tokens, step.cost.wasted_tokens) == (10, {"dropped": 7})
+    assert {part.trace_id for part in step.path} - {0} == {filtered.trace_id}
+
+
 def test_tokens_that_belong_to_no_step_are_waste_of_the_run(story):
     """Trajectories of no step (fully asynchronous) and of a step that never ended are counted, with the run."""
     trainer, agent = story.process(), story.process("agent_loop")

@@ -154,6 +154,13 @@ def step(trainer, number, begin, end, phases=(), consumed=(), **more):
     return root
 
 
+def evict(trainer, root, when, trajectories):
+    """Trajectories that a step removes without training on them."""
+    span = trainer.span("verl.consume", when, when, root, links=trajectories)
+    links = tuple(link._replace(attributes={"verl.link.type": "evicted"}) for link in span.links)
+    trainer.spans[-1] = span._replace(links=links)
+
+
 def training(folder, run_id="r1"):
     """Two steps of a small run in which the tool ``calculator`` held up the second one."""
     story = Story(folder, run_id)

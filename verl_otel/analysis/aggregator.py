@@ -270,7 +270,8 @@ class Aggregator:
         consumed = timeline.find_consumed(root) if summary is None else summary.step.trajectories
         members_by_id = {trace_id: member for trace_id in consumed if (member := self._consume(trace_id)) is not None}
         if summary is None or summary.spans != spans or len(members_by_id) < len(consumed):
-            summary = summarise_step(root, members_by_id, self._context.clock_uncertainty)
+            filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
+            summary = summarise_step(root, members_by_id, self._context.clock_uncertainty, filtered)
         number = summary.step.number
         members = tuple(
             member if member.step is not None else member._replace(step=number) for member in members_by_id.values()

@@ -25,7 +25,14 @@ from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.fast_path import FastPath
 from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
 from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted, is_submitted
-from verl_otel.analysis.traces.timeline import build_root, find_activities, find_consumed, find_score, with_score
+from verl_otel.analysis.traces.timeline import (
+    build_root,
+    find_activities,
+    find_consumed,
+    find_filtered,
+    find_score,
+    with_score,
+)
 from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -168,8 +175,9 @@ def _summarise_step(
         add_consumption(root, [candidate for candidate in candidates if is_submitted(root, candidate)])
     members = {trace_id: trajectories.get(trace_id) for trace_id in find_consumed(root)}
     known_members = {trace_id: trajectory for trace_id, trajectory in members.items() if trajectory is not None}
+    filtered = {one: trajectories[one] for one in find_filtered(root) if one in trajectories}
     return (
-        summarise_step(root, known_members, clock_uncertainty)._replace(spans=trace.spans)
+        summarise_step(root, known_members, clock_uncertainty, filtered)._replace(spans=trace.spans)
         if len(known_members) == len(members)
         else None
     )

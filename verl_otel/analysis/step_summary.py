@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from verl_otel.analysis.io.packing import Packed
@@ -44,17 +45,23 @@ class ClockUncertainty(NamedTuple):
         return max(uncertainties, default=0.0)
 
 
-def summarise_step(root: Node, trajectories: Mapping[int, Packed], clock_uncertainty: ClockUncertainty) -> StepSummary:
+def summarise_step(
+    root: Node,
+    trajectories: Mapping[int, Packed],
+    clock_uncertainty: ClockUncertainty,
+    filtered: Mapping[int, Packed] = MappingProxyType({}),
+) -> StepSummary:
     """Summarise one step without its neighbours.
 
     Args:
         root: The root span of the step.
         trajectories: The trajectories that it trained on, by trace id, as far as they were found.
         clock_uncertainty: How far clocks may be apart.
+        filtered: Those that it waited for, too, and did not train on, as far as they were found.
     """
-    consumed = timeline.find_consumed(root)
     members = tuple(trajectories.values())
-    path = critical_path.of_step(root, trajectories, consumed)
+    awaited = {**trajectories, **filtered}
+    path = critical_path.of_step(root, awaited, tuple(awaited))
     uncertainty = clock_uncertainty.find(path)
     step = timeline.build_step(root, trajectories)._replace(
         path=path,

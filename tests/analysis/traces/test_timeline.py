@@ -217,11 +217,19 @@ def test_what_was_evicted_was_not_trained_on(build, story):
     trainer, agent = story.process(), story.process("agent_loop")
     member = stories.trajectory(agent, 0, 3)
     root = stories.step(trainer, 1, 0, 10, consumed=[member])
-    gone = trainer.span("verl.consume", 9, 9, root, links=[stories.trajectory(agent, 0, 5)])
-    (link,) = gone.links
-    trainer.spans[-1] = gone._replace(links=(link._replace(attributes={"verl.link.type": "evicted"}),))
+    stories.evict(trainer, root, 9, [stories.trajectory(agent, 0, 5)])
     ((step,), _) = build(story)
     assert (step.trajectories, step.members) == ((member.trace_id,), 1)
+
+
+def test_what_a_step_took_and_evicted_was_not_trained_on(build, story):
+    """Dynamic sampling: the trainer received a trajectory, and its filter left it out."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    kept, filtered = (stories.trajectory(agent, 0, 3, index=index) for index in range(2))
+    root = stories.step(trainer, 1, 0, 10, consumed=[kept, filtered])
+    stories.evict(trainer, root, 9, [filtered])
+    ((step,), _) = build(story)
+    assert step.trajectories == (kept.trace_id,)
 
 
 @pytest.mark.full

@@ -52,8 +52,14 @@ def time(monkeypatch, recorded):
     Trainer.instance = None
 
 
+class Stock(types.SimpleNamespace):
+    """A trainer of verl."""
+
+    __module__ = "verl.trainer.ppo"
+
+
 def train(mode="sync", **rollout):
-    Trainer.instance = types.SimpleNamespace(trainer_mode=mode, config=config(**rollout), global_steps=1)
+    Trainer.instance = Stock(trainer_mode=mode, config=config(**rollout), global_steps=1)
 
 
 def spend(time, key, seconds, method="", *, before=0):
@@ -238,7 +244,7 @@ def test_samples_of_a_process_that_ends_no_step_stay_bounded(time):
         for _ in range(10):
             gpu_time.note_samples(batch, validate=False)
         assert sum(len(origins) for origins, _ in gpu_time._account.samples) == 4 * len(batch)
-        gpu_time.end_step(0.0, 1.0, None, "sync")
+        gpu_time.end_step(0.0, 1.0, None, None, "sync")
 
 
 @pytest.mark.parametrize(

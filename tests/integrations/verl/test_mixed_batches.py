@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import verl_otel
+from tests.builders.agent_outputs import make_output
 from verl_otel.integrations.verl import batch_lineage, lineage
 from verl_otel.integrations.verl.trainer import Trainer
 
@@ -41,19 +42,6 @@ class Reader(pickle.Unpickler):
 def send(batch):
     """Send a batch as Ray does, to a process that lacks verl-otel."""
     return Reader(io.BytesIO(pickle.dumps(batch))).load()
-
-
-def make_output(loop, number):
-    """The output of one trajectory, as verl makes it."""
-    import torch
-
-    row = torch.full((1, 4), number)
-    return loop._InternalAgentLoopOutput(
-        prompt_ids=row[:, :2], response_ids=row[:, 2:], input_ids=row, position_ids=row,
-        response_mask=torch.ones(1, 2, dtype=torch.long), attention_mask=torch.ones(1, 4, dtype=torch.long),
-        reward_score=1.0, num_turns=2, metrics={"generate_sequences": 1.0, "tool_calls": 0.5},
-        extra_fields={"min_global_steps": 0, "max_global_steps": 1, "reward_extra_info": {}},
-    )  # fmt: skip
 
 
 @pytest.fixture

@@ -32,7 +32,7 @@ from verl_otel.integrations.verl import gpu_time
 made = Tracking("p", "e", ["console", "wandb"], {"trainer": {}})
 for number in (1, 2):
     start = time.monotonic()
-    gpu_time.end_step(start, start + 1.0, None, "sync")
+    gpu_time.end_step(start, start + 1.0, number, None, "sync")
     made.log({"actor/pg_loss": 0.5}, number)
 made.finish(0)
 """

@@ -5,9 +5,10 @@
 import asyncio
 import gc
 import pickle
+import sys
 import warnings
 import weakref
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
@@ -24,8 +25,17 @@ class RayPPOTrainer:
         self.config = config
         self.global_steps = 0
 
+    def init_workers(self):
+        """Nothing to do here."""
+
     def fit(self):
         raise AssertionError("overridden")
+
+    def _validate(self):
+        return {"val": 1.0}
+
+    def _save_checkpoint(self):
+        """Nothing to do here."""
 
 
 @pytest.fixture
@@ -35,10 +45,13 @@ def timer(recorded, monkeypatch):
     monkeypatch.setattr(trainer, "end_run", lambda *, failed: ended.append(failed))
     monkeypatch.setattr(trainer, "_last_drain", lambda: 0.0)
     monkeypatch.setattr(RayPPOTrainer, "__module__", "verl.trainer.ppo.ray_trainer")
-    hooks.install(trainer.HOOKS, SimpleNamespace(RayPPOTrainer=RayPPOTrainer), "RayPPOTrainer.__init__")
+    names = ("__init__", "init_workers", "_validate", "_save_checkpoint")
+    module = SimpleNamespace(RayPPOTrainer=RayPPOTrainer)
+    hooks.install(trainer.HOOKS, module, *(f"RayPPOTrainer.{name}" for name in names))
     yield SimpleNamespace(marked=timers.MarkedTimer, ended=ended)
     patch.undo_all()
     Trainer.instance, Trainer.step, Trainer.algorithm, Trainer.created = None, None, "", None
+    Trainer.round_end = 0.0
 
 
 def make_trainer(marked, *, fails=False):
@@ -78,6 +91,45 @@ def test_a_step_outside_of_fit_knows_its_trainer(recorded, timer):
     with timer.marked("step", {}):
         pass
     assert recorded.span("verl.step").attributes["verl.step.number"] == 7
+
+
+def test_a_trainer_that_hides_verls_constructor_is_known_by_its_workers(recorded, timer):
+    """One-step-off trainers and SPPO have a constructor of their own that does not call verl's."""
+
+    class Hidden(RayPPOTrainer):
+        def __init__(self):
+            self.global_steps = 3
+
+        def fit(self):
+            with timer.marked("step", {}):
+                return "done"
+
+    own = Hidden()
+    own.init_workers()
+    assert own.fit() == "done"
+    assert recorded.span("verl.step").attributes["verl.step.number"] == 3
+    assert timer.ended == [False]
+
+
+@pytest.mark.parametrize("asks_verl", [True, False])
+def test_overridden_validations_and_checkpoints_are_recorded_once(recorded, timer, asks_verl):
+    """Also where the override calls verl's own method."""
+
+    class Careful(RayPPOTrainer):
+        def _validate(self):
+            return super()._validate() if asks_verl else {"val": 1.0}
+
+        def _save_checkpoint(self):
+            return super()._save_checkpoint() if asks_verl else None
+
+    own = Careful(None)
+    own.global_steps = 5
+    assert own._validate() == {"val": 1.0}
+    own._save_checkpoint()
+    assert sorted((span.name, span.attributes["verl.step.number"]) for span in recorded.spans) == [
+        ("verl.checkpoint", 5),
+        ("verl.validation", 5),
+    ]
 
 
 def test_the_trainer_that_was_created_last_is_the_one(recorded, timer):
@@ -130,6 +182,27 @@ def test_what_is_no_method_is_left_alone(recorded, timer):
 
     with pytest.raises(KeyError):
         _ = Slotted(None).fit
+
+
+def test_a_timer_that_was_imported_before_is_ours_too(recorded, monkeypatch):
+    """``verl_otel.init()`` may come after the imports of a program, and may be undone."""
+
+    def marked_timer(name, timing_raw):
+        raise AssertionError("verl's")
+
+    defined, early, other = (ModuleType(f"host_of_timers_{name}") for name in ("defined", "early", "other"))
+    defined.marked_timer = early.marked_timer = marked_timer
+    other.marked_timer = None
+    marked_timer.__module__ = "verl.utils.profiler.performance"
+    for module in (defined, early, other):
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    hooks.install(timers.HOOKS, defined, "marked_timer")
+    with early.marked_timer("step", {}):
+        pass
+    assert [span.name for span in recorded.spans] == ["verl.step"]
+    assert other.marked_timer is None
+    patch.undo_all()
+    assert early.marked_timer is defined.marked_timer is marked_timer
 
 
 def test_both_timers_of_verl_are_ours_and_open_one_span(recorded):

@@ -49,7 +49,7 @@ def of_step(root: Node, trajectories: Mapping[int, Trajectory], consumed: Sequen
     Args:
         root: The root span of the step.
         trajectories: By trace id, each with its own path.
-        consumed: Trace ids of those that the step trained on. Where a phase waited for them, the path leads through the one
+        consumed: Trace ids of those that the step took. Where a phase waited for them, the path leads through the one
             that ended last in it.
     """
     awaited = find_awaited_trajectories(root, trajectories, consumed)

@@ -198,15 +198,25 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
 
 
 def find_consumed(root: Node) -> tuple[int, ...]:
-    """Return the trace ids of the trajectories that a step trained on, each once."""
-    trace_ids = [
-        link.trace_id
-        for node in walk(root)
-        if node.span.name == CONSUME
-        for link in node.span.links
-        if link.attributes.get(attr.LINK_TYPE, "consumed") == "consumed"
-    ]
-    return tuple(dict.fromkeys(trace_ids))
+    """Return the trace ids of the trajectories that a step trained on, each once: those that it took, without those that it filtered."""
+    taken, evicted = _find_linked(root)
+    return tuple(trace_id for trace_id in taken if trace_id not in evicted)
+
+
+def find_filtered(root: Node) -> tuple[int, ...]:
+    """Return the trace ids of the trajectories that a step took and did not train on, each once."""
+    taken, evicted = _find_linked(root)
+    return tuple(trace_id for trace_id in evicted if trace_id in taken)
+
+
+def _find_linked(root: Node) -> tuple[dict[int, None], dict[int, None]]:
+    """Return the trace ids that a step is linked to as consumed, and as evicted, in the order of its tree."""
+    linked: dict[object, dict[int, None]] = {"consumed": {}, "evicted": {}}
+    for node in walk(root):
+        if node.span.name == CONSUME:
+            for link in node.span.links:
+                linked.setdefault(link.attributes.get(attr.LINK_TYPE, "consumed"), {})[link.trace_id] = None
+    return linked["consumed"], linked["evicted"]
 
 
 def find_quantiles(ordered: list[float]) -> tuple[float, ...]:

@@ -53,7 +53,7 @@ EVIDENCE: Final = {
 WASTE: Final = {
     "aborted": "aborted, never trained on",
     "failed": "of failed trajectories, never trained on",
-    "dropped": "never trained on (stale, or the run ended before)",
+    "dropped": "never trained on (filtered, stale, or the run ended before)",
     "zero_variance": "trained on without a gradient (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }

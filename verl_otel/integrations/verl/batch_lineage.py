@@ -21,9 +21,9 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import RECORDER, CallSite, Span
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span
-from verl_otel.integrations.verl import gpu_time, lineage
+from verl_otel.integrations.verl import gpu_time, lineage, trained_rows
 from verl_otel.integrations.verl.coroutines import wrap_awaited
-from verl_otel.integrations.verl.sample_origin import Origin, find_origin
+from verl_otel.integrations.verl.sample_origin import VALIDATE, Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
 
 PREFIX: Final = "verl_otel_"
@@ -43,7 +43,8 @@ def _store_output_tag(_args: tuple[Any, ...], _kwargs: dict[str, Any], output: A
     if RECORDER.on and output is not None:
         origin = find_origin()
         if origin is not None:
-            _store_tag(output, origin.encode())
+            facts = {**origin.facts, **trained_rows.describe_row(output)}
+            _store_tag(output, origin._replace(facts=facts).encode())
 
 
 def _store_tag(output: Any, tag: str) -> None:
@@ -85,10 +86,39 @@ def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     waiting = _arrived.get()
     if waiting is not None:
         waiting.extend(origins)
-    elif find_open("validation") is None:
-        lineage.consume(origins, step=Trainer.step_number(), summarise=False)
+    elif find_open("validation") is None and not any(VALIDATE in origin.facts for origin in origins):
+        _consume(origins, summarise=False)
     else:
         gpu_time.note_samples(origins, validate=True)
+
+
+def _consume(origins: list[Origin], *, summarise: bool) -> None:
+    trained_rows.note_received(origins)
+    lineage.consume(origins, step=Trainer.step_number(), summarise=summarise)
+
+
+def note_update(batch: Any) -> None:
+    """Note a batch that is sent to an update.
+
+    A manager of the user's that does not call verl's ``_performance_metrics`` has left the tags of its rows in the batch: they are read here.
+
+    Args:
+        batch: verl's ``DataProto``, or the ``TensorDict`` of one.
+    """
+    if not trained_rows.has_received():
+        origins = _read_left(batch)
+        if origins:
+            _consume(origins, summarise=True)
+    trained_rows.note_update(batch)
+
+
+def _read_left(batch: Any) -> list[Origin]:
+    entries = getattr(batch, "meta_info", batch)
+    if not callable(getattr(entries, "keys", None)):
+        return []
+    return take_origins(
+        {key: entries[key] for key in entries.keys() if isinstance(key, str) and key.startswith(PREFIX)}
+    )  # noqa: SIM118 - a TensorDict iterates over its rows
 
 
 def _clean_result(original: Any) -> Any:
@@ -133,14 +163,14 @@ def _consume_ahead(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any)
     """Consume the batch that was generated ahead, after the step has waited for it."""
     origins = _ready.pop(id(result[0]), None)
     if origins:
-        lineage.consume(origins, step=Trainer.step_number(), summarise=False)
+        _consume(origins, summarise=False)
 
 
 def _consume_queue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
     """Consume the samples of a message queue, before they become a batch."""
     samples = argument(args, kwargs, 0, "rollout_samples")
     origins = [origin for sample in samples for origin in take_origins(sample.full_batch.meta_info)]
-    lineage.consume(origins, step=Trainer.step_number())
+    _consume(origins, summarise=True)
 
 
 _LOOP: Final = "verl.experimental.agent_loop.agent_loop"

@@ -42,6 +42,8 @@ MAX_ROLLOUTS: Final = 100_000
 """Maximum number of samples of one step, and of trajectories that are kept until their steps are accounted for."""
 MAX_STEPS: Final = 1000
 """Maximum number of steps that wait for a collection."""
+UPDATES: Final = frozenset({"update_actor", "update_critic", "train_mini_batch", "train_batch"})
+"""Calls of worker groups, and phases, that update a model."""
 WITHIN_STEP: Final = ("sync", "RayPPOTrainer")
 """Trainers whose trajectories end in the step that they began in."""
 
@@ -117,8 +119,22 @@ def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
             _account.sample_times.append(clock())
 
 
-def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
-    """Queue the records since the end of the last step for the next collection. Takes microseconds."""
+def is_round() -> bool:
+    """Return whether since the end of the last step trajectories were generated and no model was updated."""
+    names = {name for name, *_ in (*_account.phases, *_account.calls)}
+    return ("gen" in names or bool(_account.sample_times)) and names.isdisjoint(UPDATES)
+
+
+def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) -> None:
+    """Queue the records since the end of the last step for the next collection. Takes microseconds.
+
+    Args:
+        start: When the step began, on the monotonic clock in seconds.
+        stop: When it ended.
+        number: Its number; None if it is not known.
+        trainer: The trainer, whose configuration says how many GPUs there are.
+        mode: Its mode.
+    """
     account = _account
     if not RECORDER.on or not stop:
         return
@@ -127,8 +143,6 @@ def end_step(start: float, stop: float, trainer: Any, mode: str) -> None:
             # Once per run: it takes a quarter of a millisecond.
             account.pool = count_gpus(getattr(trainer, "config", None))
         with error_boundary.suppress_errors("live verdict"):
-            number = to_number(getattr(trainer, "global_steps", None))
-            number = None if number is None else int(number)
             account.live_verdicts.end_step(number, account.ended, start, stop, account.phases)
         step = _Step(
             account.ended or start,

@@ -1,26 +1,25 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's timers: ``step`` is the root of a step trace, every other key a phase."""
+"""verl's timers: ``step`` is the root of a step trace, or one round of it, every other key a phase."""
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import sys
 import time
 from collections.abc import Callable, Iterator
+from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import CallSite, Span, clock, counter, phase_site
-from verl_otel.integrations.patch import Hook
+from verl_otel.integrations.api import Span, phase_site
+from verl_otel.integrations.patch import Hook, assign, replace
 from verl_otel.integrations.verl import gpu_time
-from verl_otel.integrations.verl.trainer import Trainer
-from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import metric_names
+from verl_otel.integrations.verl.trainer import close_step, open_step
 from verl_otel.semconv.spans import SPANS
 
 _PHASE: Final = SPANS["phase"].name
-_STEP: Final = CallSite("step", hook=True)
 _STOP: Final = "TrainingStopException"
 """The exception by which verl's fully asynchronous trainer leaves its last, empty step."""
 SCALARS: Final = "timing_s/"
@@ -30,14 +29,7 @@ SCALARS: Final = "timing_s/"
 def open_timer(key: str) -> Span | None:
     """Begin the span of one of verl's timers; None if our own code fails."""
     try:
-        if key != "step":
-            span = Span(phase_site(key.removeprefix(SCALARS), hook=True))
-        else:
-            span = Span(_STEP, Trainer.describe_step())
-            before, Trainer.step = Trainer.step, span
-            if before is not None and before.stop:
-                counter(metric_names.STEP_BETWEEN_TIME).record(clock() - before.stop)
-        return span.__enter__()
+        return open_step() if key == "step" else Span(phase_site(key.removeprefix(SCALARS), hook=True)).__enter__()
     except Exception as error:
         error_boundary.record_internal_error("timer", error)
         return None
@@ -47,13 +39,14 @@ def close_timer(span: Span, error: BaseException | None) -> None:
     """End the span of a timer. A step that only detected the end of the training is discarded."""
     if type(error).__name__ == _STOP:
         span.discard()
-    span.close(error)
-    if not span.start or type(error).__name__ == _STOP:
+        span.close(error)
         return
-    if span.site.spec.verb == "phase":
+    if span.site.spec.verb != "phase":
+        close_step(span, error)
+        return
+    span.close(error)
+    if span.start:
         gpu_time.note_phase(span.site.name.removeprefix(_PHASE), span.start, span.stop)
-    else:
-        gpu_time.end_step(span.start, span.stop, Trainer.instance, str(span.attributes.get(attr.TRAINER_MODE, "")))
 
 
 class MarkedTimer:
@@ -126,13 +119,21 @@ def _wrap_timer(original: Any) -> Any:
     return plain_timer
 
 
+def _install(module: ModuleType) -> None:
+    """Replace the timer of a module, also where it was imported from there before: in `verl.utils.debug`, in a trainer of the user's."""
+    original = module.marked_timer
+    replace(module, _TIMER, _wrap_timer)
+    if module.marked_timer is original:
+        return
+    for other in list(sys.modules.values()):
+        # A lazy module would be imported by any other way to read its names.
+        if isinstance(other, ModuleType) and object.__getattribute__(other, "__dict__").get(_TIMER) is original:
+            assign(other, _TIMER, module.marked_timer)
+
+
+_TIMER: Final = "marked_timer"
 HOOKS: Final = (
-    # Trainers of other projects import it from here. Before `verl.utils.profiler`, which may import it from here, too.
-    Hook.wrapping(
-        "verl.utils.profiler.performance",
-        "marked_timer",
-        _wrap_timer,
-        "no steps and phases of trainers of other projects",
-    ),
-    Hook.wrapping("verl.utils.profiler", "marked_timer", _wrap_timer, "no steps and phases"),
+    # Before `verl.utils.profiler`, which imports it from here unless it finds a profiler.
+    Hook("verl.utils.profiler.performance", _TIMER, _install, "no steps and phases of trainers of other projects"),
+    Hook("verl.utils.profiler", _TIMER, _install, "no steps and phases"),
 )

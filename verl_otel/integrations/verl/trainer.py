@@ -1,6 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's trainers: the current step, submission, validation, warm-up, checkpoints."""
+"""verl's trainers: the current step and its rounds, submission, validation, warm-up, checkpoints.
+
+Trainers of other projects derive from verl's and override ``fit``, ``_validate`` or ``_save_checkpoint``. With dynamic sampling (DAPO) their loop
+opens verl's timer ``step`` for every round of generation, several times before one update: these rounds are one step.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +12,36 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import sys
 import time
 import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, CallSite, Span, current_session, current_span, phase_site, to_number
+from verl_otel.integrations.api import (
+    RECORDER,
+    CallSite,
+    Span,
+    clock,
+    counter,
+    current_session,
+    current_span,
+    phase_site,
+    to_number,
+)
+from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import PATCHED, Hook, Wrap, add_callbacks, in_span
-from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage
+from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage, trained_rows
 from verl_otel.integrations.verl.tracking import end_run
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
 
+_STEP: Final = CallSite("step", hook=True)
+MAX_FRAMES: Final = 16
+"""How many callers of a timer may lie between it and its trainer."""
 _VALIDATION: Final = CallSite("validation", hook=True)
 _WARMUP: Final = CallSite("warmup", hook=True)
 _CHECKPOINT: Final = CallSite("checkpoint", hook=True)
@@ -32,6 +53,8 @@ class Trainer:
     instance: Any = None
     step: Span | None = None
     """The span of the step that was opened last."""
+    round_end = 0.0
+    """When the last round of ``step`` ended, on the clock of spans, while ``step`` waits for the next one; else 0."""
     algorithm = ""
     created: Any = None
     """Weak reference to the trainer that was created last, until it is registered."""
@@ -45,8 +68,10 @@ class Trainer:
     @classmethod
     def describe_step(cls) -> dict[str, AttributeValue]:
         """Return the attributes of a step."""
-        trainer = cls.created and cls.created()
-        if trainer is not None:  # its class overrides ``fit``
+        trainer = cls.created and cls.created()  # its class overrides ``fit``
+        if trainer is None and cls.instance is None:
+            trainer = _find_trainer()
+        if trainer is not None:
             _register(trainer)
         attributes: dict[str, AttributeValue] = {}
         number = cls.step_number()
@@ -63,31 +88,114 @@ class Trainer:
 def _register(trainer: Any) -> None:
     with error_boundary.suppress_errors("trainer"):
         if Trainer.instance is not trainer:
+            _end_rounds()
             gpu_time.begin_run()
+            trained_rows.begin_run()
             Trainer.step = None
         Trainer.instance, Trainer.created = trainer, None
         guards.watch(trainer)
         config = getattr(trainer, "config", None)
-        Trainer.algorithm = str(config.algorithm.adv_estimator) if config is not None else ""
+        Trainer.algorithm = str(getattr(getattr(config, "algorithm", None), "adv_estimator", ""))
         buffer = getattr(trainer, "replay_buffer", None)
         if buffer is not None:
             lineage.watch(buffer)
             evictions.watch(buffer)
 
 
-def _after_init(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
-    """Remember a new trainer for its first step, and wrap its ``fit`` if a class of another project overrides verl's.
+def _find_trainer() -> Any:
+    """Return the trainer in one of whose methods a step is opened, if its class derives from none of verl's (SPIN) or hides their methods; else None."""
+    frame: FrameType | None = sys._getframe(1)
+    for _ in range(MAX_FRAMES):
+        if frame is None:
+            break
+        code = frame.f_code
+        if code.co_argcount and code.co_varnames[0] == "self":
+            variables = frame.f_locals
+            owner = variables.get("self")
+            if type(variables) is dict:
+                variables.clear()  # before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends
+            if "global_steps" in getattr(owner, "__dict__", ()):
+                _wrap_overrides(owner)
+                return owner
+        frame = frame.f_back
+    return None
+
+
+def _is_verls(thing: Any) -> bool:
+    return str(thing.__module__).partition(".")[0] == "verl"
+
+
+def open_step() -> Span:
+    """Begin a step, or return the open one if this is its next round: the trainer has not counted further."""
+    attributes = Trainer.describe_step()
+    before = Trainer.step
+    if before is not None and Trainer.round_end:
+        if attributes.get(attr.STEP_NUMBER) == before.attributes[attr.STEP_NUMBER]:
+            Trainer.round_end = 0.0
+            return before
+        _end_rounds()
+    span = Trainer.step = Span(_STEP, attributes)
+    if before is not None and before.stop:
+        counter(metric_names.STEP_BETWEEN_TIME).record(clock() - before.stop)
+    return span.__enter__()
+
+
+def close_step(span: Span, error: BaseException | None) -> None:
+    """End a step, unless it has generated without an update: then it stays open for its next round."""
+    if error is None and _is_round(span):
+        Trainer.round_end = clock()
+    else:
+        _end_step(span, error)
+
+
+def _is_round(span: Span) -> bool:
+    """Return whether a step that could end has generated for a later update. A trainer of verl itself has no such steps."""
+    is_open = span is Trainer.step and span.start and not span.stop
+    is_known = attr.STEP_NUMBER in span.attributes and not _is_verls(type(Trainer.instance))
+    return bool(is_open and is_known and gpu_time.is_round())
+
+
+def _end_rounds() -> None:
+    """End a step that waits for another round, at the end of its last one: the trainer has counted further or has ended."""
+    with error_boundary.suppress_errors("trainer"):
+        step, end = Trainer.step, Trainer.round_end
+        Trainer.round_end = 0.0
+        if step is not None and end:
+            step.stop = end
+            _end_step(step, None)
+
+
+def _end_step(span: Span, error: BaseException | None) -> None:
+    with error_boundary.suppress_errors("trained rows"):
+        trained_rows.end_step()
+    span.close(error)
+    if span.start:
+        attributes = span.attributes
+        number, mode = attributes.get(attr.STEP_NUMBER), str(attributes.get(attr.TRAINER_MODE, ""))
+        gpu_time.end_step(span.start, span.stop, number, Trainer.instance, mode)
+
+
+def _remember(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
+    """Remember a new trainer for its first step."""
+    trainer = args[0]
+    Trainer.created = weakref.ref(trainer)
+    if not _is_verls(type(trainer)):
+        _wrap_overrides(trainer)
+
+
+def _wrap_overrides(trainer: Any) -> None:
+    """Wrap those of a trainer's methods by which a class of another project overrides verl's.
 
     The instance is patched, because a class of the user's main program is pickled by value, and its receiver may lack verl-otel.
     """
-    trainer = args[0]
-    Trainer.created = weakref.ref(trainer)
-    fit = getattr(trainer, "fit", None)
-    is_ours = getattr(fit, PATCHED, False) or type(trainer).__module__.partition(".")[0] == "verl"
-    if is_ours or not inspect.ismethod(fit):
-        return
-    wrap = _wrap_async_fit if inspect.iscoroutinefunction(fit) else _wrap_fit
-    trainer.fit = functools.partial(wrap(fit.__func__), trainer)
+    for name, wrap in _OVERRIDDEN.items():
+        method = getattr(trainer, name, None)
+        if inspect.ismethod(method) and not getattr(method, PATCHED, False):
+            setattr(trainer, name, functools.partial(wrap(method.__func__), trainer))
+
+
+def _wrap_any_fit(original: Any) -> Any:
+    return (_wrap_async_fit if inspect.iscoroutinefunction(original) else _wrap_fit)(original)
 
 
 def _wrap_fit(original: Any) -> Any:
@@ -119,9 +227,11 @@ def _track_run(trainer: Any) -> Iterator[None]:
     try:
         yield
     except BaseException:
+        _end_rounds()
         end_run(failed=True)
         raise
     else:
+        _end_rounds()
         end_run(failed=False)
     finally:
         _release(trainer)
@@ -148,7 +258,9 @@ def _register_at_step(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
 
 
 def _begin_at_step(site: CallSite) -> Any:
-    def begin(trainer: Any, _args: Any, _kwargs: Any) -> Span:
+    def begin(trainer: Any, _args: Any, _kwargs: Any) -> Span | None:
+        if find_open(site.spec.verb) is not None:  # an override calls verl's own method
+            return None
         if Trainer.instance is None:
             _register(trainer)
         number = to_number(getattr(trainer, "global_steps", None))
@@ -189,28 +301,35 @@ def _legacy(name: str, wrap: Wrap, gives: str) -> Hook:
     return Hook.wrapping(_LEGACY, f"RayPPOTrainer.{name}", wrap, f"{gives} (legacy trainer)")
 
 
-_REMEMBER: Final = add_callbacks("trainer", after=_after_init)
+_REMEMBER: Final = add_callbacks("trainer", after=_remember)
 _SUBCLASSES: Final = "no step numbers of trainers of other projects that override `fit`"
+_VALIDATE: Final = in_span(_begin_at_step(_VALIDATION))
+_SAVE: Final = in_span(_begin_at_step(_CHECKPOINT))
+_OVERRIDDEN: Final[dict[str, Wrap]] = {"fit": _wrap_any_fit, "_validate": _VALIDATE, "_save_checkpoint": _SAVE}
+"""Methods that trainers of other projects override, and what wraps them."""
 _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 HOOKS: Final = (
     _v1("__init__", _REMEMBER, _SUBCLASSES),
     _v1("fit", _wrap_fit, "no step numbers, no lineage"),
     _v1("prepare_step", in_span(_begin_submit), "no phase `submit`"),
-    _v1("_validate", in_span(_begin_at_step(_VALIDATION)), "no validation"),
-    _v1("_save_checkpoint", in_span(_begin_at_step(_CHECKPOINT)), "no checkpoints"),
+    _v1("_validate", _VALIDATE, "no validation"),
+    _v1("_save_checkpoint", _SAVE, "no checkpoints"),
     _v1("_add_async_warmup_batches", _WARM_UP, _AHEAD),
     _v1("_reissue_inflight_prompts", _WARM_UP, _AHEAD),
     _v1("_submit_batch_to_rollout", add_callbacks("submit", after=_count_prompts), "no number of submitted prompts"),
     _legacy("__init__", _REMEMBER, _SUBCLASSES),
+    # One-step-off trainers, and copies of them, do not call the constructor of their base class.
+    _legacy("init_workers", _REMEMBER, _SUBCLASSES),
     _legacy("fit", _wrap_fit, "no step numbers, no end of the run"),
-    _legacy("_validate", in_span(_begin_at_step(_VALIDATION)), "no validation"),
-    _legacy("_save_checkpoint", in_span(_begin_at_step(_CHECKPOINT)), "no checkpoints"),
+    _legacy("_validate", _VALIDATE, "no validation"),
+    _legacy("_save_checkpoint", _SAVE, "no checkpoints"),
     Hook.wrapping(
         "verl.experimental.separation.ray_trainer",
         "SeparateRayPPOTrainer._fit_start_profile",
         add_callbacks("trainer", before=_register_at_step),
         "no step numbers (one-step-off and fully asynchronous trainers)",
+        others={"SeparateRayPPOTrainer.init_workers": _REMEMBER},
     ),
     Hook.wrapping(
         "verl.experimental.one_step_off_policy.ray_trainer",

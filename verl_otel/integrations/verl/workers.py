@@ -18,7 +18,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations.api import HOOKED, RECORDER, CallSite, Span, extract_batch, find_callsite, to_number
 from verl_otel.integrations.open_spans import find_enclosing
 from verl_otel.integrations.patch import Hook
-from verl_otel.integrations.verl import gpu_time
+from verl_otel.integrations.verl import batch_lineage, gpu_time
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
@@ -53,7 +53,7 @@ def make(inner, group, name, blocking):
                 from verl_otel.integrations.verl.workers import begin_call, end_call
             except ImportError:
                 return inner(*args, **kwargs)
-            span = begin_call(group, name, blocking)
+            span = begin_call(group, name, blocking, *args[:1], *kwargs.values())
             try:
                 result = inner(*args, **kwargs)
             except BaseException as error:
@@ -113,12 +113,15 @@ def end_method(started: Started | None, args: Any, kwargs: Any, result: Any, err
     span.close(error)
 
 
-def begin_call(group: Any, name: str, blocking: Any) -> Span | None:
+def begin_call(group: Any, name: str, blocking: Any, batch: Any = None, *_: Any) -> Span | None:
     """Begin the CLIENT span of a worker group's call; None when off or when our own code fails."""
     if not RECORDER.on:
         return None
     try:
         role, method = _prefixed.get(name, ("", name))
+        if method in gpu_time.UPDATES:
+            with error_boundary.suppress_errors("trained rows"):
+                batch_lineage.note_update(batch)
         role = role or str(getattr(group, "sub_cls_name", "") or getattr(group, "name_prefix", "") or "")
         attributes: dict[str, AttributeValue] = {
             attr.WORLD_SIZE: int(to_number(getattr(group, "world_size", 0)) or 0),
