@@ -261,6 +261,24 @@ def test_a_step_waits_for_filtered_trajectories_and_trains_on_the_others(story):
     assert (run.counts.trained, step.members) == (1, 1)
     assert (step.cost.trained_tokens, step.cost.wasted_tokens) == (10, {"dropped": 7})
     assert {part.trace_id for part in step.path} - {0} == {filtered.trace_id}
+    assert [one.trace_id for one in step.slowest] == [filtered.trace_id, used.trace_id]
+
+
+def test_the_trajectory_that_each_round_waited_for_is_known(story):
+    """Those of a long round are slower than any of a short one."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    rounds = [[stories.trajectory(agent, 0, 9 + index / 10, index=index) for index in range(4)]]
+    rounds.append([stories.trajectory(agent, 10, 11 + index / 10, index=index, uid="v") for index in range(4)])
+    root = stories.step(trainer, 1, 0, 15)
+    for number, members in enumerate(rounds):
+        phase = trainer.span("verl.phase.gen", number * 10, number * 10 + 10 - number * 8, root)
+        trainer.span(
+            "verl.consume", phase.end_ns / 1e9 - stories.T0, phase.end_ns / 1e9 - stories.T0, phase, links=members
+        )
+    (step,) = explain(story.write()).steps
+    awaited = {members[-1].trace_id for members in rounds}
+    assert {part.trace_id for part in step.path} - {0} == awaited
+    assert awaited < {one.trace_id for one in step.slowest}
 
 
 def test_tokens_that_belong_to_no_step_are_waste_of_the_run(story):

@@ -17,7 +17,7 @@ from verl_otel.analysis.io.packing import Packed, compact, unpack
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.io.slices import END
 from verl_otel.analysis.levers.recent_steps import RecentSteps
-from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Step, Trajectory, Verdict
+from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.retention import SLOWEST_OF_STEP, Limits, Slowest, Steps
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import Context, SliceSummary, ahead_of, name_instance, trajectories_of
@@ -269,8 +269,8 @@ class Aggregator:
                 summary = None  # it was summarised without trajectories of other slices
         consumed = timeline.find_consumed(root) if summary is None else summary.step.trajectories
         members_by_id = {trace_id: member for trace_id in consumed if (member := self._consume(trace_id)) is not None}
+        filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
         if summary is None or summary.spans != spans or len(members_by_id) < len(consumed):
-            filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
             summary = summarise_step(root, members_by_id, self._context.clock_uncertainty, filtered)
         number = summary.step.number
         members = tuple(
@@ -279,7 +279,8 @@ class Aggregator:
         self.slowest.replace(members)
         attempt = 1 + sum(restart.started_ns < summary.step.end_ns for restart in self._restarts)
         is_first, self._attempt = attempt != self._attempt, attempt
-        step = summary.step._replace(slowest=_slowest(members), attempt=attempt)
+        slowest = _slowest((*members, *filtered.values()), summary.step.path)
+        step = summary.step._replace(slowest=slowest, attempt=attempt)
         step = self._mark_blocked(step, members, is_first=is_first)
         if not members and consumes_submitted(root):
             path = mark_unlinked(step.path, self._waiting.values())
@@ -389,12 +390,14 @@ def _add_up(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, in
     return {reason: first.get(reason, 0) + second.get(reason, 0) for reason in (*first, *second)}
 
 
-def _slowest(members: Iterable[Packed]) -> tuple[Trajectory, ...]:
-    """Return the slowest trajectories of a step, including the one that ended last."""
-    ordered = sorted(members, key=lambda trajectory: trajectory.start_ns - trajectory.end_ns)
+def _slowest(taken: Iterable[Packed], path: Iterable[Segment]) -> tuple[Trajectory, ...]:
+    """Return the slowest trajectories that a step took, including the one that ended last and those on its path: each round has one."""
+    ordered = sorted(taken, key=lambda trajectory: trajectory.start_ns - trajectory.end_ns)
     chosen = ordered[:SLOWEST_OF_STEP]
     if ordered and (last := max(ordered, key=lambda trajectory: trajectory.end_ns)) not in chosen:
         chosen[-1] = last
+    awaited = {segment.trace_id for segment in path}
+    chosen += [trajectory for trajectory in ordered if trajectory.trace_id in awaited and trajectory not in chosen]
     return tuple(map(unpack, chosen))
 
 

@@ -116,9 +116,8 @@ def _read_left(batch: Any) -> list[Origin]:
     entries = getattr(batch, "meta_info", batch)
     if not callable(getattr(entries, "keys", None)):
         return []
-    return take_origins(
-        {key: entries[key] for key in entries.keys() if isinstance(key, str) and key.startswith(PREFIX)}
-    )  # noqa: SIM118 - a TensorDict iterates over its rows
+    names = [name for name in map(str, entries.keys()) if name.startswith(PREFIX)]
+    return take_origins({name: entries[name] for name in names})
 
 
 def _clean_result(original: Any) -> Any:
