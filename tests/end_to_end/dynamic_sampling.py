@@ -1,8 +1,13 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A main program of another project: a trainer whose loop generates in rounds and trains on half of each, as recipes with dynamic sampling do."""
+"""A main program of another project: a trainer whose loop generates in rounds and trains on half of each, as recipes with dynamic sampling do.
 
+With ``COPIED_TRAINER`` in the environment its class is a copy that derives from none of verl's.
+"""
+
+import inspect
 import itertools
+import os
 import uuid
 
 import hydra
@@ -90,7 +95,14 @@ class FilteringTrainer(RayPPOTrainer):
         return reduce_metrics(output.meta_info["metrics"])
 
     def _validate(self):
-        return super()._validate() | {"val-own/rounds": ROUNDS}
+        return RayPPOTrainer._validate(self) | {"val-own/rounds": ROUNDS}
+
+
+def copy_class(trainer):
+    """Return a class with all that a trainer's class has and inherits, without the hooks of verl-otel."""
+    members = {name: value for owner in reversed(trainer.__mro__[:-1]) for name, value in vars(owner).items()}
+    plain = {name: inspect.unwrap(value) if inspect.isfunction(value) else value for name, value in members.items()}
+    return type(trainer.__name__, (), {name: plain[name] for name in plain.keys() - {"__dict__", "__weakref__"}})
 
 
 @ray.remote
@@ -98,7 +110,8 @@ class Runner(main_ppo_v0.BaseTaskRunner):
     """Trains with the trainer above, in verl's own way."""
 
     def run(self, config):
-        main_ppo_v0.RayPPOTrainer = FilteringTrainer
+        copied = os.environ.get("COPIED_TRAINER")
+        main_ppo_v0.RayPPOTrainer = copy_class(FilteringTrainer) if copied else FilteringTrainer
         main_ppo_v0.TaskRunner.__ray_metadata__.modified_class.run(self, config)
 
 

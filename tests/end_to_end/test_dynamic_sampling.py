@@ -18,10 +18,10 @@ SAMPLES = 4 * 2
 """Samples that a round generates, and that a step trains on."""
 
 
-@pytest.fixture(scope="module")
-def training(outs):
-    """The training of ``dynamic_sampling.py``."""
-    out = outs / "dynamic-sampling"
+@pytest.fixture(scope="module", params=["derived", "copied"])
+def training(request, outs):
+    """The training of ``dynamic_sampling.py``, whose trainer derives from verl's or is a copy."""
+    out = outs / f"dynamic-sampling-{request.param}"
     overrides = [f"ray_kwargs.timeline_json_file={out}/timeline.json"]
     command = cpu_train.make_command(out, mode="legacy", steps=STEPS, overrides=overrides)
     command[command.index("verl.trainer.main_ppo")] = "dynamic_sampling"
@@ -31,6 +31,7 @@ def training(outs):
         PYTHONPATH_EXTRA=Path(__file__).parent,
         VERL_OTEL_ENABLED=1,
         VERL_OTEL_RUN_DIR=out / "runs",
+        COPIED_TRAINER="1" if request.param == "copied" else "",
     )
     assert run.returncode == 0, run.log[-3000:]
     return run

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 
 import verl_otel
+from tests.builders import hooks
 from tests.builders.agent_outputs import make_output
-from verl_otel.integrations.verl import batch_lineage, trained_rows, workers
+from verl_otel.integrations.verl import batch_lineage, tracking, trained_rows, trainer, workers
 from verl_otel.integrations.verl.timers import MarkedTimer
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.semconv import attributes as attr
@@ -97,7 +98,7 @@ def loop(recorded, drive):
     yield Loop(generate)
     module.AgentLoopWorker._agent_loop_postprocess = plain
     Trainer.instance = Trainer.step = Trainer.created = None
-    Trainer.round_end = 0.0
+    Trainer.round_end, Trainer.found = 0.0, None
     trained_rows.begin_run()
 
 
@@ -250,6 +251,36 @@ def test_looking_for_a_trainer_keeps_no_batch_of_its_loop_alive(recorded, loop):
                 del batch
                 return reference()
 
-    holder = Holder(None)
-    assert holder.fit() is None
-    assert Trainer.instance is holder
+    assert Holder(None).fit() is None
+    assert recorded.span("verl.step").attributes[attr.STEP_NUMBER] == 1
+
+
+def test_a_trainer_that_was_found_is_kept_alive_by_nothing(recorded, loop):
+    """It may end unnoticed, and trackers that belong to it finish when it is deleted."""
+    found = Loop(loop.generate)
+    found.step([0, 1, 2, 3])
+    reference = weakref.ref(found)
+    del found
+    assert reference() is None
+
+
+def test_the_end_of_tracking_is_the_end_of_a_trainer_that_was_found(recorded, loop, monkeypatch):
+    """Nothing else tells that its workers have to be waited for: they write what they did in their last second."""
+    waits = []
+    monkeypatch.setattr(trainer, "_last_drain", lambda: waits.append("drain") or 0.0)
+
+    class Tracking:
+        def __init__(self):
+            self._finished = False
+
+        def finish(self, exit_code=0):
+            self._finished = True
+
+    hooks.install(tracking.HOOKS, types.SimpleNamespace(Tracking=Tracking), "Tracking.finish")
+    made = Tracking()
+    loop.step([0], update=False)
+    assert "verl.step" not in {span.name for span in recorded.spans}
+    for _ in range(2):
+        made.finish()
+    assert recorded.span("verl.step").attributes[attr.STEP_NUMBER] == 1
+    assert waits == ["drain"]

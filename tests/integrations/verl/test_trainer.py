@@ -14,7 +14,7 @@ import pytest
 
 from tests.builders import hooks
 from verl_otel.integrations import patch
-from verl_otel.integrations.verl import guards, timers, trainer
+from verl_otel.integrations.verl import guards, timers, tracking, trainer
 from verl_otel.integrations.verl.trainer import Trainer
 
 
@@ -51,7 +51,7 @@ def timer(recorded, monkeypatch):
     yield SimpleNamespace(marked=timers.MarkedTimer, ended=ended)
     patch.undo_all()
     Trainer.instance, Trainer.step, Trainer.algorithm, Trainer.created = None, None, "", None
-    Trainer.round_end = 0.0
+    Trainer.round_end, Trainer.found = 0.0, None
 
 
 def make_trainer(marked, *, fails=False):
@@ -109,6 +109,28 @@ def test_a_trainer_that_hides_verls_constructor_is_known_by_its_workers(recorded
     assert own.fit() == "done"
     assert recorded.span("verl.step").attributes["verl.step.number"] == 3
     assert timer.ended == [False]
+
+
+def test_a_loop_that_is_no_fit_ends_with_its_tracking(recorded, timer, monkeypatch):
+    """Its workers are waited for then, once; a ``fit`` waits for them itself."""
+    waits = []
+    monkeypatch.setattr(trainer, "_last_drain", lambda: waits.append("drain") or 0.0)
+
+    class Tracking:
+        def finish(self, exit_code=0):
+            self._finished = True
+
+    hooks.install(tracking.HOOKS, SimpleNamespace(Tracking=Tracking), "Tracking.finish")
+    own = make_trainer(timer.marked)
+    with timer.marked("step", {}):
+        pass
+    made = Tracking()
+    made.finish()
+    made.finish()
+    assert waits == ["drain"]
+    own.fit()
+    Tracking().finish()
+    assert waits == ["drain", "drain"]
 
 
 @pytest.mark.parametrize("asks_verl", [True, False])

@@ -7,7 +7,7 @@ from __future__ import annotations
 import functools
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
@@ -74,6 +74,8 @@ class _Run:
 
     state = 0
     """The state that was recorded last."""
+    at_finish: Callable[[], float] | None = None
+    """See `on_finish`."""
 
 
 def _wrap_init(original: Any) -> Any:
@@ -187,9 +189,18 @@ def _wrap_finish(original: Any) -> Any:
             return original(self, exit_code)
         finally:
             if first:
+                callback, _Run.at_finish, wait = _Run.at_finish, None, 0.0
+                with error_boundary.suppress_errors("end of a trainer"):
+                    wait = callback() if callback is not None else 0.0
                 end_run(failed=bool(exit_code))
+                time.sleep(wait)
 
     return finish
+
+
+def on_finish(callback: Callable[[], float] | None) -> None:
+    """Call a function once when ``Tracking`` finishes, and wait for the seconds that it returns: a loop whose ``fit`` is not wrapped ends then."""
+    _Run.at_finish = callback
 
 
 def end_run(*, failed: bool) -> None:

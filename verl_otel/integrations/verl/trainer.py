@@ -34,7 +34,7 @@ from verl_otel.integrations.api import (
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import PATCHED, Hook, Wrap, add_callbacks, in_span
 from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage, trained_rows
-from verl_otel.integrations.verl.tracking import end_run
+from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -58,6 +58,8 @@ class Trainer:
     algorithm = ""
     created: Any = None
     """Weak reference to the trainer that was created last, until it is registered."""
+    found: Any = None
+    """Weak reference to a trainer that was found at its timer. It is ``instance`` during its steps only, since it may end unnoticed."""
 
     @classmethod
     def step_number(cls) -> int | None:
@@ -70,9 +72,9 @@ class Trainer:
         """Return the attributes of a step."""
         trainer = cls.created and cls.created()  # its class overrides ``fit``
         if trainer is None and cls.instance is None:
-            trainer = _find_trainer()
+            trainer = (cls.found and cls.found()) or _find_trainer()
         if trainer is not None:
-            _register(trainer)
+            _register_untracked(trainer)
         attributes: dict[str, AttributeValue] = {}
         number = cls.step_number()
         if number is not None:
@@ -92,7 +94,7 @@ def _register(trainer: Any) -> None:
             gpu_time.begin_run()
             trained_rows.begin_run()
             Trainer.step = None
-        Trainer.instance, Trainer.created = trainer, None
+        Trainer.instance, Trainer.created, Trainer.found = trainer, None, None
         guards.watch(trainer)
         config = getattr(trainer, "config", None)
         Trainer.algorithm = str(getattr(getattr(config, "algorithm", None), "adv_estimator", ""))
@@ -100,6 +102,24 @@ def _register(trainer: Any) -> None:
         if buffer is not None:
             lineage.watch(buffer)
             evictions.watch(buffer)
+
+
+def _register_untracked(trainer: Any) -> None:
+    """Register a trainer whose ``fit`` is not wrapped. The end of ``Tracking`` is its end; if no hook has seen it before, it was found."""
+    if Trainer.found is None or Trainer.found() is not trainer:
+        is_verls, is_new = _is_verls(type(trainer)), Trainer.created is None or Trainer.created() is not trainer
+        _register(trainer)
+        if not is_verls:
+            on_finish(_end_untracked)
+            Trainer.found = weakref.ref(trainer) if is_new else None
+    Trainer.instance = trainer
+
+
+def _leave_found() -> None:
+    """Refer to a trainer that was found only while it is in one of its own methods: trackers that belong to it finish when it is deleted."""
+    if Trainer.found is not None:
+        Trainer.instance = None
+        guards.watch(None)
 
 
 def _find_trainer() -> Any:
@@ -115,7 +135,6 @@ def _find_trainer() -> Any:
             if type(variables) is dict:
                 variables.clear()  # before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends
             if "global_steps" in getattr(owner, "__dict__", ()):
-                _wrap_overrides(owner)
                 return owner
         frame = frame.f_back
     return None
@@ -146,6 +165,7 @@ def close_step(span: Span, error: BaseException | None) -> None:
         Trainer.round_end = clock()
     else:
         _end_step(span, error)
+    _leave_found()
 
 
 def _is_round(span: Span) -> bool:
@@ -224,6 +244,7 @@ def _wrap_async_fit(original: Any) -> Any:
 def _track_run(trainer: Any) -> Iterator[None]:
     """Register a trainer while it trains, and record how the training ended."""
     _register(trainer)
+    on_finish(None)
     try:
         yield
     except BaseException:
@@ -245,6 +266,13 @@ def _release(trainer: Any) -> None:
             guards.watch(None)
 
 
+def _end_untracked() -> float:
+    """End the last step of a trainer whose ``fit`` is not wrapped. Returns the seconds to wait for the last drain."""
+    _end_rounds()
+    Trainer.step = Trainer.found = None
+    return _last_drain()
+
+
 def _last_drain() -> float:
     """Return the seconds to wait for the last drain of the workers: Ray kills them without running their ``atexit`` handlers."""
     session = current_session()
@@ -262,7 +290,8 @@ def _begin_at_step(site: CallSite) -> Any:
         if find_open(site.spec.verb) is not None:  # an override calls verl's own method
             return None
         if Trainer.instance is None:
-            _register(trainer)
+            _register_untracked(trainer)
+            _leave_found()
         number = to_number(getattr(trainer, "global_steps", None))
         return Span(site, {attr.STEP_NUMBER: int(number)} if number is not None else None)
 
