@@ -58,10 +58,11 @@ def describe_row(output: Any) -> dict[str, float]:
 
 
 def _sum_rows(prompts: Any, responses: Any) -> list[int]:
-    """Return the checksum of each row of two tensors; nothing for anything else."""
-    if not hasattr(prompts, "numpy") or not hasattr(responses, "numpy") or prompts.is_nested or responses.is_nested:
+    """Return the checksum of each row of two tensors; nothing for anything else, and for tensors of a device, whose work would be waited for."""
+    tensors = (prompts, responses)
+    if not all(getattr(tensor, "is_cpu", False) and not tensor.is_nested for tensor in tensors):
         return []
-    rows = zip(*(tensor.cpu().contiguous().numpy() for tensor in (prompts, responses)), strict=True)
+    rows = zip(*(tensor.contiguous().numpy() for tensor in tensors), strict=True)
     return [zlib.crc32(response, zlib.crc32(prompt)) for prompt, response in rows]
 
 
