@@ -53,7 +53,7 @@ matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.m
 test-pipeline: $(STAMP) programs ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
 	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
-attack: $(STAMP) ## Attack the library: damaged files, hostile values, forks, signals, slow clients, full disks (15 minutes)
+attack: $(STAMP) ## Attack the library: damaged files, hostile values, forks, signals, full disks (15 minutes)
 	@test -x .venv-beside/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv-beside
 	@$(UV) pip sync --quiet --python .venv-beside/bin/python --require-hashes requirements/beside.txt
 	@$(UV) pip install --quiet --python .venv-beside/bin/python --no-deps --no-build-isolation --editable .

@@ -3,7 +3,7 @@
 """The attack suite: what a good guest has to bear, tried in large numbers.
 
 ``make attack`` runs it; ``make test`` leaves it out. Each module attacks one surface: damaged files, hostile
-values, shapes of decorated functions, forks, signals, slow clients, full disks, other libraries in the same process.
+values, shapes of decorated functions, forks, signals, full disks, other libraries in the same process.
 
 Rules for a module of this folder:
 

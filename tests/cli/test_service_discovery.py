@@ -10,7 +10,6 @@ import socket
 import ssl
 import subprocess
 import sys
-import time
 import urllib.error
 import urllib.request
 from pathlib import Path
@@ -18,7 +17,6 @@ from pathlib import Path
 import pytest
 
 from tests.builders.environments import inherit
-from tests.fakes.slow_clients import SlowClients, Usage
 from verl_otel.cli.discover import service_discovery
 from verl_otel.cli.discover.http_auth import HttpAuth
 from verl_otel.integrations.ray import discovery
@@ -211,24 +209,6 @@ def test_a_cluster_that_is_away_is_asked_once_for_many_requests():
         with pytest.raises(discovery.ClusterError, match="does not answer"):
             targets.read()
     assert len(asked) == 1
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("tls", [False, True], ids=["http", "https"])
-def test_prometheus_is_answered_beside_slow_clients(served, certificates, listed, tls):
-    """Beside 200 clients that send nothing, one byte a second, or never read, each request is answered, and the process stays small."""
-    listed("r1", "127.0.0.1:1")
-    certificate, key = certificates("server")
-    url, process = served(*(("--tls-cert", certificate, "--tls-key", key) if tls else ()))
-    context = ssl.create_default_context(cafile=certificate) if tls else None
-    usage = Usage(process.pid)
-    with SlowClients(url, 200) as clients:
-        clients.wait_until_connected()
-        for _ in range(10):
-            begin = time.monotonic()
-            assert ask(url, context=context)[0] == 200
-            assert time.monotonic() - begin < 5
-            usage.assert_small()
 
 
 @pytest.mark.full

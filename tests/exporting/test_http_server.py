@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bounded HTTP server: what it answers to requests of every form, and how many it makes at once."""
+"""The HTTP server: what it answers to requests of every form, how many it serves at once, and what it costs."""
 
 import contextlib
 import socket
@@ -11,8 +11,7 @@ import pytest
 
 from tests.builders.processes import listening_hosts
 from verl_otel.exporting import http_server
-from verl_otel.exporting.http_messages import Reply, make_plain_reply
-from verl_otel.exporting.http_server import Server
+from verl_otel.exporting.http_server import Reply, Server, make_plain_reply
 
 GOOD = b"GET /metrics?a=b HTTP/1.1\r\nHost: x\r\nAccept: text/plain\r\n\r\n"
 
@@ -72,12 +71,9 @@ def test_a_request_is_understood(serve):
     ("request_", "status"),
     [
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 405),
-        (b"GET /\r\n\r\n", 400),
-        (b"\r\n\r\n", 400),
-        (b"GET / HTTP/2.0\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nno colon\r\n\r\n", 400),
+        (b"GET / HTTP/2.0\r\n\r\n", 505),
         (bytes(range(256)) + b"\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nx: " + b"y" * 20_000, 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000, 431),
     ],
 )
 def test_a_bad_request_has_its_answer(serve, request_, status):
@@ -107,24 +103,28 @@ def test_a_client_that_leaves_costs_nothing(serve, sent):
     assert b"/metrics" in exchange(server, GOOD)
 
 
-@pytest.mark.full
-@pytest.mark.parametrize("sent", [b"", b"GET / HT"])
-def test_a_late_request_is_dropped(serve, monkeypatch, sent):
-    """A request has to be complete in a total time, whatever part of it has arrived."""
-    monkeypatch.setattr(http_server, "READ_SECONDS", 0.2)
-    begin = time.monotonic()
-    assert exchange(serve(), sent) == b""
-    assert time.monotonic() - begin < 5
-
-
-def test_an_answer_that_is_not_read_is_dropped(serve, monkeypatch, wait_for):
-    """A client that does not read is dropped after a total time."""
-    monkeypatch.setattr(http_server, "WRITE_SECONDS", 0.2)
+@pytest.mark.parametrize("sent", [b"", b"GET / HT", GOOD])
+def test_a_client_that_does_not_go_on_is_dropped(serve, monkeypatch, wait_for, sent):
+    """A client that sends no more of its request, or reads nothing of the response, holds its place for one time-out."""
+    monkeypatch.setattr(http_server, "TIMEOUT", 0.1)
     server = serve(lambda request: Reply(200, (), bytes(32 << 20)))
     with connect(server) as connection:
-        connection.sendall(GOOD)
-        wait_for(lambda: server._connections)
-        wait_for(lambda: not server._connections)
+        connection.sendall(sent)
+        wait_for(lambda: server._serving)
+        wait_for(lambda: not server._serving)
+
+
+def test_there_is_a_pause_after_a_response(serve, monkeypatch):
+    """The next one is made after a multiple of the CPU time of the one before."""
+    server, pauses = serve(), []
+    monkeypatch.setattr(
+        server._stopped, "wait", lambda seconds=None: pauses.append(seconds) or server._stopped.is_set()
+    )
+    monkeypatch.setattr(http_server.time, "thread_time", iter([0.0, 0.25, 0.25, 0.5]).__next__)
+    for _ in range(2):
+        assert b"/metrics" in exchange(server, GOOD)
+    assert pauses[0] == 0
+    assert 0 < pauses[1] <= http_server.IDLE_SHARE * 0.25
 
 
 def test_a_large_answer_arrives_whole(serve):
@@ -149,78 +149,14 @@ def test_a_failed_answer_is_an_error_of_the_server(serve, swallow):
     assert b"fine" in exchange(server, GOOD)
 
 
-@pytest.mark.full
-def test_equal_requests_that_wait_share_an_answer(serve):
-    """Requests that wait while an answer is made are answered together, and the answer is younger than each of them."""
-    begun, may_end, made = threading.Event(), threading.Event(), []
-
-    def answer(request):
-        made.append(request.path)
-        begun.set()
-        may_end.wait(10)
-        return make_plain_reply(200, str(len(made)))
-
-    server = serve(answer)
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(server))
-        first.sendall(GOOD)
-        assert begun.wait(10)
-        others = [stack.enter_context(connect(server)) for _ in range(6)]
-        for other in others:
-            other.sendall(GOOD)
-        may_end.set()
-        assert read_all(first).endswith(b"\r\n\r\n1\n")
-        answers = {read_all(other)[-2:] for other in others}
-    assert len(made) <= 1 + -(-len(others) // http_server.ACCEPT_AT_ONCE)
-    assert b"1\n" not in answers
-
-
-@pytest.mark.full
-def test_answers_take_a_share_of_the_time(serve):
-    """Clients that ask without a pause have a fifth of a core at most for the making of answers."""
-    spent = []
-
-    def answer(request):
-        begin = time.thread_time()
-        while time.thread_time() - begin < 0.02:
-            pass
-        spent.append(time.thread_time() - begin)
-        return make_plain_reply(200, "fine")
-
-    server = serve(answer)
-    begin = time.monotonic()
-    while time.monotonic() - begin < 1.5:
-        assert b"fine" in exchange(server, GOOD)
-    assert sum(spent) / (time.monotonic() - begin) < 0.25
-
-
 def test_more_clients_than_slots_are_all_answered(serve):
-    """Requests beyond the number of connections wait in the kernel's queue and are answered later."""
+    """Clients beyond the number of connections wait in the kernel's queue and are answered later."""
     server = serve()
     with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(connect(server)) for _ in range(4 * http_server.MAX_CONNECTIONS)]
+        clients = [stack.enter_context(connect(server)) for _ in range(2 * http_server.MAX_CONNECTIONS)]
         for client in reversed(clients):
-            with contextlib.suppress(OSError):  # dropped before it had sent anything
-                client.sendall(GOOD)
-        answers = [read_all(client) for client in clients]
-        assert sum(b"/metrics" in answer for answer in answers) >= http_server.MAX_CONNECTIONS
-        assert b"/metrics" in exchange(server, GOOD)
-
-
-@pytest.mark.full
-def test_a_connection_is_not_replaced_in_its_first_moments(serve, monkeypatch):
-    """A client that has just connected and has not sent its request yet keeps its place; later it is replaced."""
-    monkeypatch.setattr(http_server, "GRACE_SECONDS", 1.0)
-    server = serve()
-    with contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(server))
-        for _ in range(2 * http_server.MAX_CONNECTIONS):
-            stack.enter_context(connect(server))
-        first.sendall(GOOD)
-        assert b"/metrics" in read_all(first)
-        begin = time.monotonic()
-        assert b"/metrics" in exchange(server, GOOD)  # before the others are dropped as late
-        assert time.monotonic() - begin < http_server.READ_SECONDS - 0.5
+            client.sendall(GOOD)
+        assert all(b"/metrics" in read_all(client) for client in clients)
 
 
 @pytest.mark.full

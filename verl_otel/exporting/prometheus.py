@@ -25,7 +25,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel.exporting import fork_locks, http_server
 from verl_otel.exporting.base import Exporter
-from verl_otel.exporting.http_messages import Reply, Request
+from verl_otel.exporting.http_server import Reply, Request
 from verl_otel.model import HistogramValue, Instrument, Point, Resource, cut, to_float
 from verl_otel.prometheus_names import SUFFIXES, label_name, metric_name
 from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS

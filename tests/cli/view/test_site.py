@@ -11,7 +11,7 @@ from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.catalogue import Catalogue
 from verl_otel.cli.view.site import Site
 from verl_otel.cli.view.watching import Watcher
-from verl_otel.exporting.http_messages import Request
+from verl_otel.exporting.http_server import Request
 from verl_otel.health import profiles
 
 

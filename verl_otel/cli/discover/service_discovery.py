@@ -20,7 +20,7 @@ from verl_otel._internal.printable import show
 from verl_otel.cli.discover.http_auth import Encryption, HttpAuth
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting import http_server
-from verl_otel.exporting.http_messages import Reply, Request, make_plain_reply
+from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
 from verl_otel.session.prometheus_targets import Entries
 
 FRESH_SECONDS: Final = 3.0

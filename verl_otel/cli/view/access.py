@@ -16,8 +16,7 @@ from typing import Final
 from urllib.parse import parse_qs
 
 from verl_otel.errors import VerlOtelError
-from verl_otel.exporting.http_messages import Reply, Request, make_plain_reply
-from verl_otel.exporting.http_server import strip_brackets
+from verl_otel.exporting.http_server import Reply, Request, make_plain_reply, strip_brackets
 
 COOKIE: Final = "verl_otel_view"
 MIN_LENGTH: Final = 16

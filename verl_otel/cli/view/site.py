@@ -20,7 +20,7 @@ from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.catalogue import Catalogue
 from verl_otel.cli.view.listing import Listing
 from verl_otel.cli.view.watching import Watcher
-from verl_otel.exporting.http_messages import Reply, Request, make_plain_reply
+from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
 
 HEADERS: Final = (
     ("Cache-Control", "no-store"),
