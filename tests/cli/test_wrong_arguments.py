@@ -26,6 +26,9 @@ STACK = ("stack", "--data", "stack", "--run-dir", "runs", "--otelcol", "nothing"
 HERE = ("collect", "r1", "--address", "127.0.0.1:1")
 
 CASES = {
+    ("demo", "NAME"): (("demo",), NAMES),
+    ("demo", "--html"): (("demo", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
+    ("demo", "--keep"): (("demo", "--keep"), ("x" * 5000, "file", "file/below")),
     ("report", "RUN_DIR"): (("report",), PATHS + NAMES),
     ("report", "--html"): (("report", "r1", "--html"), ("x" * 5000, "file/below", "\udcff/nothing", ".", "fifo")),
     ("report", "--slowest"): (("report", "r1", "--slowest"), NUMBERS),

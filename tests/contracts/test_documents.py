@@ -97,9 +97,14 @@ def load_script(name):
 
 
 def test_generated_pages_are_fresh():
-    """Settings, telemetry and command line in the reference are those of the code; ``make docs`` writes them."""
-    for name, make in load_script("generate").PAGES.items():
+    """The reference is that of the code, and outputs are those of the commands; ``make docs`` writes them."""
+    script = load_script("generate")
+    for name, make in script.PAGES.items():
         assert (DOCS / "reference" / name).read_text("utf-8") == make(), f"{name}: run make docs"
+    for page in script.WITH_OUTPUTS:
+        text = page.read_text("utf-8")
+        assert script.OUTPUT.search(text), page
+        assert text == script.fill_outputs(text), f"{page.name}: run make docs"
 
 
 def test_readme_is_short():

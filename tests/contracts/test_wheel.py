@@ -51,11 +51,13 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert not [name for name in names if "__pycache__" in name]
     assert {"verl_otel/_data/collector/local.yaml", "verl_otel/_data/collector/otelcol/go.sum"} <= set(names)
     assert "verl_otel/_data/dashboards/generated/overview.json" in names
+    recorded = TOP / "verl_otel" / "cli" / "demo"
+    assert {f"verl_otel/cli/demo/{path.relative_to(recorded)}" for path in recorded.glob("recorded/*/*")} <= set(names)
     assert not [name for name in names if name.startswith("verl_otel/_data/dashboards") and name.endswith(".py")]
 
 
 def test_it_works_in_an_empty_environment(wheel, tmp_path):
-    """Installed with its dependencies and nothing else it records, reports and checks; verl, Ray and torch are not needed."""
+    """Installed with its dependencies and nothing else it records, reports, checks and shows its demo; verl, Ray and torch are not needed."""
     uv = TOP / ".cache" / "uv" / "bin" / "uv"
     if not uv.exists():
         pytest.skip("uv is not here: run by make")
@@ -73,6 +75,7 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
 
     run(environment / "bin" / "python", "-W", "error", "-c", SCRIPT)
     assert "1 step," in run(environment / "bin" / "verl-otel", "report", "runs/r")
+    assert "tool add" in run(environment / "bin" / "verl-otel", "demo")
     assert "note verl: not installed in this environment" in run(environment / "bin" / "verl-otel", "check")
     run(environment / "bin" / "verl-otel", "collector", "export", "otel")
     assert (tmp_path / "otel" / "local.yaml").read_text() == (TOP / "collector" / "local.yaml").read_text()

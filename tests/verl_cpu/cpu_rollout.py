@@ -17,7 +17,8 @@ from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
 MODE = "CPU_BED_GEN"
-"""``det``: sampled with a generator seeded by weights version, prompt and arrival; ``random``: any tokens, at once."""
+"""``det``: sampled with a generator seeded by weights version, prompt and arrival; ``apart``: by the replica, too, so that two answers to a prompt
+differ although each comes from another one; ``random``: any tokens, at once."""
 TOOL = "CPU_BED_TOOL"
 """Set: the first answer to each prompt is a call of the tool ``add``."""
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 1, "b": 2}}</tool_call>'
@@ -41,7 +42,7 @@ class CPUHttpServer:
         self.seen = {}
         self.tokenizer = self.model_config.tokenizer
         self.model = None
-        if os.environ.get(MODE, "det") == "det":
+        if os.environ.get(MODE, "det") != "random":
             from transformers import AutoModelForCausalLM
 
             torch.set_num_threads(1)
@@ -101,7 +102,8 @@ class CPUHttpServer:
             return tokens, [-1.0] * len(tokens)
         key = (self.global_steps, tuple(prompt))
         self.seen[key] = self.seen.get(key, 0) + 1
-        generator = torch.Generator().manual_seed(zlib.crc32(repr((key, self.seen[key])).encode()))
+        apart = [self.replica_rank] if os.environ.get(MODE) == "apart" else []
+        generator = torch.Generator().manual_seed(zlib.crc32(repr((key, self.seen[key], *apart)).encode()))
         temperature = float(sampling_params.get("temperature", 1.0))
         tokens, logprobs = [], []
         for _ in range(min(limit, LONGEST)):

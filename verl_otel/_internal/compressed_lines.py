@@ -48,14 +48,15 @@ class Block(NamedTuple):
     """First time in it; 0: unknown, or it does not begin with a line."""
 
 
-def encode_block(content: bytes, *, begins_line: bool = True) -> bytes:
+def encode_block(content: bytes, *, begins_line: bool = True, level: int = _LEVEL) -> bytes:
     """Return a block as a member of a compressed file. Releases the interpreter's lock.
 
     Args:
         content: At most `MAX_BLOCK` bytes.
         begins_line: Whether a line begins where it begins.
+        level: Level of compression, 1 to 9.
     """
-    compressor = zlib.compressobj(_LEVEL, zlib.DEFLATED, -zlib.MAX_WBITS)
+    compressor = zlib.compressobj(level, zlib.DEFLATED, -zlib.MAX_WBITS)
     body = compressor.compress(content) + compressor.flush()
     match = _TIME.search(content) if begins_line else None
     time_ns = min(int(match[1]), (1 << 63) - 1) if match else 0

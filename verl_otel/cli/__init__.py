@@ -17,6 +17,7 @@ from verl_otel._version import __version__
 from verl_otel.errors import VerlOtelError
 
 COMMANDS: Final = {  # each with the module that implements it
+    "demo": "verl_otel.cli.demo.command",
     "run": "verl_otel.cli.run",
     "check": "verl_otel.cli.check.command",
     "runs": "verl_otel.cli.runs.command",
@@ -50,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",
-        epilog="Start here: VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...   then: verl-otel report",
+        epilog="Start here: verl-otel demo   With your training: VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...   then: verl-otel report",
     )
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")

@@ -27,7 +27,7 @@ def run(out, training):
     folder = out / f"training-{training.number}"
     with bed_run.start(folder, **make_options(folder, training)) as (bed, process):
         if training.series == CRASHED:
-            _wait_for_crash(bed, process)
+            wait_for_crash(bed, process)
         else:
             process.wait(bed_run.DEADLINE)
     return {
@@ -54,7 +54,7 @@ def make_options(folder, training):
     }  # fmt: skip
 
 
-def _wait_for_crash(bed, process):
+def wait_for_crash(bed, process):
     """Wait for the end of a training whose process dies; verl waits for some of them without a deadline."""
     end = time.monotonic() + bed_run.DEADLINE
     reached = named = None

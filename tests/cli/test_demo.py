@@ -1,0 +1,193 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""``verl-otel demo``: each recorded run gets the verdict that its name promises, and holds nothing of the machine that recorded it."""
+
+import getpass
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from verl_otel._internal import rotated_files
+from verl_otel.cli.demo.command import RECORDED, RECORDINGS, VERL
+
+MOST_BYTES = 1_000_000
+HOST = "node-1"
+
+
+@pytest.fixture
+def explain(call):
+    """Return what the demo says of a run, as JSON."""
+
+    def run(name):
+        result = call("demo", name, "--json")
+        assert result.code == 0, result.err
+        return json.loads(result.out)
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "cause", "cause_name", "instance", "seconds"),
+    [
+        ("slow-tool", "trajectory", "tool", "add", "agent_loop-0", 2.5),
+        ("blocked-event-loop", "loop", "blocked", "tool add", "agent_loop-0", 2.5),
+        ("late-rank", "rank", "worker", "update_actor", "actor_rollout_ref-1", 2.0),
+    ],
+)
+def test_what_was_planted_is_named(explain, name, kind, cause, cause_name, instance, seconds):
+    """The step with the largest delay is step 4, and its first verdict has cause, place and size."""
+    step = explain(name)["steps"][0]
+    verdict = step["verdicts"][0]
+    assert step["number"] == 4
+    assert (verdict["kind"], verdict["cause"], verdict["cause_name"]) == (kind, cause, cause_name)
+    assert verdict["instance"] == instance
+    assert verdict["seconds"] == pytest.approx(seconds, rel=0.15)
+
+
+def test_the_healthy_run_has_no_verdict(explain):
+    """No step, no stall, no crash."""
+    told = explain("healthy")
+    assert not [verdict for step in told["steps"] for verdict in step["verdicts"]]
+    assert told["events"] == []
+
+
+def test_the_crash_says_who_died(call):
+    """First, with what it was doing."""
+    result = call("demo", "crash")
+    assert result.code == 0
+    assert re.search(r"^CRASH after .+agent_loop-0 .*(died|killed|gone)", result.out, re.MULTILINE)
+
+
+def test_slower_tools_are_compared(call):
+    """With the healthy run: steps are slower, and the latency of the tool explains most of it."""
+    result = call("demo", "slower-tools")
+    assert result.code == 0
+    assert "$ verl-otel compare healthy slower-tools" in result.out
+    causes = [line for line in result.out.splitlines() if re.match(r" +\+[\d.]+ points: ", line)]
+    assert "tool latency (tool add" in causes[0]
+    rows = {row["name"]: row for row in json.loads(call("demo", "slower-tools", "--json").out)["rows"]}
+    assert rows["step"]["significant"]
+
+
+def test_it_begins_with_what_it_is_and_ends_with_what_to_do(call):
+    """Without a name: the slow tool, and what `explain` prints of it."""
+    result = call("demo")
+    assert (result.code, result.err) == (0, "")
+    assert result.out.startswith(f"A recorded run of verl {VERL}")
+    assert "$ verl-otel explain slow-tool\n" in result.out
+    assert call("explain", RECORDED / "slow-tool").out in result.out
+    assert result.out.endswith("$ verl-otel explain\n")
+    assert result.out == call("demo", "slow-tool").out
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_first_line_is_true(call, name):
+    """Version and number of steps are those of the recording."""
+    told = json.loads(call("report", "--json", RECORDED / name).out)
+    assert told["run_id"] == name
+    assert len(told["steps"]) == RECORDINGS[name].steps
+    assert json.loads((RECORDED / name / "run.json").read_text())["verl.version"] == VERL
+    assert f"{RECORDINGS[name].steps} steps" in call("demo", name).out.splitlines()[0]
+
+
+def test_the_list_has_every_recorded_run(call):
+    """Those of the command are those of the package."""
+    assert {path.name for path in RECORDED.iterdir()} == set(RECORDINGS)
+    result = call("demo", "--list")
+    assert result.code == 0
+    assert [line.split()[0] for line in result.out.splitlines()] == [*RECORDINGS]
+
+
+def test_an_unknown_name_is_refused_with_the_list(call):
+    result = call("demo", "no-such-run")
+    assert result.code == 2
+    assert all(name in result.err for name in RECORDINGS)
+
+
+def test_the_page_of_a_run_is_written(call, tmp_path):
+    """The one that `report --html` writes."""
+    result = call("demo", "late-rank", "--html", tmp_path / "demo.html")
+    assert result.code == 0
+    call("report", RECORDED / "late-rank", "--html", tmp_path / "report.html")
+    assert (tmp_path / "demo.html").read_text() == (tmp_path / "report.html").read_text()
+
+
+def test_runs_are_kept_for_other_commands(call, runs):
+    """By the lines that are printed; what is there already is not replaced."""
+    result = call("demo", "--keep", runs)
+    assert result.code == 0
+    assert f"export VERL_OTEL_RUN_DIR={runs}" in result.out
+    assert "$ verl-otel report slow-tool" in result.out
+    listed = {line.split()[0]: line.split()[1:3] for line in call("runs").out.splitlines()[1:7]}
+    assert listed == {
+        name: ["ended" if name == "crash" else "finished", str(recording.steps)]
+        for name, recording in RECORDINGS.items()
+    }
+    assert "Step 4" in call("report", "slow-tool").out
+    assert call("logs", "slow-tool").out
+    again = call("demo", "crash", "--keep", runs)
+    assert again.code == 2
+    assert "crash" in again.err
+
+
+def test_the_package_is_not_written_to(call, tmp_path):
+    """It may be read-only, or another user's."""
+
+    def look():
+        return {path: path.stat().st_mtime_ns for path in [RECORDED, *RECORDED.rglob("*")]}
+
+    before = look()
+    call("demo", "crash")
+    call("demo", "crash", "--html", tmp_path / "page.html")
+    assert look() == before
+
+
+def test_the_recordings_are_small():
+    assert sum(path.stat().st_size for path in RECORDED.rglob("*") if path.is_file()) < MOST_BYTES
+
+
+def read(path):
+    """Return the text of a recorded file."""
+    if path.name == "run.json":
+        return path.read_text("utf-8")
+    with rotated_files.open_lines(path) as file:
+        return file.read().decode("utf-8")
+
+
+def find_strings(value):
+    """Yield each key and each text of a JSON value."""
+    if isinstance(value, dict):
+        for key, each in value.items():
+            yield key
+            yield from find_strings(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from find_strings(each)
+    elif isinstance(value, str):
+        yield value
+
+
+@pytest.mark.parametrize("name", RECORDINGS)
+def test_the_recordings_hold_nothing_of_the_machine(name):
+    """No folder, no user, no host but the one that stands for it, no address but that of this machine itself, no command line."""
+    paths = list((RECORDED / name).iterdir())
+    assert {path.name.partition("-")[0].partition(".")[0] for path in paths} <= {
+        "traces", "metrics", "open", "events", "verl_logs", "run",
+    }  # fmt: skip
+    text = "\n".join(map(read, paths))
+    assert set(re.findall(r'"host\.name","value":\{"stringValue":"([^"]*)"', text)) == {HOST}
+    assert all(f"-{HOST}-" in path.name for path in paths if path.name.count("-"))
+    texts = set(
+        find_strings(
+            [json.loads(line) for path in paths if path.name != "run.json" for line in read(path).splitlines()]
+        )
+    )
+    texts |= set(find_strings(manifest := json.loads(read(RECORDED / name / "run.json"))))
+    assert [attempt["command"] for attempt in manifest["attempts"]] == [["python", "-m", "verl.trainer.main_ppo"]]
+    assert not [each for each in texts if re.search(r"(?<![\w.])/\w+/|\bhome\b", each)]
+    assert not [each for each in texts if re.search(r"\d+\.\d+\.\d+\.\d+", each.replace("127.0.0.1", ""))]
+    assert not [each for each in texts if str(Path.home()) in each or each == getpass.getuser()]
+    contents = ("exception.message", "gen_ai.input", "gen_ai.output.messages", "gen_ai.prompt", "gen_ai.completion")
+    assert not [each for each in texts if each.startswith(contents)]
