@@ -19,9 +19,9 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations import server_spans
-from verl_otel.integrations.api import RECORDER
 from verl_otel.integrations.patch import Hook, add_callbacks, register
 from verl_otel.integrations.propagation import open_provider
+from verl_otel.recording.state import RECORDER
 
 _WORKERS: Final = ("RewardLoopWorker", "RewardComputeWorker")
 """Actors of verl that compute rewards. The second one is pickled by value and cannot be patched."""

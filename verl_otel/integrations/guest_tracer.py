@@ -9,7 +9,7 @@ from typing import Any
 
 from opentelemetry import trace
 
-from verl_otel.integrations.api import RECORDER
+from verl_otel.recording.state import RECORDER
 
 
 class GuestTracer(trace.Tracer):

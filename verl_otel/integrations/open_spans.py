@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-from verl_otel.integrations.api import Span, current_span, local_span
+from verl_otel.recording.span import Span, local_span
+from verl_otel.recording.span import current as current_span
 
 
 def find_enclosing(verb: str) -> Span | None:

@@ -7,7 +7,9 @@ from __future__ import annotations
 from typing import Any
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, current_session, otel_context
+from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.state import RECORDER
+from verl_otel.session import current as current_session
 
 
 def current_span_context() -> Any:

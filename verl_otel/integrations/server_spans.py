@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from verl_otel.integrations.api import Span
+from verl_otel.recording.span import Span
 
 Opener = Callable[[str], "Span | None"]
 """Takes the class name of the actor; returns the span of one call, not yet entered, or None."""

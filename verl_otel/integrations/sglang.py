@@ -16,9 +16,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from verl_otel.integrations.api import RECORDER
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, register
 from verl_otel.integrations.propagation import make_headers
+from verl_otel.recording.state import RECORDER
 
 _EXPORTER: Final = "verl_otel.exporting.prometheus"
 _FIELD: Final = "external_trace_header"

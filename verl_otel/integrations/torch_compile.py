@@ -15,8 +15,10 @@ from types import CodeType, ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import WRAPPER_FILE, BoundCounter, passive_code
 from verl_otel.integrations.patch import Hook, register, replace
+from verl_otel.recording.bound_counters import BoundCounter
+from verl_otel.recording.wrapper_source import FILE_PREFIX as WRAPPER_FILE
+from verl_otel.recording.wrapping import passive_code
 
 _OWN_FILES: Final = (WRAPPER_FILE, f"{Path(__file__).parents[1]}/")
 

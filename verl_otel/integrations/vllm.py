@@ -22,9 +22,10 @@ import os
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, current_session
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, register
 from verl_otel.integrations.propagation import make_headers, open_provider
+from verl_otel.recording.state import RECORDER
+from verl_otel.session import current as current_session
 
 ENDPOINT: Final = "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"
 _NO_ENDPOINT: Final = "verl_otel"

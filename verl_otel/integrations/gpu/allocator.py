@@ -16,9 +16,10 @@ from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import thread_frames
-from verl_otel.integrations.api import Measurement, NodeScope
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.system.collectors import NodeScope
 
 KINDS: Final = ("cuda", "npu")
 """PyTorch's device modules: NVIDIA and AMD, Ascend."""

@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import DeltaCounter, Measurement
 from verl_otel.integrations.gpu.device import (
     GENERAL,
     Device,
@@ -25,8 +24,10 @@ from verl_otel.integrations.gpu.device import (
     measure_own,
     note_missing,
 )
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.system.collectors import DeltaCounter
 
 PRESENT: Final = ["/dev/kfd"]
 """Device file of ROCm's driver. Without it nothing is imported."""

@@ -16,8 +16,8 @@ import subprocess
 import time
 from typing import IO, Final, NamedTuple
 
-from verl_otel.integrations.api import Measurement
 from verl_otel.integrations.gpu.device import GENERAL, Device, Unreadable, measure
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 

@@ -18,11 +18,12 @@ from typing import Final
 
 from verl_otel._internal import error_boundary, private_files
 from verl_otel._internal.call_timeout import TIMEOUT, CallTimeout
-from verl_otel.integrations.api import Measurement, NodeScope
 from verl_otel.integrations.gpu import amd, ascend, nvml
 from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measure_own
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.system.collectors import NodeScope
 
 DRIVERS: Final[tuple[Callable[[], Driver | None], ...]] = (nvml.find_driver, amd.find_driver, ascend.find_driver)
 """Each returns a driver, or None if this node has no device of this kind."""

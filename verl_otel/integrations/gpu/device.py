@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import Measurement
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 
 GENERAL = ((attr.HW_TASK, "general"),)

@@ -13,11 +13,12 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, Final
 
-from verl_otel.integrations.api import DeltaCounter, Measurement
 from verl_otel.integrations.gpu import xid
 from verl_otel.integrations.gpu.device import GENERAL, Unreadable, measure, measure_own, note_missing
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.system.collectors import DeltaCounter
 
 _ABSENT: Final = (
     "INVALID_ARGUMENT", "NOT_SUPPORTED", "NO_PERMISSION", "NOT_FOUND", "FUNCTION_NOT_FOUND", "NO_DATA", "NOT_READY",

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import untrusted_files
-from verl_otel.integrations.api import Measurement, NodeScope, current_session
 from verl_otel.integrations.gpu.collector import find_path
+from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.session import current as current_session
+from verl_otel.system.collectors import NodeScope
 
 _IDENTITIES: Final = ("GPU-", "MIG-")
 """Prefixes of the ids that CUDA accepts in place of numbers."""

@@ -19,8 +19,8 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal import error_boundary, private_files, process_state
 from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel._internal.untrusted_files import parse_json
+from verl_otel.config import load as load_settings
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import load_settings
 from verl_otel.model import SIGNALS
 
 KEY: Final = b"stack/endpoint"

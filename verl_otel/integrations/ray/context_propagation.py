@@ -19,9 +19,10 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations import server_spans
-from verl_otel.integrations.api import RECORDER, otel_context
 from verl_otel.integrations.patch import assign, close_span, open_span, replace
 from verl_otel.integrations.propagation import current_span_context
+from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.state import RECORDER
 
 KEYWORD: Final = "_ray_trace_ctx"
 

@@ -12,10 +12,12 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import add_describer, counter, is_multiprocessing_child
 from verl_otel.model import AttributeValue
+from verl_otel.recording.series_registry import counter
+from verl_otel.resource import add_describer
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.session.children import is_child as is_multiprocessing_child
 
 _ROLES: Final = (
     (re.compile(r"AgentLoopWorker"), "agent_loop"),

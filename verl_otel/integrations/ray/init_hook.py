@@ -17,10 +17,10 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import current_session
 from verl_otel.integrations.patch import replace
 from verl_otel.integrations.ray import cluster_endpoint, forwarding, job_run, target_registry
 from verl_otel.semconv.attributes import EARLIER_ACTORS
+from verl_otel.session import current as current_session
 
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"

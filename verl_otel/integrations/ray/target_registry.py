@@ -16,8 +16,9 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.config import Config
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import Config, TargetEntry
+from verl_otel.session.prometheus_targets import Entry as TargetEntry
 
 PREFIX: Final = "targets"
 END_TIMEOUT: Final = 2.0

@@ -13,7 +13,8 @@ from typing import Any, Final
 
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import ClusterNote, DeathInfo
+from verl_otel.watchdog.cluster_backend import DeathInfo
+from verl_otel.watchdog.cluster_backend import Note as ClusterNote
 
 PREFIX: Final = "stalls"
 MAX_TEXT: Final = 200

@@ -7,9 +7,9 @@ import finds the modules of this package. Calls of verl are ignored, because hoo
 metrics. Names and signatures are those of RL-Insight 0.3.0.
 """
 
-from verl_otel.integrations.api import current_session
 from verl_otel.integrations.patch import register
 from verl_otel.integrations.rl_insight import finder, logger
+from verl_otel.session import current as current_session
 
 HOOKS = logger.HOOKS
 

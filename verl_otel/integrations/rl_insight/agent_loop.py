@@ -10,8 +10,12 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, CallSite, Span, extract_trajectory, to_name, to_number
 from verl_otel.integrations.open_spans import find_open
+from verl_otel.recording.attribute_values import to_name, to_number
+from verl_otel.recording.call_attributes import extract_trajectory
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 _TRAJECTORY: Final = CallSite("trajectory", hook=True)

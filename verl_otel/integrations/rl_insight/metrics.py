@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from typing import Any, Final, Union
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, Counter, Gauge, Histogram, valid_bounds
+from verl_otel.recording.instruments import Counter, Gauge, Histogram, valid_bounds
+from verl_otel.recording.state import RECORDER
 
 MAX_METRICS: Final = 1000
 """Maximum number of metrics of one process, because names that hold numbers are unbounded; further metrics are dropped."""

@@ -11,17 +11,15 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    RECORDER,
-    add_targets,
-    build_resource,
-    current_session,
-    make_target,
-    read_targets,
-    to_text,
-)
 from verl_otel.prometheus_names import label_name
+from verl_otel.recording.attribute_values import to_text
+from verl_otel.recording.state import RECORDER
+from verl_otel.resource import build as build_resource
 from verl_otel.semconv import attributes as attr
+from verl_otel.session import current as current_session
+from verl_otel.session.prometheus_targets import add_entries as add_targets
+from verl_otel.session.prometheus_targets import make_entry as make_target
+from verl_otel.session.prometheus_targets import read_own as read_targets
 
 DEFAULT_JOB: Final = "trainer_metrics"
 MAX_ADDRESSES: Final = 10_000

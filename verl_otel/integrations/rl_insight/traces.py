@@ -13,18 +13,14 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    RECORDER,
-    CallSite,
-    Span,
-    coerce_attribute,
-    current_span,
-    keep_span,
-    local_span,
-    otel_context,
-    to_text,
-)
 from verl_otel.integrations.patch import add_callbacks
+from verl_otel.recording.attribute_values import coerce_attribute, to_text
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.span import Span, local_span
+from verl_otel.recording.span import current as current_span
+from verl_otel.recording.state import RECORDER
+from verl_otel.recording.state import keep as keep_span
 
 HOOKED: Final = {
     "rank_": frozenset(

@@ -9,19 +9,15 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.api import (
-    OTHER_NAME,
-    RECORDER,
-    CallSite,
-    Span,
-    current_span,
-    extract_trajectory,
-    to_name,
-    to_number,
-)
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
+from verl_otel.recording.call_attributes import extract_trajectory
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.recording.span import current as current_span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, STATUS_ERROR
 

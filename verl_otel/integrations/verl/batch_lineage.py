@@ -18,13 +18,15 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, CallSite, Span
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span
 from verl_otel.integrations.verl import gpu_time, lineage, trained_rows
 from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.integrations.verl.sample_origin import VALIDATE, Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 
 PREFIX: Final = "verl_otel_"
 """Prefix of the key in ``meta_info``; a random number follows, so that keys of batches never collide."""

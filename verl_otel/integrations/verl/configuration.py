@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from verl_otel.integrations.api import to_text
+from verl_otel.recording.attribute_values import to_text
 
 
 def read_setting(config: Any, path: str) -> Any:

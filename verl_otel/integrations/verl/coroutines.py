@@ -14,7 +14,8 @@ import inspect
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from verl_otel.integrations.api import RECORDER, otel_context
+from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.state import RECORDER
 
 
 def wrap_awaited(original: Any, wrap: Callable[[Any], Any] | None = None) -> Any:

@@ -7,9 +7,10 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from verl_otel.integrations.api import CallSite, Span
 from verl_otel.integrations.patch import Hook, close_span, open_span
 from verl_otel.integrations.verl import gpu_time
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
 
 STATE: Final = "data_loading"
 """Name of the time in the account of GPU time."""

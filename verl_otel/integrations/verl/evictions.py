@@ -13,10 +13,10 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER
 from verl_otel.integrations.patch import PATCHED, argument
 from verl_otel.integrations.verl import lineage
 from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 REASONS: Final = ("stale", "no_signal", "failed")

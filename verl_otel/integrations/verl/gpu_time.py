@@ -14,27 +14,23 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    CAUSES,
-    RECORDER,
-    GpuPool,
-    LiveVerdicts,
-    NamedInterval,
-    Observation,
-    Rollout,
-    StepWindow,
-    account_gpu_time,
-    clock,
-    current_session,
-    find_tail_share,
-    observe,
-    to_number,
-    wall_offset_ns,
-)
+from verl_otel.analysis.gpu.live_estimate import Pool as GpuPool
+from verl_otel.analysis.gpu.live_estimate import Rollout
+from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
+from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
+from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
+from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
+from verl_otel.analysis.kinds import CAUSES
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.collection import Observation, observe
+from verl_otel.recording.span import clock
+from verl_otel.recording.state import RECORDER, wall_offset_ns
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.session import current as current_session
+from verl_otel.session.live_verdicts import LiveVerdicts
 
 MAX_NOTES: Final = 10_000
 """Maximum number of phases, of calls and of batches of one step, for a process that never ends a step."""

@@ -17,22 +17,18 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel.guards.conditions import Finding
+from verl_otel.guards.engine import Decision, Guards, make_guards
+from verl_otel.health.profiles import load as load_profile
+from verl_otel.health.profiles import to_manifest as describe_profile
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import (
-    RECORDER,
-    Decision,
-    Finding,
-    Guards,
-    current_session,
-    describe_profile,
-    load_profile,
-    make_guards,
-    record_run,
-    to_number,
-)
 from verl_otel.integrations.patch import Hook
 from verl_otel.integrations.verl import best_checkpoint
 from verl_otel.integrations.verl.configuration import read_setting
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.state import RECORDER
+from verl_otel.session import current as current_session
+from verl_otel.session import record_run
 
 EXIT_CODE: Final = 3
 """Exit code of the driver of a training that a guard has stopped."""

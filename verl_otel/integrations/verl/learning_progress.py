@@ -11,8 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.api import INSTRUMENTS, LearningProgress, counter, gauge, to_number
+from verl_otel.guards.progress import LearningProgress
 from verl_otel.model import Point
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.series_registry import INSTRUMENTS, counter, gauge
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 

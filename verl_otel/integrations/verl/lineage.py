@@ -13,12 +13,17 @@ from collections.abc import Iterable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, CallSite, Span, describe_tail, histogram, sum_scores, to_number
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import PATCHED, Hook, argument
 from verl_otel.integrations.verl import gpu_time, recent_changes, step_log
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.series_registry import histogram
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
+from verl_otel.recording.step_statistics import describe_tail, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.spans import MAX_LINKS

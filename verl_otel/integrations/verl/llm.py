@@ -9,11 +9,14 @@ from weakref import WeakKeyDictionary
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations import server_spans
-from verl_otel.integrations.api import CallSite, Span, extract_llm, to_number, to_text
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import Hook, in_span
 from verl_otel.integrations.propagation import current_span_context
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import to_number, to_text
+from verl_otel.recording.call_attributes import extract_llm
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
 from verl_otel.semconv import attributes as attr
 
 _SERVER: Final = CallSite("generate", hook=True)

@@ -18,21 +18,19 @@ from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    RECORDER,
-    TARGETS_FOLDER,
-    add_targets,
-    build_resource,
-    current_session,
-    make_target,
-    read_targets,
-    to_text,
-)
 from verl_otel.integrations.patch import Hook, argument, assign, replace
 from verl_otel.integrations.verl import prometheus_merge
 from verl_otel.integrations.verl.configuration import name_model
 from verl_otel.prometheus_names import label_name
+from verl_otel.recording.attribute_values import to_text
+from verl_otel.recording.state import RECORDER
+from verl_otel.resource import build as build_resource
 from verl_otel.semconv import attributes as attr
+from verl_otel.session import current as current_session
+from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
+from verl_otel.session.prometheus_targets import add_entries as add_targets
+from verl_otel.session.prometheus_targets import make_entry as make_target
+from verl_otel.session.prometheus_targets import read_own as read_targets
 
 _OTHER_STARTS: Final = tuple(f"RolloutReplica.init_{kind}" for kind in ("hybrid", "hybrid_colocated", "colocated"))
 _UPDATE: Final = "update_prometheus_config"

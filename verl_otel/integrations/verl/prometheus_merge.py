@@ -16,7 +16,8 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.api import merge_prometheus_job, to_text
+from verl_otel.recording.attribute_values import to_text
+from verl_otel.session.prometheus_file import add as merge_prometheus_job
 
 NODE_SECONDS: Final = 30.0
 """Seconds in which the other nodes have to answer."""

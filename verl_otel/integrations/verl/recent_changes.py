@@ -10,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from verl_otel.integrations.api import INSTRUMENTS, RecentChanges, gauge, measure_waits, to_number
+from verl_otel.health.recent_past import RecentChanges
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.model import Point
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.series_registry import INSTRUMENTS, gauge
+from verl_otel.recording.step_statistics import measure_waits
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 

@@ -8,9 +8,14 @@ import functools
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
 
-from verl_otel.integrations.api import RECORDER, CallSite, Span, bind_context, extract_reward, to_text
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import to_text
+from verl_otel.recording.call_attributes import extract_reward
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.context import bind_context
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 _REWARD: Final = CallSite("reward", hook=True)

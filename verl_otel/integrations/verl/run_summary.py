@@ -16,8 +16,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import clock, current_session
 from verl_otel.integrations.verl import gpu_time
+from verl_otel.recording.span import clock
+from verl_otel.session import current as current_session
 
 INTERVAL: Final = 30.0
 """Seconds between two writes while the training runs."""

@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from verl_otel.integrations.api import clock, to_number
 from verl_otel.integrations.open_spans import find_open
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.span import clock
 from verl_otel.semconv import attributes as attr
 
 FACTS: Final = {

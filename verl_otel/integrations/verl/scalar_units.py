@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from verl_otel.integrations.api import INSTRUMENTS
 from verl_otel.model import Instrument, Labels, Point
+from verl_otel.recording.series_registry import INSTRUMENTS
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 

@@ -10,10 +10,13 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.api import RECORDER, find_spread, run_log, to_number
 from verl_otel.integrations.verl import scalars
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.model import AttributeValue
+from verl_otel.recording import run_log
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.state import RECORDER
+from verl_otel.recording.step_statistics import find_spread
 from verl_otel.semconv import logs
 
 _TRAINING: Final = {

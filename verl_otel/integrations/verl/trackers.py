@@ -9,9 +9,12 @@ from collections.abc import Collection, Iterator
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import RECORDER, CallSite, Span, to_name
 from verl_otel.integrations.patch import argument, close_span, open_span
 from verl_otel.integrations.verl import gpu_time
+from verl_otel.recording.attribute_values import to_name
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 STATE: Final = "logging"

@@ -11,17 +11,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    RECORDER,
-    add_points,
-    describe_resource,
-    flush,
-    gauge,
-    record_run,
-    to_number,
-    to_text,
-    wake,
-)
 from verl_otel.integrations.patch import Hook, add_callbacks, argument
 from verl_otel.integrations.source_inspection import installed_version
 from verl_otel.integrations.verl import (
@@ -37,8 +26,14 @@ from verl_otel.integrations.verl import (
 )
 from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.model import Point
+from verl_otel.recording.attribute_values import to_number, to_text
+from verl_otel.recording.collection import add_points
+from verl_otel.recording.series_registry import gauge
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.session import describe as describe_resource
+from verl_otel.session import flush, record_run, wake
 
 RUNNING, FINISHED, FAILED, STOPPED = 1, 2, 3, 5
 FLUSH_SECONDS: Final = 5.0

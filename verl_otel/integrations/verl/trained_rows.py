@@ -12,9 +12,10 @@ import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from verl_otel.integrations.api import RECORDER, sum_scores
 from verl_otel.integrations.verl import lineage, step_log
 from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.recording.state import RECORDER
+from verl_otel.recording.step_statistics import sum_scores
 from verl_otel.semconv import attributes as attr
 
 ROW: Final = "row"

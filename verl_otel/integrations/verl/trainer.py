@@ -20,24 +20,21 @@ from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import (
-    RECORDER,
-    CallSite,
-    Span,
-    clock,
-    counter,
-    current_session,
-    current_span,
-    phase_site,
-    to_number,
-)
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import PATCHED, Hook, Wrap, add_callbacks, in_span
 from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage, trained_rows
 from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.phase_names import phase_site
+from verl_otel.recording.series_registry import counter
+from verl_otel.recording.span import Span, clock
+from verl_otel.recording.span import current as current_span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.session import current as current_session
 
 _STEP: Final = CallSite("step", hook=True)
 MAX_FRAMES: Final = 16

@@ -13,20 +13,16 @@ import functools
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.integrations.api import (
-    OTHER_NAME,
-    RECORDER,
-    CallSite,
-    Span,
-    extract_trajectory,
-    otel_context,
-    to_name,
-    to_number,
-)
 from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
 from verl_otel.integrations.verl.agent_loop import set_outcome, tool_site
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
+from verl_otel.recording.call_attributes import extract_trajectory
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 MAX_SESSIONS: Final = 100_000

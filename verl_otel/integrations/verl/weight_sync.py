@@ -7,10 +7,12 @@ from __future__ import annotations
 import functools
 from typing import Any, Final
 
-from verl_otel.integrations.api import CallSite, Span, to_number, to_text
 from verl_otel.integrations.patch import Hook, in_span
 from verl_otel.integrations.verl.coroutines import wrap_awaited
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import to_number, to_text
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
 from verl_otel.semconv import attributes as attr
 
 _SYNC: Final = CallSite("weight_sync", hook=True)

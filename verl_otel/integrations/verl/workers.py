@@ -15,11 +15,17 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.api import HOOKED, RECORDER, CallSite, Span, extract_batch, find_callsite, to_number
 from verl_otel.integrations.open_spans import find_enclosing
 from verl_otel.integrations.patch import Hook
 from verl_otel.integrations.verl import batch_lineage, gpu_time
 from verl_otel.model import AttributeValue
+from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.call_attributes import extract_batch
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.recording.state import RECORDER
+from verl_otel.recording.wrapping import HOOKED
+from verl_otel.recording.wrapping import marked as find_callsite
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
