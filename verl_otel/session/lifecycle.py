@@ -13,7 +13,7 @@ from typing import Final
 
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, watchdog
-from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal import error_boundary, private_files, process_state
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
@@ -24,7 +24,7 @@ from verl_otel.model import Batch, Resource, SpanRecord
 from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state, wrapping
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, recording_settings, run_manifest, self_metrics
+from verl_otel.session import children, prometheus_targets, run_manifest, self_metrics
 from verl_otel.session.components import (
     Component,
     ConfiguredExporters,
@@ -38,6 +38,27 @@ from verl_otel.session.drain_schedule import DrainSchedule
 from verl_otel.session.overhead_limiter import estimate_recording
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
+
+# -- what a session sets in recording --
+
+
+def _apply_to_recording(config: Config) -> None:
+    """Apply the settings of sampling, memory and file access."""
+    RECORDER.sampling.ratio = config.sampler_ratio
+    RECORDER.sampling.whole_per_step = config.trajectories_per_step if "file" in config.exporters else 0
+    RECORDER.sampling.share_above = config.trajectory_share
+    RECORDER.sampling.exemplars = config.exemplar_filter != "always_off"
+    RECORDER.convention_aliases = bool(config.semconv_opt_in)
+    RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
+    RECORDER.verdict_lines = config.verdict_lines
+    RECORDER.capture_content = config.capture_content
+    own_loop.configure(config.project, config.experiment)
+    problem = private_files.use_group(config.files_group)
+    if problem:
+        error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)
+
+
+# -- the session --
 
 MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
@@ -124,7 +145,7 @@ class Session:
         self._started, self._may_resume = time.time(), run_manifest.may_resume()
         context.context_access()
         process_state.clear_records()
-        recording_settings.apply(self.config)
+        _apply_to_recording(self.config)
         children.publish(self.config)
         self_metrics.register(
             lambda: [*self.exporters, *self._user.exporters],

@@ -11,7 +11,8 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from types import FrameType
 from typing import Any, Final
 
@@ -19,13 +20,84 @@ from verl_otel._internal import error_boundary, thread_frames
 from verl_otel.model import LinkRecord
 from verl_otel.recording import series_registry
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.span import Span, clock
+from verl_otel.recording.span import BareSpan, Span, clock
 from verl_otel.recording.state import RECORDER, keep
+from verl_otel.recording.wrapper_source import FILE_PREFIX
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.watchdog import blocking_work, process_pauses, stack_dumps
-from verl_otel.watchdog.blocking_work import BlockingWork
+from verl_otel.watchdog import process_pauses, stack_dumps
 from verl_otel.watchdog.process_pauses import Pause, PauseDetector
+from verl_otel.watchdog.stack_dumps import format_frame
+
+# -- Names the work that blocks an event loop, from the stack of its thread: the innermost span of verl-otel, else the function --
+
+_OWN: Final = str(Path(__file__).resolve().parent.parent)
+"""Folder of the library. Only frames of its wrappers are read: to read the variables of others may keep objects alive."""
+RECENT_SPANS: Final = 16
+"""Spans that were opened last, among which the one of the blocking work is looked for."""
+
+RECENT_SECONDS: Final = 0.3
+"""And how long before the loop did not answer it must have been opened."""
+
+
+class BlockingWork:
+    """What blocks an event loop."""
+
+    __slots__ = ("_callback", "began", "line", "span", "span_name", "tool")
+
+    def __init__(self, callback: FrameType | None, line: str, span: Span | None, began: float) -> None:
+        self._callback = callback
+        self.line = line
+        """``File "...", line N in function``, the innermost one."""
+        self.span = span
+        self.span_name = span.name if span is not None else ""
+        self.tool = str(span.attributes.get(attr.GEN_AI_TOOL, "")) if span is not None else ""
+        self.began = began
+        """When it began, on the clock of spans; at the latest when the loop was seen to be blocked."""
+
+    def release(self) -> None:
+        """Drop the frame of the callback, which would keep its variables alive."""
+        self._callback = None
+
+    def is_same(self, stack: Sequence[FrameType]) -> bool:
+        """Return whether the same callback still runs."""
+        return stack[-1] is self._callback
+
+
+def describe(stack: Sequence[FrameType], blocked_since: float) -> BlockingWork | None:
+    """Return what blocks an event loop; None without a stack.
+
+    Args:
+        stack: The frames of the callback that runs, innermost first.
+        blocked_since: When the loop was known not to answer.
+    """
+    if not stack:
+        return None
+    span = _find_wrapped(stack) or _find_recent(blocked_since)
+    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, blocked_since if span is None else span.start)
+
+
+def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
+    """Return the innermost open span that a wrapper on the stack holds."""
+    for frame in stack:
+        name = frame.f_code.co_filename
+        if name.startswith((FILE_PREFIX, _OWN)):
+            for value in frame.f_locals.values():
+                if type(value) is BareSpan and value.start and not value.stop:
+                    return value  # type: ignore[return-value]  # as every span
+    return None
+
+
+def _find_recent(blocked_since: float) -> Span | None:
+    """Return the open span that began last before the loop was blocked, if that was just before: it began in the same callback."""
+    recent: list[Any] = RECORDER.begun[-RECENT_SPANS:]
+    fresh = [
+        span for span in recent if span.start and not span.stop and abs(blocked_since - span.start) < RECENT_SECONDS
+    ]
+    return max(fresh, key=lambda span: span.start, default=None)
+
+
+# -- Blocked event loops of this process: how long no callback of a loop could run, and what ran instead --
 
 PING_SECONDS: Final = 0.25
 """Seconds between two callbacks while the process has open spans."""
@@ -101,7 +173,7 @@ class LoopState:
             return
         stack = stack_dumps.find_callback(top, self._base)
         if self.work is None:
-            self.work = blocking_work.describe(stack, self.pinged)
+            self.work = describe(stack, self.pinged)
         elif not stack or not self.work.is_same(stack):
             self._changed = True
 

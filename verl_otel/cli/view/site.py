@@ -4,23 +4,69 @@
 
 from __future__ import annotations
 
+import functools
+import html
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from verl_otel._version import __version__
 from verl_otel.analysis.compare import comparison
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import page, rollouts
 from verl_otel.cli.compare import render_json as compare_json
 from verl_otel.cli.explain import render_json as explain_json
-from verl_otel.cli.view import api, documents, log_lines
+from verl_otel.cli.page import assembly
+from verl_otel.cli.view import api, log_lines
 from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.catalogue import Catalogue
 from verl_otel.cli.view.listing import Listing
 from verl_otel.cli.view.watching import Watcher
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
+
+# -- Renders the HTML documents of the live page. They hold no data: their scripts fetch it below ``/api`` --
+
+PACKAGE: Final = "verl_otel.cli.view"
+_SHARED: Final = ("format.js", "colours.js", "elements.js", "tables.js", "chart.js")
+"""Scripts of the page of a run that these pages use, too."""
+
+
+@functools.cache
+def render_home() -> str:
+    """Return the page with all runs."""
+    return _render("Runs", "home.html", ("home.js",))
+
+
+@functools.cache
+def render_run() -> str:
+    """Return the page of a run; its address names the run."""
+    return _render("Run", "run.html", ("live_chart.js", "run_tables.js", "run.js"))
+
+
+@functools.cache
+def render_comparison() -> str:
+    """Return the page that compares two runs; its address names both."""
+    return _render("Comparison", "compare.html", ("live_chart.js", "compare.js"))
+
+
+@functools.cache
+def render_samples() -> str:
+    """Return the page with the samples of a step; its address names run and step."""
+    return _render("Samples", "samples.html", ("samples.js",))
+
+
+def _render(title: str, template: str, scripts: tuple[str, ...]) -> str:
+    style = assembly.read("page.css") + assembly.read("view.css", PACKAGE)
+    script = assembly.join_scripts(
+        [*map(assembly.read, _SHARED), *(assembly.read(name, PACKAGE) for name in ("polling.js", *scripts))]
+    )
+    body = assembly.fill(assembly.read(template, PACKAGE), {"version": html.escape(__version__)})
+    return assembly.render(title, body, style, script, connect=True)
+
+
+# -- Answers the requests of the live page: pages, and JSON below ``/api`` --
 
 HEADERS: Final = (
     ("Cache-Control", "no-store"),
@@ -76,15 +122,15 @@ class Site:
         """Return a page."""
         match parts:
             case []:
-                return documents.render_home()
+                return render_home()
             case ["run", name]:
-                text = documents.render_run()
+                text = render_run()
             case ["run", name, "report"]:
                 text = page.render(self._find(name)[0])
             case ["run", name, "samples", "training" | "validation", _] | ["run", name, "samples", _, _, _]:
-                text = documents.render_samples()
+                text = render_samples()
             case ["compare", name, second]:
-                text = documents.render_comparison()
+                text = render_comparison()
                 self._find(second)
             case _:
                 raise NotFoundError("no such page")

@@ -7,19 +7,23 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
+
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.delta_temporality import Deltas
-from verl_otel.exporting.otlp import encode_logs, encode_metrics, encode_spans, request_times
+from verl_otel.exporting.otlp import encode_logs, encode_metrics, encode_spans
 from verl_otel.exporting.otlp.endpoint import EXPONENTIAL, load_endpoint, sent_signals
 from verl_otel.exporting.otlp.halving import halve
 from verl_otel.exporting.otlp.retry import RetryingSender
 from verl_otel.exporting.otlp.span_queue import SpanQueue
 from verl_otel.exporting.otlp.transport import Answer, connect
-from verl_otel.model import SAMPLED, SIGNALS, WeighedAttributes
+from verl_otel.model import SAMPLED, SIGNALS, Point, WeighedAttributes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -27,6 +31,43 @@ if TYPE_CHECKING:
 
     from verl_otel.exporting.metric_state import MetricState
     from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
+
+
+# -- Gives the points of a request the time of the request, as those of OpenTelemetry's SDK have the time of their collection --
+# A store takes a value that is sent again with its old time for a repetition, and the series ends there: in Prometheus after five minutes. It
+# also rejects a request in which one point is older than the request before. Differences keep the time until which they count.
+
+
+def stamp(points: list[Point], is_delta: Callable[[Point], bool] | None) -> list[Point]:
+    """Return points of verl-otel with the time of now."""
+    now = time.time_ns()
+    return [
+        point
+        if is_delta is not None and is_delta(point)
+        else point._replace(time_ns=now, start_ns=min(point.start_ns, now))
+        for point in points
+    ]
+
+
+def stamp_message(message: bytes) -> bytes:
+    """Return a request with the user's own metrics with the time of now; unchanged if it cannot be read."""
+    try:
+        request = ExportMetricsServiceRequest.FromString(message)
+    except Exception:
+        return message
+    now = time.time_ns()
+    for resource in request.resource_metrics:
+        for scope in resource.scope_metrics:
+            for metric in scope.metrics:
+                data = getattr(metric, str(metric.WhichOneof("data")), None)
+                if data is None or getattr(data, "aggregation_temporality", 0) == AGGREGATION_TEMPORALITY_DELTA:
+                    continue
+                for point in data.data_points:
+                    point.time_unix_nano = now
+    return bytes(request.SerializeToString())
+
+
+# -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
 
 SPANS_PER_REQUEST: Final = 512
 WEIGHT_PER_REQUEST: Final = 1 << 20
@@ -301,7 +342,7 @@ class OtlpExporter(Exporter):
         if self._deltas is not None:
             points = self._deltas.convert(points)
         is_delta = self._deltas.is_delta if self._deltas is not None else None
-        points = request_times.stamp(points, is_delta)
+        points = stamp(points, is_delta)
         for begin in range(0, len(points), POINTS_PER_REQUEST):
             part = points[begin : begin + POINTS_PER_REQUEST]
             self._pending.append(
@@ -322,7 +363,7 @@ class OtlpExporter(Exporter):
                 message = next(iter(self._messages), None)
             if message is None:
                 return True
-            answer, halves = self._send_points(channel, request_times.stamp_message(message))
+            answer, halves = self._send_points(channel, stamp_message(message))
             if answer is None:
                 return False
             with self._lock:

@@ -8,19 +8,81 @@ import atexit
 import contextlib
 import functools
 import os
+import re
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.untrusted_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import replace
-from verl_otel.integrations.ray import cluster_endpoint, forwarding, job_run, target_registry
+from verl_otel.integrations.ray import cluster_endpoint, job_run, target_registry
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import current as current_session
+
+# -- Which variables of the driver are forwarded to the workers: settings, and no secrets --
+# A runtime environment is visible on Ray's dashboard and in its logs. Variables that hold a secret are therefore not forwarded; the path of a
+# file with a secret is.
+
+FORWARDED: Final = ("VERL_OTEL_", "OTEL_", "VERL_USE_EXTERNAL_")
+OF_THE_NODE: Final = ("VERL_OTEL_PROMETHEUS_ADVERTISE",)
+"""Variables that are valid on one node only."""
+_RESOURCE: Final = "OTEL_RESOURCE_ATTRIBUTES"
+_ATTRIBUTES_OF_THE_NODE: Final = (
+    *("host.", "os.", "container.", "process.", "service.instance."),
+    *("k8s.node.", "k8s.pod.", "k8s.container."),
+)
+"""Resource attributes of one node, pod or process begin with these. An operator sets them in the driver's pod."""
+_SECRET_NAME: Final = re.compile(
+    r"HEADERS?$|PASSW|PASSPHRASE|SECRET|TOKEN|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|AUTHORI[SZ]ATION|BEARER|BASIC_AUTH"
+)
+_PATH_NAME: Final = re.compile(r"_(?:FILE|PATH|DIR)$")
+"""Suffixes of names whose value is the path of a secret. ``OTEL_EXPORTER_OTLP_CLIENT_KEY`` is a path, too."""
+_SECRET_VALUE: Final = re.compile(
+    r"""
+    [^\s/@:,=]*:[^\s/@,]*@[\w.\[-]     # user and password of a URL, with or without its scheme
+    | ://[^\s/@]+@                      # a token in place of the user
+    | ://[^\s?]*\?[^\s]*=               # a query: keys and signatures
+    | \b(?:bearer|basic)(?:\s|%20)+\S   # a header
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
+
+
+class Choice(NamedTuple):
+    """The variables to forward, and the names of those that are withheld because they hold a secret."""
+
+    forwarded: dict[str, str]
+    withheld: list[str]
+
+
+def choose(environ: Mapping[str, str]) -> Choice:
+    """Return which of these variables every process of the run gets."""
+    candidates = {
+        name: value for name, value in environ.items() if name.startswith(FORWARDED) and name not in OF_THE_NODE
+    }
+    if _RESOURCE in candidates:
+        pairs = candidates.pop(_RESOURCE).split(",")
+        kept = ",".join(pair for pair in pairs if not pair.strip().startswith(_ATTRIBUTES_OF_THE_NODE))
+        candidates |= {_RESOURCE: kept} if kept else {}
+    withheld = sorted(name for name, value in candidates.items() if holds_secret(name, value))
+    return Choice({name: value for name, value in candidates.items() if name not in withheld}, withheld)
+
+
+def holds_secret(name: str, value: str) -> bool:
+    """Return whether a variable holds a secret, by its name or its value.
+
+    Example:
+        holds_secret("OTEL_EXPORTER_OTLP_ENDPOINT", "https://user:password@host:4318")
+    """
+    named = bool(_SECRET_NAME.search(name.upper())) and not _PATH_NAME.search(name.upper())
+    return bool(value) and (named or bool(_SECRET_VALUE.search(value)))
+
+
+# -- Load verl-otel in every worker of the job: adds a setup hook and the settings to the job's own ``ray.init`` --
 
 JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
@@ -178,7 +240,7 @@ def read_job_runtime_env() -> Mapping[str, Any]:
 def settings_to_forward() -> dict[str, str]:
     """Return the variables that every process of the run needs, including the identity of the run."""
     taken = cluster_endpoint.taken()
-    settings = forwarding.choose({name: value for name, value in os.environ.items() if name not in taken}).forwarded
+    settings = choose({name: value for name, value in os.environ.items() if name not in taken}).forwarded
     current = current_session()
     if current is not None:
         current.begin_run()
@@ -193,7 +255,7 @@ def settings_to_forward() -> dict[str, str]:
 @error_boundary.never_raises("ray.init")
 def _log_withheld() -> None:
     """Log the variables that are withheld from workers because they hold secrets, unless the cluster inherits them from this process."""
-    names = forwarding.choose(os.environ).withheld
+    names = choose(os.environ).withheld
     if not names or _started_cluster():
         return
     error_boundary.warn_once(
