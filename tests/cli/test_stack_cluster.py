@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.cli.stack import addresses, cluster, components, publication
+from verl_otel.cli.stack import addresses, cluster, components
+from verl_otel.cli.stack.cluster import Publication
 from verl_otel.cli.stack.components import ClusterPlan, Plan
-from verl_otel.cli.stack.publication import Publication
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray import cluster_endpoint, discovery
@@ -176,7 +176,7 @@ def test_the_endpoint_is_published_and_withdrawn(head, publish):
 
 def test_a_restarted_cluster_gets_it_again(head, publish, monkeypatch, wait_for, capsys):
     """An empty store, and a head that was away meanwhile: the endpoint is written again, and each is printed once."""
-    monkeypatch.setattr(publication, "PUBLISH_SECONDS", 0.02)
+    monkeypatch.setattr(cluster, "PUBLISH_SECONDS", 0.02)
     publish()
     head.away = True
     head.values.clear()

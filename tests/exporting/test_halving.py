@@ -8,7 +8,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_histogram, make_point, make_span
 from tests.exporting.otlp_requests import soon
 from verl_otel.exporting.otlp import encode_metrics
-from verl_otel.exporting.otlp.halving import halve
+from verl_otel.exporting.otlp.exporter import halve
 from verl_otel.model import Batch
 
 LABELS = [(("n", str(number)),) for number in range(100)]

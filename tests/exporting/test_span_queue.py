@@ -5,7 +5,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.exporting.otlp.span_queue import REQUEST_BYTES, Part, SpanQueue
+from verl_otel.exporting.otlp.exporter import REQUEST_BYTES, Part, SpanQueue
 
 PARTS = st.lists(st.tuples(st.binary(min_size=1, max_size=40), st.integers(1, 512)), max_size=30)
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording.signatures import is_readable, make_unique
+from verl_otel.recording.wrapping import is_readable, make_unique
 from verl_otel.testing import capture
 
 MUTABLE = []

@@ -12,7 +12,7 @@ import types
 import pytest
 
 import verl_otel
-from verl_otel.recording.signatures import ArgumentBinder, is_readable
+from verl_otel.recording.wrapping import ArgumentBinder, is_readable
 from verl_otel.testing import capture
 
 

@@ -12,7 +12,7 @@ import verl_otel
 from tests.builders.exporting_records import make_span
 from verl_otel.model import Instrument, Point
 from verl_otel.recording import collection
-from verl_otel.session import drain_schedule, lifecycle
+from verl_otel.session import lifecycle
 from verl_otel.session.lifecycle import Current
 from verl_otel.system import collectors
 
@@ -127,7 +127,7 @@ def test_open_spans_stay_in_their_file(resting, monkeypatch):
         assert [resting.turn(), resting.turn()] == [1, 0]
         assert resting.files.names("open") == ["held"]
         written = resting.files.spans("open")[0].attributes["verl.open.written"]
-        resting.now += drain_schedule.MAX_REST_SECONDS + 0.1
+        resting.now += lifecycle.MAX_REST_SECONDS + 0.1
         assert resting.turn() == 1
         assert resting.files.spans("open")[0].attributes["verl.open.written"] > written
     resting.turn()

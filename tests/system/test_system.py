@@ -10,8 +10,7 @@ import pytest
 
 from verl_otel.semconv.metrics import METRICS
 from verl_otel.system.collectors import NodeScope
-from verl_otel.system.memory import Bound, read_bound
-from verl_otel.system.node import NodeCollector
+from verl_otel.system.node import Bound, NodeCollector, read_bound
 from verl_otel.system.process import ProcessCollector
 
 GIB = 1 << 30

@@ -21,7 +21,6 @@ from verl_otel.watchdog import (
     heartbeat,
     monitor,
     process_reports,
-    py_spy,
     run_state,
     stack_signals,
 )
@@ -203,7 +202,7 @@ def test_a_frozen_process_is_looked_at_until_it_has_written_its_stacks(node, mon
         return len(looks) == 3
 
     monkeypatch.setattr(stack_signals, "request", request)
-    monkeypatch.setattr(py_spy, "start", lambda *_: None)
+    monkeypatch.setattr(monitor, "start_py_spy", lambda *_: None)
     builder = SnapshotBuilder(100).process("trainer-0", "trainer").process("agent-0", state=FROZEN)
     gen = builder.open("trainer-0", "verl.phase.gen", 150)
     builder.open("agent-0", "verl.trajectory", 145, links=[gen])

@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import threading
 import time
@@ -16,12 +18,56 @@ from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.leader_lock import LeaderLock
-from verl_otel.watchdog import diagnosis, process_reports, py_spy, run_state, stack_signals, timeouts
+from verl_otel.watchdog import diagnosis, process_reports, run_state, stack_signals, timeouts
 from verl_otel.watchdog.diagnosis import OVERDUE, Finding
 from verl_otel.watchdog.process_reports import ProcessReport
 from verl_otel.watchdog.process_table import ProcessStatus, ProcessTable
 from verl_otel.watchdog.reporter import Reporter
 from verl_otel.watchdog.snapshot import ALIVE, DIED, FROZEN, Snapshot, could_be_overdue, is_users_own
+
+# -- Stacks of a process that cannot write its own, by the program ``py-spy``, where it is installed. Nothing is installed for it --
+
+PROGRAM: Final = "py-spy"
+
+
+def start_py_spy(pid: int, path: Path) -> subprocess.Popen[bytes] | None:
+    """Begin to write the stacks of a process into a file, without stopping it further.
+
+    Args:
+        pid: The process.
+        path: The file; it is replaced.
+
+    Returns:
+        The program, to be asked whether it has ended; None where it is not installed or cannot be started.
+    """
+    program = shutil.which(PROGRAM)
+    if program is None:
+        return None
+    handle = -1
+    try:
+        handle = private_files.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        return subprocess.Popen(  # noqa: S603 - no shell, and a number
+            [program, "dump", "--nonblocking", "--pid", str(pid)],
+            stdin=subprocess.DEVNULL,
+            stdout=handle,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+    except OSError:
+        return None
+    finally:
+        if handle >= 0:
+            os.close(handle)
+
+
+def end(program: subprocess.Popen[bytes]) -> None:
+    """End the program if it still runs."""
+    if program.poll() is None:
+        program.kill()
+        program.wait()
+
+
+# -- The monitor of a node: checks every second for stalls and crashes, requests stacks, and reports each incident once --
 
 # -- Incidents, and the stack requests for them --
 
@@ -75,7 +121,7 @@ class StackRequests:
             if status.state == ALIVE:
                 private_files.touch(self._folder / f"{process_reports.REQUEST_PREFIX}{process_name}")
             elif status.state != FROZEN or not _signal(status.report):
-                program = py_spy.start(status.report.process.pid, self._stack_path(process_name))
+                program = start_py_spy(status.report.process.pid, self._stack_path(process_name))
                 if program is not None:
                     incident.programs.append(program)
                 elif status.state == FROZEN:
@@ -128,7 +174,7 @@ class StackRequests:
     def clear(self, incident: Incident) -> None:
         """Withdraw the requests that were not answered."""
         while incident.programs:
-            py_spy.end(incident.programs.pop())
+            end(incident.programs.pop())
         for process_name in incident.requested:
             (self._folder / f"{process_reports.REQUEST_PREFIX}{process_name}").unlink(missing_ok=True)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis.levers.calibration import Demand, calibrate
+from verl_otel.analysis.levers.recording import Demand, calibrate
 from verl_otel.analysis.levers.replay import replay
 from verl_otel.analysis.levers.schedule import NO_POOL, UNANCHORED, Item, Part, Pool, Rollout, Schedule
 

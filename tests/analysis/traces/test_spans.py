@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import forests as f
-from verl_otel.analysis.traces.self_times import find_spans
+from verl_otel.analysis.verdicts.slow_trajectories import find_spans
 
 pytestmark = pytest.mark.full
 

@@ -11,7 +11,7 @@ import pytest
 
 from verl_otel import session
 from verl_otel.cli import rollouts
-from verl_otel.cli.export.sample_texts import SampleTexts
+from verl_otel.cli.export.tensorboard import SampleTexts
 from verl_otel.integrations.verl import step_log, tracking
 
 accumulators = pytest.importorskip(

@@ -18,7 +18,7 @@ from verl_otel.health import profiles
 @pytest.fixture
 def get(runs, monkeypatch):
     """Ask for a path of the site of all runs."""
-    monkeypatch.setattr("verl_otel.cli.view.listing.FRESH_SECONDS", -1.0)
+    monkeypatch.setattr("verl_otel.cli.view.site.FRESH_SECONDS", -1.0)
     catalogue = Catalogue([runs])
     site = Site(catalogue, Watcher(catalogue), Access())
 

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Final
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
@@ -19,9 +20,7 @@ from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.delta_temporality import Deltas
 from verl_otel.exporting.otlp import encode_logs, encode_metrics, encode_spans
 from verl_otel.exporting.otlp.endpoint import EXPONENTIAL, load_endpoint, sent_signals
-from verl_otel.exporting.otlp.halving import halve
 from verl_otel.exporting.otlp.retry import RetryingSender
-from verl_otel.exporting.otlp.span_queue import SpanQueue
 from verl_otel.exporting.otlp.transport import Answer, connect
 from verl_otel.model import SAMPLED, SIGNALS, Point, WeighedAttributes
 
@@ -32,6 +31,188 @@ if TYPE_CHECKING:
     from verl_otel.exporting.metric_state import MetricState
     from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
 
+
+# -- Queue of encoded spans, bounded by bytes, and joined to larger requests --
+
+REQUEST_BYTES: Final = 1 << 19
+"""Size up to which waiting parts are joined to one request. A request costs a millisecond; a Collector accepts 4 MiB at least."""
+
+
+class Part(NamedTuple):
+    """An encoded request."""
+
+    body: bytes
+    spans: int
+
+
+class SpanQueue:
+    """Queue of parts in order of arrival. One thread adds, another one sends.
+
+    Args:
+        capacity: Bytes that may wait; the oldest parts are dropped.
+
+    Example:
+        queue = SpanQueue(32 << 20)
+        dropped = queue.add(body, 512)
+        parts = queue.join()
+        queue.remove(parts)
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._parts: deque[Part] = deque()
+        self._bytes = 0
+        self._singly = 0
+        self._lock = threading.Lock()
+
+    def __bool__(self) -> bool:
+        """Whether anything waits."""
+        return bool(self._parts)
+
+    def add(self, body: bytes, spans: int) -> int:
+        """Add an encoded request. Returns how many spans were dropped to make room."""
+        dropped = 0
+        with self._lock:
+            self._parts.append(Part(body, spans))
+            self._bytes += len(body)
+            while self._bytes > self._capacity and self._parts:
+                oldest = self._parts.popleft()
+                self._bytes -= len(oldest.body)
+                dropped += oldest.spans
+        return dropped
+
+    def join(self, limit: float = math.inf) -> list[Part]:
+        """Return what goes into the next request, the oldest first; it stays in the queue. Several parts together stay below ``limit`` bytes.
+
+        Encoded requests one behind the other are one request, as protobuf merges messages
+        (https://protobuf.dev/programming-guides/encoding/#last-one-wins).
+        """
+        parts: list[Part] = []
+        size = 0
+        with self._lock:
+            for part in self._parts:
+                size += len(part.body)
+                if parts and (size > REQUEST_BYTES or size >= limit or self._singly):
+                    break
+                parts.append(part)
+            self._singly = max(0, self._singly - 1)
+        return parts
+
+    def separate(self, parts: list[Part]) -> None:
+        """Send these parts one by one next: one invalid part must not cost the others, and together they may be too large for a server."""
+        if len(parts) > 1:
+            self._singly = len(parts)
+
+    def remove(self, parts: list[Part]) -> None:
+        """Remove parts that were sent or rejected permanently. A full queue may have dropped some of them meanwhile."""
+        with self._lock:
+            for part in parts:
+                if self._parts and self._parts[0] is part:
+                    self._parts.popleft()
+                    self._bytes -= len(part.body)
+
+    def replace(self, part: Part, halves: list[tuple[bytes, int]]) -> None:
+        """Put smaller requests in the place of the oldest part, unless a full queue has dropped it meanwhile."""
+        with self._lock:
+            if self._parts and self._parts[0] is part:
+                self._parts.popleft()
+                self._parts.extendleft(Part(*half) for half in reversed(halves))
+                self._bytes += sum(len(body) for body, _ in halves) - len(part.body)
+
+    def clear(self) -> int:
+        """Remove all parts. Returns their number of spans."""
+        with self._lock:
+            left = sum(part.spans for part in self._parts)
+            self._parts.clear()
+            self._bytes = 0
+        return left
+
+
+# -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
+
+# -- Halves a request that is too large for the server, or for a proxy in front of it (nginx accepts 1 MiB by default) --
+# A request is parsed for it, which is slow and rare: a sender remembers the smallest size that was refused.
+
+
+def halve(signal: str, body: bytes) -> list[tuple[bytes, int]]:
+    """Return two requests with half of the items each, with their numbers of items; nothing if there is one item, or it cannot be read.
+
+    Args:
+        signal: One of `SIGNALS`.
+        body: An export request. Items are spans, log records or data points.
+    """
+    try:
+        request = _request_type(signal).FromString(body)
+    except Exception:
+        return []
+    total = sum(len(items) for items in _each_list(signal, request))
+    half = total // 2
+    if not half:
+        return []
+    parts = [(0, half), (half, total)]
+    return [(_keep(signal, body, begin, end), end - begin) for begin, end in parts]
+
+
+def _keep(signal: str, body: bytes, begin: int, end: int) -> bytes:
+    """Return a request with the items from ``begin`` to ``end`` only."""
+    request = _request_type(signal).FromString(body)
+    place = 0
+    for items in _each_list(signal, request):
+        count = len(items)
+        del items[max(0, min(count, end - place)) :]
+        del items[: max(0, min(count, begin - place))]
+        place += count
+    _remove_empty(signal, request)
+    return bytes(request.SerializeToString())
+
+
+def _request_type(signal: str) -> Any:
+    if signal == "traces":
+        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest as Request
+    elif signal == "logs":
+        from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # type: ignore[assignment]
+            ExportLogsServiceRequest as Request,
+        )
+    else:
+        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (  # type: ignore[assignment]
+            ExportMetricsServiceRequest as Request,
+        )
+    return Request
+
+
+def _each_scope(signal: str, request: Any) -> Iterator[Any]:
+    kind = "spans" if signal == "traces" else signal
+    for resource in getattr(request, f"resource_{kind}"):
+        yield from getattr(resource, f"scope_{kind}")
+
+
+def _each_list(signal: str, request: Any) -> Iterator[Any]:
+    """Yield each list of items, in order."""
+    for scope in _each_scope(signal, request):
+        if signal == "traces":
+            yield scope.spans
+        elif signal == "logs":
+            yield scope.log_records
+        else:
+            for metric in scope.metrics:
+                kind = metric.WhichOneof("data")
+                if kind is not None:
+                    yield getattr(metric, kind).data_points
+
+
+def _remove_empty(signal: str, request: Any) -> None:
+    """Remove metrics without a data point."""
+    if signal != "metrics":
+        return
+    for scope in _each_scope(signal, request):
+        for index in reversed(range(len(scope.metrics))):
+            metric = scope.metrics[index]
+            kind = metric.WhichOneof("data")
+            if kind is not None and not getattr(metric, kind).data_points:
+                del scope.metrics[index]
+
+
+# -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
 
 # -- Gives the points of a request the time of the request, as those of OpenTelemetry's SDK have the time of their collection --
 # A store takes a value that is sent again with its old time for a repetition, and the series ends there: in Prometheus after five minutes. It
