@@ -45,6 +45,7 @@ class Config:
     engine_traces: bool
     stalls: bool
     stall_seconds: float
+    on_stall: str
     hardware: bool
     cpu_budget: float
     exemplar_filter: str

@@ -100,6 +100,9 @@ SETTINGS: Final = (
         "Report stalls and crashes while they happen: one line in the log, and details in the run's folder. Off without exporters."),
     Setting("stall_seconds", "VERL_OTEL_STALL_SECONDS", make_number_parser(1, 1_000_000), "1800",
         "Seconds after which work that is the first of its kind is reported as stalled. Other work is compared with its peers."),
+    Setting("on_stall", "VERL_OTEL_ON_STALL", str, "",
+        "Command that gets each stall, crash and their end as JSON on its standard input, or an `http(s)://` address to which that is sent. "
+        "An address is not forwarded to the workers of a cluster: it may hold a secret."),
     Setting("hardware", "VERL_OTEL_HARDWARE", parse_flag, "1",
         "Collect metrics of GPUs, hosts and processes. Switch it off if another exporter, such as DCGM, collects them."),
     Setting("cpu_budget", "VERL_OTEL_CPU_BUDGET", make_number_parser(0, 1), "0.05",

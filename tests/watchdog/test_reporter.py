@@ -8,9 +8,10 @@ import time
 
 import pytest
 
+from tests.fakes.http_server import HttpServer
 from tests.watchdog.snapshots import SnapshotBuilder
 from verl_otel import config
-from verl_otel.watchdog import cluster_backend, diagnosis
+from verl_otel.watchdog import cluster_backend, diagnosis, notification
 from verl_otel.watchdog import reporter as reporter_module
 from verl_otel.watchdog.reporter import Reporter
 
@@ -40,6 +41,18 @@ def reporter(tmp_path):
     settings = config.load({}, run_dir=tmp_path, run_id="r1")
     settings.run_path.mkdir(parents=True)
     return Reporter(settings, "here")
+
+
+@pytest.fixture
+def telling(tmp_path):
+    """A reporter that tells somebody."""
+
+    def begin(target):
+        settings = config.load({}, run_dir=tmp_path, run_id="r1", on_stall=target)
+        settings.run_path.mkdir(parents=True)
+        return Reporter(settings, "here")
+
+    return begin
 
 
 @pytest.fixture
@@ -165,3 +178,47 @@ def test_a_folder_that_cannot_be_written_costs_the_events_and_no_line(reporter, 
     reporter.report(snapshot, finding, None, {})
     assert len([line for line in caplog.messages if "STALL" in line]) == 2
     assert len([line for line in caplog.messages if "cannot write" in line]) == 1
+
+
+def test_a_web_address_is_told_of_a_stall_and_of_its_end(telling, call, wait_for):
+    """It gets the line of the log, what is meant, and the next command; no log lines and no stacks."""
+    calls = []
+    with HttpServer(lambda request: calls.append(request) or 200) as server:
+        reporter = telling(f"http://{server.address}/hook")
+        reporter.report(*call, None, {"1": "stacks.txt"})
+        wait_for(lambda: calls)
+        reporter.resolve(call[1], 3.0)
+        wait_for(lambda: len(calls) == 2)
+    stall, resolved = (json.loads(request.body) for request in calls)
+    assert (calls[0].path, calls[0].headers["content-type"]) == ("/hook", "application/json")
+    assert (stall["kind"], resolved["kind"]) == ("stall", "resolved")
+    assert stall["text"].startswith("verl-otel: STALL")
+    assert stall.keys() == {"kind", "text", "time", "run_id", "folder", "next", "culprit"}
+    assert (stall["run_id"], stall["next"]) == ("r1", "verl-otel report r1")
+
+
+@pytest.mark.full
+def test_a_command_gets_the_event(telling, call, tmp_path, wait_for):
+    """As JSON on its standard input."""
+    reporter = telling(f"sh -c 'cat > {tmp_path}/event'")
+    reporter.report(*call, None, {})
+    wait_for(lambda: (tmp_path / "event").exists() and (tmp_path / "event").read_text().endswith("}"))
+    assert json.loads((tmp_path / "event").read_text())["kind"] == "stall"
+
+
+@pytest.mark.parametrize("target", ["no-such-command-of-mine", "http://127.0.0.1:1/s3cret", "'"])
+def test_somebody_who_cannot_be_told_costs_a_line(telling, call, target, caplog, wait_for):
+    """The report is made; the line does not hold the address."""
+    telling(target).report(*call, None, {})
+    wait_for(lambda: any("VERL_OTEL_ON_STALL failed" in line for line in caplog.messages))
+    assert "s3cret" not in caplog.text
+
+
+def test_few_are_sent(telling, call, wait_for):
+    """With a node all its processes die: the first ones are told."""
+    calls = []
+    with HttpServer(lambda request: calls.append(request) or 200) as server:
+        reporter = telling(f"http://{server.address}/")
+        for _ in range(20):
+            reporter.report(*call, None, {})
+        wait_for(lambda: len(calls) == notification.MAX_SENT)

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reports findings: in ``events.jsonl``, as a span, as a metric, to the monitors of other nodes, and in the log."""
+"""Reports findings: in ``events.jsonl``, as a span, as a metric, to the monitors of other nodes, in the log, and to whom the user names."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from verl_otel.system import procfs
 from verl_otel.watchdog import cluster_backend, messages
 from verl_otel.watchdog.cluster_backend import DeathInfo, Note
 from verl_otel.watchdog.diagnosis import OVERDUE, Finding
+from verl_otel.watchdog.notification import Notifier
 from verl_otel.watchdog.process_table import ProcessStatus
 from verl_otel.watchdog.snapshot import DIED, Snapshot
 
@@ -61,6 +62,7 @@ class Reporter:
         self._published_at = float("-inf")
         self._published = False
         self._remote_findings: list[Note] = []
+        self._notifier = Notifier(config.on_stall, config.run_id, config.run_path)
         self._lines: deque[float] = deque(maxlen=MAX_LINES)
         """Monotonic times of the last lines of the log."""
 
@@ -170,6 +172,7 @@ class Reporter:
         self._published_at = float("-inf")
         self._append_event(finding.kind, text, detail)
         self._log(f"{text}. Details: {self._run_path / messages.EVENTS}")
+        self._notifier.send(finding.kind, text, culprit)
         with error_boundary.suppress_errors("stall span"):
             _record_span(finding, culprit, text)
 
@@ -186,6 +189,7 @@ class Reporter:
         text = f"resolved: {subject} goes on, {seconds:.0f} s after it was found"
         self._append_event("resolved", text, {"key": finding.key, "place": self._node, "seconds": round(seconds, 1)})
         self._log(text)
+        self._notifier.send("resolved", text, dict(incident["culprit"]))
 
     def drop(self, finding: Finding, seconds: float) -> None:
         """Record that an incident is over although the process does not continue: it has got worse, or it is a death."""

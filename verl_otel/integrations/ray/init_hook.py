@@ -79,6 +79,7 @@ def holds_secret(name: str, value: str) -> bool:
         holds_secret("OTEL_EXPORTER_OTLP_ENDPOINT", "https://user:password@host:4318")
     """
     named = bool(_SECRET_NAME.search(name.upper())) and not _PATH_NAME.search(name.upper())
+    named = named or (name == "VERL_OTEL_ON_STALL" and "://" in value)
     return bool(value) and (named or bool(_SECRET_VALUE.search(value)))
 
 
