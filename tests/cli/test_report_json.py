@@ -37,6 +37,7 @@ def test_the_whole_report_as_data(report, runs):
         "missing",
         "orphans",
         "folders",
+        "next",
     }
     assert (data["run_id"], data["facts"]["verl.project"], data["orphans"]) == ("r1", "bed", 0)
     assert (data["folders"], data["missing"], data["unfinished"]) == ([str(folder)], [], [])

@@ -138,6 +138,7 @@ REPORT: Final = _object(
     missing=_MISSING,
     orphans=_ORPHANS,
     folders=_FOLDERS,
+    next=_list(_text(), "commands that explain the run"),
 )
 _VERDICT: Final = _object(
     "one cause",
@@ -154,6 +155,7 @@ _VERDICT: Final = _object(
     instance=_text("process"),
     uncertainty=_number("of the clocks", known=False),
     waiting=_whole("trajectories that waited for a blocked event loop"),
+    next=_text("what to do about it"),
 )
 _SEGMENT: Final = _object(
     after=_number("seconds after the start of the step"),
@@ -211,6 +213,7 @@ EXPLAIN: Final = _object(
     missing=_MISSING,
     orphans=_ORPHANS,
     unknown=_list(_text(), "what no run records"),
+    next=_list(_text(), "commands that show more of these steps"),
     clocks=_rows(host=_text(), ahead=_number(known=False), uncertainty=_number(known=False)),
 )
 LEVERS: Final = _object(

@@ -12,6 +12,7 @@ from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import DeviceTime, Explanation, Segment, Step, Verdict
 from verl_otel.analysis.verdicts import stragglers
+from verl_otel.cli.explain import advice
 
 
 def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
@@ -45,6 +46,7 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
         "missing": [*run.completeness.missing, *run.problems],
         "orphans": run.completeness.orphans,
         "unknown": list(token_cost.UNKNOWN),
+        "next": [f"verl-otel explain {run.run_id} --step {step.number}" for step in steps if step.number is not None],
         "clocks": [{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
     }
     return {key: strict(value) for key, value in document.items()}
@@ -86,7 +88,11 @@ def _step(step: Step) -> dict[str, Any]:
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
-    return {**verdict._asdict(), "trace_id": f"{verdict.trace_id:032x}" if verdict.trace_id else None}
+    return {
+        **verdict._asdict(),
+        "trace_id": f"{verdict.trace_id:032x}" if verdict.trace_id else None,
+        "next": advice.ADVICE[advice.find_key(verdict)],
+    }
 
 
 def _segment(segment: Segment, start_ns: int) -> dict[str, Any]:

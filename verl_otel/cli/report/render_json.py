@@ -62,6 +62,7 @@ def to_json(run: Explanation) -> dict[str, Any]:
         "missing": [*run.completeness.missing, *run.problems],
         "orphans": run.completeness.orphans,
         "folders": list(run.folders),
+        "next": [f"verl-otel explain {run.run_id}"],
     }
     return {key: strict(value) for key, value in report.items()}
 
