@@ -47,7 +47,7 @@ _PROTOBUF: Final = (
 )
 _OF_EXPORTERS: Final = {
     "file": ("verl_otel.exporting.files", *_PROTOBUF),
-    "otlp": ("verl_otel.exporting.otlp.exporter", "verl_otel.exporting.otlp.bounded_http", *_PROTOBUF),
+    "otlp": ("verl_otel.exporting.otlp.exporter", *_PROTOBUF),
     "prometheus": ("verl_otel.exporting.prometheus", "opentelemetry.exporter.prometheus"),
     "console": ("verl_otel.exporting.console",),
     "tensorboard": ("verl_otel.exporting.tensorboard.exporter",),

@@ -4,6 +4,7 @@
 
 import contextlib
 import fcntl
+import importlib.util
 import os
 import signal
 import sys
@@ -158,3 +159,5 @@ def test_every_exporter_is_imported_before_any_fork():
     from verl_otel._internal.setting_parsers import EXPORTERS
 
     assert set(early_imports._OF_EXPORTERS) == set(EXPORTERS) - {"none"}
+    names = {*early_imports._EVERY_SESSION, *early_imports._WATCHDOG}.union(*early_imports._OF_EXPORTERS.values())
+    assert not [name for name in names if name.startswith("verl_otel.") and importlib.util.find_spec(name) is None]
