@@ -4,6 +4,8 @@
 
 import json
 import socket
+import sys
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -205,6 +207,26 @@ async def test_a_failure_of_the_launch_is_the_callers(start, replica, tmp_path):
     with pytest.raises(RuntimeError, match="no GPU"):
         await made.init_standalone()
     assert entries(tmp_path) == {}
+
+
+@pytest.mark.parametrize(
+    ("enabled", "address", "listed"),
+    [(True, "10.0.0.7:40241", 1), (True, None, 0), (False, "10.0.0.7:40241", 0)],
+    ids=["on", "on, and serves none", "off"],
+)
+def test_transfer_queue_is_a_target(start, tmp_path, monkeypatch, wait_for, enabled, address, listed):
+    """Where verl switches on the metrics of TransferQueue, its page is listed once, also with verl's logger for RL-Insight."""
+    start()
+    asked = []
+    queue = SimpleNamespace(get_metrics_endpoint=lambda: asked.append(1) or address)
+    monkeypatch.setitem(sys.modules, "transfer_queue", queue)
+    for _ in range(2):
+        prometheus.add_transfer_queue({"transfer_queue": {"metrics": {"enabled": enabled}}})
+        wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "verl-otel-transfer-queue"])
+    assert len(asked) == 2 * enabled
+    assert [(labels["instance"], labels["verl_role"]) for labels in entries(tmp_path).values()] == [
+        (f"r1/transfer_queue-{address}", "transfer_queue")
+    ] * listed
 
 
 async def test_the_end_of_the_process_takes_its_engines_away(start, replica, tmp_path):

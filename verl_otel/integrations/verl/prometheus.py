@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The inference engines as Prometheus targets, and one job for them in the user's ``prometheus.yml``.
+"""The inference engines and TransferQueue as Prometheus targets, and one job for them in the user's ``prometheus.yml``.
 
 An engine chooses its port at every launch, and a replica knows it when one of its ``init_*`` methods returns; this holds for rollout, reward
 and teacher replicas, and for classes of users. With ``rollout.prometheus.enable`` verl overwrites the user's ``prometheus.yml`` on every node.
@@ -13,6 +13,7 @@ import asyncio
 import functools
 import os
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 from typing import Any, Final
@@ -20,7 +21,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, argument, assign, replace
 from verl_otel.integrations.verl import prometheus_merge
-from verl_otel.integrations.verl.configuration import name_model
+from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import to_text
 from verl_otel.recording.state import RECORDER
@@ -61,6 +62,30 @@ def add_engines(addresses: Sequence[str], engine: str, labels: Sequence[dict[str
         target_labels = {_ENGINE: engine, **target_labels, "instance": f"{run_id}/{target_labels['instance']}"}
         entries.append(make_target(own_resource, address, **target_labels))
     add_targets(current.config, entries)
+
+
+def add_transfer_queue(config: Any) -> None:
+    """Add TransferQueue's own ``/metrics`` as a target, if the configuration switches it on.
+
+    Its controller is asked for the address on a thread: it is another process, and may be busy.
+    """
+    if read_setting(config, "transfer_queue.metrics.enabled") is True:
+        threading.Thread(target=_add_transfer_queue, name="verl-otel-transfer-queue", daemon=True).start()
+
+
+def _add_transfer_queue() -> None:
+    with error_boundary.suppress_errors("transfer queue"):
+        address = sys.modules["transfer_queue"].get_metrics_endpoint()
+        current = current_session()
+        if not address or current is None or not current.config.exporters:
+            return
+        if any(
+            address in entry["targets"] for entry in read_targets(current.config)
+        ):  # verl's logger for RL-Insight was first
+            return
+        resource = build_resource(current.config)
+        labels = {"instance": f"{resource.text(attr.RUN_ID)}/transfer_queue-{address}", _ROLE: "transfer_queue"}
+        add_targets(current.config, [make_target(resource, to_text(address), **labels)])
 
 
 async def _add_replica(replica: Any) -> None:

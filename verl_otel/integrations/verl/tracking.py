@@ -18,6 +18,7 @@ from verl_otel.integrations.verl import (
     gpu_time,
     guards,
     learning_progress,
+    prometheus,
     recent_changes,
     run_summary,
     scalars,
@@ -202,6 +203,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     device = read_setting(config, "trainer.device")
     devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
     record_run({**labels, **devices, **_find_sample_folders(config)})
+    prometheus.add_transfer_queue(config)
 
 
 def _find_sample_folders(config: Any) -> dict[str, str]:
