@@ -143,6 +143,16 @@ def spread() -> Panel:
     return panels.timeseries("Scores of a step", text, "short", *targets)
 
 
+def groups() -> Panel:
+    """Are there groups to learn from?"""
+    text = (
+        "Groups of one prompt that the step trained on. Only those whose scores differ (signal) teach GRPO anything: too many solved ones are "
+        "too easy, too many failed ones too hard. Where several processes of an own loop report scores, it is their sum."
+    )
+    target = query(f"sum by ({label.RUN_ID}, {label.OUTCOME}) ({metric.REWARD_GROUPS}{{run}})", legend.OUTCOME)
+    return panels.stacked("Groups by outcome", text, "short", target)
+
+
 def advantages() -> Panel:
     """Are there advantages to learn from?"""
     text = "Advantages over all tokens of the step: mean, smallest and largest. All at 0: every group has equal rewards, nothing is learnt."
@@ -256,7 +266,7 @@ BOARD: Final = Board(
     title="verl / Training",
     text="The values that verl logs at each step. A gap is a NaN: verl logs one where it has no value.",
     rows=(
-        Row("Reward and validation", (validation, trend, rewards, spread, advantages, returns, bins)),
+        Row("Reward and validation", (validation, trend, rewards, spread, groups, advantages, returns, bins)),
         Row("Policy", (policy_loss, clipped, gradients, reference_kl, policy_kl, entropy)),
         Row("Critic and optimiser", (value_loss, explained, rate)),
         Row("Responses", (lengths, cut, utilization)),

@@ -41,6 +41,7 @@ class _Sample(NamedTuple):
     source: str
     facts: dict[str, float]
     stop: float
+    uid: str
 
 
 class StepSummary(NamedTuple):
@@ -197,7 +198,8 @@ def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeVal
     facts = {**tokens, **inside.facts()} if inside is not None else tokens
     score = to_number(values.get(attr.REWARD_SCORE))
     source = to_name(values.get(attr.DATA_SOURCE, "")) or (inside.source if inside is not None else "")
-    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop)
+    uid = to_name(values.get(attr.SAMPLE_UID, ""))
+    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid)
     link = _find_link(span)
     if link is not None and link.flags & REMOTE:
         samples = _Loop.remote.setdefault(link.trace_id, [])

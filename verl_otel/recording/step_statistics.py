@@ -35,6 +35,10 @@ class Sample(Protocol):
         """Its data source."""
 
     @property
+    def uid(self) -> str:
+        """Id of its prompt; empty: unknown."""
+
+    @property
     def facts(self) -> Mapping[str, float]:
         """Those that are known of ``llm``, ``tool`` and ``reward`` in seconds, ``prompt`` and ``response`` in tokens, and ``preemptions``."""
 
@@ -54,11 +58,14 @@ def find_spread(scores: Sequence[float]) -> tuple[float, float]:
 
 
 def sum_scores(samples: Sequence[Sample]) -> None:
-    """Record mean, spread and percentiles of the scores that a step trains on, by data source."""
+    """Record mean, spread and percentiles of the scores that a step trains on, by data source, and how many groups differ in them."""
     by_source: dict[str, list[float]] = {}
+    by_prompt: dict[str, list[float]] = {}
     for sample in samples:
         if sample.score is not None and sample.score == sample.score:
             by_source.setdefault(sample.source, []).append(sample.score)
+            by_prompt.setdefault(sample.uid, []).append(sample.score)
+    _count_groups([scores for uid, scores in by_prompt.items() if uid and len(scores) > 1])
     for source, scores in by_source.items():
         scores.sort()
         labels = ((attr.DATA_SOURCE, source),) if source else ()
@@ -74,6 +81,17 @@ def sum_scores(samples: Sequence[Sample]) -> None:
         }
         for name, value in statistics.items():
             gauge(name, labels).set(value)
+
+
+def _count_groups(groups: Sequence[Sequence[float]]) -> None:
+    """Record the groups of a step by outcome. A step without groups, as with one sample for each prompt, has none."""
+    if not groups:
+        return
+    counts = dict.fromkeys(("signal", "solved", "failed"), 0)
+    for scores in groups:
+        counts["signal" if min(scores) < max(scores) else "solved" if scores[0] > 0 else "failed"] += 1
+    for outcome, count in counts.items():
+        gauge(metric_names.REWARD_GROUPS, ((attr.OUTCOME, outcome),)).set(count)
 
 
 def describe_tail(samples: Sequence[Sample]) -> None:

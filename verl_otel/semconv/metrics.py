@@ -170,6 +170,9 @@ ROWS: Final = (
             (metric_names.REWARD_SCORE_P90, "90th percentile"),
         )
     ),
+    MetricSpec(metric_names.REWARD_GROUPS, "gauge", "{group}", (attr.OUTCOME,), (3, 3, 3),
+        "Groups of one prompt that the last step trained on: with different scores (signal), or with equal ones, above 0 (solved) or not (failed), "
+        "from which GRPO learns nothing."),
     # -- GPUs and hosts --
     # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
     # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.
