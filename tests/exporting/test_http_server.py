@@ -73,7 +73,7 @@ def test_a_request_is_understood(serve):
         (b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n", 405),
         (b"GET / HTTP/2.0\r\n\r\n", 505),
         (bytes(range(256)) + b"\r\n\r\n", 400),
-        (b"GET / HTTP/1.1\r\nx: " + b"y" * 70_000, 431),
+        (b"GET / HTTP/1.1\r\nx: " + b"y" * 17_000, 431),
     ],
 )
 def test_a_bad_request_has_its_answer(serve, request_, status):
@@ -106,7 +106,8 @@ def test_a_client_that_leaves_costs_nothing(serve, sent):
 @pytest.mark.parametrize("sent", [b"", b"GET / HT", GOOD])
 def test_a_client_that_does_not_go_on_is_dropped(serve, monkeypatch, wait_for, sent):
     """A client that sends no more of its request, or reads nothing of the response, holds its place for one time-out."""
-    monkeypatch.setattr(http_server, "TIMEOUT", 0.1)
+    monkeypatch.setattr(http_server, "READ_SECONDS", 0.1)
+    monkeypatch.setattr(http_server, "WRITE_SECONDS", 0.1)
     server = serve(lambda request: Reply(200, (), bytes(32 << 20)))
     with connect(server) as connection:
         connection.sendall(sent)
@@ -114,17 +115,27 @@ def test_a_client_that_does_not_go_on_is_dropped(serve, monkeypatch, wait_for, s
         wait_for(lambda: not server._serving)
 
 
-def test_there_is_a_pause_after_a_response(serve, monkeypatch):
-    """The next one is made after a multiple of the CPU time of the one before."""
-    server, pauses = serve(), []
-    monkeypatch.setattr(
-        server._stopped, "wait", lambda seconds=None: pauses.append(seconds) or server._stopped.is_set()
-    )
-    monkeypatch.setattr(http_server.time, "thread_time", iter([0.0, 0.25, 0.25, 0.5]).__next__)
-    for _ in range(2):
-        assert b"/metrics" in exchange(server, GOOD)
-    assert pauses[0] == 0
-    assert 0 < pauses[1] <= http_server.IDLE_SHARE * 0.25
+@pytest.mark.parametrize("request_", [GOOD, b"POST / HTTP/1.1\r\n\r\n", b"noise\r\n\r\n"])
+def test_there_is_a_pause_after_a_connection(serve, monkeypatch, wait_for, request_):
+    """The next one is accepted after a multiple of the CPU time of the one before, whatever it asked for."""
+    server, used = serve(), []
+    monkeypatch.setattr(server, "_rest", used.append)
+    exchange(server, request_)
+    wait_for(lambda: not server._serving)
+    assert max(used) > 0
+    monkeypatch.undo()
+    server._rests_until = 0.0
+    server._rest(0.25)
+    assert 0 < server._rests_until - time.monotonic() <= http_server.IDLE_SHARE * 0.25
+
+
+def test_a_client_that_drips_is_dropped(serve, monkeypatch):
+    """A request has a total time, whatever part of it arrives within."""
+    monkeypatch.setattr(http_server, "READ_SECONDS", 0.3)
+    with connect(serve()) as connection, contextlib.suppress(OSError):
+        while True:  # ends when the server has closed the connection
+            connection.sendall(b"x")
+            time.sleep(0.02)
 
 
 def test_a_large_answer_arrives_whole(serve):

@@ -66,6 +66,20 @@ def test_children_belong_to_the_run_of_their_parent(train, method):
 
 
 @pytest.mark.full
+@pytest.mark.parametrize("preload", [False, True], ids=["", "preloaded"])
+def test_children_of_a_server_that_records(train, tmp_path, preload):
+    """The server may have begun to record before it forks, and a child while its main module is imported."""
+    (tmp_path / "early.py").write_text("import verl_otel\nwith verl_otel.span('early'):\n    pass\n")
+    first = "import sys; sys.path.insert(0, '.')\nimport early\n"
+    program = PROGRAM.replace(
+        "    with verl_otel.step(1):",
+        "    multiprocessing.set_forkserver_preload(['early'])\n    with verl_otel.step(1):",
+    )
+    (run,) = train(first + (program if preload else PROGRAM), "forkserver")
+    assert run.names().count("child") == 3
+
+
+@pytest.mark.full
 def test_another_program_has_a_run_of_its_own(train):
     """A program that inherits the environment is no child of the run, and its children belong to it."""
     other = 'subprocess.run([sys.executable, "other.py", sys.argv[1]], check=True)'

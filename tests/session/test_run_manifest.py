@@ -30,6 +30,27 @@ def test_attempts_are_counted(tmp_path):
     assert [path.name for path in folder.iterdir()] == ["run.json"]
 
 
+def test_an_attempt_is_ended_by_the_process_that_began_it(tmp_path):
+    """Another attempt that has begun meanwhile goes on."""
+    run_manifest.begin_attempt(tmp_path)
+    record = run_manifest.read(tmp_path)
+    other = {**record["attempts"][0], "attempt": 2, "pid": 1}
+    (tmp_path / "run.json").write_text(json.dumps({**record, "attempts": [*record["attempts"], other]}))
+    run_manifest.end_attempt(tmp_path)
+    assert ["ended" in attempt for attempt in run_manifest.read(tmp_path)["attempts"]] == [True, False]
+
+
+@pytest.mark.parametrize("name", ["RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK"])
+def test_only_the_first_rank_begins_an_attempt_of_a_named_run(monkeypatch, name):
+    """Processes that a launcher has started have the name of the run in common."""
+    monkeypatch.setenv("VERL_OTEL_RUN_ID", "r1")
+    assert run_manifest.may_resume()
+    monkeypatch.setenv(name, "0")
+    assert run_manifest.may_resume()
+    monkeypatch.setenv(name, "3")
+    assert not run_manifest.may_resume()
+
+
 def test_facts_are_added_and_replaced(tmp_path):
     """What becomes known later is added; what is said again replaces; attempts stay."""
     run_manifest.begin_attempt(tmp_path)

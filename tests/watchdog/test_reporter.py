@@ -206,7 +206,10 @@ def test_a_command_gets_the_event(telling, call, tmp_path, wait_for):
     assert json.loads((tmp_path / "event").read_text())["kind"] == "stall"
 
 
-@pytest.mark.parametrize("target", ["no-such-command-of-mine", "http://127.0.0.1:1/s3cret", "'"])
+@pytest.mark.parametrize(
+    "target",
+    ["no-such-command-of-mine", "http://127.0.0.1:1/s3cret", "http://a:s3cret@127.0.0.1:x/", "http://h/a s3cret", "'"],
+)
 def test_somebody_who_cannot_be_told_costs_a_line(telling, call, target, caplog, wait_for):
     """The report is made; the line does not hold the address."""
     telling(target).report(*call, None, {})

@@ -84,7 +84,7 @@ class CallTimeout:
         """Start a thread for each waiting call, up to the maximum; return the new threads."""
         self._threads = [thread for thread in self._threads if thread.is_alive()]
         count = min(len(self._waiting), MAX_THREADS - len(self._threads))
-        started = []
+        started: list[threading.Thread] = []
         for _ in range(count):
             thread = threading.Thread(target=self._work, name=self._thread_name, daemon=True)
             try:
@@ -93,7 +93,7 @@ class CallTimeout:
                 self._abandon(NoThreadError(str(error)))
                 break
             started.append(thread)
-        self._threads += started
+            self._threads.append(thread)
         return started
 
     def _abandon(self, error: NoThreadError) -> None:

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit, urlunsplit
 MASK: Final = "***"
 MAX_ARGUMENTS: Final = 500
 _PLAIN_VALUE: Final = re.compile(
-    r"[+-]?[\d_.]{1,12}(?:e[+-]?\d{1,3})?|true|false|null|none|gae|grpo|gspo|dapo|rloo|remax|reinforce_plus_plus|vllm|sglang|hf|fsdp2?|megatron|veomni"
+    r"[+-]?[\d_.]{1,8}(?:e[+-]?\d{1,3})?|true|false|null|none|gae|grpo|gspo|dapo|rloo|remax|reinforce_plus_plus|vllm|sglang|hf|fsdp2?|megatron|veomni"
     r"|sync|async|bfloat16|float16|float32|auto|console",
     re.IGNORECASE,
 )
@@ -99,8 +99,11 @@ def _mask_argument(before: str, argument: str) -> str:
         is_kept = _PLAIN_VALUE.fullmatch(setting["value"]) and not is_secret_name(setting["key"])
         shown = argument if is_kept else f"{setting['key']}={MASK}"
     else:
-        is_source = before.endswith("c") and before.startswith("-")
-        is_kept = argument in ("-m", "-c", "-u") or before == "-m" or (argument.endswith(_SCRIPTS) and not is_source)
+        is_kept = (
+            argument in ("-m", "-c", "-u")
+            or before == "-m"
+            or (argument.endswith(_SCRIPTS) and (not before.startswith("-") or before == "-u"))
+        )
         shown = argument if is_kept and _NAME.fullmatch(argument) else MASK
     return MASK if _SHAPES.search(shown.replace(MASK, "")) else shown
 

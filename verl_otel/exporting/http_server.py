@@ -2,13 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """A small HTTP server for short responses in a process whose main work is another.
 
-It is the standard library's, with limits: a number of connections, a time-out for each, one response made at a time, and a share of a core for
-making them. Further clients wait in the kernel's queue.
+It is the standard library's, with limits: a number of connections, the size of a request, a total time for it and for the response, one response
+made at a time, and a share of a core. Further clients wait in the kernel's queue.
 """
 
 from __future__ import annotations
 
 import contextlib
+import io
+import os
 import socket
 import threading
 import time
@@ -20,10 +22,12 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 
 MAX_CONNECTIONS: Final = 32
-TIMEOUT: Final = 5.0
-"""Seconds that a client may send nothing of its request, or take nothing of the response."""
+MAX_HEAD: Final = 16 << 10
+"""Bytes of a request line with all headers."""
+READ_SECONDS, WRITE_SECONDS = 5.0, 10.0
+"""Seconds for a whole request, and for a whole response."""
 IDLE_SHARE: Final = 4.0
-"""Pause after a response, as a multiple of its CPU seconds: requests use a fifth of a core at most."""
+"""Pause after a connection, as a multiple of its CPU seconds: requests use a fifth of a core at most."""
 MAX_IDLE: Final = 2.0
 ACCEPT_AGAIN: Final = 0.5
 """Seconds without a new connection after the process had no file descriptor left."""
@@ -61,6 +65,27 @@ class _Handler(BaseHTTPRequestHandler):
     protocol_version = default_request_version = "HTTP/1.1"
     error_content_type, error_message_format = "text/plain; charset=utf-8", "%(message)s\n"
 
+    def handle(self) -> None:
+        """Answer one request, whose head is read here: within `READ_SECONDS` and `MAX_HEAD`."""
+        head = self._read_head()
+        self.connection.settimeout(WRITE_SECONDS)
+        self.requestline, self.request_version, self.command = "", self.protocol_version, ""
+        if len(head) > MAX_HEAD:
+            self.send_error(431)
+        elif head:
+            self.rfile = io.BufferedReader(io.BytesIO(head))  # type: ignore[arg-type]  # it is read like a raw stream
+            self.handle_one_request()
+
+    def _read_head(self) -> bytes:
+        deadline, head = time.monotonic() + READ_SECONDS, b""
+        while b"\r\n\r\n" not in head and len(head) <= MAX_HEAD:
+            self.connection.settimeout(max(0.001, deadline - time.monotonic()))
+            part = self.connection.recv(4096)
+            if not part or time.monotonic() > deadline:
+                return b""
+            head += part
+        return head
+
     def _respond(self) -> None:
         path, _, query = self.path.partition("?")
         headers = {name.lower(): value for name, value in self.headers.items()}
@@ -92,7 +117,7 @@ class Server:
         address: Host and port; port 0 takes a free one. An IPv6 address may stand in brackets.
         answer: Makes the response to a request, one at a time.
         secure: Wraps an accepted socket into TLS, without a handshake.
-        idle_share: After a response no other is made for this multiple of its CPU seconds.
+        idle_share: After a connection no other is accepted for this multiple of its CPU seconds.
 
     Raises:
         OSError: The address cannot be bound.
@@ -136,26 +161,28 @@ class Server:
         """Close all sockets in this process. After a fork the server of the parent is not affected."""
         self._listener.close()
         for connection in self._serving.values():
-            connection.close()
+            if connection.fileno() >= 0:
+                os.close(
+                    connection.detach()
+                )  # its handler, which exists in the parent only, refers to it: `close` would wait for that
 
     def make_reply(self, request: Request) -> Reply:
-        """Return the response to a request, after those before it and the pause after them."""
+        """Return the response to a request, after those before it."""
         with self._answering:
-            self._stopped.wait(remaining(self._rests_until))
-            begin = time.thread_time()
             try:
                 return self._answer(request)
             except Exception as error:
                 with contextlib.suppress(Exception):  # in tests it is raised again: the client has to get its response
                     error_boundary.record_internal_error("http answer", error)
                 return make_plain_reply(500, "internal error")
-            finally:
-                used = time.thread_time() - begin
-                self._rests_until = time.monotonic() + min(MAX_IDLE, self._idle_share * used)
 
     def _accept(self) -> None:
+        used = 0.0
         while True:
             self._slots.acquire()
+            self._rest(time.thread_time() - used)
+            used = time.thread_time()
+            self._stopped.wait(remaining(self._rests_until))
             try:
                 connection, _ = self._listener.accept()
             except OSError:
@@ -172,7 +199,7 @@ class Server:
 
     def _serve(self, connection: socket.socket) -> None:
         try:
-            connection.settimeout(TIMEOUT)
+            connection.settimeout(READ_SECONDS)
             secured = self._secure(connection) if self._secure is not None else connection
             self._serving[threading.current_thread()] = secured
             _Handler(secured, secured.getpeername(), cast("Any", self))
@@ -183,7 +210,12 @@ class Server:
         except Exception as error:
             error_boundary.record_internal_error("http server", error)
         finally:
+            self._rest(time.thread_time())
             self._end(threading.current_thread())
+
+    def _rest(self, used: float) -> None:
+        """Have no connection accepted for a multiple of the CPU seconds that one took."""
+        self._rests_until = max(self._rests_until, time.monotonic()) + min(MAX_IDLE, self._idle_share * used)
 
     def _end(self, thread: threading.Thread) -> None:
         self._serving.pop(thread).close()

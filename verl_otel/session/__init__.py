@@ -82,6 +82,8 @@ def _start(
         # Not by `process_state`: a session restarts after the handlers of the libraries that it has imported, whose locks it uses.
         os.register_at_fork(after_in_child=_restart_in_child)
         children.register_finalizer(shutdown)
+        if children.is_child():  # finalizers that are registered while its main module is imported are discarded
+            children.register_finalizer_in_child(shutdown)
     with early_imports.hold_off_forks():
         session.start(lazy=lazy, forked=forked)
     with error_boundary.suppress_errors("signals"):

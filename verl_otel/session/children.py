@@ -48,25 +48,31 @@ def find_inherited_run() -> InheritedRun | None:
     """Return the run of the process that has started this one by ``spawn`` or ``forkserver``; None in every other process."""
     parent, _, rest = os.environ.get(VARIABLE, "").partition(" ")
     attempt, _, run_id = rest.partition(" ")
-    if not (run_id and parent.isdigit() and attempt.isdigit()) or int(parent) != _find_starter():
+    if not (run_id and parent.isdigit() and attempt.isdigit()) or int(parent) not in _find_starters():
         return None
     return InheritedRun(run_id, int(attempt))
 
 
-def _find_starter() -> int:
-    """Return the id of the process that has started this one by ``spawn`` or ``forkserver``; 0 if none has."""
+def _is_started() -> bool:
+    """Return whether the command line is that of a spawned child, or of the server of ``forkserver`` and its children, which share it."""
+    return _CHILD in sys.orig_argv or any(_SERVER in argument for argument in sys.orig_argv)
+
+
+def _find_starters() -> set[int]:
+    """Return the ids of processes that may have started this one by ``spawn`` or ``forkserver``: its parent, and that of the server."""
     parent = os.getppid()
-    if _CHILD in sys.orig_argv:
-        return parent
-    return procfs.read_parent(parent) if _SERVER in procfs.read_command(parent) else 0
+    starters = {parent} if _is_started() else set()
+    if _SERVER in procfs.read_command(parent):
+        starters |= {parent, procfs.read_parent(parent)}
+    return starters
 
 
 def is_child() -> bool:
     """Return whether `multiprocessing` has started this process, by whatever method. Does not import it."""
-    if _CHILD in sys.orig_argv:  # `parent_process` does not know it before the main module is imported
+    if _is_started():  # `parent_process` does not know it before the main module is imported
         return True
-    packages = (sys.modules.get(f"{name}.process") for name in PACKAGES)
-    return any(package is not None and package.parent_process() is not None for package in packages)
+    packages = (getattr(sys.modules.get(f"{name}.process"), "parent_process", None) for name in PACKAGES)
+    return any(find_parent is not None and find_parent() is not None for find_parent in packages)
 
 
 def register_finalizer(shutdown: Callable[[], None]) -> None:
@@ -85,4 +91,5 @@ def register_finalizer_in_child(shutdown: Callable[[], None]) -> None:
 
 
 def _find_utils() -> list[Any]:
-    return [module for name in PACKAGES if (module := sys.modules.get(f"{name}.util")) is not None]
+    modules = [sys.modules.get(f"{name}.util") for name in PACKAGES]
+    return [module for module in modules if hasattr(module, "Finalize") and hasattr(module, "register_after_fork")]

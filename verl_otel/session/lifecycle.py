@@ -300,7 +300,12 @@ class Session:
             run_manifest.note_destination(self.config.run_path, self.config.exporters, settings.find_endpoint())
 
     def _resume_run(self) -> None:
-        """Begin the run that the environment names: this process is the one with the training loop."""
+        """Begin the run that the environment names, if this process is the one with the training loop."""
+        if not self._may_resume or self._began_run or not own_loop.has_step():
+            return
+        self._may_resume = run_manifest.may_resume()  # the program may have set its rank meanwhile
+        if not self._may_resume:
+            return
         if "file" in self.config.exporters and not run_manifest.can_write(self.config.run_path):
             return
         self.begin_run()
@@ -419,8 +424,7 @@ class Session:
             if user_spans:
                 batch = batch._replace(spans=(*batch.spans, *user_spans))
             self.recorded = self.recorded or bool(batch.spans or batch.points or batch.open_spans)
-            if self._may_resume and not self._began_run and own_loop.has_step():
-                self._resume_run()
+            self._resume_run()
             if not self.opened and (self.recorded or run_log.is_waiting()):
                 self._open()
             if self.opened:

@@ -23,6 +23,10 @@ DESTINATION: Final = "destination.json"
 """In the folder of a run that writes no files: its exporters and the endpoint."""
 
 
+_RANKS: Final = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Number of a process that ``srun`` or ``mpirun`` has started; programs derive ``RANK`` from it, perhaps after telemetry has begun."""
+
+
 def is_first_process() -> bool:
     """Return whether this process starts a run: it is no rank but the first, no child, and its environment names no run."""
     return _has_no_parent() and not os.environ.get("VERL_OTEL_RUN_ID")
@@ -33,7 +37,8 @@ def may_resume() -> bool:
 
     Programs beside that loop may have the same name in their environment. Workers have a number of the attempt besides.
     """
-    return _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID"))
+    is_first = all(os.environ.get(name, "0") == "0" for name in _RANKS)
+    return is_first and _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID"))
 
 
 def _has_no_parent() -> bool:
@@ -78,11 +83,14 @@ def begin_attempt(folder: Path, started: float = 0.0) -> int:
 
 
 def end_attempt(folder: Path) -> None:
-    """Record that the process that started the last attempt exits normally, whether or not the training succeeded."""
+    """Record that this process, which has started an attempt, exits normally, whether or not the training succeeded."""
     manifest = read(folder)
     attempts = manifest.get("attempts")
-    if isinstance(attempts, list) and attempts and isinstance(attempts[-1], dict):
-        _write(folder, {**manifest, "attempts": [*attempts[:-1], {**attempts[-1], "ended": time.time()}]})
+    if isinstance(attempts, list):
+        own = [each for each in attempts if isinstance(each, dict) and each.get("pid") == os.getpid()]
+        if own:
+            own[-1]["ended"] = time.time()
+            _write(folder, manifest)
 
 
 def update(folder: Path, facts: Mapping[str, object]) -> None:

@@ -7,6 +7,7 @@ The key ``text`` is what the webhooks of Slack and Mattermost show. Log lines, s
 
 from __future__ import annotations
 
+import base64
 import json
 import shlex
 import subprocess
@@ -17,6 +18,7 @@ import urllib.request
 from collections import deque
 from pathlib import Path
 from typing import Any, Final
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from verl_otel._internal import error_boundary
 
@@ -58,17 +60,28 @@ class Notifier:
         threading.Thread(target=_send, args=(self._target, body), name="verl-otel-notify", daemon=True).start()
 
 
+def _make_request(address: str, body: bytes) -> urllib.request.Request:
+    """Return a request. User and password of the address become a header: `urllib` takes them for a part of the host."""
+    headers = {"Content-Type": "application/json"}
+    parts = urlsplit(address)
+    login, separator, host = parts.netloc.rpartition("@")
+    if separator:
+        headers["Authorization"] = f"Basic {base64.b64encode(unquote(login).encode()).decode()}"
+    return urllib.request.Request(urlunsplit(parts._replace(netloc=host)), body, headers)  # noqa: S310 - see `_WEB`
+
+
 def _send(target: str, body: bytes) -> None:
     """Send a notification; a failure is logged once, without the address, which may hold a secret."""
     try:
         if target.startswith(_WEB):
-            request = urllib.request.Request(target, body, {"Content-Type": "application/json"})  # noqa: S310 - see `_WEB`
+            request = _make_request(target, body)
             with urllib.request.urlopen(request, timeout=SECONDS):  # noqa: S310
                 return
         subprocess.run(  # noqa: S603 - the user's own command
             shlex.split(target), input=body, stdout=subprocess.DEVNULL, timeout=SECONDS, check=True
         )
-    except (OSError, ValueError, subprocess.SubprocessError) as error:
+    except Exception as error:
+        error_boundary.may_propagate(error)
         reason = str(error) if isinstance(error, urllib.error.HTTPError) else type(error).__name__
         if isinstance(error, subprocess.CalledProcessError):
             reason = f"exit code {error.returncode}"

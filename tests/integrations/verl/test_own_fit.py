@@ -182,6 +182,30 @@ def test_a_surplus_is_trained_on_by_the_step_that_does(recorded, loop):
     }
 
 
+def test_a_step_may_train_on_a_surplus_alone(recorded, loop):
+    """A step that generates nothing trains on what the one before had left."""
+    kept = []
+
+    def cut(batch):
+        kept.append(batch[[2, 3]])
+        return batch[[0, 1]]
+
+    loop.step([0, 1, 2, 3], change=cut)
+    timing = {}
+    with MarkedTimer("step", timing), MarkedTimer("update_actor", timing):
+        workers.end_call(workers.begin_call(GROUP, "update_actor", True, kept[0]), None)
+    assert read_links(recorded)[2, "consumed"] == [2, 3]
+
+
+def test_equal_rows_of_two_steps_are_not_taken_for_each_other(recorded, loop, monkeypatch):
+    """What was filtered in a step is not trained on by the next one because it has generated the same tokens again."""
+    monkeypatch.setattr(trained_rows, "describe_row", lambda output: {trained_rows.ROW: 7.0})
+    monkeypatch.setattr(trained_rows, "_sum_rows", lambda *_: [7])
+    trained_rows._Step.filtered = {7: "of the step before"}
+    loop.step([0])
+    assert read_links(recorded)[1, "consumed"] == [0, 1, 2, 3]
+
+
 def test_nothing_is_said_of_rows_that_the_loop_has_changed(recorded, loop):
     """Which of them were trained on cannot be known then."""
 
@@ -253,6 +277,19 @@ def test_looking_for_a_trainer_keeps_no_batch_of_its_loop_alive(recorded, loop):
 
     assert Holder(None).fit() is None
     assert recorded.span("verl.step").attributes[attr.STEP_NUMBER] == 1
+
+
+def test_looking_for_a_trainer_changes_nothing_of_its_loop(recorded, loop):
+    """A loop may keep its variables as a dictionary, as loggers of hyper-parameters do."""
+
+    class Keeper(Loop):
+        def fit(self, rate=0.1):
+            settings = locals()
+            with MarkedTimer("step", {}):
+                pass
+            return sorted(settings)
+
+    assert {"rate", "self"} <= set(Keeper(None).fit())
 
 
 def test_a_trainer_that_was_found_is_kept_alive_by_nothing(recorded, loop):

@@ -45,7 +45,9 @@ def _store_output_tag(_args: tuple[Any, ...], _kwargs: dict[str, Any], output: A
     if RECORDER.on and output is not None:
         origin = find_origin()
         if origin is not None:
-            facts = {**origin.facts, **trained_rows.describe_row(output)}
+            facts = dict(origin.facts)
+            with error_boundary.suppress_errors("trained rows"):
+                facts |= trained_rows.describe_row(output)
             _store_tag(output, origin._replace(facts=facts).encode())
 
 

@@ -85,7 +85,7 @@ def note_update(batch: Any) -> None:
     Args:
         batch: verl's ``DataProto``, or the ``TensorDict`` of one.
     """
-    if not _Step.received or _Step.all_trained or not hasattr(batch, "__len__"):
+    if not (_Step.received or _Step.filtered) or _Step.all_trained or not hasattr(batch, "__len__"):
         return
     if len(batch) >= len(_Step.received) and not _Step.filtered:
         _Step.all_trained = True
@@ -101,11 +101,11 @@ def end_step() -> None:
     """
     received, batches, trained, all_trained = _Step.received, _Step.batches, _Step.trained, _Step.all_trained
     _forget()
-    if not RECORDER.on or not received:
+    if not RECORDER.on or not (received or trained):
         return
     rows = {int(origin.facts[ROW]): origin for origin in received if ROW in origin.facts}
-    late = {row: origin for row, origin in _Step.filtered.items() if row in trained}
-    is_known = bool(trained) and len(rows) > 0 and trained <= rows.keys() | late.keys()
+    late = {row: origin for row, origin in _Step.filtered.items() if row in trained and row not in rows}
+    is_known = bool(trained) and trained <= rows.keys() | late.keys()
     if not all_trained and is_known:
         kept = [origin for origin in received if int(origin.facts.get(ROW, -1)) in trained]
         left = _subtract(received, kept)

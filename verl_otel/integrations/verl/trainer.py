@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, process_state
 from verl_otel.integrations.open_spans import find_open
 from verl_otel.integrations.patch import PATCHED, Hook, Wrap, add_callbacks, in_span
 from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage, trained_rows
@@ -119,6 +119,10 @@ def _leave_found() -> None:
         guards.watch(None)
 
 
+_UNHELD: Final = 3
+"""References to the variables of a frame that nobody else holds: the frame's, ours, and the argument of `sys.getrefcount`."""
+
+
 def _find_trainer() -> Any:
     """Return the trainer in one of whose methods a step is opened, if its class derives from none of verl's (SPIN) or hides their methods; else None."""
     frame: FrameType | None = sys._getframe(1)
@@ -129,8 +133,10 @@ def _find_trainer() -> Any:
         if code.co_argcount and code.co_varnames[0] == "self":
             variables = frame.f_locals
             owner = variables.get("self")
-            if type(variables) is dict:
-                variables.clear()  # before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends
+            # Before Python 3.13 it is a copy, which would keep the batches of a loop until the loop ends. It is that of `locals()`, too: one that
+            # the frame's code holds itself stays.
+            if type(variables) is dict and sys.getrefcount(variables) <= _UNHELD:
+                variables.clear()
             if "global_steps" in getattr(owner, "__dict__", ()):
                 return owner
         frame = frame.f_back
@@ -365,3 +371,11 @@ HOOKS: Final = (
         since="verl 0.8",
     ),
 )
+
+
+def _clear() -> None:
+    """Forget the open step: it belongs to a session that has ended."""
+    Trainer.step, Trainer.round_end = None, 0.0
+
+
+process_state.register(clear=_clear)
