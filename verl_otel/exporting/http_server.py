@@ -26,8 +26,8 @@ MAX_HEAD: Final = 16 << 10
 """Bytes of a request line with all headers."""
 READ_SECONDS, WRITE_SECONDS = 5.0, 10.0
 """Seconds for a whole request, and for a whole response."""
-IDLE_SHARE: Final = 4.0
-"""Pause after a connection, as a multiple of its CPU seconds: requests use a fifth of a core at most."""
+IDLE_SHARE: Final = 6.0
+"""Pause after a connection, as a multiple of its CPU seconds: requests use a fifth of a core, the start of threads included."""
 MAX_IDLE: Final = 2.0
 ACCEPT_AGAIN: Final = 0.5
 """Seconds without a new connection after the process had no file descriptor left."""
