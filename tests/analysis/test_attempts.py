@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""A run that was killed and resumed: what lies between its attempts is nobody's, and steps that were trained again say so."""
+"""A run that was killed and resumed: what lies between its attempts counts for no step, and steps that were trained again are marked."""
 
 import pytest
 
@@ -49,7 +49,7 @@ def test_repeated_steps_are_marked(resumed):
     ]  # fmt: skip
 
 
-def test_the_pause_is_nobodys(resumed):
+def test_the_pause_counts_for_no_step(resumed):
     """Neither the last step before it nor the GPU has the time in which no process was there."""
     last = resumed.steps[5]
     assert last.between == pytest.approx(1.0), "until the killed attempt wrote for the last time"

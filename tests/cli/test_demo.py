@@ -48,9 +48,9 @@ def test_what_was_planted_is_named(explain, name, kind, cause, cause_name, insta
 
 def test_the_healthy_run_has_no_verdict(explain):
     """No step, no stall, no crash."""
-    told = explain("healthy")
-    assert not [verdict for step in told["steps"] for verdict in step["verdicts"]]
-    assert told["events"] == []
+    document = explain("healthy")
+    assert not [verdict for step in document["steps"] for verdict in step["verdicts"]]
+    assert document["events"] == []
 
 
 def test_the_crash_says_who_died(call):
@@ -85,9 +85,9 @@ def test_it_begins_with_what_it_is_and_ends_with_what_to_do(call):
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_the_first_line_is_true(call, name):
     """Version and number of steps are those of the recording."""
-    told = json.loads(call("report", "--json", RECORDED / name).out)
-    assert told["run_id"] == name
-    assert len(told["steps"]) == RECORDINGS[name].steps
+    document = json.loads(call("report", "--json", RECORDED / name).out)
+    assert document["run_id"] == name
+    assert len(document["steps"]) == RECORDINGS[name].steps
     assert json.loads((RECORDED / name / "run.json").read_text())["verl.version"] == VERL
     assert f"{RECORDINGS[name].steps} steps" in call("demo", name).out.splitlines()[0]
 

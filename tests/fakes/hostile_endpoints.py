@@ -110,8 +110,8 @@ RETRY_AFTER = ("99999999999", "-5", "nan", "inf", "-inf", "1e400", "", "Mon, 99 
 class Endpoint:
     """A server that answers every request so. ``received`` has what the clients sent first."""
 
-    def __init__(self, answer, host="127.0.0.1", reads=True):
-        self._answer, self._reads = answer, reads
+    def __init__(self, answer, host="127.0.0.1"):
+        self._answer = answer
         self._stopped = threading.Event()
         self._listener = socket.create_server(
             (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=64
@@ -143,11 +143,10 @@ class Endpoint:
         with connection, contextlib.suppress(OSError):
             connection.settimeout(0.5)
             while not self._stopped.is_set():
-                if self._reads:
-                    part = connection.recv(1 << 20)
-                    self.received.append(part)
-                    if not part:
-                        return
+                part = connection.recv(1 << 20)
+                self.received.append(part)
+                if not part:
+                    return
                 self._answer(connection, self._stopped)
                 if self._answer in ONCE:
                     return

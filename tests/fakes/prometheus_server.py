@@ -16,13 +16,11 @@ class FakePrometheus:
         refuses: A word that the file must not contain.
         other: Whether it reads another file.
         config: Whether it shows its configuration.
-        slow: Whether answers to a reload come byte by byte.
     """
 
-    def __init__(self, path, *, reload=None, refuses=None, other=False, config=True, slow=False):
+    def __init__(self, path, *, reload=None, refuses=None, other=False, config=True):
         self.path, self.answer, self.refuses, self.other, self.config = path, reload, refuses, other, config
         self.loaded, self.reloads = path.read_text(), 0
-        self.closed = threading.Event()
         outer = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -33,16 +31,13 @@ class FakePrometheus:
                     self._send(200 if self.path == "/-/healthy" else 404, "")
 
             def do_POST(self):
-                self._send(*outer.reload(), slow=slow)
+                self._send(*outer.reload())
 
-            def _send(self, status, text, slow=False):
+            def _send(self, status, text):
                 self.send_response(status)
                 self.send_header("Content-Length", str(len(text.encode())))
                 self.end_headers()
-                for byte in text.encode():
-                    self.wfile.write(bytes([byte]))
-                    if slow and outer.closed.wait(0.1):
-                        return
+                self.wfile.write(text.encode())
 
             def log_message(self, *_):
                 pass
@@ -64,7 +59,6 @@ class FakePrometheus:
         return 200, ""
 
     def close(self):
-        self.closed.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join(10)

@@ -4,6 +4,7 @@
 
 import json
 import logging
+import threading
 import time
 
 import pytest
@@ -44,8 +45,8 @@ def reporter(tmp_path):
 
 
 @pytest.fixture
-def telling(tmp_path):
-    """A reporter that tells somebody."""
+def notifying(tmp_path):
+    """A reporter that sends notifications."""
 
     def begin(target):
         settings = config.load({}, run_dir=tmp_path, run_id="r1", on_stall=target)
@@ -180,11 +181,11 @@ def test_a_folder_that_cannot_be_written_costs_the_events_and_no_line(reporter, 
     assert len([line for line in caplog.messages if "cannot write" in line]) == 1
 
 
-def test_a_web_address_is_told_of_a_stall_and_of_its_end(telling, call, wait_for):
+def test_a_web_address_gets_a_stall_and_its_end(notifying, call, wait_for):
     """It gets the line of the log, what is meant, and the next command; no log lines and no stacks."""
     calls = []
     with HttpServer(lambda request: calls.append(request) or 200) as server:
-        reporter = telling(f"http://{server.address}/hook")
+        reporter = notifying(f"http://{server.address}/hook")
         reporter.report(*call, None, {"1": "stacks.txt"})
         wait_for(lambda: calls)
         reporter.resolve(call[1], 3.0)
@@ -198,9 +199,9 @@ def test_a_web_address_is_told_of_a_stall_and_of_its_end(telling, call, wait_for
 
 
 @pytest.mark.full
-def test_a_command_gets_the_event(telling, call, tmp_path, wait_for):
+def test_a_command_gets_the_event(notifying, call, tmp_path, wait_for):
     """As JSON on its standard input."""
-    reporter = telling(f"sh -c 'cat > {tmp_path}/event'")
+    reporter = notifying(f"sh -c 'cat > {tmp_path}/event'")
     reporter.report(*call, None, {})
     wait_for(lambda: (tmp_path / "event").exists() and (tmp_path / "event").read_text().endswith("}"))
     assert json.loads((tmp_path / "event").read_text())["kind"] == "stall"
@@ -210,18 +211,19 @@ def test_a_command_gets_the_event(telling, call, tmp_path, wait_for):
     "target",
     ["no-such-command-of-mine", "http://127.0.0.1:1/s3cret", "http://a:s3cret@127.0.0.1:x/", "http://h/a s3cret", "'"],
 )
-def test_somebody_who_cannot_be_told_costs_a_line(telling, call, target, caplog, wait_for):
+def test_a_notification_that_fails_costs_a_line(notifying, call, target, caplog, wait_for):
     """The report is made; the line does not hold the address."""
-    telling(target).report(*call, None, {})
+    notifying(target).report(*call, None, {})
     wait_for(lambda: any("VERL_OTEL_ON_STALL failed" in line for line in caplog.messages))
     assert "s3cret" not in caplog.text
 
 
-def test_few_are_sent(telling, call, wait_for):
-    """With a node all its processes die: the first ones are told."""
+def test_few_are_sent(notifying, call, wait_for):
+    """With a node all its processes die: a notification is sent of the first ones."""
     calls = []
     with HttpServer(lambda request: calls.append(request) or 200) as server:
-        reporter = telling(f"http://{server.address}/")
+        reporter = notifying(f"http://{server.address}/")
         for _ in range(20):
             reporter.report(*call, None, {})
-        wait_for(lambda: len(calls) == notification.MAX_SENT)
+        wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name == "verl-otel-notify"])
+    assert len(calls) == notification.MAX_SENT

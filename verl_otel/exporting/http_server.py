@@ -162,9 +162,8 @@ class Server:
         self._listener.close()
         for connection in self._serving.values():
             if connection.fileno() >= 0:
-                os.close(
-                    connection.detach()
-                )  # its handler, which exists in the parent only, refers to it: `close` would wait for that
+                # Not `close`, which waits for files that refer to the socket: that of its handler exists in the parent only.
+                os.close(connection.detach())
 
     def make_reply(self, request: Request) -> Reply:
         """Return the response to a request, after those before it."""

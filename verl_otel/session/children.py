@@ -3,7 +3,7 @@
 """Children of `multiprocessing`, or of the package `multiprocess`: they belong to the run of their parent, and end without `atexit`.
 
 A forked child has the run of its parent in memory. One that is started by ``spawn`` or ``forkserver`` begins with nothing but the environment,
-in which the parent leaves its process id, its attempt and its run. The id tells a child from any other program that inherits the environment.
+in which the parent leaves its process id, its attempt and its run. By the id a child differs from any other program that inherits the environment.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def is_child() -> bool:
 def register_finalizer(shutdown: Callable[[], None]) -> None:
     """Have `multiprocessing`, where it is imported, call ``shutdown`` at the end of this process.
 
-    In a child before everything else: ``Pool.terminate`` tells the workers to end, and sends SIGTERM at once.
+    In a child before everything else: ``Pool.terminate`` asks the workers to end, and sends SIGTERM at once.
     """
     for util in _find_utils():
         util.Finalize(None, shutdown, exitpriority=_FIRST if is_child() else _LAST)

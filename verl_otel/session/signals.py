@@ -53,7 +53,7 @@ def install(on_term: Callable[[], None]) -> None:
 def deferred() -> Iterator[None]:
     """Let a SIGTERM that arrives in this block, whose time must be bounded, take effect after it; in the main thread only.
 
-    A child of `multiprocessing`, too: ``Pool.terminate``, at the end of ``with Pool()``, first tells its workers to end, and then sends the signal.
+    A child of `multiprocessing`, too: ``Pool.terminate``, at the end of ``with Pool()``, first asks its workers to end, and then sends the signal.
     """
     before = signal.getsignal(signal.SIGTERM)
     arrived = []

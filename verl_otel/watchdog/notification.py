@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Tells somebody about a stall or a crash: a command gets the event as JSON on its standard input, or a web address by POST.
+"""Notifications of stalls and crashes: a command gets the event as JSON on its standard input, or a web address by POST.
 
 The key ``text`` is what the webhooks of Slack and Mattermost show. Log lines, stacks and contents of the training are not sent.
 """
@@ -33,7 +33,7 @@ class Notifier:
     """Sends the events of one run.
 
     Args:
-        target: A command, or an address that begins with ``http://`` or ``https://``; empty: nobody is told.
+        target: A command, or an address that begins with ``http://`` or ``https://``; empty: no notification is sent.
         run_id: The run.
         folder: Its folder.
     """

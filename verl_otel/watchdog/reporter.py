@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reports findings: in ``events.jsonl``, as a span, as a metric, to the monitors of other nodes, in the log, and to whom the user names."""
+"""Reports findings: in ``events.jsonl``, as a span, as a metric, to the monitors of other nodes, in the log, and as a notification."""
 
 from __future__ import annotations
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,11 +17,11 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations.gpu.device import (
     GENERAL,
     Device,
+    Library,
     MissingDevice,
     Unreadable,
     measure,
     measure_own,
-    note_missing,
 )
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
@@ -139,12 +138,11 @@ class AmdDevice:
     def __init__(self, library: Any, handle: Any, identity: str, name: str, model: str, counters: DeltaCounter) -> None:
         self.id, self.name, self.model = identity, name, model
         self._library, self._handle, self._counters = library, handle, counters
-        self._failure, self._answered = "", False
-        """Why a value could not be read in this collection, and whether another one could."""
+        self._calls = Library(library, library.AmdSmiLibraryException, name_error, _GONE, _ABSENT)
 
     def read(self) -> list[Measurement]:
         """Return the measurements of AMD SMI."""
-        self._failure, self._answered = "", False
+        self._calls.begin()
         measurements = [
             *self._read_load(),
             *self._read_memory(),
@@ -152,28 +150,11 @@ class AmdDevice:
             *self._read_temperature(),
             *self._read_errors(),
         ]
-        if self._failure and not self._answered:
-            raise Unreadable(self._failure)
+        self._calls.check()
         return measurements
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Return the result of a function; None if this model or driver does not support it."""
-        library = self._library
-        function: Callable[..., Any] | None = getattr(library, name, None)
-        if function is None:
-            return None
-        try:
-            result = function(self._handle, *arguments)
-        except library.AmdSmiLibraryException as error:
-            reason = name_error(library, error)
-            if reason.upper() in _GONE:
-                raise Unreadable(reason) from error
-            if reason.upper() not in _ABSENT:
-                self._failure = reason
-                note_missing(self.id, name, reason)
-            return None
-        self._answered = True
-        return result
+        return self._calls.call(self.id, name, self._handle, *arguments)
 
     def _read_load(self) -> list[Measurement]:
         activity, measurements = self._call("amdsmi_get_gpu_activity") or {}, []

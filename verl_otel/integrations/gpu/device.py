@@ -4,8 +4,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Protocol
 
 from verl_otel._internal import error_boundary
 from verl_otel.recording.collection import Measurement
@@ -19,11 +19,60 @@ class Unreadable(Exception):  # noqa: N818 - it is a state of the device
     """A device, or all devices, cannot be read now. The message is the reason, of low cardinality."""
 
 
-def note_missing(device: str, function: str, reason: str) -> None:
-    """Log once that a value of a device cannot be read, as on some clouds. The device has its other values."""
-    error_boundary.warn_once(
-        f"gpu {function} {reason}", "verl-otel: GPU %s: %s fails (%s): its value is missing", device, function, reason
-    )
+class Library:
+    """The library of a driver, called for one device: a value that fails costs only itself.
+
+    Args:
+        module: The library.
+        error: The class of its exceptions.
+        name_error: Returns the name of an exception, such as ``not_supported``.
+        gone: Names, in capitals, of errors of a device that cannot be used, or of a driver that is gone.
+        absent: Names of errors of values that this model or driver does not support.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        error: type[Exception],
+        name_error: Callable[[Any, Any], str],
+        gone: Collection[str],
+        absent: Collection[str],
+    ) -> None:
+        self._module, self._error, self._name_error = module, error, name_error
+        self._gone, self._absent = gone, absent
+        self._failure, self._answered = "", False
+
+    def begin(self) -> None:
+        """Begin a collection."""
+        self._failure, self._answered = "", False
+
+    def check(self) -> None:
+        """Raise `Unreadable` if a value could not be read in this collection, and no other one could."""
+        if self._failure and not self._answered:
+            raise Unreadable(self._failure)
+
+    def call(self, device: str, name: str, *arguments: Any) -> Any:
+        """Return the result of a function; None if this model or driver does not support it, or if it fails, as on some clouds, which is logged once.
+
+        Raises:
+            Unreadable: The device cannot be used, or its driver is gone.
+        """
+        function: Callable[..., Any] | None = getattr(self._module, name, None)
+        if function is None:
+            return None
+        try:
+            result = function(*arguments)
+        except self._error as error:
+            reason = self._name_error(self._module, error)
+            if reason.upper() in self._gone:
+                raise Unreadable(reason) from error
+            if reason.upper() not in self._absent:
+                self._failure = reason
+                text = "verl-otel: GPU %s: %s fails (%s): its value is missing"
+                error_boundary.warn_once(f"gpu {name} {reason}", text, device, name, reason)
+            return None
+        self._answered = True
+        return result
 
 
 class Device(Protocol):

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel.integrations.gpu import xid
-from verl_otel.integrations.gpu.device import GENERAL, Unreadable, measure, measure_own, note_missing
+from verl_otel.integrations.gpu.device import GENERAL, Library, Unreadable, measure, measure_own
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -90,16 +89,14 @@ class NvmlDevice:
         self.id, self.name, self.model = identity, name, model
         self._library, self._handle, self._parent = library, handle, parent
         self._counters, self._xids = counters.counters, counters.xids
-        self._failure, self._answered = "", False
-        """Why a value could not be read in this collection, and whether another one could."""
+        self._calls = Library(library, library.NVMLError, name_error, _GONE, _ABSENT)
         self._events: Any = None if parent else xid.listen(library, handle)
 
     def read(self) -> list[Measurement]:
         """Return the measurements of NVML."""
-        self._failure, self._answered = "", False
+        self._calls.begin()
         measurements = self._read_memory() if self._parent else self._read_all()
-        if self._failure and not self._answered:
-            raise Unreadable(self._failure)
+        self._calls.check()
         return measurements
 
     def _read_all(self) -> list[Measurement]:
@@ -120,23 +117,7 @@ class NvmlDevice:
             self._call("nvmlEventSetFree", events, handle=False)
 
     def _call(self, name: str, *arguments: Any, handle: bool = True) -> Any:
-        """Return the result of a function of NVML; None if this device or driver does not support it."""
-        library = self._library
-        function: Callable[..., Any] | None = getattr(library, name, None)
-        if function is None:
-            return None
-        try:
-            result = function(*((self._handle,) if handle else ()), *arguments)
-        except library.NVMLError as error:
-            reason = name_error(library, error)
-            if reason.upper() in _GONE:
-                raise Unreadable(reason) from error
-            if reason.upper() not in _ABSENT:
-                self._failure = reason
-                note_missing(self.id, name, reason)
-            return None
-        self._answered = True
-        return result
+        return self._calls.call(self.id, name, *((self._handle,) if handle else ()), *arguments)
 
     def _read_memory(self) -> list[Measurement]:
         memory = self._call("nvmlDeviceGetMemoryInfo")

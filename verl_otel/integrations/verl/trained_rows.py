@@ -97,7 +97,7 @@ def note_update(batch: Any) -> None:
 def end_step() -> None:
     """Link the trajectories that the step received and did not train on, and describe the scores of those that it trained on.
 
-    Nothing is said unless each row of the updates is known: a trainer may also train on rows that were not generated, or change rows.
+    No link is recorded unless each row of the updates is known: a trainer may also train on rows that were not generated, or change rows.
     """
     received, batches, trained, all_trained = _Step.received, _Step.batches, _Step.trained, _Step.all_trained
     _forget()

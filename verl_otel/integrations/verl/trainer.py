@@ -120,7 +120,7 @@ def _leave_found() -> None:
 
 
 _UNHELD: Final = 3
-"""References to the variables of a frame that nobody else holds: the frame's, ours, and the argument of `sys.getrefcount`."""
+"""References to the variables of a frame that no other code holds: the frame's, ours, and the argument of `sys.getrefcount`."""
 
 
 def _find_trainer() -> Any:
