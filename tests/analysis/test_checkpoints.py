@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.analysis import big_run
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.analysis import checkpoints, slice_summary, summary
 from verl_otel.analysis.io import slices
 from verl_otel.exporting import compression, line_file
@@ -189,7 +189,7 @@ class Foreign:
     [
         lambda mark: pickle.dumps(Foreign(Path.touch, mark)),
         lambda mark: pickle.dumps(Foreign(os.mkdir, str(mark))),
-        lambda mark: pickle.dumps(Foreign(private_files.make_folder, mark)),
+        lambda mark: pickle.dumps(Foreign(safe_files.make_folder, mark)),
         lambda mark: b"\x80\x04\x8c\x1everl_otel.analysis.checkpoints\x8c\x08os.mkdir\x93\x8c"
         + bytes([len(str(mark))]) + str(mark).encode() + b"\x85R.",
     ],

@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import stories
 from tests.builders.run_ages import DAY, report_of, set_age
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.cli.runs import file_ends
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
@@ -170,8 +170,8 @@ def test_a_large_run_is_not_read(runs, listing, make_run, monkeypatch):
             file.seek(0, os.SEEK_END)
             file.write(b"\n" + data)
     sizes = []
-    read_tail = untrusted_files.read_tail
-    monkeypatch.setattr(untrusted_files, "read_tail", lambda path, limit: sizes.append(limit) or read_tail(path, limit))
+    read_tail = safe_files.read_tail
+    monkeypatch.setattr(safe_files, "read_tail", lambda path, limit: sizes.append(limit) or read_tail(path, limit))
     row = listing()["r1"]
     assert (row["state"], row["last_step"], row["last_step_seconds"]) == ("finished", 2, 15.0)
     assert row["steps"] is None  # a histogram may be in the part that was not read

@@ -19,7 +19,7 @@ from pathlib import Path
 from tests.end_to_end import bed_run
 from tests.end_to_end.faults.evidence import wait_for_crash
 from tests.end_to_end.planted import GROUP
-from verl_otel._internal.compressed_lines import encode_block
+from verl_otel._internal.rotated_files import encode_block
 from verl_otel.cli.demo.command import RECORDED, RECORDINGS
 from verl_otel.exporting.line_file import encode_line
 

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.model import LogRecord, Resource
 from verl_otel.recording import run_log
 from verl_otel.semconv import attributes as attr
@@ -175,7 +175,7 @@ def test_a_claim_that_failed_is_repeated(tmp_path, monkeypatch):
     file = LogFile(tmp_path, RESOURCE, 1 << 20, 2)
     file.has_steps = True
     with monkeypatch.context() as patch:
-        patch.setattr(private_files, "make_folder", full_disk)
+        patch.setattr(safe_files, "make_folder", full_disk)
         with pytest.raises(OSError, match="full"):
             file.write([record(number=1)], RESOURCE)
     file.write([record(number=2)], RESOURCE)

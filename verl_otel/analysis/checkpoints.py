@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import private_files, rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel._internal.rotated_files import Head
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.io import slices
@@ -104,7 +104,7 @@ def load(path: Path) -> Checkpoint | None:
     try:
         if not _is_own(path.parent.lstat()):
             return None
-        with untrusted_files.open_regular(path, follow=False) as file:
+        with safe_files.open_regular(path, follow=False) as file:
             status = os.fstat(file.fileno())
             if not _is_own(status) or status.st_size > MAX_BYTES:
                 return None
@@ -124,8 +124,8 @@ def save(path: Path, checkpoint: Checkpoint) -> None:
         data = pickle.dumps(checkpoint, pickle.HIGHEST_PROTOCOL)
         if len(data) > MAX_BYTES:
             return
-        private_files.make_folder(path.parent)
-        private_files.write_atomically(path, data)
+        safe_files.make_folder(path.parent)
+        safe_files.write_atomically(path, data)
         others = sorted(path.parent.glob(f"*{_SUFFIX}"), key=lambda other: other.stat().st_mtime, reverse=True)
         for other in others[MAX_FILES:]:
             other.unlink(missing_ok=True)

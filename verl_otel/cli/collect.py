@@ -24,7 +24,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from verl_otel import config
-from verl_otel._internal import private_files, untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel._internal.printable import show
 from verl_otel._internal.setting_parsers import parse_name
 from verl_otel.cli.formatting import show_bytes
@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Fetch the files of every node. Returns 1 when a node failed or none has files."""
     default = _find_default(arguments.run_name, arguments.run_dir)
-    private_files.use_group(config.read("files_group"))
+    safe_files.use_group(config.read("files_group"))
     out = (arguments.out or Path(f"collected-{default.name}")).absolute()
     failed = 0
     cluster = discovery.find_cluster(arguments.address)
@@ -144,7 +144,7 @@ class Gathering:
                     self._complete(current, part, node)
                     current, part = file, None  # complete: it stays if the next one fails
                     part = self._begin(file)
-                with os.fdopen(private_files.open_private(part), "ab") as handle:  # type: ignore[arg-type]  # made right above
+                with os.fdopen(safe_files.open_private(part), "ab") as handle:  # type: ignore[arg-type]  # made right above
                     handle.write(data)
                 self.bytes += len(data)
                 done += len(data)
@@ -162,7 +162,7 @@ class Gathering:
         if path.is_absolute() or ".." in path.parts or not path.parts:
             raise NodeError(f"it sent a path outside of the run: {file.path!r}")
         part = self._out / f"{path}.part"
-        private_files.make_folder(part.parent)
+        safe_files.make_folder(part.parent)
         part.unlink(missing_ok=True)
         return part
 
@@ -194,7 +194,7 @@ class Gathering:
             merged |= record
         attempts = [listed for record in self._records if isinstance(listed := record.get("attempts"), list)]
         merged |= {"run_id": self._run_id, "attempts": max(attempts, key=len, default=[])}
-        private_files.write_atomically(self._out / MANIFEST, json.dumps(merged, indent=1) + "\n")
+        safe_files.write_atomically(self._out / MANIFEST, json.dumps(merged, indent=1) + "\n")
 
     def _show(self, node: Node, done: int, total: int) -> None:
         if sys.stderr.isatty() and time.monotonic() - self._shown_at >= _SHOW_EVERY:
@@ -210,7 +210,7 @@ class Gathering:
 
 def _read_record(path: Path) -> dict[str, Any]:
     try:
-        record = untrusted_files.read_json(path)
+        record = safe_files.read_json(path)
     except ValueError:
         return {}
     return record if isinstance(record, dict) else {}

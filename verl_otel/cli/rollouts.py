@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 from zlib import crc32
 
-from verl_otel._internal import printable, untrusted_files
+from verl_otel._internal import printable, safe_files
 from verl_otel.semconv import attributes as attr
 
 TRAINING: Final = attr.ROLLOUT_DATA_DIR
@@ -95,8 +95,8 @@ def _read(manifest: Mapping[str, Any], step: int, *, validation: bool) -> Iterat
     if not isinstance(folder, str) or not folder or step < 0:
         return
     try:
-        with untrusted_files.open_regular(Path(folder) / f"{step}.jsonl") as file:
-            lines = untrusted_files.read_lines(file, 0, os.fstat(file.fileno()).st_size)
+        with safe_files.open_regular(Path(folder) / f"{step}.jsonl") as file:
+            lines = safe_files.read_lines(file, 0, os.fstat(file.fileno()).st_size)
             for (_, line, _), _ in zip(lines, range(MAX_SAMPLES), strict=False):
                 sample = _parse(line)
                 if sample is not None:
@@ -107,7 +107,7 @@ def _read(manifest: Mapping[str, Any], step: int, *, validation: bool) -> Iterat
 
 def _parse(line: bytes | None) -> dict[str, Any] | None:
     try:
-        sample = untrusted_files.parse_json(line or b"")
+        sample = safe_files.parse_json(line or b"")
     except ValueError:  # half a line: it is being written
         return None
     is_sample = (

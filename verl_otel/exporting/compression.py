@@ -12,8 +12,8 @@ import os
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import private_files
-from verl_otel._internal.compressed_lines import BLOCK_BYTES, SUFFIX, encode_block
+from verl_otel._internal import safe_files
+from verl_otel._internal.rotated_files import BLOCK_BYTES, SUFFIX, encode_block
 
 UNFINISHED: Final = ".part"
 """Added to the name of a file that is not yet whole."""
@@ -36,9 +36,9 @@ class Compression:
         self._process = os.getpid()
         self._place = 0
         self._begins_line = True
-        self._source = private_files.open_private(path, os.O_RDONLY)
+        self._source = safe_files.open_private(path, os.O_RDONLY)
         try:
-            self._handle = private_files.open_private(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            self._handle = safe_files.open_private(self._unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         except BaseException:
             os.close(self._source)
             raise

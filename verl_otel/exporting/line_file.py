@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary, private_files, rotated_files
-from verl_otel._internal.compressed_lines import BLOCK_BYTES, SUFFIX
+from verl_otel._internal import error_boundary, rotated_files, safe_files
+from verl_otel._internal.rotated_files import BLOCK_BYTES, SUFFIX
 from verl_otel.exporting.compression import UNFINISHED, Compression
 
 COMPRESSED_PER_WRITTEN: Final = 4
@@ -58,7 +58,7 @@ class LineFile:
             OSError: They were not written completely; the next write begins on a new line.
         """
         handle = self._handle
-        if handle is None or private_files.identify(handle) != self._identity:
+        if handle is None or safe_files.identify(handle) != self._identity:
             handle = self._open()
         if self._size >= self._max_bytes:
             handle = self._rotate()
@@ -81,15 +81,15 @@ class LineFile:
         # Cleared first: a child that is forked before the close must not close this descriptor, whose number may be reused.
         handle, self._handle = self._handle, None
         compression, self._compression = self._compression, None
-        if handle is not None and private_files.identify(handle) == self._identity:
+        if handle is not None and safe_files.identify(handle) == self._identity:
             os.close(handle)
         if compression is not None:
             compression.cancel()
 
     def _open(self) -> int:
-        private_files.make_folder(self.path.parent)
-        self._handle = private_files.open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
-        self._identity = private_files.identify(self._handle)
+        safe_files.make_folder(self.path.parent)
+        self._handle = safe_files.open_private(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND)
+        self._identity = safe_files.identify(self._handle)
         self._size = os.fstat(self._handle).st_size
         # A killed process may have left half a line; a later one with the same id, in a container, appends to the file.
         self._torn = bool(self._size) and os.pread(self._handle, 1, self._size - 1) != b"\n"

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.health.thresholds import DEFAULTS
 
 DEFAULT: Final = "default"
@@ -70,7 +70,7 @@ def load(profile: str = DEFAULT) -> Profile:
     if profile in PROFILES:
         return Profile(profile, {**DEFAULTS, **PROFILES[profile]})
     path = Path(profile)
-    with untrusted_files.open_regular(path) as file:
+    with safe_files.open_regular(path) as file:
         data = file.read(MAX_BYTES + 1)
     if len(data) > MAX_BYTES:
         raise ValueError(f"a profile has at most {MAX_BYTES} bytes")
@@ -131,9 +131,9 @@ def from_manifest(manifest: Mapping[str, Any]) -> Profile:
     """Return the profile of a run; the default where its manifest has none, or a damaged one."""
     name, text = manifest.get(_NAME_KEY), manifest.get(_VALUES_KEY)
     try:
-        changed = untrusted_files.parse_json(str(text).encode())
+        changed = safe_files.parse_json(str(text).encode())
         values = {key: _read_value(changed[key]) for key in DEFAULTS if key in changed}
-    except untrusted_files.READ_ERRORS:
+    except safe_files.READ_ERRORS:
         return load()
     return Profile(name if isinstance(name, str) else DEFAULT, {**DEFAULTS, **values})
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, watchdog
-from verl_otel._internal import error_boundary, private_files, process_state
+from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
@@ -108,7 +108,7 @@ def _apply_to_recording(config: Config) -> None:
     RECORDER.verdict_lines = config.verdict_lines
     RECORDER.capture_content = config.capture_content
     own_loop.configure(config.project, config.experiment)
-    problem = private_files.use_group(config.files_group)
+    problem = safe_files.use_group(config.files_group)
     if problem:
         error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)
 

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import file_lock, untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.session import prometheus_block, prometheus_server
 from verl_otel.session.prometheus_server import Answer
 from verl_otel.session.yaml_events import NotEditableError
@@ -100,7 +100,7 @@ def _describe(error: Exception) -> str:
 
 
 def _read(path: Path) -> str:
-    return untrusted_files.read_bytes(path, MAX_BYTES).decode("utf-8")
+    return safe_files.read_bytes(path, MAX_BYTES).decode("utf-8")
 
 
 @contextlib.contextmanager
@@ -109,7 +109,7 @@ def _lock(folder: Path) -> Iterator[None]:
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
-            file_lock.acquire(handle, LOCK_SECONDS)
+            safe_files.lock(handle, LOCK_SECONDS)
         except TimeoutError:
             raise TimeoutError(errno.ETIMEDOUT, "another process is changing it") from None
         except OSError:  # some shared disks have no locks; `_replace` still compares

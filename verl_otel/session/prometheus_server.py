@@ -10,7 +10,7 @@ from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for the connection, and for each part of the answer."""
@@ -70,8 +70,8 @@ def _has(url: str, sources: Sequence[str], *, present: bool) -> bool | None:
     """Return whether the sources are in the configuration of a Prometheus, or are not in it; None if it does not show its configuration."""
     state, body = _ask(f"{url}/api/v1/status/config")
     try:
-        text = str(untrusted_files.parse_json(body)["data"]["yaml"]) if state == _OK else None
-    except untrusted_files.READ_ERRORS:
+        text = str(safe_files.parse_json(body)["data"]["yaml"]) if state == _OK else None
+    except safe_files.READ_ERRORS:
         text = None
     if text is None:
         return None

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from verl_otel._internal import error_boundary, file_lock, private_files, untrusted_files
+from verl_otel._internal import error_boundary, safe_files
 from verl_otel.config import Config
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
@@ -197,7 +197,7 @@ def remove_run(config: Config) -> None:
 def read_targets(path: Path) -> Entries:
     """Return the entries of a ``file_sd`` file; none if it is missing or damaged."""
     try:
-        document = untrusted_files.read_json(path, MAX_BYTES)
+        document = safe_files.read_json(path, MAX_BYTES)
     except (OSError, ValueError):
         return []
     return (
@@ -325,9 +325,9 @@ def _change(
     """
     with error_boundary.suppress_errors("targets"):
         try:
-            private_files.make_folder(path.parent)
-            with private_files.open_text(path.parent / ".lock", "r+", os.O_RDWR | os.O_CREAT) as lock:
-                file_lock.acquire(lock, wait)
+            safe_files.make_folder(path.parent)
+            with safe_files.open_text(path.parent / ".lock", "r+", os.O_RDWR | os.O_CREAT) as lock:
+                safe_files.lock(lock, wait)
                 try:
                     _write(path, change(read_targets(path)))
                 finally:
@@ -345,6 +345,6 @@ def _change(
 
 def _write(path: Path, entries: Entries) -> None:
     if entries:
-        private_files.write_atomically(path, json.dumps(entries, indent=1) + "\n")
+        safe_files.write_atomically(path, json.dumps(entries, indent=1) + "\n")
     else:
         path.unlink(missing_ok=True)

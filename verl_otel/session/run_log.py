@@ -14,9 +14,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel._internal.deadline import run_locked
-from verl_otel._internal.file_names import process_file_name
+from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.exporting.line_file import LineFile, encode_line
 from verl_otel.model import Batch, LogRecord, Resource, SpanRecord
@@ -182,8 +182,8 @@ class LogFile:
 
     def _claim(self) -> None:
         """Use ``verl_logs.jsonl`` unless another process, such as the rollouter of an asynchronous training, does."""
-        private_files.make_folder(self._folder)
-        self._claim_handle = private_files.open_private(self._folder / _LOCK)
+        safe_files.make_folder(self._folder)
+        self._claim_handle = safe_files.open_private(self._folder / _LOCK)
         self._claimed = True
         try:
             fcntl.flock(self._claim_handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel import resource
-from verl_otel._internal import error_boundary, private_files, untrusted_files
+from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.masking import mask_command, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
@@ -53,7 +53,7 @@ def _has_no_parent() -> bool:
 def can_write(folder: Path) -> bool:
     """Return whether the folder of a run can be made. The file exporter logs it if it cannot."""
     try:
-        private_files.make_folder(folder)
+        safe_files.make_folder(folder)
     except OSError:
         return False
     return True
@@ -107,9 +107,9 @@ def note_destination(folder: Path, exporters: Sequence[str], endpoint: str) -> N
         endpoint: The OTLP endpoint, or empty.
     """
     try:
-        private_files.make_folder(folder)
+        safe_files.make_folder(folder)
         record = {"exporters": list(exporters), "endpoint": mask_url(endpoint) if endpoint else ""}
-        private_files.write_atomically(folder / DESTINATION, json.dumps(record) + "\n")
+        safe_files.write_atomically(folder / DESTINATION, json.dumps(record) + "\n")
     except OSError:  # nothing else depends on it
         return
 
@@ -117,7 +117,7 @@ def note_destination(folder: Path, exporters: Sequence[str], endpoint: str) -> N
 def read_destination(folder: Path) -> tuple[tuple[str, ...], str] | None:
     """Return exporters and endpoint of a run that wrote no files; None if the folder does not say."""
     try:
-        record = untrusted_files.read_json(folder / DESTINATION, 1 << 12)
+        record = safe_files.read_json(folder / DESTINATION, 1 << 12)
     except (OSError, ValueError):
         return None
     exporters = record.get("exporters") if isinstance(record, dict) else None
@@ -129,7 +129,7 @@ def read_destination(folder: Path) -> tuple[tuple[str, ...], str] | None:
 def read(folder: Path) -> dict[str, Any]:
     """Return the manifest of a run; empty if there is none or it is damaged."""
     try:
-        manifest = untrusted_files.read_json(folder / NAME)
+        manifest = safe_files.read_json(folder / NAME)
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
@@ -137,7 +137,7 @@ def read(folder: Path) -> dict[str, Any]:
 
 def _write(folder: Path, record: dict[str, Any]) -> None:
     try:
-        private_files.make_folder(folder)
-        private_files.write_atomically(folder / NAME, json.dumps(record, indent=1, default=str) + "\n")
+        safe_files.make_folder(folder)
+        safe_files.write_atomically(folder / NAME, json.dumps(record, indent=1, default=str) + "\n")
     except OSError as error:
         error_boundary.warn_once("manifest", "verl-otel: cannot write %s: %s", folder / NAME, error.strerror)

@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
-from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.call_timeout import CallTimeout, NoThreadError
 from verl_otel.config import Config
 from verl_otel.recording import collection
@@ -178,7 +178,7 @@ def _reads_node(scope: NodeScope, stale_seconds: float) -> bool:
     """Return whether this process reads the node; acquire the lock if it is free."""
     try:
         if _Registry.leader_lock is None:
-            private_files.make_folder(scope.folder)
+            safe_files.make_folder(scope.folder)
             _Registry.leader_lock = LeaderLock(scope.folder, scope.node, LOCK_NAME, stale_seconds)
         leader_lock = _Registry.leader_lock
         if not leader_lock.is_held:

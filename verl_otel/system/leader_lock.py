@@ -21,7 +21,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 
 STALE_SECONDS: Final = 5.0
 """Seconds without a renewal after which a holder counts as frozen. The monitor renews its lock every second."""
@@ -54,7 +54,7 @@ class LeaderLock:
     def acquire(self) -> bool:
         """Acquire a lock unless a holder is active. Returns at once; raises `OSError` if the folder does not allow files."""
         for number, path in enumerate(self._paths):
-            handle = private_files.open_private(path, os.O_RDWR | os.O_CREAT)
+            handle = safe_files.open_private(path, os.O_RDWR | os.O_CREAT)
             try:
                 self._socket = _lock(handle, path)
             except BlockingIOError:
@@ -86,7 +86,7 @@ class LeaderLock:
         """Return whether a holder that was frozen is active again."""
         for path in self._paths[: self._number]:
             try:
-                handle = private_files.open_private(path, os.O_RDWR)
+                handle = safe_files.open_private(path, os.O_RDWR)
             except OSError:
                 continue
             try:

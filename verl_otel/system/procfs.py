@@ -13,7 +13,7 @@ import socket
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal.file_names import file_word
+from verl_otel._internal.safe_files import file_word
 
 GONE: Final = "gone"
 MAX_THREADS: Final = 512

@@ -16,9 +16,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from verl_otel import resource
-from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.deadline import remaining
-from verl_otel._internal.file_names import process_file_name
+from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.files import FileExporter
@@ -86,7 +86,7 @@ class Heartbeat(Exporter):
         role, host = resource.text(attr.ROLE, "process"), resource.text(attr.HOST_NAME, "host")
         self._process_name = process_file_name(role, host)
         self._resource = resource
-        private_files.make_folder(self._folder)
+        safe_files.make_folder(self._folder)
         own_process = procfs.find_process(os.getpid())
         if own_process is None:
             raise OSError("this system has no /proc")
@@ -102,14 +102,14 @@ class Heartbeat(Exporter):
         self._loops = event_loops.watch(lambda: attr.RANK in self._resource.attributes)
 
     def _open_heartbeat_file(self) -> None:
-        self._heartbeat_file = private_files.open_private(
+        self._heartbeat_file = safe_files.open_private(
             self._folder / f"{process_reports.HEARTBEAT_PREFIX}{self._process_name}", os.O_RDWR | os.O_CREAT
         )
-        self._identity = private_files.identify(self._heartbeat_file)
+        self._identity = safe_files.identify(self._heartbeat_file)
 
     def _has_heartbeat_file(self) -> bool:
         """Return whether the descriptor is still that of the file: code that closes all descriptors of its process reuses the number."""
-        return private_files.identify(self._heartbeat_file) == self._identity
+        return safe_files.identify(self._heartbeat_file) == self._identity
 
     def _heartbeat_descriptor(self) -> int:
         if not self._has_heartbeat_file():

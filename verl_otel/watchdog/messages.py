@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import masking, private_files, untrusted_files
+from verl_otel._internal import masking, safe_files
 from verl_otel.semconv import attributes as attr
 from verl_otel.watchdog.diagnosis import MISSING, OVERDUE, Finding
 from verl_otel.watchdog.process_table import ProcessStatus
@@ -159,7 +159,7 @@ def read_log_tail(paths: Iterable[str]) -> list[str]:
     lines: list[str] = []
     for path in paths:
         try:
-            text = untrusted_files.read_tail(Path(path), LOG_BYTES).decode("utf-8", "replace")
+            text = safe_files.read_tail(Path(path), LOG_BYTES).decode("utf-8", "replace")
         except (OSError, ValueError):  # it is gone, not a regular file, or its name contains a NUL
             continue
         lines += [masking.mask_text(line[: 4 * MAX_LINE])[:MAX_LINE] for line in text.splitlines()[-LOG_LINES:]]
@@ -176,7 +176,7 @@ def append_event(run_path: Path, kind: str, text: str, detail: Mapping[str, Any]
     """Append an event to the run's file, unless that is full. Raises `OSError`."""
     event = {"kind": kind, "time_ns": time.time_ns(), "text": text, "detail": detail}
     line = json.dumps(event, separators=(",", ":"), ensure_ascii=False, default=str).encode("utf-8", "replace") + b"\n"
-    handle = private_files.open_private(run_path / EVENTS)
+    handle = safe_files.open_private(run_path / EVENTS)
     try:
         if os.fstat(handle).st_size + len(line) <= MAX_EVENTS:
             os.write(handle, line)
@@ -187,13 +187,13 @@ def append_event(run_path: Path, kind: str, text: str, detail: Mapping[str, Any]
 def read_reported(run_path: Path, node: str) -> list[tuple[str, str, str]]:
     """Return the keys of the incidents of this node that were reported and not resolved, for a monitor that takes over."""
     try:
-        lines = untrusted_files.read_tail(run_path / EVENTS, 1 << 20, follow=False).splitlines()
+        lines = safe_files.read_tail(run_path / EVENTS, 1 << 20, follow=False).splitlines()
     except OSError:
         return []
     keys: dict[tuple[str, str, str], None] = {}
     for line in lines:
         try:
-            event = untrusted_files.parse_json(line)
+            event = safe_files.parse_json(line)
             kind, process_name, name = map(str, event["detail"]["key"])
             if event["detail"]["place"] != node:
                 continue

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
@@ -45,7 +45,7 @@ def start_py_spy(pid: int, path: Path) -> subprocess.Popen[bytes] | None:
         return None
     handle = -1
     try:
-        handle = private_files.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        handle = safe_files.open_private(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
         return subprocess.Popen(  # noqa: S603 - no shell, and a number
             [program, "dump", "--nonblocking", "--pid", str(pid)],
             stdin=subprocess.DEVNULL,
@@ -119,7 +119,7 @@ class StackRequests:
             if status is None:
                 continue
             if status.state == ALIVE:
-                private_files.touch(self._folder / f"{process_reports.REQUEST_PREFIX}{process_name}")
+                safe_files.touch(self._folder / f"{process_reports.REQUEST_PREFIX}{process_name}")
             elif status.state != FROZEN or not _signal(status.report):
                 program = start_py_spy(status.report.process.pid, self._stack_path(process_name))
                 if program is not None:

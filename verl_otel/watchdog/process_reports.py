@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import private_files, untrusted_files
-from verl_otel._internal.untrusted_files import parse_int64
+from verl_otel._internal import safe_files
+from verl_otel._internal.safe_files import parse_int64
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.procfs import Process
 
@@ -89,13 +89,13 @@ def write(folder: Path, report: ProcessReport) -> None:
         for name, durations in report.peers.items()
     }
     text = json.dumps(values, separators=(",", ":"))
-    private_files.write_atomically(folder / f"{REPORT_PREFIX}{report.process_name}.json", text)
+    safe_files.write_atomically(folder / f"{REPORT_PREFIX}{report.process_name}.json", text)
 
 
 def read(path: Path) -> ProcessReport | None:
     """Return the report of a process; None if there is none or the file is damaged."""
     try:
-        values: dict[str, Any] = untrusted_files.read_json(path, MAX_BYTES, follow=False)
+        values: dict[str, Any] = safe_files.read_json(path, MAX_BYTES, follow=False)
         pid, start = map(parse_int64, values["process"])
         return ProcessReport(
             path.name[len(REPORT_PREFIX) : -len(".json")], Process(min(pid, MAX_PID), start), str(values["place"]), str(values["instance"]), str(values["role"]),
@@ -105,13 +105,13 @@ def read(path: Path) -> ProcessReport | None:
             tuple(map(_suspect, values["suspects"])), tuple(map(str, values["served"])), str(values["host"]),
             str(values["blocked"]), parse_int64(values["drain"]), bool(values["child"]),
         )  # fmt: skip
-    except untrusted_files.READ_ERRORS:
+    except safe_files.READ_ERRORS:
         return None
 
 
 def _seconds(value: object) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < MAX_SECONDS:
-        raise untrusted_files.DamagedError("not a number of seconds")
+        raise safe_files.DamagedError("not a number of seconds")
     return float(value)
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system import procfs
 from verl_otel.watchdog import process_reports, timeouts
@@ -225,9 +225,7 @@ class ProcessTable:
         """Read how many spans a process has open, and whether any has ended since the last heartbeat."""
         path = self._folder / f"{process_reports.HEARTBEAT_PREFIX}{status.report.process_name}"
         try:
-            open_count, ended_count = map(
-                int, untrusted_files.read_bytes(path, MAX_HEARTBEAT_BYTES, follow=False).split()
-            )
+            open_count, ended_count = map(int, safe_files.read_bytes(path, MAX_HEARTBEAT_BYTES, follow=False).split())
         except (OSError, ValueError):
             return
         if ended_count != status.ended_count:

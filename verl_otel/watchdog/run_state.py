@@ -8,7 +8,7 @@ import contextlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import private_files, untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.config import Config
 from verl_otel.watchdog import process_reports
 
@@ -35,14 +35,14 @@ def mark(config: Config, state: str) -> None:
             return
         recorded = read(folder)
         if recorded is None or recorded.state not in (state, FAILED):
-            private_files.write_atomically(path, state)
+            safe_files.write_atomically(path, state)
 
 
 def read(folder: Path) -> RunEnd | None:
     """Return the end of the run of a folder; None if it has not ended."""
     path = folder / _FILE
     try:
-        content = untrusted_files.read_bytes(path, 1 << 10, follow=False)
+        content = safe_files.read_bytes(path, 1 << 10, follow=False)
         return RunEnd(FAILED if content == FAILED.encode() else FINISHED, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         return None

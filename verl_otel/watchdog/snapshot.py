@@ -10,8 +10,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import untrusted_files
-from verl_otel._internal.untrusted_files import parse_int64
+from verl_otel._internal import safe_files
+from verl_otel._internal.safe_files import parse_int64
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.semconv import attributes as attr
 from verl_otel.watchdog import timeouts
@@ -199,10 +199,10 @@ def is_users_own(name: str, peers: Mapping[str, DurationStats]) -> bool:
 def read_rows(path: Path, process_name: str) -> list[OpenSpanRow]:
     """Return the spans that a process had open when it wrote its file last; none if there is no such file."""
     try:
-        document = untrusted_files.read_json(path, MAX_BYTES, follow=False)
+        document = safe_files.read_json(path, MAX_BYTES, follow=False)
         groups = [scope for group in document["resourceSpans"] for scope in group["scopeSpans"]]
         return [_read(process_name, span) for scope in groups for span in scope["spans"]]
-    except untrusted_files.READ_ERRORS:
+    except safe_files.READ_ERRORS:
         return []
 
 

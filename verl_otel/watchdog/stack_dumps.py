@@ -22,7 +22,7 @@ from pathlib import Path
 from types import FrameType
 from typing import IO, Any, Final
 
-from verl_otel._internal import error_boundary, private_files, thread_frames
+from verl_otel._internal import error_boundary, safe_files, thread_frames
 from verl_otel.system import procfs
 
 MAX_BYTES: Final = 1 << 20
@@ -51,7 +51,7 @@ class StackFile:
 
     def open(self) -> None:
         """Open the file and register the signal handler. Raises `OSError`."""
-        self._file = private_files.open_text(self.path, "a", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        self._file = safe_files.open_text(self.path, "a", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         number = procfs.find_free_signal()
         if number:
             faulthandler.register(number, file=self._file, all_threads=False, chain=False)

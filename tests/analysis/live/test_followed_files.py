@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel.analysis.live import followed_files
 from verl_otel.analysis.live.followed_files import FollowedFiles
 from verl_otel.exporting import compression, line_file
@@ -20,7 +20,7 @@ DAMAGED_NS = (1 << 63) - 1
 def small_chunks(monkeypatch):
     """Read few lines at a time, and give up early a line that does not end."""
     monkeypatch.setattr(followed_files, "CHUNK_BYTES", 256)
-    monkeypatch.setattr(untrusted_files, "MAX_LINE", 1024)
+    monkeypatch.setattr(safe_files, "MAX_LINE", 1024)
 
 
 def make_lines(first_ns, count):

@@ -15,7 +15,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 
 from verl_otel import config
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.ray import cluster_endpoint, init_hook
 from verl_otel.integrations.ray.cluster_endpoint import ClusterEndpoint
@@ -74,7 +74,7 @@ def test_a_process_without_a_destination_sends_to_the_cluster(environ, store, tm
 
 def test_the_token_stays_private_where_a_group_reads_runs(environ, store, monkeypatch):
     """``VERL_OTEL_FILES_GROUP`` opens the files of runs, not the token."""
-    monkeypatch.setattr(private_files.Access, "group", os.getgid())
+    monkeypatch.setattr(safe_files.Access, "group", os.getgid())
     assert cluster_endpoint.take()
     assert stat.S_IMODE(Path(os.environ[cluster_endpoint.TOKEN_FILE]).stat().st_mode) == 0o600
 

@@ -18,7 +18,7 @@ from typing import IO, Any, Final, NamedTuple
 
 import msgspec
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.analysis.io import otlp_json
 from verl_otel.analysis.io.run_files import Extent, read_lines
 from verl_otel.errors import VerlOtelError
@@ -113,8 +113,8 @@ def _read_messages(path: Path, problems: list[str]) -> Iterator[Any]:
         yield message
     if lines and not decoded:
         try:
-            yield untrusted_files.read_json(path)
-        except untrusted_files.DamagedError as error:
+            yield safe_files.read_json(path)
+        except safe_files.DamagedError as error:
             raise VerlOtelError(f"{path.name} is no OTLP/JSON: {error}") from None
 
 
@@ -151,7 +151,7 @@ class _Parts:
             by_second: dict[int, list[dict[str, Any]]] = defaultdict(list)
             for span in scope.get("spans", ()):
                 normal = _normalise(span)
-                end = untrusted_files.parse_int64(normal["endTimeUnixNano"])
+                end = safe_files.parse_int64(normal["endTimeUnixNano"])
                 self.ends[run_id] = max(end, self.ends.get(run_id, 0))
                 self._note_trace(run_id, normal["traceId"])
                 by_second[end // _SECOND_NS].append(normal)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.analysis.io.run_files import MAX_PROBLEMS
 from verl_otel.analysis.model import Event
 
@@ -33,7 +33,7 @@ def read(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
         for number, line in enumerate(_read_lines(folder / NAME, problems), 1):
             try:
                 if line is None:
-                    raise untrusted_files.DamagedError("too long")
+                    raise safe_files.DamagedError("too long")
                 events.append(_read_line(line))
             except _UNREADABLE as error:
                 if (line is None or line.strip()) and len(problems) < MAX_PROBLEMS:
@@ -45,8 +45,8 @@ def read(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
 def _read_lines(path: Path, problems: list[str]) -> Iterator[bytes | None]:
     """Yield the lines of a file, None for one that is too long; no lines if there is no such file."""
     try:
-        with untrusted_files.open_regular(path) as file:
-            for _, line, _ in untrusted_files.read_lines(file, 0, os.fstat(file.fileno()).st_size):
+        with safe_files.open_regular(path) as file:
+            for _, line, _ in safe_files.read_lines(file, 0, os.fstat(file.fileno()).st_size):
                 yield line
     except FileNotFoundError:
         return
@@ -55,10 +55,10 @@ def _read_lines(path: Path, problems: list[str]) -> Iterator[bytes | None]:
 
 
 def _read_line(line: bytes) -> Event:
-    record = untrusted_files.parse_json(line)
+    record = safe_files.parse_json(line)
     kind, detail = str(record["kind"]), record.get("detail")
     text = str(record["text"]).removeprefix(f"{kind.upper()} ")  # the kind is shown separately
-    return Event(kind, untrusted_files.parse_int64(record["time_ns"]), text, detail if isinstance(detail, dict) else {})
+    return Event(kind, safe_files.parse_int64(record["time_ns"]), text, detail if isinstance(detail, dict) else {})
 
 
 def _resolve(events: Iterable[Event]) -> tuple[Event, ...]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple, TypeVar
 
-from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel.analysis.io import otlp_json
 from verl_otel.analysis.model import OpenSpan
 from verl_otel.errors import VerlOtelError
@@ -128,7 +128,7 @@ def read_lines(extents: Iterable[Extent], problems: list[str]) -> Iterator[tuple
     for extent in extents:
         try:
             with rotated_files.open_lines(extent.path, buffering=_BUFFER_BYTES) as file:
-                for place, line, length in untrusted_files.read_lines(file, extent.begin, extent.end):
+                for place, line, length in safe_files.read_lines(file, extent.begin, extent.end):
                     if line is not None:
                         yield extent, place, line
                     elif len(problems) < MAX_PROBLEMS:
@@ -138,7 +138,7 @@ def read_lines(extents: Iterable[Extent], problems: list[str]) -> Iterator[tuple
 
 
 def _describe_long(path: Path, length: int) -> str:
-    limit = untrusted_files.MAX_LINE >> 20
+    limit = safe_files.MAX_LINE >> 20
     return (
         f"{path.name} has a line of {length / (1 << 20):.0f} MiB, of which at most {limit} are read; the rest was used"
     )
@@ -193,7 +193,7 @@ def read_manifest(folders: Iterable[Path]) -> dict[str, Any]:
     """Return ``run.json`` of the first folder that has a readable one."""
     for folder in folders:
         try:
-            manifest = untrusted_files.read_json(folder / "run.json")
+            manifest = safe_files.read_json(folder / "run.json")
         except (OSError, ValueError):
             continue
         if manifest and isinstance(manifest, dict):

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
 
-from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel.semconv import logs
 
 T = TypeVar("T")
@@ -43,8 +43,8 @@ def parse(line: bytes) -> Record | None:
     A line of verl's ``file`` logger, ``{"step": 1, "data": {...}}``, becomes a record of the scope ``scalars``.
     """
     try:
-        record = untrusted_files.parse_json(line)
-    except untrusted_files.DamagedError:
+        record = safe_files.parse_json(line)
+    except safe_files.DamagedError:
         return None
     if not isinstance(record, dict):
         return None
@@ -74,7 +74,7 @@ def _read_files(paths: Iterable[Path]) -> Iterator[Record]:
     for path in paths:
         try:
             with rotated_files.open_lines(path) as file:
-                for _, line, _ in untrusted_files.read_lines(file, 0, rotated_files.size_of(path)):
+                for _, line, _ in safe_files.read_lines(file, 0, rotated_files.size_of(path)):
                     record = None if line is None else parse(line)
                     if record is not None:
                         yield record
@@ -128,7 +128,7 @@ class Tail(Generic[T]):
                 while block := file.read(MAX_BLOCK):
                     self._place += len(block)
                     *lines, self._rest = (self._rest + block).split(b"\n")
-                    if len(self._rest) > untrusted_files.MAX_LINE:
+                    if len(self._rest) > safe_files.MAX_LINE:
                         self._rest = b""
                     for line in lines:
                         record = self._parse(line)

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel.analysis.io.run_files import Extent
 
 SLICE_BYTES: Final = 32 << 20
@@ -105,7 +105,7 @@ def find_ends(path: Path) -> tuple[Extent, ...]:
     begin, newline, room = size, -1, 1 << 16
     try:
         with rotated_files.open_lines(path) as file:
-            while newline < 0 < begin and size - begin < untrusted_files.MAX_LINE:
+            while newline < 0 < begin and size - begin < safe_files.MAX_LINE:
                 begin = max(0, size - room)
                 file.seek(begin)
                 newline = file.read(size - begin)[:-1].rfind(b"\n")
@@ -218,7 +218,7 @@ def _read_block(file: _File, block: int) -> list[tuple[int, int]]:
     end = file.offsets[block + 1] if block + 1 < len(file.offsets) else file.size
     try:
         with rotated_files.open_lines(file.path) as opened:
-            lines = untrusted_files.read_lines(opened, begin, end)
+            lines = safe_files.read_lines(opened, begin, end)
             times = [(int(match[1]), place) for place, line, _ in lines if line and (match := _TIME.search(line))]
             return [*times, (END, end)]
     except OSError:
@@ -238,5 +238,5 @@ def _next_line(path: Path, place: int, length: int) -> int:
         return length
     with rotated_files.open_lines(path) as file:
         file.seek(place - 1)
-        untrusted_files.skip_line(file)
+        safe_files.skip_line(file)
         return min(file.tell(), length)

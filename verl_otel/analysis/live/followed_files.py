@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel._internal.rotated_files import Head
 from verl_otel.analysis.io.run_files import Extent
 
@@ -195,7 +195,7 @@ class FollowedFiles:
                 time_ns, newline = self._read_time(file, end - file.offset, last=True)
             except OSError:
                 return file.offset
-            if newline or end == file.size or length > untrusted_files.MAX_LINE:
+            if newline or end == file.size or length > safe_files.MAX_LINE:
                 break
             length *= 4
         if not newline:

@@ -13,7 +13,7 @@ from http.client import HTTPException
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 
 TIMEOUT: Final = 5.0
 """Timeout of one request in seconds."""
@@ -38,7 +38,7 @@ def ask(url: str) -> Any:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(url, timeout=TIMEOUT) as answer:
-            return untrusted_files.parse_json(answer.read(MAX_BYTES))
+            return safe_files.parse_json(answer.read(MAX_BYTES))
     except urllib.error.HTTPError as error:
         raise NoAnswerError(f"{url} answers {error.code} {error.reason}", "") from None
     except (OSError, HTTPException) as error:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 from typing import Any, Final
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.cli import package_data
 from verl_otel.cli.check import connections
 from verl_otel.cli.check.cluster import Finding
@@ -51,7 +51,7 @@ def _guard(program: str, url: str, findings: Iterator[Finding]) -> Iterator[Find
     """Yield findings; an answer of another form than those of a program is one, too."""
     try:
         yield from findings
-    except untrusted_files.READ_ERRORS:
+    except safe_files.READ_ERRORS:
         text = f"an answer of what listens at {url} is not one of {program}"
         advice = f"set STACK_{program.upper()}=HOST:PORT, then `verl-otel check --stack`"
         yield Finding("fail", f"{program} server", text, advice)

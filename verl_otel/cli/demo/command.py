@@ -23,8 +23,8 @@ import gzip
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal.compressed_lines import SUFFIX
 from verl_otel._internal.printable import show
+from verl_otel._internal.rotated_files import SUFFIX
 from verl_otel.cli import main
 from verl_otel.cli.formatting import align
 

@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.io import run_files, run_log
 from verl_otel.cli import options, rollouts, run_selection
@@ -180,7 +180,7 @@ def parse_line(line: bytes) -> list[tags.Value] | None:
     if not any(name in line for name in _WANTED):
         return None
     try:
-        document = untrusted_files.parse_json(line)
+        document = safe_files.parse_json(line)
         return [
             value
             for resource in document["resourceMetrics"]
@@ -188,7 +188,7 @@ def parse_line(line: bytes) -> list[tags.Value] | None:
             for metric in scope["metrics"]
             for value in _read_metric(metric)
         ]
-    except untrusted_files.READ_ERRORS:
+    except safe_files.READ_ERRORS:
         return None
 
 

@@ -13,7 +13,7 @@ import html
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import printable, private_files
+from verl_otel._internal import printable, safe_files
 from verl_otel._version import __version__
 from verl_otel.analysis.model import Explanation
 from verl_otel.analysis.verdicts.step_savings import sum_savings
@@ -84,7 +84,7 @@ def write(run: Explanation, path: Path) -> None:
         raise VerlOtelError(f"{path} cannot be written: it is not a regular file, and would be replaced")
     text = render(run)
     try:
-        private_files.write_atomically(path, text, private=False)  # the umask of the user who has asked for it
+        safe_files.write_atomically(path, text, private=False)  # the umask of the user who has asked for it
     except OSError as error:
         raise VerlOtelError(f"{path} cannot be written: {error.strerror}") from None
 

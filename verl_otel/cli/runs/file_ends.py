@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from verl_otel._internal import rotated_files, untrusted_files
+from verl_otel._internal import rotated_files, safe_files
 from verl_otel.analysis.io import otlp_json, run_files, run_log
 from verl_otel.analysis.summary import NO_END, STATES
 from verl_otel.analysis.traces.span_names import STEP
@@ -117,7 +117,7 @@ def _read_tails(paths: Sequence[Path]) -> Iterator[_Tail]:
         chosen += [path for path in by_role[_DRIVER] if path not in chosen][:MAX_FILES]
     for path in chosen:
         try:
-            data = untrusted_files.read_tail(path, TAIL_BYTES)
+            data = safe_files.read_tail(path, TAIL_BYTES)
         except OSError:
             continue
         yield _Tail(data, len(data) < TAIL_BYTES)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.cli.discover import command as discover
 from verl_otel.cli.discover.http_auth import HttpAuth
 from verl_otel.cli.discover.service_discovery import Server, TargetList, print_once
@@ -272,7 +272,7 @@ def make_token(folder: Path) -> Path:
                 raise VerlOtelError(f"{path}: other users can read the token: delete it, and a new one is made")
             if path.stat().st_size <= MAX_TOKEN and path.read_text("utf-8").strip():
                 return path
-        private_files.write_secret(path, secrets.token_urlsafe(32))
+        safe_files.write_secret(path, secrets.token_urlsafe(32))
     except (OSError, UnicodeError) as error:
         raise VerlOtelError(f"{path}: {error}") from None
     return path

@@ -39,7 +39,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from verl_otel import config
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel._internal.setting_parsers import parse_path
 from verl_otel.cli import options
 from verl_otel.cli.signals import catch_signals
@@ -188,7 +188,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) -> Plan:
-    private_files.use_group(config.read("files_group"))
+    safe_files.use_group(config.read("files_group"))
     try:
         data = parse_path(str(arguments.data or DATA))
     except ValueError as error:
@@ -199,7 +199,7 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
         ("--run-dir", folder),
     ):  # Prometheus reports an error for a missing folder
         try:
-            private_files.make_folder(path)
+            safe_files.make_folder(path)
         except OSError as error:
             raise VerlOtelError(f"{option} {path}: {error.strerror}") from None
     outside = service.host if service is not None else stack_addresses.HOST

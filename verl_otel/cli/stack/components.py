@@ -12,7 +12,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.cli import package_data
 from verl_otel.cli.stack import ray_dashboard
 from verl_otel.cli.stack.data_folder import COLLECTOR_FOLDER, SETTINGS_FILE
@@ -99,7 +99,7 @@ class Plan:
     def make_folder(self, name: str) -> Path:
         """Create the folder of one component."""
         folder = self.data / name
-        private_files.make_folder(folder)
+        safe_files.make_folder(folder)
         return folder
 
 
@@ -137,8 +137,8 @@ def make_collector(program: Path, plan: Plan) -> StackProcess:
 def make_prometheus(program: Path, plan: Plan) -> StackProcess:
     """Return Prometheus, with the rules that come with verl-otel."""
     settings = plan.data / SETTINGS_FILE
-    private_files.write_atomically(plan.thresholds, rules_file.render(plan.profile))
-    private_files.write_atomically(settings, write_settings(plan))
+    safe_files.write_atomically(plan.thresholds, rules_file.render(plan.profile))
+    safe_files.write_atomically(settings, write_settings(plan))
     command = [
         str(program),
         f"--config.file={settings}",

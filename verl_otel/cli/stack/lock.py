@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.errors import VerlOtelError
 
 NAME: Final = ".lock"
@@ -33,7 +33,7 @@ def hold(folder: Path) -> Iterator[None]:
             ...
     """
     try:
-        lock = private_files.open_text(folder / NAME, "r+", os.O_RDWR | os.O_CREAT)
+        lock = safe_files.open_text(folder / NAME, "r+", os.O_RDWR | os.O_CREAT)
     except OSError as error:
         raise VerlOtelError(f"--data {folder}: {error.strerror}") from None
     with lock:

@@ -14,7 +14,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel.errors import VerlOtelError
 
 READY_SECONDS: Final = 60.0
@@ -51,7 +51,7 @@ class StackProcess:
             VerlOtelError: It cannot be run.
         """
         try:
-            with os.fdopen(private_files.open_private(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as log:
+            with os.fdopen(safe_files.open_private(self.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as log:
                 self._process = subprocess.Popen(  # noqa: S603 - running the program is the purpose
                     self._command, env=self._environ, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
                 )

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 
 ALSO_PORT: Final = {"prometheus": "PROMETHEUS_PORT", "grafana": "GF_SERVER_HTTP_PORT"}
 """Variables of other guides and of Grafana with the port of a listener; those of the stack win."""
@@ -74,5 +74,5 @@ def add_boards(provisioning: Path, folder: Path) -> Path:
     made = folder / "provisioning"
     shutil.rmtree(made, ignore_errors=True)
     shutil.copytree(provisioning, made)
-    private_files.write_atomically(made / "dashboards" / "ray.yaml", _PROVIDER.format(path=json.dumps(str(boards))))
+    safe_files.write_atomically(made / "dashboards" / "ray.yaml", _PROVIDER.format(path=json.dumps(str(boards))))
     return made

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import printable, untrusted_files
+from verl_otel._internal import printable, safe_files
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.cli.logs.command import render_line
@@ -28,7 +28,7 @@ def read(folders: Iterable[str]) -> list[str]:
 
 def _read(path: Path) -> Iterator[Record]:
     try:
-        data = untrusted_files.read_tail(path, TAIL_BYTES)
+        data = safe_files.read_tail(path, TAIL_BYTES)
     except OSError:  # it was deleted meanwhile
         return
     for line in data.splitlines()[-LINES:]:

@@ -11,9 +11,9 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel._internal.deadline import run_locked
-from verl_otel._internal.file_names import file_word
+from verl_otel._internal.safe_files import file_word
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.tensorboard import event_file, tags
 from verl_otel.model import HistogramValue
@@ -128,8 +128,8 @@ class TensorBoardExporter(Exporter):
 
     def _append(self, data: bytes) -> None:
         if self._handle is None:
-            private_files.make_folder(self._folder)
-            self._handle = private_files.open_private(self._path)
+            safe_files.make_folder(self._folder)
+            self._handle = safe_files.open_private(self._path)
         handle, size, written = self._handle, os.fstat(self._handle).st_size, 0
         try:
             while written < len(data):

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
-from verl_otel._internal import error_boundary, private_files
+from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.call_timeout import TIMEOUT, CallTimeout
 from verl_otel.integrations.gpu import amd, ascend, nvml
 from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measure_own
@@ -154,7 +154,7 @@ def write_devices(scope: NodeScope, devices: Sequence[Device]) -> bool:
     entries = {device.name: {"id": device.id, "model": device.model} for device in devices}
     with error_boundary.suppress_errors("gpu numbers"):
         try:
-            private_files.write_atomically(path, json.dumps(entries))
+            safe_files.write_atomically(path, json.dumps(entries))
             return True
         except OSError as error:
             error_boundary.warn_once(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import untrusted_files
+from verl_otel._internal import safe_files
 from verl_otel.integrations.gpu.collector import find_path
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
@@ -53,7 +53,7 @@ class OwnerCollector:
             status = path.stat()
             version = status.st_ino, status.st_mtime_ns
             if version != self._version:
-                content = untrusted_files.read_json(path, 1 << 20, follow=False)
+                content = safe_files.read_json(path, 1 << 20, follow=False)
                 self._devices = content if isinstance(content, dict) else {}
                 self._version = version
         except (OSError, ValueError):  # the file is not written yet

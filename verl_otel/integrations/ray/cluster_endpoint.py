@@ -16,9 +16,9 @@ import re
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import error_boundary, private_files, process_state
+from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.call_timeout import CallTimeout
-from verl_otel._internal.untrusted_files import parse_json
+from verl_otel._internal.safe_files import parse_json
 from verl_otel.config import load as load_settings
 from verl_otel.integrations import cluster_store
 from verl_otel.model import SIGNALS
@@ -144,8 +144,8 @@ def _read() -> ClusterEndpoint | None:
 def _write(folder: Path, name: str, text: str) -> str:
     """Write a private file, named by its content so that two clusters do not share one; returns its path."""
     path = folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}-{name}"
-    private_files.make_folder(folder)
-    private_files.write_secret(path, text)
+    safe_files.make_folder(folder)
+    safe_files.write_secret(path, text)
     return str(path)
 
 

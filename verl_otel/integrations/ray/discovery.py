@@ -13,7 +13,7 @@ import socket
 from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal.untrusted_files import parse_json
+from verl_otel._internal.safe_files import parse_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray import job_run

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.untrusted_files import parse_json
+from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import replace
 from verl_otel.integrations.ray import cluster_endpoint, job_run, target_registry

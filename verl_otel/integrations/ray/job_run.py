@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.call_timeout import CallTimeout
-from verl_otel._internal.untrusted_files import parse_json
+from verl_otel._internal.safe_files import parse_json
 from verl_otel.config import is_enabled
 from verl_otel.integrations import cluster_store
 from verl_otel.resource import make_run_id

@@ -11,7 +11,7 @@ import json
 import re
 from typing import Any, Final
 
-from verl_otel._internal.untrusted_files import parse_json
+from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.watchdog.cluster_backend import DeathInfo
 from verl_otel.watchdog.cluster_backend import Note as ClusterNote

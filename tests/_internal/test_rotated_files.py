@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel._internal import compressed_lines
-from verl_otel._internal.compressed_lines import CompressedLines, encode_block, read_index
+from verl_otel._internal import rotated_files
+from verl_otel._internal.rotated_files import CompressedLines, encode_block, read_index
 
 LINE = b'{"startTimeUnixNano":"3","endTimeUnixNano":"%d"}\n'
 
@@ -38,7 +38,7 @@ def test_every_place_reads_as_in_the_original(blocks, places):
 def test_the_beginning_is_read_without_the_rest(blocks, length):
     """It is that of the lines, over as many blocks as it takes."""
     raw = io.BytesIO(b"".join(map(encode_block, blocks)))
-    assert compressed_lines.read_beginning(raw, length) == b"".join(blocks)[:length]
+    assert rotated_files.read_beginning(raw, length) == b"".join(blocks)[:length]
 
 
 def test_the_index_has_the_first_time_of_a_block():
@@ -93,9 +93,9 @@ def test_other_gzip_files_are_refused(raw):
 def test_a_block_does_not_expand_beyond_its_declared_size():
     """A member that expands to more than it declares, and one that declares too much, are errors, and are not held in memory."""
     raw = bytearray(encode_block(bytes(1 << 20)))
-    head = list(compressed_lines._HEAD.unpack_from(raw))
-    for length in (1000, compressed_lines.MAX_BLOCK + 1):
+    head = list(rotated_files._HEAD.unpack_from(raw))
+    for length in (1000, rotated_files.MAX_BLOCK + 1):
         head[-2] = length
-        compressed_lines._HEAD.pack_into(raw, 0, *head)
+        rotated_files._HEAD.pack_into(raw, 0, *head)
         with pytest.raises(OSError, match="damaged"):
             CompressedLines(io.BytesIO(bytes(raw))).read(10)
