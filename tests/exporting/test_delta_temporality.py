@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMet
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_histogram, make_point, steady
 from verl_otel.exporting.delta_temporality import Deltas
-from verl_otel.exporting.otlp import encode_metrics
+from verl_otel.exporting.otlp import protobuf
 
 SECOND = 10**9
 whole = st.integers(0, 1 << 62)
@@ -127,7 +127,7 @@ def test_only_the_first_interval_knows_its_extremes():
     for values in ((0.5,), (0.5, 2.0)):
         points = deltas.convert([at(len(values), make_histogram(*values), "histogram")])
         message = ExportMetricsServiceRequest.FromString(
-            encode_metrics.encode_metrics(RESOURCE, SCOPE, points, deltas.is_delta)
+            protobuf.encode_metrics(RESOURCE, SCOPE, points, deltas.is_delta)
         )
         histogram = message.resource_metrics[0].scope_metrics[0].metrics[0].histogram
         assert histogram.aggregation_temporality == 1

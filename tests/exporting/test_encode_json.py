@@ -30,8 +30,8 @@ from tests.builders.exporting_records import (
 )
 from tests.builders.traces_object import traces_object
 from verl_otel.exporting.line_file import encode_line
-from verl_otel.exporting.otlp import encode_json, encode_metrics
-from verl_otel.exporting.otlp.encode_json_spans import traces_line
+from verl_otel.exporting.otlp import encode_json, protobuf
+from verl_otel.exporting.otlp.encode_json import traces_line
 from verl_otel.model import REMOTE, EventRecord, Exemplar, LinkRecord, Resource, SharedAttributes
 
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -70,13 +70,13 @@ def read_spans(resource, records):
     for group in ours.resource_spans:
         for span in (span for scope in group.scope_spans for span in scope.spans):
             span.flags &= ~0xFF  # the files also say which spans are sampled, with the bits of W3C
-    return ours, ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(resource, SCOPE, records))
+    return ours, ExportTraceServiceRequest.FromString(protobuf.encode_traces(resource, SCOPE, records))
 
 
 def read_metrics(resource, points):
     """Return the message in the file and the message on the wire."""
     ours = read(encode_line(encode_json.metrics_object(resource, SCOPE, points)), ExportMetricsServiceRequest())
-    return ours, ExportMetricsServiceRequest.FromString(encode_metrics.encode_metrics(resource, SCOPE, points))
+    return ours, ExportMetricsServiceRequest.FromString(protobuf.encode_metrics(resource, SCOPE, points))
 
 
 plain_spans = spans(integers64, event_names=st.text(max_size=8), link_flags=(0,), link_states=st.just(""))

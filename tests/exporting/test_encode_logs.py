@@ -7,7 +7,7 @@ import math
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE
-from verl_otel.exporting.otlp.encode_logs import encode_logs
+from verl_otel.exporting.otlp.protobuf import encode_logs
 from verl_otel.model import LogRecord
 from verl_otel.semconv import logs
 

@@ -7,7 +7,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_histogram, make_point, make_span
 from tests.exporting.otlp_requests import soon
-from verl_otel.exporting.otlp import encode_metrics
+from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.otlp.exporter import halve
 from verl_otel.model import Batch
 
@@ -22,12 +22,12 @@ def make_points():
 
 def test_halves_are_the_request():
     """Both halves together have each item once, in order, under the resource and scope of the request."""
-    spans = encode_metrics.encode_traces(RESOURCE, SCOPE, [make_span(number) for number in range(1, 8)])
+    spans = protobuf.encode_traces(RESOURCE, SCOPE, [make_span(number) for number in range(1, 8)])
     first, second = halve("traces", spans)
     assert (first[1], second[1]) == (3, 4)
     names = [[span.span_id for span in read_spans(body)] for body in (first[0] + second[0], spans)]
     assert names[0] == names[1]
-    points = encode_metrics.encode_metrics(
+    points = protobuf.encode_metrics(
         RESOURCE, SCOPE, [*make_points(), make_point("verl.third", "histogram", make_histogram(0.5))]
     )
     first, second = halve("metrics", points)
@@ -50,7 +50,7 @@ def test_what_has_no_halves_has_none(signal, body):
 
 def test_one_item_has_no_halves():
     """A single span that is too large is dropped by the caller."""
-    assert halve("traces", encode_metrics.encode_traces(RESOURCE, SCOPE, [make_span()])) == []
+    assert halve("traces", protobuf.encode_traces(RESOURCE, SCOPE, [make_span()])) == []
 
 
 def test_spans_arrive_in_halves_and_what_is_too_large_alone_is_counted(sink, otlp):
@@ -101,7 +101,7 @@ def test_metrics_of_the_user_arrive_in_halves(sink, otlp):
     """They are one message of the user's own provider."""
     sink.limit = 1_500
     exporter, _ = otlp(sink.url)
-    exporter.consume_metrics(encode_metrics.encode_metrics(RESOURCE, SCOPE, make_points()))
+    exporter.consume_metrics(protobuf.encode_metrics(RESOURCE, SCOPE, make_points()))
     exporter.flush(soon())
     assert sorted(set(sink.values()["verl.test"])) == [float(number) for number in range(100)]
 

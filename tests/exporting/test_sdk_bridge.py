@@ -14,7 +14,7 @@ from opentelemetry.sdk.resources import Resource as SdkResource
 
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch, make_span, plain, plain_mapping, spans, steady
 from verl_otel.exporting.metric_state import MetricState
-from verl_otel.exporting.otlp import encode_metrics
+from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.sdk_bridge import UserExporter, make_readable
 from verl_otel.model import NONE_DROPPED, Batch, Scope
 
@@ -49,9 +49,7 @@ def test_the_sdks_exporter_sends_the_same(span):
     found = theirs.resource_spans[0].scope_spans[0].spans[0]
     if not found.status.ByteSize():
         found.ClearField("status")
-    assert str(ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(RESOURCE, SCOPE, [span]))) == str(
-        theirs
-    )
+    assert str(ExportTraceServiceRequest.FromString(protobuf.encode_traces(RESOURCE, SCOPE, [span]))) == str(theirs)
 
 
 @pytest.fixture

@@ -36,8 +36,8 @@ from tests.builders.exporting_records import (
     steady,
     texts,
 )
-from verl_otel.exporting.otlp import encode_metrics as wire
 from verl_otel.exporting.otlp import protobuf
+from verl_otel.exporting.otlp import protobuf as wire
 from verl_otel.model import REMOTE, EventRecord, Exemplar, HistogramValue, LinkRecord, Scope, SharedAttributes
 
 try:

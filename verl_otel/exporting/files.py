@@ -15,14 +15,15 @@ from collections import deque
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import safe_files
+from verl_otel._internal import private_files
 from verl_otel._internal.deadline import run_locked
-from verl_otel._internal.safe_files import MAX_LINE, process_file_name
+from verl_otel._internal.file_names import process_file_name
+from verl_otel._internal.untrusted_files import MAX_LINE
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.downsampling import Downsampler
 from verl_otel.exporting.line_file import LineFile, encode_line
 from verl_otel.exporting.metric_state import MetricState
-from verl_otel.exporting.otlp import encode_json, encode_json_spans
+from verl_otel.exporting.otlp import encode_json
 from verl_otel.model import Batch, OpenSpan, Resource, Scope, SpanRecord, WeighedAttributes
 from verl_otel.semconv import attributes as attr
 
@@ -138,7 +139,7 @@ class FileExporter(Exporter):
 
     def _encode(self, spans: list[SpanRecord]) -> bytes:
         try:
-            line = encode_json_spans.traces_line(self._resource, self._scope, spans)
+            line = encode_json.traces_line(self._resource, self._scope, spans)
         except Exception:
             if len(spans) == 1:
                 self.drop("spans", 1, "cannot be encoded")
@@ -193,9 +194,9 @@ class FileExporter(Exporter):
             for open_span in self._open_spans
         ]
         try:
-            safe_files.make_folder(self._folder)
-            line = encode_json_spans.traces_line(self._resource, self._scope, spans)
-            safe_files.write_atomically(self._open_path, line)
+            private_files.make_folder(self._folder)
+            line = encode_json.traces_line(self._resource, self._scope, spans)
+            private_files.write_atomically(self._open_path, line)
             self._open_written, self._open_read_ns = True, read_ns
         except OSError as error:
             self.log_once("spans", self._reason(error))

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from verl_otel.analysis.io import otlp_json as otlp
 from verl_otel.exporting.otlp import encode_json
-from verl_otel.exporting.otlp.encode_json_spans import traces_line
+from verl_otel.exporting.otlp.encode_json import traces_line
 from verl_otel.model import Instrument, LinkRecord, Point, Resource, Scope, SpanRecord
 
 

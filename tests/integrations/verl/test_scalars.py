@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.exporting.otlp import encode_json, encode_metrics
+from verl_otel.exporting.otlp import encode_json, protobuf
 from verl_otel.integrations.verl import scalars
 from verl_otel.integrations.verl.scalars import Validation, make_points, split_validation
 from verl_otel.model import Instrument, Resource, Scope
@@ -151,7 +151,7 @@ def test_nan_is_kept():
 def test_integers_beyond_64_bits_can_be_exported(value):
     """An integer that OTLP cannot hold does not keep the others from being exported."""
     points = make_points({"seed": value, "loss": 1.0}, 1)
-    assert encode_metrics.encode_metrics(Resource({}), Scope("s"), points)
+    assert protobuf.encode_metrics(Resource({}), Scope("s"), points)
     (metrics,) = (
         each["metrics"]
         for each in encode_json.metrics_object(Resource({}), Scope("s"), points)["resourceMetrics"][0]["scopeMetrics"]

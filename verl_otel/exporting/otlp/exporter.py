@@ -18,7 +18,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.delta_temporality import Deltas
-from verl_otel.exporting.otlp import encode_logs, encode_metrics, encode_spans
+from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.otlp.endpoint import EXPONENTIAL, load_endpoint, sent_signals
 from verl_otel.exporting.otlp.retry import RetryingSender
 from verl_otel.exporting.otlp.transport import Answer, connect
@@ -332,7 +332,7 @@ class OtlpExporter(Exporter):
         """Encode and queue records of the run log. The oldest are dropped if the queue is full."""
         for begin in range(0, len(records) if "logs" in self._sent else 0, RECORDS_PER_REQUEST):
             part = records[begin : begin + RECORDS_PER_REQUEST]
-            body = encode_logs.encode_logs(self._resource, self._scope, part)
+            body = protobuf.encode_logs(self._resource, self._scope, part)
             self.drop("logs", self._log_queue.add(body, len(part)), "queue full")
         if self._log_queue:
             self._wake.set()
@@ -340,11 +340,11 @@ class OtlpExporter(Exporter):
     def _encode(self, spans: list[SpanRecord]) -> tuple[bytes, int]:
         """Return a request and its number of spans. Spans that cannot be encoded are dropped."""
         try:
-            return encode_metrics.encode_traces(self._resource, self._scope, spans), len(spans)
+            return protobuf.encode_traces(self._resource, self._scope, spans), len(spans)
         except Exception:
             good = [span for span in spans if _is_encodable(span)]
             self.drop("spans", len(spans) - len(good), "cannot be encoded")
-            return encode_metrics.encode_traces(self._resource, self._scope, good), len(good)
+            return protobuf.encode_traces(self._resource, self._scope, good), len(good)
 
     @property
     def temporality(self) -> str:
@@ -526,9 +526,7 @@ class OtlpExporter(Exporter):
         points = stamp(points, is_delta)
         for begin in range(0, len(points), POINTS_PER_REQUEST):
             part = points[begin : begin + POINTS_PER_REQUEST]
-            self._pending.append(
-                (encode_metrics.encode_metrics(self._resource, self._scope, part, is_delta), len(part))
-            )
+            self._pending.append((protobuf.encode_metrics(self._resource, self._scope, part, is_delta), len(part)))
         if self._deltas is not None:
             self._cursor = version  # on failure the request is sent again unchanged
         if not self._send_pending(channel):
@@ -613,7 +611,7 @@ def _send_or_halve(
 
 def _is_encodable(span: SpanRecord) -> bool:
     try:
-        encode_spans.encode_spans((span,))
+        protobuf.encode_spans((span,))
     except Exception:
         return False
     return True
