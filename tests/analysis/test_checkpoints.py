@@ -14,7 +14,7 @@ from tests.analysis import big_run
 from verl_otel._internal import safe_files
 from verl_otel.analysis import checkpoints, slice_summary, summary
 from verl_otel.analysis.io import slices
-from verl_otel.exporting import compression, line_file
+from verl_otel.exporting import line_file
 from verl_otel.exporting.line_file import LineFile
 
 TIME = re.compile(rb'"endTimeUnixNano":"(\d+)"')
@@ -81,7 +81,6 @@ def run(lines, tmp_path, monkeypatch):
 def test_the_explanation_is_that_of_the_whole_run(run, monkeypatch, compressed):
     """Explained at any time of a run that grows, is rotated and compressed, the result is what reading all of it gives."""
     if compressed:
-        monkeypatch.setattr(compression, "BLOCK_BYTES", 5000)
         monkeypatch.setattr(line_file, "BLOCK_BYTES", 5000)
     for share in (0.3, 0.31, 0.7, 1.0, 1.0):
         run.write(share)

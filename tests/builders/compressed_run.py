@@ -4,13 +4,12 @@
 
 import shutil
 
-from verl_otel.exporting import compression, line_file
+from verl_otel.exporting import line_file
 from verl_otel.exporting.line_file import LineFile
 
 
 def compress(folder, target, monkeypatch, part_bytes=50_000, block_bytes=10_000):
     """Copy a run; its traces and metrics are written to files that are rotated at ``part_bytes``. Returns the copy."""
-    monkeypatch.setattr(compression, "BLOCK_BYTES", block_bytes)
     monkeypatch.setattr(line_file, "BLOCK_BYTES", block_bytes)
     shutil.copytree(folder, target)
     for path in sorted(target.glob("*.jsonl")):

@@ -63,9 +63,9 @@ def test_a_forbidden_import_is_found(tmp_path):
     copy = tmp_path / "copy"
     shutil.copytree(TOP / "verl_otel", copy / "verl_otel")
     shutil.copy(TOP / "pyproject.toml", copy)
-    target = copy / "verl_otel" / "exporting" / "metric_state.py"
+    target = copy / "verl_otel" / "exporting" / "base.py"
     target.write_text(target.read_text() + "\nfrom verl_otel.recording import state  # noqa\n")
     command = [Path(sys.executable).with_name("lint-imports"), "--no-cache"]
     done = subprocess.run(command, cwd=copy, capture_output=True, text=True, check=False)
     assert done.returncode == 1
-    assert "verl_otel.exporting.metric_state -> verl_otel.recording" in done.stdout
+    assert "verl_otel.exporting.base -> verl_otel.recording" in done.stdout

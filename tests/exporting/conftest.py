@@ -11,8 +11,8 @@ import pytest
 from tests.builders.exporting_records import RESOURCE, SCOPE
 from tests.exporting.exporting_files import FullDisk
 from tests.fakes.exporting_sinks import HttpSink
-from verl_otel.exporting.metric_state import MetricState
-from verl_otel.exporting.otlp import retry
+from verl_otel.exporting.base import MetricState
+from verl_otel.exporting.otlp import exporter as otlp_module
 from verl_otel.exporting.otlp.exporter import OtlpExporter
 
 
@@ -69,5 +69,5 @@ def otlp(monkeypatch):
 @pytest.fixture
 def fast_retries(monkeypatch):
     """Retry after milliseconds instead of seconds."""
-    monkeypatch.setattr(retry, "FIRST_RETRY", 0.02)
-    monkeypatch.setattr(retry, "LAST_RETRY", 0.1)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 0.02)
+    monkeypatch.setattr(otlp_module, "LAST_RETRY", 0.1)

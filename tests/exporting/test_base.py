@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.safe_files import file_word
-from verl_otel.exporting.base import Exporter
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import Exporter, MetricState
 
 
 class Silent(Exporter):

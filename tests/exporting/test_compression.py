@@ -16,13 +16,14 @@ from hypothesis import strategies as st
 
 from tests.builders.exporting_records import steady
 from verl_otel._internal import rotated_files
-from verl_otel.exporting import compression, line_file
+from verl_otel.exporting import line_file
 from verl_otel.exporting.line_file import LineFile
 
 WRITER = """
 import sys, pathlib
-from verl_otel.exporting import compression, line_file
-compression.BLOCK_BYTES = line_file.BLOCK_BYTES = 300
+from verl_otel.exporting import line_file
+from verl_otel.exporting import line_file
+line_file.BLOCK_BYTES = line_file.BLOCK_BYTES = 300
 file = line_file.LineFile(pathlib.Path(sys.argv[1]), 3000, 40)
 number = 0
 while True:
@@ -35,7 +36,6 @@ while True:
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch):
-    monkeypatch.setattr(compression, "BLOCK_BYTES", 64)
     monkeypatch.setattr(line_file, "BLOCK_BYTES", 64)
 
 
@@ -91,14 +91,14 @@ def test_a_disk_that_is_full_costs_the_compression_only(tmp_path, monkeypatch, c
     path = tmp_path / "f.jsonl"
     file = LineFile(path, 1000, 20)
     lines = [b"%04d%s\n" % (number, b"x" * 95) for number in range(88)]
-    encode = compression.encode_block
+    encode = line_file.encode_block
     full = OSError(28, "No space left on device")
     for number, line in enumerate(lines):
 
         def fail(*_, **__):
             raise full
 
-        monkeypatch.setattr(compression, "encode_block", fail if number < 40 else encode)
+        monkeypatch.setattr(line_file, "encode_block", fail if number < 40 else encode)
         file.write(line)
         if number == 39:
             assert names(path) == ["f.1.jsonl", "f.2.jsonl", "f.3.jsonl", "f.jsonl"]

@@ -8,8 +8,8 @@ import time
 import pytest
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_span
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.console import ConsoleExporter
-from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch
 from verl_otel.semconv import attributes as attr
 

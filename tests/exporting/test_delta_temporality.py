@@ -14,8 +14,8 @@ from opentelemetry.sdk.metrics import Histogram, MeterProvider, ObservableCounte
 from opentelemetry.sdk.metrics.export import AggregationTemporality, InMemoryMetricReader
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_histogram, make_point, steady
-from verl_otel.exporting.delta_temporality import Deltas
 from verl_otel.exporting.otlp import protobuf
+from verl_otel.exporting.otlp.exporter import Deltas
 
 SECOND = 10**9
 whole = st.integers(0, 1 << 62)

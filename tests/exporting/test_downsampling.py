@@ -7,10 +7,9 @@ import json
 import pytest
 
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_point
-from verl_otel.exporting import downsampling
-from verl_otel.exporting.downsampling import Downsampler
-from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting import files
+from verl_otel.exporting.base import MetricState
+from verl_otel.exporting.files import Downsampler, FileExporter
 from verl_otel.model import Batch
 
 
@@ -18,7 +17,7 @@ from verl_otel.model import Batch
 def clock(monkeypatch):
     """The monotonic clock, in seconds, as one entry of a list."""
     now = [1000.0]
-    monkeypatch.setattr(downsampling.time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
     return now
 
 
@@ -33,7 +32,7 @@ def test_hardware_is_chosen_once_a_minute(clock):
     points = [make_point("hw.power", "gauge", 1), make_point("verl.a", "gauge", 1), make_point("verl.a", "gauge", 2)]
     points += [make_point("hw.power", "gauge", 2)]
     assert select(downsampler, *points) == [("verl.a", 1), ("verl.a", 2), ("hw.power", 2)]
-    clock[0] += downsampling.SECONDS - 1
+    clock[0] += files.SECONDS - 1
     assert select(downsampler, *points) == [("verl.a", 1), ("verl.a", 2)]
     clock[0] += 1
     assert ("hw.power", 2) in select(downsampler, *points)

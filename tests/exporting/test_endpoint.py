@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.builders.exporting_records import steady
 from verl_otel.errors import ConfigError
-from verl_otel.exporting.otlp.endpoint import load_endpoint, sent_signals
+from verl_otel.exporting.otlp.transport import load_endpoint, sent_signals
 
 SECRET = "s3cr3t-t0k3n"
 

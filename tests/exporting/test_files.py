@@ -25,8 +25,8 @@ from tests.builders.exporting_records import (
 )
 from tests.exporting.exporting_files import attributes, read_lines, span_ids, spans, values
 from verl_otel.exporting import files
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, WeighedAttributes
 from verl_otel.semconv import attributes as attr
 
@@ -255,7 +255,7 @@ WRITER = """
 import os, sys, pathlib
 from verl_otel.exporting import files
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.model import Batch, Resource, Scope, SpanRecord
 exporter = FileExporter(pathlib.Path(sys.argv[1]))
 exporter.open(Resource({"verl.role": "trainer", "host.name": "node"}), Scope("verl_otel"), MetricState())

@@ -15,8 +15,8 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_open, make_point
 from tests.exporting.exporting_files import span_ids, values
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, Resource
 
 

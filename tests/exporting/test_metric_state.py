@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders.exporting_records import make_point, steady
-from verl_otel.exporting.metric_state import MAX_HISTORY, MetricState
+from verl_otel.exporting.base import MAX_HISTORY, MetricState
 
 NAMES = ("verl.a", "verl.b")
 LABELS = ((), (("x", "1"),), (("x", "2"),))

@@ -18,7 +18,6 @@ from tests.exporting.otlp_requests import NO, changed, soon, without_times
 from tests.fakes.exporting_sinks import GrpcSink
 from verl_otel.errors import ConfigError
 from verl_otel.exporting.otlp import exporter as otlp_module
-from verl_otel.exporting.otlp import retry as module
 from verl_otel.exporting.otlp.exporter import OtlpExporter
 from verl_otel.model import Batch
 
@@ -84,7 +83,7 @@ def test_nothing_is_lost_while_the_endpoint_fails(sink, otlp, wait_for, fast_ret
 @pytest.mark.full
 def test_retries_back_off(sink, otlp, wait_for, monkeypatch):
     """The pauses between retries double, give or take a fifth."""
-    monkeypatch.setattr(module, "FIRST_RETRY", 0.1)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 0.1)
     sink.answers["traces"] = [NO] * 4
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(1))
@@ -103,7 +102,7 @@ def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
         def uniform(self, low, high):
             return 20.0
 
-    monkeypatch.setattr(module, "_jitter", Drawn())
+    monkeypatch.setattr(otlp_module, "_jitter", Drawn())
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(1))
@@ -116,7 +115,7 @@ def test_retries_are_jittered(sink, otlp, wait_for, fast_retries, monkeypatch):
 @pytest.mark.parametrize("drawn", [max, min])
 def test_the_server_says_when_to_come_back(sink, otlp, wait_for, fast_retries, monkeypatch, drawn):
     """After a Retry-After the next request comes no earlier than the server asked for, whatever the jitter draws."""
-    monkeypatch.setattr(module, "_jitter", type("Drawn", (), {"uniform": lambda self, *ends: drawn(ends)})())
+    monkeypatch.setattr(otlp_module, "_jitter", type("Drawn", (), {"uniform": lambda self, *ends: drawn(ends)})())
     sink.answers["traces"] = [(503, {"Retry-After": "0.5"}, b"")]
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(1))

@@ -15,9 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tests.builders.exporting_records import NOW, make_batch, make_point, make_span
 from tests.exporting.otlp_requests import without_times
 from verl_otel.exporting.otlp import exporter as otlp_module
-from verl_otel.exporting.otlp import retry
-from verl_otel.exporting.otlp.exporter import OtlpExporter
-from verl_otel.exporting.otlp.retry import RetryingSender
+from verl_otel.exporting.otlp.exporter import OtlpExporter, RetryingSender
 from verl_otel.exporting.otlp.transport import Answer
 from verl_otel.model import Batch
 
@@ -82,7 +80,7 @@ def test_nobody_waits_for_a_bad_endpoint(bad_url, otlp, caplog):
 
 def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatch):
     """When the queue is full the oldest spans are dropped and counted, the newest are kept and sent."""
-    monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url, capacity=20_000)
     exporter.consume(make_batch(1))
@@ -114,7 +112,7 @@ def test_closing_twice_or_before_opening_is_harmless():
 
 def test_a_flush_does_not_wait_for_a_retry(sink, otlp, wait_for, monkeypatch):
     """A flush tries at once what waits for a retry."""
-    monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(1))
@@ -125,7 +123,7 @@ def test_a_flush_does_not_wait_for_a_retry(sink, otlp, wait_for, monkeypatch):
 
 def test_a_flush_tries_again_what_fails_meanwhile(sink, otlp, wait_for, monkeypatch):
     """A request that was on its way when the flush began, and fails, is sent again within the flush."""
-    monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO]
     sink.hold |= {"traces"}
     exporter, _ = otlp(sink.url)
@@ -158,7 +156,7 @@ def test_closing_sends_what_was_put_while_metrics_were_sent(sink, otlp, wait_for
 @pytest.mark.full
 def test_closing_tries_until_the_deadline(sink, otlp, monkeypatch):
     """An endpoint that fails for a moment and heals before the deadline of closing gets every span."""
-    monkeypatch.setattr(retry, "FIRST_RETRY", 0.3)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 0.3)
     sink.answers["traces"] = [NO] * 3
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(1))
@@ -198,7 +196,7 @@ def test_a_transport_that_raises_is_tried_with_pauses(otlp, dead_url, wait_for, 
     """A transport that raises is tried again with growing pauses, like one that fails."""
     transport = Failing(ValueError("as told"))
     monkeypatch.setattr(otlp_module, "connect", lambda endpoint: transport)
-    monkeypatch.setattr(retry, "FIRST_RETRY", 0.2)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 0.2)
     exporter, _ = otlp(dead_url)
     exporter.consume(make_batch(1))
     wait_for(lambda: len(transport.calls) >= 4)
@@ -257,7 +255,7 @@ def test_a_password_is_not_in_the_log(sink, otlp, wait_for, caplog, tmp_path):
 @pytest.mark.full
 def test_one_that_is_refused_does_not_cost_those_that_were_sent_with_it(sink, otlp, wait_for, monkeypatch):
     """What waited is sent together; if that is refused, each part goes alone, and only the bad one is dropped."""
-    monkeypatch.setattr(retry, "FIRST_RETRY", 1000.0)
+    monkeypatch.setattr(otlp_module, "FIRST_RETRY", 1000.0)
     sink.answers["traces"] = [NO, (400, {}, b""), (200, {}, b""), (400, {}, b"")]
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(1))

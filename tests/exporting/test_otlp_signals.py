@@ -10,7 +10,7 @@ import pytest
 from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 
 from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, make_point, make_span
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.otlp.exporter import MAX_MESSAGES, OtlpExporter
 from verl_otel.model import LogRecord, WeighedAttributes
 from verl_otel.semconv import logs

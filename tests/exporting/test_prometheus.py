@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
 from tests.builders.exporting_records import NOW, RESOURCE, labels, make_histogram, make_point, steady, valid_texts
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.prometheus import PointCollector
 from verl_otel.model import Exemplar, Resource
 

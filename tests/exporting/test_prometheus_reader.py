@@ -15,7 +15,7 @@ from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from tests.builders.exporting_records import RESOURCE, make_point
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.prometheus import PointCollector, make_reader
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import metric_name

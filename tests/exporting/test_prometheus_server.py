@@ -12,7 +12,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_histogram, make_point
 from tests.builders.processes import listening_hosts
 from tests.fakes.exporting_sinks import scrape
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.prometheus import PrometheusExporter
 from verl_otel.model import HistogramValue
 

@@ -18,7 +18,7 @@ from verl_otel.exporting.providers import NoScrapes
 HEAD = """
 import json, random
 from opentelemetry import metrics, trace
-from verl_otel.exporting import providers; from verl_otel.exporting.otlp.exporter import encode_metrics
+from verl_otel.exporting import providers; from verl_otel.exporting.otlp import protobuf
 from verl_otel.model import Resource, Scope
 from verl_otel.recording import id_generator
 RESOURCE = Resource({"service.name": "verl", "verl.rank": 3})
@@ -116,7 +116,7 @@ for kind in SpanKind:
     span.end()
 with tracer.start_as_current_span("plain root"):
     pass
-ours = ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(RESOURCE, Scope("verl_otel"), spans))
+ours = ExportTraceServiceRequest.FromString(protobuf.encode_traces(RESOURCE, Scope("verl_otel"), spans))
 theirs = encode_spans(memory.get_finished_spans())
 for span in theirs.resource_spans[0].scope_spans[0].spans:
     if not span.status.ByteSize():
@@ -145,7 +145,7 @@ for number in range(4):
     span.add_event("happened", {"a": 1, "b": number})
 span.end()
 record = providers._record(span)
-ours = ExportTraceServiceRequest.FromString(encode_metrics.encode_traces(RESOURCE, Scope("verl_otel"), [record]))
+ours = ExportTraceServiceRequest.FromString(protobuf.encode_traces(RESOURCE, Scope("verl_otel"), [record]))
 theirs = encode_spans([span]).resource_spans[0].scope_spans[0].spans[0]
 theirs.ClearField("status")
 say(same=str(ours.resource_spans[0].scope_spans[0].spans[0]) == str(theirs), dropped=record.dropped, event=record.events[0].dropped)

@@ -13,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.sdk.resources import Resource as SdkResource
 
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch, make_span, plain, plain_mapping, spans, steady
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.sdk_bridge import UserExporter, make_readable
 from verl_otel.model import NONE_DROPPED, Batch, Scope

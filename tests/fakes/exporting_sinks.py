@@ -23,8 +23,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceResponse,
 )
 
-from verl_otel.exporting.otlp.endpoint import load_endpoint
-from verl_otel.exporting.otlp.transport import connect
+from verl_otel.exporting.otlp.transport import connect, load_endpoint
 
 DECODERS = {None: bytes, "gzip": gzip.decompress, "deflate": zlib.decompress}
 REQUESTS = {"traces": ExportTraceServiceRequest, "metrics": ExportMetricsServiceRequest}

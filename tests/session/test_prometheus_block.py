@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.builders import prometheus_files
 from verl_otel.session import prometheus_block as block
-from verl_otel.session.yaml_events import NotEditableError
+from verl_otel.session.prometheus_block import NotEditableError
 
 FILES = prometheus_files.make_all()
 SOURCE = "/home/a user/runs/targets/*.json"

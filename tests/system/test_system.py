@@ -10,8 +10,7 @@ import pytest
 
 from verl_otel.semconv.metrics import METRICS
 from verl_otel.system.collectors import NodeScope
-from verl_otel.system.node import Bound, NodeCollector, read_bound
-from verl_otel.system.process import ProcessCollector
+from verl_otel.system.node import Bound, NodeCollector, ProcessCollector, read_bound
 
 GIB = 1 << 30
 STAT = "cpu  1000 200 300 40000 500 10 20 30 0 0\ncpu0 1 2 3 4 5 6 7 8 9 10\nintr 1\n"

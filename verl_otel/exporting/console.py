@@ -14,7 +14,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import STATUS_ERROR
 
 if TYPE_CHECKING:
-    from verl_otel.exporting.metric_state import MetricState
+    from verl_otel.exporting.base import MetricState
     from verl_otel.model import Batch, Resource, Scope, SpanRecord
 
 MAX_WAITING: Final = 1000

@@ -12,20 +12,66 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import private_files
+from verl_otel._internal import safe_files
 from verl_otel._internal.deadline import run_locked
-from verl_otel._internal.file_names import process_file_name
-from verl_otel._internal.untrusted_files import MAX_LINE
-from verl_otel.exporting.base import Exporter
-from verl_otel.exporting.downsampling import Downsampler
+from verl_otel._internal.safe_files import MAX_LINE, process_file_name
+from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.exporting.line_file import LineFile, encode_line
-from verl_otel.exporting.metric_state import MetricState
 from verl_otel.exporting.otlp import encode_json
-from verl_otel.model import Batch, OpenSpan, Resource, Scope, SpanRecord, WeighedAttributes
+from verl_otel.model import Batch, Labels, OpenSpan, Point, Resource, Scope, SpanRecord, WeighedAttributes
 from verl_otel.semconv import attributes as attr
+
+# -- Downsampling of hardware metrics: one value a minute, so that a week of them does not rotate the training's own metrics out --
+
+SECONDS: Final = 60.0
+"""Seconds between two values of one series. One collection of a node with eight GPUs has 43 kB."""
+
+
+class Downsampler:
+    """Selects the points that are written."""
+
+    def __init__(self) -> None:
+        self._hardware: frozenset[str] = frozenset()
+        """Names of the metrics that are downsampled."""
+        self._waiting: dict[tuple[str, Labels], Point] = {}
+        self._written: dict[tuple[str, Labels], float] = {}
+        """Time of the last write (`time.monotonic`) by series."""
+        self._seconds = SECONDS
+
+    def add_metrics(self, batch: Batch) -> None:
+        """Downsample the metrics that a batch has as a whole: those of the hardware."""
+        self._hardware |= batch.asked
+
+    def select(self, points: Sequence[Point]) -> list[Point]:
+        """Return the points to write: the latest of each hardware series once a minute, and all others.
+
+        Args:
+            points: The changed points, oldest first.
+        """
+        if not self._hardware:
+            return list(points)
+        now = time.monotonic()
+        self._waiting |= {
+            (point.instrument.name, point.labels): point for point in points if point.instrument.name in self._hardware
+        }
+        self._written = {key: at for key, at in self._written.items() if now - at < self._seconds}
+        due = [key for key in self._waiting if key not in self._written]
+        self._written |= dict.fromkeys(due, now)
+        return [
+            *(point for point in points if point.instrument.name not in self._hardware),
+            *(self._waiting.pop(key) for key in due),
+        ]
+
+    def release(self) -> None:
+        """Let the next `select` return all waiting points: the exporter closes."""
+        self._seconds = 0.0
+
+
+# -- The exporter --
 
 SPANS_PER_LINE: Final = 256
 SPAN_BYTES: Final = 1024
@@ -194,9 +240,9 @@ class FileExporter(Exporter):
             for open_span in self._open_spans
         ]
         try:
-            private_files.make_folder(self._folder)
+            safe_files.make_folder(self._folder)
             line = encode_json.traces_line(self._resource, self._scope, spans)
-            private_files.write_atomically(self._open_path, line)
+            safe_files.write_atomically(self._open_path, line)
             self._open_written, self._open_read_ns = True, read_ns
         except OSError as error:
             self.log_once("spans", self._reason(error))

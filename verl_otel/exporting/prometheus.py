@@ -31,7 +31,7 @@ from verl_otel.prometheus_names import SUFFIXES, label_name, metric_name
 from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
 
 if TYPE_CHECKING:
-    from verl_otel.exporting.metric_state import MetricState
+    from verl_otel.exporting.base import MetricState
     from verl_otel.model import Scope
 
 MAX_TARGET_LABELS: Final = 30

@@ -22,7 +22,7 @@ from verl_otel.model import REMOTE, SAMPLED, TRACE_FLAGS
 from verl_otel.semconv.spans import STATUS_ERROR
 
 if TYPE_CHECKING:
-    from verl_otel.exporting.metric_state import MetricState
+    from verl_otel.exporting.base import MetricState
     from verl_otel.exporting.providers import Providers
     from verl_otel.model import Batch, Resource, Scope, SpanRecord
 

@@ -17,8 +17,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel._version import __version__
 from verl_otel.config import Config
-from verl_otel.exporting.base import Exporter
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
 from verl_otel.recording import id_generator
 from verl_otel.semconv import SCHEMA_URL

@@ -18,8 +18,7 @@ from verl_otel._internal.deadline import remaining
 from verl_otel._internal.signal_safe_event import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.exporting import content_filter
-from verl_otel.exporting.base import Exporter
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, Resource, SpanRecord
 from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state, wrapping
 from verl_otel.recording.state import RECORDER

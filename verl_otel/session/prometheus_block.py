@@ -11,10 +11,116 @@ import functools
 import json
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
-from verl_otel.session import yaml_events
-from verl_otel.session.yaml_events import Events, NotEditableError
+from verl_otel.errors import VerlOtelError
+
+# -- The events of a YAML text: where its top-level keys are, and what it contains. Nothing is constructed, and no alias is expanded --
+
+BOM: Final = "\ufeff"
+MAX_DEPTH: Final = 200
+_COMPARED: Final = ("value", "anchor", "tag", "implicit")
+"""Attributes of an event that belong to the content; the others tell its place and style."""
+Events = Sequence[Any]
+Contents = list[tuple[Any, ...]]
+
+
+class NotEditableError(VerlOtelError):
+    """A text that is not changed. The message says why."""
+
+
+class Pair(NamedTuple):
+    """A key of the top-level mapping: its position in the events, its event, and the first event of its value."""
+
+    position: int
+    key: Any
+    value: Any
+
+
+def parse(text: str) -> Events:
+    """Return the events of a text with at most one document.
+
+    Raises:
+        NotEditableError: It is not YAML, has several documents, or is nested too deeply.
+    """
+    import yaml
+
+    events: list[Any] = []
+    depth = 0
+    try:
+        for event in yaml.parse(text.removeprefix(BOM), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+            depth += _change_of_depth(event)
+            if depth > MAX_DEPTH:
+                raise NotEditableError(f"it is nested more than {MAX_DEPTH} levels deep")
+            events.append(event)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)
+        raise NotEditableError(f"it is not YAML{f' (line {mark.line + 1})' if mark is not None else ''}") from None
+    if sum(type(event).__name__ == "DocumentStartEvent" for event in events) > 1:
+        raise NotEditableError("it has several YAML documents")
+    return events
+
+
+def _change_of_depth(event: Any) -> int:
+    import yaml
+
+    return isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+
+
+def find_root(events: Events) -> Any | None:
+    """Return the first event of the document's content; None if it has none."""
+    import yaml
+
+    root = next((event for event in events if isinstance(event, yaml.NodeEvent)), None)
+    return None if is_empty(root) else root
+
+
+def is_empty(event: Any) -> bool:
+    """Return whether an event is a value that is not written."""
+    import yaml
+
+    return isinstance(event, yaml.ScalarEvent) and not event.value and event.implicit[0] and event.anchor is None
+
+
+def is_sequence(event: Any) -> bool:
+    """Return whether an event begins a sequence."""
+    import yaml
+
+    return isinstance(event, yaml.SequenceStartEvent)
+
+
+def find_pairs(events: Events) -> list[Pair]:
+    """Return the pairs of the top-level mapping whose keys are scalars; none if the document is no mapping."""
+    import yaml
+
+    if not isinstance(find_root(events), yaml.MappingStartEvent):
+        return []
+    pairs, depth, key = [], 0, -1
+    for index, event in enumerate(events):
+        change = _change_of_depth(event)
+        depth += min(change, 0)
+        if depth == 1 and isinstance(event, yaml.NodeEvent):
+            if key < 0:
+                key = index
+            else:
+                if isinstance(events[key], yaml.ScalarEvent):
+                    pairs.append(Pair(key, events[key], event))
+                key = -1
+        depth += max(change, 0)
+    return pairs
+
+
+def has_scalar(events: Events, value: str) -> bool:
+    """Return whether a scalar of this value is anywhere in the document."""
+    return any(getattr(event, "value", None) == value for event in events)
+
+
+def read_contents(events: Events) -> Contents:
+    """Return the content of events without place, comments and style, for comparisons."""
+    return [(type(event).__name__, *(getattr(event, name, None) for name in _COMPARED)) for event in events]
+
+
+# -- The block --
 
 JOB: Final = "verl-otel"
 BEGIN: Final = "# BEGIN verl-otel"
@@ -63,8 +169,8 @@ def add_sources(text: str, sources: Sequence[str]) -> str:
     """
     existing = read_sources(text)
     stripped = remove_block(text)
-    events = yaml_events.parse(stripped)
-    missing = [source for source in sources if source not in existing and not yaml_events.has_scalar(events, source)]
+    events = parse(stripped)
+    missing = [source for source in sources if source not in existing and not has_scalar(events, source)]
     if not missing and (not existing or _is_complete(text, events, existing)):
         return text
     return _insert(stripped, [*existing, *missing], events)
@@ -85,7 +191,7 @@ def remove_sources(text: str, sources: Sequence[str] | None = None) -> str:
     if existing and kept == existing:
         return text
     stripped = remove_block(text)
-    return _insert(stripped, kept, yaml_events.parse(stripped)) if kept else stripped
+    return _insert(stripped, kept, parse(stripped)) if kept else stripped
 
 
 def read_sources(text: str) -> list[str]:
@@ -156,10 +262,10 @@ def _make_lines(form: str, sources: Sequence[str], events: Events) -> list[str]:
 
 def _find_place(text: str, events: Events) -> Place:
     """Return where the job is inserted. Raises `NotEditableError`."""
-    offset = len(yaml_events.BOM) if text.startswith(yaml_events.BOM) else 0
-    pairs = yaml_events.find_pairs(events)
+    offset = len(BOM) if text.startswith(BOM) else 0
+    pairs = find_pairs(events)
     names = [pair.key.value for pair in pairs]
-    if yaml_events.find_root(events) is None:
+    if find_root(events) is None:
         return Place(len(text), 0, "key")
     if not _KNOWN.intersection(names):
         raise NotEditableError("it is not a configuration of Prometheus")
@@ -168,13 +274,13 @@ def _find_place(text: str, events: Events) -> Place:
     if names.count(_KEY) > 1:
         raise NotEditableError(f"it has {_KEY} twice")
     _, key, value = pairs[names.index(_KEY)]
-    if yaml_events.is_sequence(value) and value.flow_style:
+    if is_sequence(value) and value.flow_style:
         return Place(value.end_mark.index + offset, key.start_mark.column + len(_FLOW_INDENT), "flow")
     next_line = text.find("\n", key.end_mark.index + offset) + 1 or len(text)
-    if yaml_events.is_empty(value):
+    if is_empty(value):
         return Place(next_line, key.start_mark.column + 2, "item")
     item = _ITEM.search(text, next_line)
-    if item is None or not yaml_events.is_sequence(value):
+    if item is None or not is_sequence(value):
         raise NotEditableError(_BY_HAND)
     return Place(next_line, len(item[1]), "item")
 
@@ -182,7 +288,7 @@ def _find_place(text: str, events: Events) -> Place:
 def _make_job(sources: Sequence[str], events: Events) -> str:
     """Return the job on one line. Its double-quoted words are its sources."""
     number, name = 1, JOB
-    while yaml_events.has_scalar(events, name):  # Prometheus refuses two jobs of one name
+    while has_scalar(events, name):  # Prometheus refuses two jobs of one name
         number += 1
         name = f"{JOB}-{number}"
     quote = functools.partial(json.dumps, ensure_ascii=False)
@@ -199,17 +305,17 @@ def _make_job(sources: Sequence[str], events: Events) -> str:
 def _is_complete(text: str, events: Events, sources: Sequence[str]) -> bool:
     """Return whether a text has the content of some events, the job with these sources, and nothing else."""
     try:
-        contents = yaml_events.read_contents(yaml_events.parse(text))
+        contents = read_contents(parse(text))
     except NotEditableError:
         return False
-    alone = yaml_events.read_contents(yaml_events.parse(f"{_KEY}: [{_make_job(sources, events)}]"))
-    if yaml_events.find_root(events) is None:
+    alone = read_contents(parse(f"{_KEY}: [{_make_job(sources, events)}]"))
+    if find_root(events) is None:
         return contents == alone
     pair, job = alone[3:-3], alone[5:-4]  # without stream, document and mapping; without the sequence
-    before = yaml_events.read_contents(events)
-    for index, key, value in yaml_events.find_pairs(events):
+    before = read_contents(events)
+    for index, key, value in find_pairs(events):
         if key.value == _KEY:
-            if yaml_events.is_sequence(value):
+            if is_sequence(value):
                 return contents == [*before[: index + 2], *job, *before[index + 2 :]]
             return contents == [*before[:index], *pair, *before[index + 2 :]]
     return contents == [*before[:-3], *pair, *before[-3:]]

@@ -3,8 +3,7 @@
 """System metrics: CPU and memory of this process, and, once per node, CPU, memory, disks and networks."""
 
 from verl_otel.system import collectors
-from verl_otel.system.node import NodeCollector
-from verl_otel.system.process import ProcessCollector
+from verl_otel.system.node import NodeCollector, ProcessCollector
 
 
 def install() -> None:

@@ -20,9 +20,8 @@ from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
-from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.metric_state import MetricState
 from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import duration_stats
 from verl_otel.recording.state import RECORDER

@@ -9,7 +9,7 @@ import pytest
 from verl_otel._internal import rotated_files, safe_files
 from verl_otel.analysis.live import followed_files
 from verl_otel.analysis.live.followed_files import FollowedFiles
-from verl_otel.exporting import compression, line_file
+from verl_otel.exporting import line_file
 from verl_otel.exporting.line_file import LineFile
 
 SECOND = 1_000_000_000
@@ -60,7 +60,6 @@ def test_a_file_that_is_rotated_after_the_look_is_read_after_the_next_one(tmp_pa
 @pytest.mark.parametrize("pause", [1, 5, 12, 25, 60])
 def test_a_file_is_followed_while_its_parts_are_compressed(tmp_path, monkeypatch, pause):
     """Each line is returned once, however many rotations and compressions are between two looks."""
-    monkeypatch.setattr(compression, "BLOCK_BYTES", 100)
     monkeypatch.setattr(line_file, "BLOCK_BYTES", 100)
     begin_ns = time.time_ns() - 3600 * SECOND
     file = LineFile(tmp_path / "traces-x.jsonl", 2000, 1000)

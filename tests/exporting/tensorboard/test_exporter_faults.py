@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch, make_point
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.tensorboard.exporter import TensorBoardExporter
 
 accumulators = pytest.importorskip(

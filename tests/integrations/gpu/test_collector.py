@@ -9,7 +9,7 @@ import time
 import pytest
 
 from tests.integrations.gpu.fake_nvml import FakeNvml
-from verl_otel.exporting.metric_state import MetricState
+from verl_otel.exporting.base import MetricState
 from verl_otel.integrations.gpu import COLLECTORS
 from verl_otel.integrations.gpu.collector import GpuCollector, find_path
 from verl_otel.integrations.gpu.nvml import NvmlDriver

@@ -100,7 +100,7 @@ def _examine(folder: Path) -> tuple[str, int]:
 
 
 def _check_otlp(settings: Config) -> Iterator[Finding]:
-    from verl_otel.exporting.otlp.endpoint import sent_signals
+    from verl_otel.exporting.otlp.transport import sent_signals
 
     sent = sent_signals()
     for signal in SIGNALS:
@@ -116,8 +116,7 @@ def _check_otlp(settings: Config) -> Iterator[Finding]:
 
 def _ask_endpoint(signal: str, settings: Config) -> Finding:
     """Send an empty request to the endpoint of a signal, and return what it answers."""
-    from verl_otel.exporting.otlp.endpoint import load_endpoint
-    from verl_otel.exporting.otlp.transport import connect
+    from verl_otel.exporting.otlp.transport import connect, load_endpoint
 
     name = f"OTLP {signal}"
     try:

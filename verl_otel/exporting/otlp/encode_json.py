@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""OTLP as JSON objects: attribute values, scopes and metrics of the OTLP file format, one object a line. Spans: `encode_json_spans`.
+"""OTLP as JSON: the lines of the OTLP file format.
 
 OTLP/JSON is protobuf's JSON mapping with two exceptions: ids are hexadecimal and enums are numbers. 64-bit integers are text;
 NaN and the infinities are the words ``"NaN"``, ``"Infinity"``, ``"-Infinity"``.
@@ -129,6 +129,9 @@ def scope_object(scope: Scope) -> Json:
     """Return an ``InstrumentationScope`` object."""
     return {"name": scope.name, **({"version": scope.version} if scope.version else {})}
 
+
+# -- Spans: the text is written directly, not by `json.dumps` of objects, which takes three times as long --
+# The text of names, and of attributes whose values come again, is kept.
 
 MAX_KEPT: Final = 4096
 """Names, keys and trace states whose text is kept; further ones are written each time."""

@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import math
+import random
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
@@ -17,19 +18,155 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_D
 from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
 from verl_otel.exporting.base import Exporter
-from verl_otel.exporting.delta_temporality import Deltas
 from verl_otel.exporting.otlp import protobuf
-from verl_otel.exporting.otlp.endpoint import EXPONENTIAL, load_endpoint, sent_signals
-from verl_otel.exporting.otlp.retry import RetryingSender
-from verl_otel.exporting.otlp.transport import Answer, connect
-from verl_otel.model import SAMPLED, SIGNALS, Point, WeighedAttributes
+from verl_otel.exporting.otlp.transport import EXPONENTIAL, Answer, connect, load_endpoint, sent_signals
+from verl_otel.model import SAMPLED, SIGNALS, HistogramValue, Labels, Point, WeighedAttributes, to_float
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
     from pathlib import Path
 
-    from verl_otel.exporting.metric_state import MetricState
+    from verl_otel.exporting.base import MetricState
+    from verl_otel.exporting.otlp.transport import Transport
     from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
+
+
+# -- Retries with exponential backoff for one signal --
+
+FIRST_RETRY: Final = 1.0
+"""Seconds before the first retry; doubled with each, up to `LAST_RETRY`."""
+LAST_RETRY: Final = 30.0
+MAX_DOUBLINGS: Final = 20
+"""Limit of doublings: 2 to the power of 1,024 failures, an outage of a night, exceeds a float."""
+_jitter = random.SystemRandom()  # independent of the user's seeds, which would synchronise a thousand ranks
+
+
+class RetryingSender:
+    """Transport of one signal with the time of its next retry."""
+
+    def __init__(self, transport: Transport) -> None:
+        self.transport = transport
+        self.failures = 0
+        self.not_before = 0.0
+        self.limit = math.inf
+        """Bytes of the smallest request that was too large, until a larger one is accepted."""
+
+    def send(self, body: bytes, deadline: float | None) -> Answer:
+        """Send one request until ``deadline`` (`time.monotonic`). A failure that can be retried delays the next request."""
+        timeout = 3600.0 if deadline is None else max(0.05, remaining(deadline))
+        try:
+            answer = self.transport.send(body, timeout)
+        except Exception as error:
+            error_boundary.warn_once("otlp transport", "verl-otel: OTLP: %s", type(error).__name__)
+            answer = Answer(ok=False, retry=True, reason=f"cannot send: {type(error).__name__}")
+        if answer.too_large:
+            self.limit = min(self.limit, len(body))
+        elif answer.ok and len(body) >= self.limit:
+            self.limit = math.inf
+        if answer.ok or not answer.retry:
+            self.failures, self.not_before = 0, 0.0
+        else:
+            backoff = min(LAST_RETRY, FIRST_RETRY * 2 ** min(self.failures, MAX_DOUBLINGS)) * _jitter.uniform(0.8, 1.2)
+            pause = max(
+                answer.wait * _jitter.uniform(1.0, 1.2), backoff
+            )  # never before the time that the server asked for
+            self.failures += 1
+            self.not_before = time.monotonic() + pause
+        return answer
+
+
+# -- Delta temporality: what has happened since the last export, for backends that want it so --
+# The differences of a series add up to its cumulative value. A sum of floats that has at most doubled is subtracted without rounding
+# (P. H. Sterbenz, Floating-Point Computation, 1974), so that the error does not grow with the number of exports.
+
+_UNKNOWN: Final = (float("inf"), float("-inf"))
+"""Minimum and maximum of an interval of which only the whole is known."""
+
+
+class _Sent(NamedTuple):
+    """What the receiver has of one series."""
+
+    start_ns: int
+    """Start of the series; another start is a reset."""
+    time_ns: int
+    """Until when it was sent."""
+    total: float
+    samples: int = 0
+    counts: tuple[int, ...] = ()
+
+
+class Deltas:
+    """Turns cumulative points into differences.
+
+    Counters and histograms become differences, up-down counters and gauges stay what they are. ``lowmemory`` leaves the counters
+    that are asked at collection as they are, too: they need no memory that way.
+
+    Args:
+        preference: ``delta`` or ``lowmemory``.
+        asked: Metrics that have a callback.
+    """
+
+    def __init__(self, preference: str, asked: Collection[str] = ()) -> None:
+        self._stay = frozenset(asked if preference == "lowmemory" else ())
+        self._sent: dict[tuple[str, Labels], _Sent] = {}
+
+    def is_delta(self, point: Point) -> bool:
+        """Return whether a point is sent with delta temporality."""
+        kind = point.instrument.kind
+        return kind == "histogram" or (kind == "counter" and point.instrument.name not in self._stay)
+
+    def convert(self, points: Iterable[Point]) -> list[Point]:
+        """Return the points to send and regard them as sent. Series without changes have none."""
+        deltas = []
+        for point in points:
+            delta = self._since(point) if self.is_delta(point) else point
+            if delta is not None:
+                deltas.append(delta)
+        return deltas
+
+    def _since(self, point: Point) -> Point | None:
+        key = (point.instrument.name, point.labels)
+        value, now, last = point.value, _read(point), self._sent.get(key)
+        same = last is not None and last.start_ns == point.start_ns
+        begin = last.time_ns if last is not None and same else point.start_ns
+        begin = min(begin, point.time_ns)  # the clock may have been set back
+        fresh = last is None or not same or _was_reset(last, now)
+        if last is None or fresh:
+            last = _Sent(point.start_ns, begin, 0, 0, (0,) * len(now.counts))
+        difference = _subtract(now.total, last.total)
+        self._sent[key] = now
+        if isinstance(value, HistogramValue):
+            samples = now.samples - last.samples
+            if not samples:
+                return None
+            low, high = (value.minimum, value.maximum) if fresh else _UNKNOWN
+            counts = tuple(new - old for new, old in zip(now.counts, last.counts, strict=True))
+            value = HistogramValue(samples, difference, low, high, value.bounds, counts)
+            exemplars = tuple(exemplar for exemplar in point.exemplars if exemplar.time_ns > begin)
+            return point._replace(start_ns=begin, value=value, exemplars=exemplars)
+        return point._replace(start_ns=begin, value=difference) if difference or fresh else None
+
+
+def _read(point: Point) -> _Sent:
+    value = point.value
+    if isinstance(value, HistogramValue):
+        return _Sent(point.start_ns, point.time_ns, value.total, value.samples, value.counts)
+    return _Sent(point.start_ns, point.time_ns, value)
+
+
+def _was_reset(last: _Sent, now: _Sent) -> bool:
+    """Return whether a series was reset: it has less than was sent."""
+    if now.counts or last.counts:
+        return now.samples < last.samples or len(now.counts) != len(last.counts)
+    return now.total < last.total
+
+
+def _subtract(now: float, before: float) -> float:
+    """Return a difference; 0 if both values are infinite."""
+    if isinstance(now, int) and isinstance(before, int):
+        return now - before
+    difference = to_float(now) - to_float(before)
+    return difference if difference == difference else 0.0
 
 
 # -- Queue of encoded spans, bounded by bytes, and joined to larger requests --
@@ -128,8 +265,6 @@ class SpanQueue:
         return left
 
 
-# -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
-
 # -- Halves a request that is too large for the server, or for a proxy in front of it (nginx accepts 1 MiB by default) --
 # A request is parsed for it, which is slow and rare: a sender remembers the smallest size that was refused.
 
@@ -211,8 +346,6 @@ def _remove_empty(signal: str, request: Any) -> None:
             if kind is not None and not getattr(metric, kind).data_points:
                 del scope.metrics[index]
 
-
-# -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
 
 # -- Gives the points of a request the time of the request, as those of OpenTelemetry's SDK have the time of their collection --
 # A store takes a value that is sent again with its old time for a repetition, and the series ends there: in Prometheus after five minutes. It

@@ -37,6 +37,8 @@ from verl_otel.semconv import logs
 
 Encoded = TypeVar("Encoded", bound="str | bytes")
 
+# -- The encoded form of attributes whose values come again and again, which is most of them: it is kept, in bounded memory --
+
 MAX_PAIRS: Final = 4096
 """Pairs of key and value that are kept; further ones are encoded each time."""
 VALUES_OF_KEY: Final = 64
@@ -71,6 +73,9 @@ class KeptPairs(Generic[Encoded]):
             self._known[pair] = encoded
         return encoded
 
+
+# -- The wire format, and attributes in it --
+# Nearly all lengths are below 128 and take one byte: such bytes are looked up and not made. The bytes of a key are kept, too.
 
 SHORT: Final = 0x80
 """Numbers below fit into one byte of a varint; the bit says that another byte follows."""
@@ -212,6 +217,11 @@ def key_values(number: int, pairs: Iterable[tuple[str, Any]]) -> bytes:
     return b"".join(parts)
 
 
+# -- Spans, the part that costs: there may be a hundred thousand of them a step --
+# Most spans are plain: no event, no link, no status. Such a span is four pieces. What all spans of one place share (name, kind and
+# attributes) is encoded once and kept with their attributes; what all children of a span share, once a request; times are packed
+# at once. Fields may stand in any order.
+
 _REMOTE_KNOWN: Final = 0x100
 """Span flag that says that the "is remote" bit is known; the SDK writes these two bits and no others."""
 _id = struct.Struct(">Q").pack  # ids are big-endian, all else is little-endian
@@ -303,6 +313,8 @@ def encode_spans(spans: Iterable[SpanRecord]) -> list[bytes]:
         encoded.append((_PREFIXES[size] if size < len(_PREFIXES) else b"\x12" + varint(size)) + body)
     return encoded
 
+
+# -- Metrics, and requests of any signal --
 
 DELTA: Final = 1
 CUMULATIVE: Final = 2
@@ -417,6 +429,8 @@ def make_request(resource: Resource, by_scope: dict[Scope, list[bytes]]) -> byte
         out += field(2, field(1, _scope(scope)) + b"".join(items) + schema)
     return field(1, out)
 
+
+# -- Records of the run log: events with severity, attributes, trace and span id --
 
 _MESSAGE: Final = "message"
 

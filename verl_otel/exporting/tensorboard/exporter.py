@@ -22,7 +22,7 @@ from verl_otel.semconv import attributes as attr
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from verl_otel.exporting.metric_state import MetricState
+    from verl_otel.exporting.base import MetricState
     from verl_otel.model import Batch, LogRecord, Resource, Scope
 
 FOLDER: Final = "tensorboard"
