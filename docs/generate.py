@@ -11,11 +11,11 @@ from pathlib import Path
 
 from verl_otel.cli import COMMANDS, main
 from verl_otel.cli.json_schemas import SCHEMAS
+from verl_otel.config import SETTINGS
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
 from verl_otel.semconv.metrics import METRICS
 from verl_otel.semconv.spans import CLIENT, SERVER, SPANS
-from verl_otel.settings import SETTINGS
 
 DOCS = Path(__file__).resolve().parent
 REFERENCE = DOCS / "reference"

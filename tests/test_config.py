@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel import config
-from verl_otel.config import Config
+from verl_otel.config import SETTINGS, Config, is_service_link
 from verl_otel.errors import ConfigError, VerlOtelError
-from verl_otel.settings import SETTINGS, is_service_link
 
 # field: (text in the environment, what it means, text of the keyword, what that means)
 GOOD = {

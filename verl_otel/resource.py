@@ -15,9 +15,8 @@ from urllib.parse import unquote
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.masking import mask_command
-from verl_otel._internal.setting_parsers import MAX_NAME
 from verl_otel._version import __version__
-from verl_otel.config import Config
+from verl_otel.config import MAX_NAME, Config
 from verl_otel.model import AttributeValue, Resource
 from verl_otel.recording import id_generator
 from verl_otel.semconv import attributes as attr

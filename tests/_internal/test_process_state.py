@@ -1,8 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of process state: which callbacks run when, and in which order."""
+"""The registry of process state: which callbacks run when, and in which order; the event that signal handlers may set."""
 
 import json
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -75,3 +77,24 @@ def test_no_module_registers_a_fork_handler_of_its_own():
     top = Path(verl_otel.__file__).parent
     modules = {str(path.relative_to(top)) for path in top.rglob("*.py") if "os.register_at_fork(" in path.read_text()}
     assert modules == {"_internal/process_state.py", "session/__init__.py"}
+
+
+@pytest.mark.full
+def test_a_ring_is_kept_for_who_waits_next_and_taken_once():
+    """Ringing twice before anybody waits is one ring."""
+    event = process_state.SignalSafeEvent()
+    assert not event.wait(0)
+    event.set()
+    event.set()
+    assert event.wait(0)
+    assert not event.wait(0.01)
+
+
+@pytest.mark.full
+def test_a_ring_wakes_who_waits():
+    """A thread that waits goes on at once."""
+    event = process_state.SignalSafeEvent()
+    begin = time.monotonic()
+    threading.Timer(0.05, event.set).start()
+    assert event.wait(20)
+    assert time.monotonic() - begin < 10

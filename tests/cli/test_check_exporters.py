@@ -8,8 +8,8 @@ import os
 import pytest
 
 from verl_otel import config
-from verl_otel._internal.setting_parsers import EXPORTERS
 from verl_otel.cli.check import exporter_checks
+from verl_otel.config import EXPORTERS
 
 
 @pytest.mark.parametrize("exporter", EXPORTERS)

@@ -156,7 +156,7 @@ def test_a_fork_waits_ten_seconds_at_most_for_imports_of_another_thread(monkeypa
 def test_every_exporter_is_imported_before_any_fork():
     """What an exporter imports on the drain thread would hold import locks beside a fork; each has its modules in the list."""
     from verl_otel import early_imports
-    from verl_otel._internal.setting_parsers import EXPORTERS
+    from verl_otel.config import EXPORTERS
 
     assert set(early_imports._OF_EXPORTERS) == set(EXPORTERS) - {"none"}
     names = {*early_imports._EVERY_SESSION, *early_imports._WATCHDOG}.union(*early_imports._OF_EXPORTERS.values())

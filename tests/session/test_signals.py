@@ -301,7 +301,7 @@ def test_sigterm_in_the_middle_of_wake_does_not_hang(ready):
     work = """
 from verl_otel import session
 def interrupt(frame, event, argument):
-    if frame.f_code.co_name == "set" and frame.f_code.co_filename.endswith("signal_safe_event.py"):
+    if frame.f_code.co_name == "set" and frame.f_code.co_filename.endswith("process_state.py"):
         sys.settrace(None)
         print("interrupted", flush=True)
         signal.raise_signal(signal.SIGTERM)

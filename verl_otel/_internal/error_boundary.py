@@ -2,9 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """Keeps failures of the library out of the training: suppresses them, logs each place once, and counts them.
 
-A failing hook or exporter may lose telemetry, never a step. An exception that our code did not raise, such as a time-out from a signal
-handler of the user, passes: `verl_otel._internal.foreign_exceptions` tells the two apart. Every ``except Exception`` that may run in a
-thread of the user calls `record_internal_error` or `may_propagate`. Our own tests set `RAISE_INTERNAL_ERRORS`, so that they fail.
+A failing hook or exporter may lose telemetry, never a step. An exception that our code did not raise passes: a Python signal handler
+(``SIGALRM`` around a grader) or a trace function may interrupt our code, and its exception then propagates through our frames. The traceback
+shows it; docs/explanation/decisions/0019-let-foreign-exceptions-pass.md has the reasons. Every ``except Exception`` that may run in a thread of
+the user calls `record_internal_error` or `may_propagate`. Our own tests set `RAISE_INTERNAL_ERRORS`, so that they fail.
 """
 
 from __future__ import annotations
@@ -12,16 +13,18 @@ from __future__ import annotations
 import functools
 import logging
 import os
+import signal
 from collections.abc import Callable
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Final, ParamSpec, TypeVar
 
 from verl_otel._internal import process_state
-from verl_otel._internal.foreign_exceptions import is_foreign
 from verl_otel._internal.printable import show
 
 MAX_VALUE: Final = 2000
 """Characters of one value in a log line."""
+_VARARGS: Final = 0x04
+"""Flag of the code of a function with ``*args``."""
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -55,13 +58,38 @@ def may_propagate(error: BaseException) -> None:
     Raises:
         BaseException: ``error`` itself.
     """
-    try:
-        foreign = is_foreign(error)
-    except Exception as interruption:  # a second one while the first is examined
-        foreign = True
-        error.__context__ = interruption
-    if foreign:
+    if is_foreign(error):
         raise error
+
+
+def is_foreign(error: BaseException) -> bool:
+    """Return whether an exception was raised by code that interrupted ours, and not by ours.
+
+    Such code is a signal handler, or has received the frame below it in the traceback as an argument, as signal handlers and trace functions
+    do.
+
+    Args:
+        error: The exception, with the traceback that it has in our ``except`` clause.
+    """
+    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()}
+    entry, interrupted = error.__traceback__, None
+    while entry is not None:
+        frame = entry.tb_frame
+        if interrupted is not None and (frame.f_code in handlers or _has_received(frame, interrupted)):
+            return True
+        entry, interrupted = entry.tb_next, frame
+    return False
+
+
+def _has_received(frame: FrameType, interrupted: FrameType) -> bool:
+    """Return whether a function has another frame as an argument."""
+    code = frame.f_code
+    has_more = bool(code.co_flags & _VARARGS)
+    names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount + has_more]
+    values = [frame.f_locals.get(name) for name in names]
+    if has_more and type(values[-1]) is tuple:
+        values += values[-1]
+    return any(value is interrupted for value in values)
 
 
 def warn_once(key: str, message: str, *values: object) -> None:

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Registry of the state that a process holds in module-level objects.
+"""The state that a process holds in module-level objects: what a session and a fork renew, what starts at first use, and a signal-safe event.
 
 Each module with such state registers here what clears it and what a fork does to it. There is one handler for each direction of a fork, so
 that the order of the callbacks is known: ``before_fork`` in reverse order of registration, the others in order of registration, as
@@ -12,11 +12,47 @@ Callbacks of a forked child must not wait for a lock that a thread of the parent
 
 from __future__ import annotations
 
+import contextlib
 import os
+import threading
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 Callback = Callable[[], None]
+
+
+def _nothing() -> None:
+    pass
+
+
+class FirstUse:
+    """What happens when decorated code arrives in this process, such as the class of a Ray actor. The package sets it; recording calls it."""
+
+    start: Callback = staticmethod(_nothing)
+
+
+class SignalSafeEvent:
+    """An event that may be set from a signal handler, whatever the interrupted thread was doing.
+
+    `threading.Event.set` holds a lock. A signal handler that interrupts it and calls it again deadlocks. Here the lock is the event:
+    releasing it is atomic and never blocks.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._lock.acquire()
+
+    def set(self) -> None:
+        """Wake the thread that waits, or the next one that waits."""
+        with contextlib.suppress(RuntimeError):  # it is set already
+            self._lock.release()
+
+    def wait(self, timeout: float) -> bool:
+        """Wait until the event is set, and clear it; return whether it was set within ``timeout`` seconds."""
+        return self._lock.acquire(timeout=timeout)
+
+
+# -- sessions, tests and forks --
 
 
 class _Holder(NamedTuple):

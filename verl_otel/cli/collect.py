@@ -26,8 +26,8 @@ from typing import Any, Final
 from verl_otel import config
 from verl_otel._internal import safe_files
 from verl_otel._internal.printable import show
-from verl_otel._internal.setting_parsers import parse_name
 from verl_otel.cli.formatting import show_bytes
+from verl_otel.config import parse_name
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.ray import discovery, run_files
 from verl_otel.integrations.ray.run_files import File, Node, NodeError

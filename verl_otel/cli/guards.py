@@ -26,6 +26,7 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Series
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.formatting import print_json
+from verl_otel.config import SETTINGS
 from verl_otel.guards.conditions import FINITE, Finding, make_conditions
 from verl_otel.guards.engine import BestMetric
 from verl_otel.health.profiles import from_manifest
@@ -33,7 +34,6 @@ from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import TRAINING_STEP, VALIDATION_SCORE
 from verl_otel.semconv.metrics import SCALAR_PREFIX
-from verl_otel.settings import SETTINGS
 
 TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
 """Steps with which a guard is tried, unless its option says otherwise."""

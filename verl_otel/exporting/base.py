@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of exporters.
 
-To add one, write a module with a subclass and its test, add its name to `verl_otel._internal.setting_parsers.EXPORTERS` and create it in
+To add one, write a module with a subclass and its test, add its name to `verl_otel.config.EXPORTERS` and create it in
 `verl_otel.session.exporters`.
 """
 

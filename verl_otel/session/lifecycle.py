@@ -15,7 +15,7 @@ from verl_otel import config as settings
 from verl_otel import early_imports, resource, watchdog
 from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.deadline import remaining
-from verl_otel._internal.signal_safe_event import SignalSafeEvent
+from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter, MetricState

@@ -14,7 +14,7 @@ from typing import Final
 
 from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.deadline import remaining
-from verl_otel._internal.signal_safe_event import SignalSafeEvent
+from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.leader_lock import LeaderLock

@@ -21,12 +21,12 @@ from verl_otel.cli.check.exporter_checks import REINSTALL, check_exporters
 from verl_otel.cli.check.guard_checks import check_guards
 from verl_otel.cli.check.stack_checks import check_stack
 from verl_otel.cli.run_folders import list_runs
+from verl_otel.config import SETTINGS, is_service_link
 from verl_otel.errors import ConfigError
 from verl_otel.health import profiles
 from verl_otel.integrations.source_inspection import read_version
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import run_manifest
-from verl_otel.settings import SETTINGS, is_service_link
 
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last supported release."""

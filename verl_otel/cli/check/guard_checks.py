@@ -9,8 +9,8 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel.cli.check.cluster import Finding
+from verl_otel.config import SETTINGS
 from verl_otel.integrations.source_inspection import read_version
-from verl_otel.settings import SETTINGS
 
 STOPPABLE: Final = ((0, 8), (0, 9))
 """First and last release of verl in which a guard has stopped a training."""

@@ -40,7 +40,6 @@ from typing import Final, NamedTuple
 
 from verl_otel import config
 from verl_otel._internal import safe_files
-from verl_otel._internal.setting_parsers import parse_path
 from verl_otel.cli import options
 from verl_otel.cli.signals import catch_signals
 from verl_otel.cli.stack import addresses as stack_addresses
@@ -48,6 +47,7 @@ from verl_otel.cli.stack import cluster, components, lock, ray_dashboard
 from verl_otel.cli.stack.cluster import ClusterService
 from verl_otel.cli.stack.components import Plan
 from verl_otel.cli.stack.processes import StackProcess
+from verl_otel.config import parse_path
 from verl_otel.errors import VerlOtelError
 from verl_otel.health.profiles import Profile
 from verl_otel.session import prometheus_targets
