@@ -14,7 +14,7 @@ from verl_otel.cli.json_schemas import SCHEMAS
 from verl_otel.config import SETTINGS
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 from verl_otel.semconv.spans import CLIENT, SERVER, SPANS
 
 DOCS = Path(__file__).resolve().parent

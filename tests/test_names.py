@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders.exporting_records import steady, texts
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 METRIC = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*")
 LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*")

@@ -15,7 +15,7 @@ from typing import Final
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
 from verl_otel.semconv import attributes, metric_names
-from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
+from verl_otel.semconv.metric_names import METRICS, SCALAR_PREFIX
 
 
 def _constants(module: ModuleType) -> dict[str, str]:

@@ -13,7 +13,7 @@ import sys
 import verl_otel
 from verl_otel import session
 from verl_otel.recording import collection, series_registry
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 ODD = 'a "b"\\c é'
 """A label value that every format has to escape."""

@@ -18,7 +18,7 @@ from verl_otel import session
 from verl_otel.integrations.verl.scalars import metric_of
 from verl_otel.model import Point
 from verl_otel.recording import collection, series_registry
-from verl_otel.semconv.metrics import METRICS, SCALAR_PREFIX
+from verl_otel.semconv.metric_names import METRICS, SCALAR_PREFIX
 
 SECONDS = 30
 """In which what a process has recorded has to be sent."""

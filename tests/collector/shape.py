@@ -14,7 +14,7 @@ from typing import Final
 from verl_otel.analysis.kinds import CAUSES
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.buckets import REWARD_BINS
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 GPUS_OF_NODE: Final = 8
 GPUS_OF_REPLICA: Final = 2

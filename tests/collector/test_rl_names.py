@@ -9,7 +9,7 @@ import pytest
 
 from tests.collector.tiers import COLLECTOR
 from verl_otel.integrations.verl.scalars import metric_of
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 yaml = pytest.importorskip("yaml")
 

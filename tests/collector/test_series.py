@@ -14,7 +14,7 @@ from tests.collector.steady import await_equal
 from tests.fakes.http_server import HttpServer
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import metric_name
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 TOP = Path(__file__).resolve().parents[2]
 GUIDE = TOP / "docs" / "how-to" / "deploy.md"

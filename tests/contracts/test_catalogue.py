@@ -14,7 +14,7 @@ from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.buckets import LONG
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 from verl_otel.semconv.spans import SPANS
 
 pytestmark = pytest.mark.sources

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import label_name, metric_name
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 SAMPLES = Path(__file__).with_name("samples")
 IDENTITY = frozenset({"job", "instance", "verl_role", "verl_run_id"})

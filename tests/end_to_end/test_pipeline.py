@@ -12,7 +12,7 @@ from tests.builders.training_logs import find_unexpected
 from tests.collector import trajectories
 from tests.collector.tiers import read_spans
 from tests.end_to_end import counts, pipeline_values
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 pytestmark = [pytest.mark.verl, pytest.mark.collector]
 

@@ -10,7 +10,7 @@ from verl_otel.model import Instrument, Point, cut
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording import collection
 from verl_otel.recording.labels import bound_labels
-from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABELS
+from verl_otel.semconv.metric_names import MAX_LABEL_BYTES, MAX_LABELS
 
 SHIPPED = [Path(__file__).parents[2] / "collector" / name for name in ("prometheus.yml", "compose.yaml")]
 LONG = ["x" * 5000, "\u20ac" * 5000, "\U0001f600" * 5000, "\ud800" * 5000, "x" + "\u20ac" * 5000]

@@ -8,7 +8,7 @@ import resource
 import psutil
 import pytest
 
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 from verl_otel.system.collectors import NodeScope
 from verl_otel.system.node import Bound, NodeCollector, ProcessCollector, read_bound
 

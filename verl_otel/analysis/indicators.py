@@ -12,8 +12,13 @@ from typing import Final, NamedTuple
 from verl_otel.analysis.model import Explanation, Series
 from verl_otel.health import profiles
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import HW_GPU_MEMORY_LIMIT, HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, LIMIT
-from verl_otel.semconv.metrics import SCALAR_PREFIX
+from verl_otel.semconv.metric_names import (
+    HW_GPU_MEMORY_LIMIT,
+    HW_GPU_MEMORY_USAGE,
+    HW_GPU_UTILIZATION,
+    LIMIT,
+    SCALAR_PREFIX,
+)
 
 HEALTHY, BELOW, ABOVE, NO_BAND, UNKNOWN = "healthy", "below", "above", "no band", "unknown"
 _RESPONSE_LIMIT: Final = (attr.LIMIT, "response_tokens")

@@ -32,8 +32,7 @@ from verl_otel.guards.engine import BestMetric
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import TRAINING_STEP, VALIDATION_SCORE
-from verl_otel.semconv.metrics import SCALAR_PREFIX
+from verl_otel.semconv.metric_names import SCALAR_PREFIX, TRAINING_STEP, VALIDATION_SCORE
 
 TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
 """Steps with which a guard is tried, unless its option says otherwise."""

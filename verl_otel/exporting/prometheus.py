@@ -28,7 +28,7 @@ from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.http_server import Reply, Request
 from verl_otel.model import HistogramValue, Instrument, Point, Resource, cut, to_float
 from verl_otel.prometheus_names import SUFFIXES, label_name, metric_name
-from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
+from verl_otel.semconv.metric_names import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
 
 if TYPE_CHECKING:
     from verl_otel.exporting.base import MetricState

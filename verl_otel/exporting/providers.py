@@ -27,7 +27,7 @@ from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from verl_otel._internal import error_boundary
 from verl_otel.exporting import attachment, fork_locks
 from verl_otel.model import NONE_DROPPED, REMOTE, EventRecord, LinkRecord, Scope, SpanRecord, WeighedAttributes, cut
-from verl_otel.semconv.metrics import MAX_LABEL_BYTES
+from verl_otel.semconv.metric_names import MAX_LABEL_BYTES
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext

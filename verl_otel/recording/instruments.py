@@ -20,7 +20,7 @@ from verl_otel.recording.labels import make_labels
 from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import buckets
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from verl_otel.model import Labels, Point, cut
 from verl_otel.recording.attribute_values import to_name
-from verl_otel.semconv.metrics import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
+from verl_otel.semconv.metric_names import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS
 
 _LETTERS: Final = string.ascii_letters
 _RESERVED: Final = re.compile("[^A-Za-z0-9]{2}")

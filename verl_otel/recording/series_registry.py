@@ -17,7 +17,7 @@ from verl_otel.recording.labels import bound_labels
 from verl_otel.recording.series import Counter, Gauge, Histogram, Series
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.attributes import ERROR_TYPE
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 from verl_otel.semconv.spans import OTHER
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets, metric_names
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 if TYPE_CHECKING:
     from verl_otel.recording.series import Counter, Histogram

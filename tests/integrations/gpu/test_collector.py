@@ -14,7 +14,7 @@ from verl_otel.integrations.gpu import COLLECTORS
 from verl_otel.integrations.gpu.collector import GpuCollector, find_path
 from verl_otel.integrations.gpu.nvml import NvmlDriver
 from verl_otel.recording import collection
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 
 def devices(found):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tests.integrations.gpu.fake_nvml import GIB, FakeGpu
 from verl_otel.integrations.gpu.device import Unreadable
 from verl_otel.integrations.gpu.nvml import PRESENT, NvmlDriver, find_driver
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 
 @pytest.fixture

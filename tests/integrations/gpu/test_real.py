@@ -11,7 +11,7 @@ import pytest
 
 from verl_otel.integrations.gpu.allocator import AllocatorCollector
 from verl_otel.integrations.gpu.collector import GpuCollector
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 pytestmark = pytest.mark.gpu
 FIELDS = "uuid,memory.total,power.draw,temperature.gpu"

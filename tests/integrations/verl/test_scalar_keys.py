@@ -13,7 +13,7 @@ import pytest
 
 from verl_otel.model import Instrument
 from verl_otel.prometheus_names import metric_name
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 pytestmark = [
     pytest.mark.skipif(importlib.util.find_spec("verl") is None, reason="verl is not installed here"),

@@ -16,7 +16,7 @@ from verl_otel.integrations.verl.scalars import Validation, make_points, split_v
 from verl_otel.model import Instrument, Resource, Scope
 from verl_otel.prometheus_names import metric_name
 from verl_otel.recording import phase_names
-from verl_otel.semconv.metrics import METRICS
+from verl_otel.semconv.metric_names import METRICS
 
 
 @pytest.fixture(autouse=True)

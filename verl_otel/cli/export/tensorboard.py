@@ -33,8 +33,7 @@ from verl_otel.cli import options, rollouts, run_selection
 from verl_otel.exporting.tensorboard import event_file, tags
 from verl_otel.exporting.tensorboard.event_file import Distribution
 from verl_otel.semconv import logs
-from verl_otel.semconv.metric_names import HW_GPU_UTILIZATION, TRAINING_STEP, VALIDATION_SCORE
-from verl_otel.semconv.metrics import SCALAR_SOURCE
+from verl_otel.semconv.metric_names import HW_GPU_UTILIZATION, SCALAR_SOURCE, TRAINING_STEP, VALIDATION_SCORE
 
 # -- Texts for TensorBoard: the first samples of each step, from the files that verl itself writes (``trainer.rollout_data_dir``) --
 

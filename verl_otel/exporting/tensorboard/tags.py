@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 from verl_otel.exporting.tensorboard.event_file import Distribution, make_distribution
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs, metric_names
-from verl_otel.semconv.metrics import SCALAR_DESCRIPTION
+from verl_otel.semconv.metric_names import SCALAR_DESCRIPTION
 
 SHORT: Final = {
     "rollout/reward_mean": ("critic/rewards/mean", "critic/score/mean"),

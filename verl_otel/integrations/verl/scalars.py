@@ -21,7 +21,7 @@ from verl_otel.recording.phase_names import was_used as is_used_phase
 from verl_otel.recording.series_registry import INSTRUMENTS, MAX_SCALARS, MAX_SERIES
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.semconv.metrics import METRICS, SCALAR_DESCRIPTION, SCALAR_PREFIX
+from verl_otel.semconv.metric_names import METRICS, SCALAR_DESCRIPTION, SCALAR_PREFIX
 from verl_otel.semconv.spans import OTHER
 
 # -- Scalars whose key names a wrong unit: they are also recorded as a metric of the catalogue, in its unit --
