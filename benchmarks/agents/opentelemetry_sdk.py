@@ -48,7 +48,7 @@ class SdkAgents(Agents):
         meter = self._meters.get_meter("bench")
         self._trajectories = meter.create_histogram("verl.rollout.trajectory.duration", unit="s")
         self._turns = meter.create_histogram("verl.rollout.turn.duration", unit="s")
-        self._calls = meter.create_histogram("gen_ai.client.operation.duration", unit="s")
+        self._calls = meter.create_histogram("gen_ai.client.inference.duration", unit="s")
         self._tools = meter.create_histogram("verl.tool.call.duration", unit="s")
         self._rewards = meter.create_histogram("verl.reward.duration", unit="s")
 

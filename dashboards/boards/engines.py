@@ -141,7 +141,7 @@ def queue_time() -> Panel:
 def client_calls() -> Panel:
     """What do the agent loops see?"""
     text = "Calls of the language model as agent loops see them: median and 95th percentile, all replicas together."
-    name = metric.GEN_AI_CLIENT_OPERATION_DURATION
+    name = metric.GEN_AI_CLIENT_INFERENCE_DURATION
     targets = percentiles(name, 0.5, 0.95)
     return panels.timeseries("LLM calls, by agent loops", text, "s", *targets, low=0)
 
@@ -152,7 +152,7 @@ def on_the_way() -> Panel:
         "Mean call as agent loops see it, less the mean request as the engine sees it: the load balancer, Ray, the network, tokenisation. "
         "Both means are of what ended in the window, so that it is only right for many calls."
     )
-    seen = mean(metric.GEN_AI_CLIENT_OPERATION_DURATION)
+    seen = mean(metric.GEN_AI_CLIENT_INFERENCE_DURATION)
     vllm = query(f"{seen} - on ({label.RUN_ID}) ({mean('vllm:e2e_request_latency_seconds')})", legend.RUN_ID)
     sglang = query(
         f"{seen} - on ({label.RUN_ID}) ({mean('sglang:e2e_request_latency_seconds')})", f"{legend.RUN_ID} (SGLang)"

@@ -138,7 +138,7 @@ def calls() -> Panel:
     text = (
         "One call of the language model as the agent loop sees it: queue, prefill, decode and the way there and back."
     )
-    targets = percentiles(metric.GEN_AI_CLIENT_OPERATION_DURATION, 0.5, 0.95)
+    targets = percentiles(metric.GEN_AI_CLIENT_INFERENCE_DURATION, 0.5, 0.95)
     return panels.timeseries("LLM calls", text, "s", *targets, low=0)
 
 
@@ -184,9 +184,13 @@ def thrown_back() -> Panel:
 def call_tokens() -> Panel:
     """How long are single calls?"""
     text = "Tokens that one call of the model reads and writes, mean. In a dialogue of many turns each call reads all that was before it."
-    by = f"{label.RUN_ID}, {label.GEN_AI_TOKEN_TYPE}"
-    target = query(mean(metric.GEN_AI_CLIENT_TOKEN_USAGE, by), f"{legend.RUN_ID} {legend.GEN_AI_TOKEN_TYPE}")
-    return panels.timeseries("Tokens of a call", text, "short", target, low=0)
+    calls = f"sum by ({label.RUN_ID}) (increase({metric.GEN_AI_CLIENT_INFERENCE_DURATION}_count{{run}}[window]))"
+    counters = {"input": metric.GEN_AI_CLIENT_INPUT_TOKENS, "output": metric.GEN_AI_CLIENT_OUTPUT_TOKENS}
+    targets = [
+        query(f"sum by ({label.RUN_ID}) (increase({tokens}{{run}}[window])) / ({calls} > 0)", f"{legend.RUN_ID} {kind}")
+        for kind, tokens in counters.items()
+    ]
+    return panels.timeseries("Tokens of a call", text, "short", *targets, low=0)
 
 
 def staleness() -> Panel:

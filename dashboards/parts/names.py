@@ -27,7 +27,9 @@ def _metric(name: str) -> str:
     return metric_name(Instrument(row.name, row.kind, row.unit, ""))
 
 
-metric: Final = SimpleNamespace(**{key: _metric(name) for key, name in _constants(metric_names).items()})
+metric: Final = SimpleNamespace(
+    **{key: _metric(name) for key, name in _constants(metric_names).items() if name in METRICS}
+)
 """Metrics, by their constants in `metric_names`; a histogram without ``_bucket``, ``_count`` and ``_sum``."""
 label: Final = SimpleNamespace(**{key: label_name(name) for key, name in _constants(attributes).items()})
 """Labels, by their constants in `attributes`."""

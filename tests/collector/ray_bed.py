@@ -193,7 +193,7 @@ def await_totals(stack, training, wait_for, steps=None):
     expected = {
         "verl_training_steps_total": steps or len([step for step in training.scalars() if step > 0]),
         "verl_rollout_trajectory_duration_seconds_count": of["trajectory"],
-        "gen_ai_client_operation_duration_seconds_count": of["server"],
+        "gen_ai_client_inference_duration_seconds_count": of["server"],
         "verl_reward_duration_seconds_count": of["score"],
     }
     assert min(expected.values()) > 0, expected

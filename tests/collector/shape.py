@@ -64,8 +64,9 @@ AGENT_LOOP: Final = {
     "verl.rollout.sequence.length": 2,
     "verl.rollout.turns": 1,
     "verl.rollout.preemptions": 1,
-    "gen_ai.client.operation.duration": 1,
-    "gen_ai.client.token.usage": 2,
+    "gen_ai.client.inference.duration": 1,
+    "gen_ai.client.inference.usage.input_tokens": 1,
+    "gen_ai.client.inference.usage.output_tokens": 1,
 }
 REWARD: Final = {"verl.reward.duration": 1, "verl.reward.samples": len(REWARD_BINS) + 1}
 RANK: Final = {

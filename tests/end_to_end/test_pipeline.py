@@ -100,7 +100,7 @@ def test_totals_equal_the_beds_own_log(piped):
     totals = {
         "verl_rollout_trajectory_duration_seconds_count{}": len(of["trajectory"]),
         "verl_rollout_turns_count{}": len(of["trajectory"]),
-        "gen_ai_client_operation_duration_seconds_count{}": len(of["server"]),
+        "gen_ai_client_inference_duration_seconds_count{}": len(of["server"]),
         "verl_tool_call_duration_seconds_count{}": len(of["tool"]),
         "verl_reward_duration_seconds_count{}": len(of["score"]),
         "verl_reward_samples_total{}": len(of["score"]),

@@ -118,7 +118,7 @@ def test_the_usage_of_an_openai_answer_is_found(recorded, result):
     attributes = recorded.span("chat qwen").attributes
     assert (attributes["gen_ai.usage.input_tokens"], attributes["gen_ai.usage.output_tokens"]) == (7, 3)
     assert attributes["gen_ai.response.finish_reasons"] == ("stop",)
-    assert recorded.value("gen_ai.client.token.usage", gen_ai_token_type="input", gen_ai_request_model="qwen") == 1
+    assert recorded.value("gen_ai.client.inference.usage.input_tokens", gen_ai_request_model="qwen") == 7
 
 
 def test_the_output_of_verls_server_is_found(recorded):

@@ -29,7 +29,7 @@ USERS = {
 NAMES = {"trajectory": "verl.trajectory", "llm": "chat mine", "tool": "execute_tool mine", "reward": "verl.reward"}
 METRICS = {
     "trajectory": "verl.rollout.trajectory.duration",
-    "llm": "gen_ai.client.operation.duration",
+    "llm": "gen_ai.client.inference.duration",
     "tool": "verl.tool.call.duration",
     "reward": "verl.reward.duration",
 }

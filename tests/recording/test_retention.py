@@ -131,7 +131,7 @@ def test_marks_for_exemplars_are_bounded():
     assert RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=True)
 
 
-PARTS = ("verl.rollout.turn.duration", "verl.tool.call.duration", "gen_ai.client.operation.duration")
+PARTS = ("verl.rollout.turn.duration", "verl.tool.call.duration", "gen_ai.client.inference.duration")
 
 
 @pytest.mark.parametrize("drains", ["often", "once"])

@@ -70,7 +70,7 @@ def test_an_unsampled_trajectory_takes_everything_below_with_it(recorded):
         pass
     (root,) = recorded.spans
     assert (root.name, root.flags, root.parent_id) == ("verl.trajectory", RANDOM, 0)
-    for metric in ("verl.rollout.turn.duration", "gen_ai.client.operation.duration", "verl.tool.call.duration"):
+    for metric in ("verl.rollout.turn.duration", "gen_ai.client.inference.duration", "verl.tool.call.duration"):
         assert recorded.value(metric) == 1
     assert all(point.exemplars == () for point in recorded.points)
 

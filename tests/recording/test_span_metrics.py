@@ -142,8 +142,8 @@ def test_tokens_of_calls_are_not_mixed_up(recorded):
     for own in ({}, {attr.GEN_AI_MODEL: "b"}, {}, {attr.GEN_AI_MODEL: "b"}, {}):
         with Span(site, {**own, attr.GEN_AI_INPUT_TOKENS: 7}):
             pass
-    usage = "gen_ai.client.token.usage"
-    assert [recorded.value(usage, gen_ai_request_model=model, gen_ai_token_type="input") for model in "ab"] == [3, 2]
+    usage = "gen_ai.client.inference.usage.input_tokens"
+    assert [recorded.value(usage, gen_ai_request_model=model) for model in "ab"] == [3 * 7, 2 * 7]
 
 
 def test_the_cache_of_series_is_bounded(recorded, monkeypatch):
@@ -154,6 +154,6 @@ def test_the_cache_of_series_is_bounded(recorded, monkeypatch):
             span.set_attribute(attr.GEN_AI_INPUT_TOKENS, 7)
     assert len(recorded.spans) == 3
     assert len(span_metrics._cache) == span_metrics.MAX_CACHED
-    usage = "gen_ai.client.token.usage"
+    usage = "gen_ai.client.inference.usage.input_tokens"
     for model in ("bounded-a", "bounded-b", "bounded-c"):
-        assert recorded.value(usage, gen_ai_request_model=model, gen_ai_token_type="input") == 1
+        assert recorded.value(usage, gen_ai_request_model=model) == 7

@@ -15,7 +15,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS, SpanSpec
 
 if TYPE_CHECKING:
-    from verl_otel.recording.series import Histogram
+    from verl_otel.recording.series import Counter, Histogram
     from verl_otel.recording.span import Span
 
 Arguments = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
@@ -67,8 +67,8 @@ class CallSite:
         """Histogram of the durations, instead of that of the verb."""
         self.default_series: Histogram | None = None
         """Histogram of calls without labels of their own; cached by `verl_otel.recording.span_metrics`."""
-        self.token_series: dict[tuple[str, str], Histogram] = {}
-        """Histograms of the tokens of LLM calls, by the label of their type; as `default_series`."""
+        self.token_series: dict[str, Counter] = {}
+        """Counters of the tokens of LLM calls, by their metric; as `default_series`."""
         self.superseded = False
         """Whether a decorator records the function instead, so that this site makes no spans."""
         self.needs_slow_path = self.spec.root or self.merges_with_parent or self.needs_parent

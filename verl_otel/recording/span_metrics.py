@@ -28,9 +28,9 @@ MAX_CACHED: Final = 1000
 _TEXTS: Final = frozenset({str, type(None)})
 """Types of labels by which a series is cached: 1 and True are equal and differ as labels."""
 _LLM_LABELS: Final = (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL)
-_TOKEN_TYPES: Final = (
-    ((attr.GEN_AI_TOKEN_TYPE, "input"), attr.GEN_AI_INPUT_TOKENS),
-    ((attr.GEN_AI_TOKEN_TYPE, "output"), attr.GEN_AI_OUTPUT_TOKENS),
+_TOKENS: Final = (
+    (metric_names.GEN_AI_CLIENT_INPUT_TOKENS, attr.GEN_AI_INPUT_TOKENS),
+    (metric_names.GEN_AI_CLIENT_OUTPUT_TOKENS, attr.GEN_AI_OUTPUT_TOKENS),
 )
 _cache: Final[dict[tuple[object, ...], Any]] = {}
 """Series by metric and labels. They are never removed from the registry, so this is never cleared."""
@@ -202,14 +202,13 @@ def _llm(span: Span, seconds: float) -> None:
     values, own = span.attributes, span._attributes
     cache = span.site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
     both: list[float | None] = []
-    for label, key in _TOKEN_TYPES:
+    for metric, key in _TOKENS:
         tokens = to_number(values.get(key))
         both.append(tokens)
         if tokens is not None:
-            series = cache.get(label)
+            series = cache.get(metric)
             if series is None:
-                metric = metric_names.GEN_AI_CLIENT_TOKEN_USAGE
-                series = cache[label] = _find_cached(series_registry.histogram, metric, values, _LLM_LABELS, label)
+                series = cache[metric] = _find_cached(series_registry.counter, metric, values, _LLM_LABELS)
             series.record(tokens)
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:

@@ -149,14 +149,16 @@ ROLLOUT_SLOWEST_TOKENS: Final = _row("verl.rollout.slowest.tokens", "gauge", "{t
     "Tokens of the slowest trajectory of the last step.")
 ROLLOUT_TAIL_SHARE: Final = _row("verl.rollout.tail.share", "gauge", "1", (), (1, 1, 1),
     "Share of the last step in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for these.")
-GEN_AI_CLIENT_OPERATION_DURATION: Final = _row("gen_ai.client.operation.duration", "histogram", "s",
+GEN_AI_CLIENT_INFERENCE_DURATION: Final = _row("gen_ai.client.inference.duration", "histogram", "s",
     (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.ERROR_TYPE),
     (120, 120, 120),
     "One LLM call, as the agent loop sees it.", buckets.SHORT)
-GEN_AI_CLIENT_TOKEN_USAGE: Final = _row("gen_ai.client.token.usage", "histogram", "{token}",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.GEN_AI_TOKEN_TYPE),
-    (208, 208, 208),
-    "Tokens of one LLM call.", buckets.TOKENS)
+GEN_AI_CLIENT_INPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.input_tokens", "counter", "{token}",
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), (8, 8, 8),
+    "Tokens that LLM calls read.")
+GEN_AI_CLIENT_OUTPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.output_tokens", "counter", "{token}",
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), (8, 8, 8),
+    "Tokens that LLM calls generated.")
 GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.ERROR_TYPE), (0, 0, 0),
     "One call of a tool, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
     buckets.SHORT)

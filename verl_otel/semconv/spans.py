@@ -63,7 +63,7 @@ _ROWS: Final = (
     SpanSpec("trajectory", "verl.trajectory", duration=metric_names.ROLLOUT_TRAJECTORY_DURATION,
         labels=(attr.AGENT, attr.VALIDATE), root=True, merges_with_parent=True, state=TRACESTATE_TRAJECTORY),
     SpanSpec("turn", "verl.turn", duration=metric_names.ROLLOUT_TURN_DURATION),
-    SpanSpec("llm", "", CLIENT, duration=metric_names.GEN_AI_CLIENT_OPERATION_DURATION,
+    SpanSpec("llm", "", CLIENT, duration=metric_names.GEN_AI_CLIENT_INFERENCE_DURATION,
         labels=(attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), merges_with_parent=True),
     SpanSpec("generate", "verl.generate", SERVER),
     SpanSpec("tool", "execute_tool ", duration=metric_names.TOOL_CALL_DURATION, labels=(attr.GEN_AI_TOOL,),
