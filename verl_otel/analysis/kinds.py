@@ -20,7 +20,7 @@ KINDS: Final = (
     "poll",  # all rollouts had ended; the trainer had not noticed yet
     "start",  # submitted, not started: the agent loop had no free slot, or was not running yet
     "trajectory",  # the agent loop's own code and waiting time
-    "llm",  # an LLM call outside its server: transport and routing
+    "llm",  # an LLM call outside its server: transport and routing, or all of it where no server is recorded
     "server",  # an LLM server whose engine reports no states
     "queue",  # the three states that an engine reports
     "prefill",

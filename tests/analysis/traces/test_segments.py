@@ -35,6 +35,8 @@ def segment_below(above, name, **attributes):
         ("verl.validation", {}, ("validation", "")),
         ("verl.trajectory", {}, ("trajectory", "")),
         ("chat qwen", {"gen_ai__operation__name": "chat"}, ("llm", "qwen")),
+        ("chat", {"gen_ai__operation__name": "chat"}, ("llm", "")),
+        ("chat", {}, ("phase", "chat")),
         ("text_completion qwen", {"gen_ai__request__model": "qwen"}, ("llm", "qwen")),
         ("verl.generate", {}, ("server", "")),
         ("llm_request", {}, ("server", "")),

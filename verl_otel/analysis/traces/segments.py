@@ -48,6 +48,8 @@ _FIXED: Final = {
     LOGGING: "logging",
     DATA_LOADING: "data_loading",
     TRAJECTORY: "trajectory",
+    "chat": "llm",
+    "text_completion": "llm",
     GENERATE: "server",
     REWARD: "reward",
     TURN: "turn",
@@ -118,7 +120,7 @@ def find_kind(name: str, attributes: Attributes) -> tuple[str, str]:
     """Return kind and name of a span's own time. The kind may be ``above`` or `MAYBE_LLM`; empty: unknown."""
     kind, rest = _read(name)
     if kind == "llm" and not (attr.GEN_AI_OPERATION in attributes or attr.GEN_AI_MODEL in attributes):
-        kind, rest = "", name
+        kind, rest = "", name  # a span of the user's that happens to be called so
     if kind in _NAMED_BY:
         return kind, str(attributes.get(_NAMED_BY[kind], ""))
     if kind:

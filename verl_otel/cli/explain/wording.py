@@ -30,7 +30,7 @@ KINDS: Final = {
     "poll": "rollouts had ended, the trainer had not noticed",
     "start": "the awaited trajectory had not started",
     "trajectory": "own code and waiting time",
-    "llm": "LLM call, transport to its server and back",
+    "llm": "LLM call, outside of recorded servers",
     "server": "LLM server",
     "queue": "queue of the engine",
     "prefill": "prefill in the engine",
