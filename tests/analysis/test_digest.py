@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Of one slice only what surely lies in it becomes a trajectory; everything else is handed on."""
 
+import pickle
+
 import pytest
 
 from tests.builders import stories
@@ -68,3 +70,13 @@ def test_scalars_of_a_part_of_the_files(story):
     (series,) = found.columns.series()
     assert (series.labels, series.values) == ((("instance", "agent_loop-0"),), (2.5,))
     assert found.processes[0][1] == stories.at(5)
+
+
+def test_a_summary_travels_to_another_process_unchanged(digested):
+    """Trajectories and their parts arrive with their types."""
+    summary = digested()
+    arrived = pickle.loads(pickle.dumps(summary))
+    assert (arrived.trajectories, arrived.spans) == (summary.trajectories, summary.spans)
+    (trajectory,) = arrived.trajectories
+    assert trajectory.path[0].seconds == 1
+    assert [activity.kind for activity in trajectory.activities] == ["llm"]

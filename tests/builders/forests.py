@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from hypothesis import strategies as st
 
-from verl_otel.analysis.io import packing
 from verl_otel.analysis.model import Activity, Step, Trajectory
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.tree import Node
@@ -54,13 +53,13 @@ def roll(start, end, *children, uid="u", index=0, whole=True, trace=None):
     """A trajectory with its path."""
     trace = trace or next(_IDS)
     root = span("verl.trajectory", start, end, *children, at=2, trace=trace)
-    served = [
+    served = tuple(
         Activity("server", "", child.instance, child.span.start_ns, child.span.end_ns)
         for child in walk(root)
         if child.span.name == "verl.generate"
-    ]
+    )
     head = Trajectory(trace, uid, index, 1, False, start, end, None, False, whole, (), root.instance)
-    return packing.pack(head, served, [(*each[:6], *each[7:]) for each in critical_path.of_trajectory(root)])
+    return head._replace(activities=served, path=critical_path.of_trajectory(root))
 
 
 def walk(root):

@@ -6,7 +6,6 @@ import itertools
 
 from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.gpu.accounting import GpuAccount
-from verl_otel.analysis.io import packing
 from verl_otel.analysis.model import Activity, Trajectory
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import Resource, SpanRecord
@@ -57,7 +56,8 @@ def activity(kind, instance, start, end):
 
 def roll(start, end, *activities, validate=False, whole=True):
     """A trajectory."""
-    return packing.pack(Trajectory(next(_IDS), "u", 0, 1, validate, start, end, None, False, whole), activities, ())
+    head = Trajectory(next(_IDS), "u", 0, 1, validate, start, end, None, False, whole)
+    return head._replace(activities=activities)
 
 
 SYNC = [

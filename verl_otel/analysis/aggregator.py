@@ -13,19 +13,17 @@ from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.packing import Packed, compact, unpack
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.io.slices import END
 from verl_otel.analysis.levers.recent_steps import RecentSteps
 from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.retention import SLOWEST_OF_STEP, Limits, Slowest, Steps
 from verl_otel.analysis.scalars import Columns
-from verl_otel.analysis.slice_summary import Context, SliceSummary, ahead_of, name_instance, trajectories_of
+from verl_otel.analysis.slice_summary import Context, SliceSummary, ahead_of, find_trajectory, name_instance
 from verl_otel.analysis.step_summary import StepSummary, summarise_step
 from verl_otel.analysis.step_windows import Draft, Window, Windows, find_restarts
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.blocked_loops import BlockedLoops
-from verl_otel.analysis.traces.fast_path import FastPath
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted, is_submitted, mark_unlinked
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble
@@ -80,8 +78,8 @@ class Aggregator:
         self._attempt = 0
         """That of the step that was added last."""
         self._windows = Windows(self._restarts)
-        self._waiting: OrderedDict[int, Packed] = OrderedDict()
-        self._spent: OrderedDict[int, Packed] = OrderedDict()
+        self._waiting: OrderedDict[int, Trajectory] = OrderedDict()
+        self._spent: OrderedDict[int, Trajectory] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
         """Response tokens that no step trained on, by the step for which they were generated (None: unknown) and by reason."""
         self._step_summaries: dict[int, StepSummary] = {}
@@ -189,15 +187,9 @@ class Aggregator:
     def _add_traces(self, traces: Iterable[tuple[int, list[Written]]]) -> None:
         instances = [name_instance(values) for values in self.writers.resources]
         ahead = ahead_of(self.writers.resources, self._context.clocks)
-        fast_path = FastPath(instances, ahead, self.tally)
         for trace_id, written in traces:
             self._counts["spans"] += len({span.span_id for span, _ in written})
-            spans = self._with_open(trace_id, written)
-            trajectory = fast_path.take(spans) if spans is written else None
-            if trajectory is not None:
-                self._add_trajectory(trajectory)
-            else:
-                self._add_trace(assemble(trace_id, spans, instances, ahead))
+            self._add_trace(assemble(trace_id, self._with_open(trace_id, written), instances, ahead))
 
     def _with_open(self, trace_id: int, written: list[Written]) -> list[Written]:
         """Return the spans of a trace with its open spans, which are taken to end now, or, in an attempt that was killed, when they were written."""
@@ -219,7 +211,8 @@ class Aggregator:
     def _add_trace(self, trace: Trace) -> None:
         self.tally.add(trace)
         is_open = any(attr.OPEN_AGE in root.span.attributes for root in trace.roots)
-        for trajectory in trajectories_of(trace):
+        trajectory = find_trajectory(trace)
+        if trajectory is not None:
             (self._windows.add_trajectory if is_open else self._add_trajectory)(trajectory)
         for root in trace.roots:
             if root.span.name in (BLOCKED, PAUSED):
@@ -236,15 +229,13 @@ class Aggregator:
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
 
-    def _add_trajectory(self, trajectory: Packed) -> None:
-        if self._limits.packed:
-            trajectory = compact(trajectory)
+    def _add_trajectory(self, trajectory: Trajectory) -> None:
         self._windows.add_trajectory(trajectory)
         counts = self._counts
         counts["trajectories"] += 1
-        for kind, calls in trajectory.calls.items():
-            if kind in _COUNTED:
-                counts[_COUNTED[kind]] += calls
+        for activity in trajectory.activities:
+            if activity.kind in _COUNTED:
+                counts[_COUNTED[activity.kind]] += 1
         self.slowest.add(trajectory)
         if trajectory.validate:
             return
@@ -288,7 +279,7 @@ class Aggregator:
         step = step._replace(verdicts=self._verdict_engine.judge(step, summary.findings))
         self._windows.add_step(Draft(step, members))
 
-    def _mark_blocked(self, step: Step, members: tuple[Packed, ...], *, is_first: bool) -> Step:
+    def _mark_blocked(self, step: Step, members: tuple[Trajectory, ...], *, is_first: bool) -> Step:
         """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
         usual = median(self._lengths) if self._lengths else 0.0
         self._lengths.append(step.seconds)
@@ -302,7 +293,7 @@ class Aggregator:
             self._loop_verdicts[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
         return step
 
-    def _consume(self, trace_id: int) -> Packed | None:
+    def _consume(self, trace_id: int) -> Trajectory | None:
         trajectory = self._waiting.pop(trace_id, None)
         if trajectory is None:
             self._counts["trained"] += trace_id not in self._spent
@@ -390,7 +381,7 @@ def _add_up(first: Mapping[str, int], second: Mapping[str, int]) -> dict[str, in
     return {reason: first.get(reason, 0) + second.get(reason, 0) for reason in (*first, *second)}
 
 
-def _slowest(taken: Iterable[Packed], path: Iterable[Segment]) -> tuple[Trajectory, ...]:
+def _slowest(taken: Iterable[Trajectory], path: Iterable[Segment]) -> tuple[Trajectory, ...]:
     """Return the slowest trajectories that a step took, including the one that ended last and those on its path: each round has one."""
     ordered = sorted(taken, key=lambda trajectory: trajectory.start_ns - trajectory.end_ns)
     chosen = ordered[:SLOWEST_OF_STEP]
@@ -398,7 +389,7 @@ def _slowest(taken: Iterable[Packed], path: Iterable[Segment]) -> tuple[Trajecto
         chosen[-1] = last
     awaited = {segment.trace_id for segment in path}
     chosen += [trajectory for trajectory in ordered if trajectory.trace_id in awaited and trajectory not in chosen]
-    return tuple(map(unpack, chosen))
+    return tuple(map(timeline.with_parts, chosen))
 
 
 _COUNTED: Final = {"llm": "llm_calls", "tool": "tool_calls", "reward": "rewards"}

@@ -9,8 +9,7 @@ import sys
 from collections.abc import Iterable
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import DeviceTime, Step
+from verl_otel.analysis.model import DeviceTime, Step, Trajectory
 from verl_otel.analysis.short_steps import Shortener
 
 MAX_DETAILED: Final = 500
@@ -33,7 +32,7 @@ class Limits(NamedTuple):
     detailed: int = MAX_DETAILED
     slowest: int = SLOWEST_STEPS
     packed: bool = False
-    """Whether trajectories are compact, and steps without detail are packed and lose the names of their slowest trajectories and their savings."""
+    """Whether steps without detail are packed and lose the names of their slowest trajectories and their savings."""
 
 
 class Steps:
@@ -134,9 +133,9 @@ class Slowest:
 
     def __init__(self, count: int = SLOWEST_OF_RUN) -> None:
         self._count = count
-        self._heap: list[tuple[tuple[int, int, int], Packed]] = []
+        self._heap: list[tuple[tuple[int, int, int], Trajectory]] = []
 
-    def add(self, trajectory: Packed) -> None:
+    def add(self, trajectory: Trajectory) -> None:
         """Take a trajectory."""
         key = (trajectory.end_ns - trajectory.start_ns, -trajectory.start_ns, -trajectory.trace_id)
         if len(self._heap) < self._count:
@@ -144,12 +143,12 @@ class Slowest:
         elif key > self._heap[0][0]:
             heapq.heapreplace(self._heap, (key, trajectory))
 
-    def replace(self, trajectories: Iterable[Packed]) -> None:
+    def replace(self, trajectories: Iterable[Trajectory]) -> None:
         """Replace those that are kept by what became known of them since they were added."""
         newer = {trajectory.trace_id: trajectory for trajectory in trajectories}
         self._heap = [(key, newer.get(trajectory.trace_id, trajectory)) for key, trajectory in self._heap]
 
-    def all(self) -> tuple[Packed, ...]:
+    def all(self) -> tuple[Trajectory, ...]:
         """Return the trajectories, the slowest first; of equal ones the earliest first."""
         return tuple(
             trajectory for _, trajectory in sorted(self._heap, key=lambda trajectory: trajectory[0], reverse=True)

@@ -8,8 +8,7 @@ from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import Segment, Step
+from verl_otel.analysis.model import Segment, Step, Trajectory
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.tree import Node
@@ -47,9 +46,9 @@ class ClockUncertainty(NamedTuple):
 
 def summarise_step(
     root: Node,
-    trajectories: Mapping[int, Packed],
+    trajectories: Mapping[int, Trajectory],
     clock_uncertainty: ClockUncertainty,
-    filtered: Mapping[int, Packed] = MappingProxyType({}),
+    filtered: Mapping[int, Trajectory] = MappingProxyType({}),
 ) -> StepSummary:
     """Summarise one step without its neighbours.
 

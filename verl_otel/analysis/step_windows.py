@@ -13,8 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import Step
+from verl_otel.analysis.model import Step, Trajectory
 from verl_otel.analysis.traces.tree import Node, walk
 
 MAX_HELD: Final = 50_000
@@ -52,7 +51,7 @@ class Draft(NamedTuple):
     """A step without the data that depends on its whole window (GPU time, cost)."""
 
     step: Step
-    members: tuple[Packed, ...]
+    members: tuple[Trajectory, ...]
 
 
 class Window(NamedTuple):
@@ -64,7 +63,7 @@ class Window(NamedTuple):
     """The step that starts with it; None before the first step."""
     roots: tuple[Node, ...]
     """Roots of traces that are no trajectories."""
-    trajectories: tuple[Packed, ...]
+    trajectories: tuple[Trajectory, ...]
     is_last: bool = False
     """Whether it ends with the run, or with an attempt."""
     restarted: bool = False
@@ -121,7 +120,7 @@ class Windows:
         self._is_before = True
         """True until the window of the first step starts."""
         self._roots: _IntervalQueue[Node] = _IntervalQueue()
-        self._trajectories: _IntervalQueue[Packed] = _IntervalQueue()
+        self._trajectories: _IntervalQueue[Trajectory] = _IntervalQueue()
 
     def note_time(self, time_ns: int) -> None:
         """Extend the start of the run to a time. After the first window is closed the start is fixed."""
@@ -132,7 +131,7 @@ class Windows:
         """Add the root of a trace that is no trajectory."""
         self._roots.add(node.span.start_ns, max(descendant.span.end_ns for descendant in walk(node)), node)
 
-    def add_trajectory(self, trajectory: Packed) -> None:
+    def add_trajectory(self, trajectory: Trajectory) -> None:
         """Add a trajectory."""
         self._trajectories.add(trajectory.start_ns, trajectory.end_ns, trajectory)
 

@@ -19,12 +19,11 @@ from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.checkpoints import Keeper
 from verl_otel.analysis.gpu import devices as gpu_devices
 from verl_otel.analysis.io import completeness, events, process_pool, run_files, slices
-from verl_otel.analysis.io.packing import unpack
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import Slice
 from verl_otel.analysis.model import Event, Explanation, Process, Series
 from verl_otel.analysis.slice_summary import Context, SliceSummary
-from verl_otel.analysis.traces import clocks
+from verl_otel.analysis.traces import clocks, timeline
 from verl_otel.analysis.traces.clocks import Bound, Clock
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -258,7 +257,7 @@ def describe(
         counts=aggregator.counts(),
         steps=steps,
         validations=tuple(aggregator.validations),
-        slowest=tuple(map(unpack, aggregator.slowest.all())),
+        slowest=tuple(map(timeline.with_parts, aggregator.slowest.all())),
         devices=aggregator.devices(),
         events=run_events,
         series=series,

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes
-from verl_otel.analysis.gpu.accounting import GpuAccount
-from verl_otel.analysis.gpu.occupancy import WORK
+from verl_otel.analysis.gpu.accounting import WORK, GpuAccount
 from verl_otel.analysis.kinds import CAUSES
 
 pytestmark = pytest.mark.full

@@ -89,7 +89,7 @@ def test_what_cannot_be_replayed_is_said():
 def test_too_many_pieces_are_not_replayed():
     """The newest steps are, at least one."""
     steps = record([[planned(("llm", 2))]] * 5)
-    pieces = len(steps[0].members[0].detail()[1])
+    pieces = len(steps[0].members[0].path)
     assert [len(ranking._choose(steps, count * pieces)) for count in (0, 1, 2, 3, 100)] == [1, 1, 2, 3, 4]
 
 

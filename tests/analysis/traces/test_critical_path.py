@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import forests as f
-from verl_otel.analysis.io import packing
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.verdicts.awaited_trajectories import TOLERANCE_NS
 
@@ -304,7 +303,7 @@ def test_what_was_taken_had_ended():
 
 def test_a_trajectory_without_a_path_is_one_segment():
     """Of a trajectory that nobody looked into it is only known that it ran."""
-    bare = packing.pack(f.roll(1, 5), (), ())
+    bare = f.roll(1, 5)._replace(path=())
     path = path_of(f.step(0, 6, f.phase("gen", 0, 6, f.consume(5, bare))), bare)
     assert said(path)[1] == ("trajectory", "", 1, 5)
 

@@ -19,7 +19,8 @@ def build():
     def of(story):
         traces = stories.traces_of(story.write()).values()
         roots = [root for trace in traces for root in trace.roots]
-        trajectories = {each.trace_id: each for trace in traces for each in slice_summary.trajectories_of(trace)}
+        found = filter(None, map(slice_summary.find_trajectory, traces))
+        trajectories = {each.trace_id: timeline.with_parts(each) for each in found}
         steps = [timeline.build_step(root, trajectories) for root in roots if root.span.name == "verl.step"]
         return sorted(steps, key=lambda step: step.start_ns), trajectories
 

@@ -97,7 +97,7 @@ def _choose(steps: Sequence[RecentStep], most_items: int) -> Sequence[RecentStep
     chosen = [step for step in steps if not step.is_first] or list(steps)
     items = 0
     for index in range(len(chosen) - 1, -1, -1):
-        items += sum(len(member.detail()[1]) for member in chosen[index].members)
+        items += sum(len(member.path) for member in chosen[index].members)
         if items > most_items and index + 1 < len(chosen):
             return chosen[index + 1 :]
     return chosen

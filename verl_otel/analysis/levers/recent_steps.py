@@ -7,8 +7,7 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import Segment, Step
+from verl_otel.analysis.model import Segment, Step, Trajectory
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.what_if import Wait, find_waits
 
@@ -30,7 +29,7 @@ class RecentStep(NamedTuple):
     waits: tuple[Wait, ...]
     consumed: int
     """Number of trajectories that it trained on."""
-    members: tuple[Packed, ...]
+    members: tuple[Trajectory, ...]
     """Those of them that were found."""
     is_first: bool
     """Whether it is the first step of an attempt, which contains the start-up."""
@@ -51,7 +50,7 @@ class RecentSteps:
         self._trajectories = 0
         self._attempt = 0
 
-    def add(self, step: Step, members: tuple[Packed, ...], roots: tuple[Node, ...], *, is_last: bool) -> None:
+    def add(self, step: Step, members: tuple[Trajectory, ...], roots: tuple[Node, ...], *, is_last: bool) -> None:
         """Add a step.
 
         Args:

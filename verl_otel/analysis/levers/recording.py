@@ -9,12 +9,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.io.packing import Packed, plain_path
 from verl_otel.analysis.levers.limits import Interval, Piece, Recorded, find_blocking_tools, find_slots
 from verl_otel.analysis.levers.recent_steps import RecentStep
 from verl_otel.analysis.levers.replay import GIVE_UP, OTHER, Rollouts
 from verl_otel.analysis.levers.schedule import NO_POOL, UNANCHORED, Item, Part, Pool, Rollout, Schedule
-from verl_otel.analysis.model import Segment
+from verl_otel.analysis.model import Segment, Trajectory
 
 # -- Takes the waiting for slots out of recorded trajectories, such that a replay with the same limits puts exactly the same waiting back --
 # A recorded piece of work contains its waiting for a slot. The limits are replayed with the recorded ends; what remains of a piece after
@@ -197,7 +196,7 @@ def _name(segment: Segment) -> str:
 def _await_members(
     parts: Sequence[Part],
     starts_ns: Sequence[int],
-    members: Sequence[tuple[int, Packed]],
+    members: Sequence[tuple[int, Trajectory]],
     anchors: Sequence[int],
 ) -> tuple[Part, ...]:
     """Return the parts with their waits: each for the members of its step that had ended by its end, and the time until it was noticed.
@@ -226,16 +225,16 @@ def _await_members(
 # -- trajectories --
 
 
-def _order_members(steps: Sequence[RecentStep]) -> list[tuple[int, Packed]]:
+def _order_members(steps: Sequence[RecentStep]) -> list[tuple[int, Trajectory]]:
     """Return each trajectory once with the index of the step that trained on it, in an order that does not depend on that of the input."""
-    found: dict[int, tuple[int, Packed]] = {}
+    found: dict[int, tuple[int, Trajectory]] = {}
     for index, step in enumerate(steps):
         for member in step.members:
             found.setdefault(member.trace_id, (index, member))
     return sorted(found.values(), key=lambda pair: (pair[1].start_ns, pair[1].trace_id))
 
 
-def _find_anchor(member: Packed, submitter: int | None, parts: Sequence[Part], starts_ns: Sequence[int]) -> int:
+def _find_anchor(member: Trajectory, submitter: int | None, parts: Sequence[Part], starts_ns: Sequence[int]) -> int:
     """Return the index of the part of the trainer that a trajectory is tied to.
 
     It is the end of the phase in which its step submits, where there is one before it, else what the trainer did when it began.
@@ -253,10 +252,10 @@ def _find_anchor(member: Packed, submitter: int | None, parts: Sequence[Part], s
     return here
 
 
-def _read_pieces(member: Packed) -> tuple[Piece, ...]:
+def _read_pieces(member: Trajectory) -> tuple[Piece, ...]:
     """Return the pieces of a trajectory; neighbours that are alike, and all states of one request in an engine, as one."""
     pieces: list[Piece] = []
-    for start, end, kind, name, _, instance, *_ in plain_path(member):
+    for start, end, kind, name, _, instance, *_ in member.path:
         is_server = kind in _ON_SERVER
         label = "" if is_server or kind in ("llm", "trajectory") else name
         what = "server" if is_server else kind

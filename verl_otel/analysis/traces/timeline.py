@@ -59,51 +59,46 @@ def build_root(span: SpanRecord, instance: str) -> Trajectory:
     )
 
 
-def with_score(trajectory: Trajectory, score: AttributeValue | None) -> Trajectory:
-    """Return a trajectory with the score of its last reward, unless it has a score of its own."""
-    if trajectory.score is not None or not isinstance(score, (int, float)):
-        return trajectory
-    return trajectory._replace(score=float(score))
-
-
-def find_score(root: Node) -> AttributeValue | None:
-    """Return the score of the reward that ended last in a trajectory; None if there is none."""
-    rewards = [
-        node.span for node in walk(root) if node.span.name == REWARD and attr.REWARD_SCORE in node.span.attributes
-    ]
-    return max(rewards, key=lambda span: (span.end_ns, span.span_id)).attributes[attr.REWARD_SCORE] if rewards else None
-
-
-def find_activities(root: Node, orphans: Iterable[Node]) -> tuple[Activity, ...]:
-    """Return the activities of a trajectory, in the order of its tree.
+def build_trajectory(root: Node, orphans: Iterable[Node]) -> Trajectory:
+    """Return a trajectory without its parts and path. Without a score of its own it has that of its last reward.
 
     Args:
         root: Its root span with all below it.
         orphans: Spans of its trace whose parent is missing.
     """
-    activities = _activities(root)
-    for orphan in orphans:
-        activities += _activities(orphan)
-    return activities
-
-
-def _activities(root: Node) -> tuple[Activity, ...]:
+    trajectory = build_root(root.span, root.instance)
     activities: list[Activity] = []
+    score = _add_activities(activities, root)
+    for orphan in orphans:
+        _add_activities(activities, orphan)
+    if trajectory.score is None and isinstance(score, (int, float)):
+        trajectory = trajectory._replace(score=float(score))
+    return trajectory._replace(activities=tuple(activities))
+
+
+def _add_activities(activities: list[Activity], root: Node) -> AttributeValue | None:
+    """Add the activities of a tree in its order; return the score of the reward that ended last, None if there is none."""
+    last: tuple[int, int] = (0, 0)
+    score: AttributeValue | None = None
     waiting: list[tuple[Node, int | None]] = [(root, None)]
     while waiting:
         (span, instance, _, children), turn = waiting.pop()
-        kind, name = classify(span.name, span.attributes)
+        values = span.attributes
+        kind, name = _classify(span.name, values)
         if kind == "turn":
-            turn = read_whole(span.attributes.get(attr.TURN_INDEX))
+            turn = read_whole(values.get(attr.TURN_INDEX))
         elif kind:
-            failed = attr.ERROR_TYPE in span.attributes
-            activities.append(Activity(kind, name, instance, span.start_ns, span.end_ns, turn, failed))
+            activities.append(
+                Activity(kind, name, instance, span.start_ns, span.end_ns, turn, attr.ERROR_TYPE in values)
+            )
+            if kind == "reward" and attr.REWARD_SCORE in values and (span.end_ns, span.span_id) > last:
+                last, score = (span.end_ns, span.span_id), values[attr.REWARD_SCORE]
         for child in reversed(children):
             waiting.append((child, turn))  # noqa: PERF401 - a third faster than making a list first
-    return tuple(activities)
+    return score
 
 
-def classify(name: str, values: Mapping[str, AttributeValue]) -> tuple[str, str]:
+def _classify(name: str, values: Mapping[str, AttributeValue]) -> tuple[str, str]:
     """Return the kind of activity of a span, and its name; empty where it is none, ``turn`` for a turn.
 
     Example:
@@ -119,17 +114,11 @@ def classify(name: str, values: Mapping[str, AttributeValue]) -> tuple[str, str]
     return "", ""
 
 
-def sum_parts(start: int, end: int, activities: Iterable[Activity], *, whole: bool) -> tuple[Part, ...]:
-    """Return the parts of a trajectory. The remainder counts as waiting only where all of its spans were kept.
-
-    Args:
-        start: When it began, in nanoseconds.
-        end: When it ended.
-        activities: Its activities.
-        whole: More than its root was kept.
-    """
+def with_parts(trajectory: Trajectory) -> Trajectory:
+    """Return a trajectory with the parts that it spent time on. The remainder counts as waiting only where all of its spans were kept."""
+    start, end = trajectory.start_ns, trajectory.end_ns
     groups: dict[tuple[str, str], list[Activity]] = {}
-    for activity in activities:
+    for activity in trajectory.activities:
         if activity.kind != "server":  # it is part of its call
             key = (activity.kind, activity.name)
             if key in groups:
@@ -146,9 +135,9 @@ def sum_parts(start: int, end: int, activities: Iterable[Activity], *, whole: bo
         parts.append(Part(kind, name, covered(times, start, end) / 1e9, len(members), longest.turn))
         spent += times
     parts.sort(key=_seconds, reverse=True)
-    if whole:
+    if trajectory.whole:
         parts.append(Part("wait", "", max(0, end - start - covered(spent, start, end)) / 1e9, 0, None))
-    return tuple(parts)
+    return trajectory._replace(parts=tuple(parts))
 
 
 def covered(times: list[tuple[int, int]], begin: int, end: int) -> int:

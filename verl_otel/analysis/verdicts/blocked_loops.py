@@ -8,8 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import Step, Verdict
+from verl_otel.analysis.model import Step, Trajectory, Verdict
 from verl_otel.analysis.traces.blocked_loops import KIND as CAUSE
 from verl_otel.analysis.traces.blocked_loops import PROCESS, Blocking
 from verl_otel.analysis.verdicts.thresholds import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
@@ -24,7 +23,7 @@ _USUAL: Final = frozenset(("cpu", "executor", "collection", "interpreter"))
 """Reasons that every step may have: verl 0.8, for example, collects garbage in each step."""
 
 
-def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Packed], usual: float) -> tuple[Verdict, ...]:
+def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], usual: float) -> tuple[Verdict, ...]:
     """Return verdicts on the blocked loops and paused processes that a step waited for, one for each process and what blocked it.
 
     A callback that blocked its loop, and a process that was stopped, need no comparison with other steps: neither should happen at all.
@@ -108,7 +107,7 @@ def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Bloc
     return verdict
 
 
-def _has_waited(member: Packed, blockings: Sequence[Blocking]) -> bool:
+def _has_waited(member: Trajectory, blockings: Sequence[Blocking]) -> bool:
     """Return whether a trajectory was in the process of one of the intervals, and is not what blocked it."""
     instance = blockings[0].instance
     times = [(member.start_ns, member.end_ns)] if member.instance == instance else []

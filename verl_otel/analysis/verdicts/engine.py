@@ -12,8 +12,7 @@ from collections import deque
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from verl_otel.analysis.io.packing import Packed
-from verl_otel.analysis.model import Step, Verdict
+from verl_otel.analysis.model import Step, Trajectory, Verdict
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
@@ -148,7 +147,7 @@ class Findings(NamedTuple):
     """Baselines of what its trajectories did, by kind of work."""
 
 
-def examine(step: Step, root: Node, members: Sequence[Packed]) -> Findings:
+def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
     """Return the possible causes in one step, independently of other steps.
 
     Args:

@@ -10,8 +10,7 @@ from collections.abc import Container, Hashable, Iterable, Iterator, Mapping, Se
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.io.packing import Packed, Plain, plain_path
-from verl_otel.analysis.model import Segment
+from verl_otel.analysis.model import Segment, Trajectory
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
 from verl_otel.analysis.verdicts.thresholds import FEW_PEERS, SAMPLE
@@ -40,22 +39,18 @@ Spans = Mapping[tuple[str, str], Sequence[Span]]
 """Spans by kind and name."""
 
 
-def find_spans(trajectory: Packed, kinds: Container[str] | None = None) -> Spans:
+def find_spans(trajectory: Trajectory, kinds: Container[str] | None = None) -> Spans:
     """Return the contributions of the spans of a trajectory to its path.
 
     Args:
         trajectory: With its path.
         kinds: Kinds to return; None: all.
     """
-    path = plain_path(trajectory)
-    return _group(path if kinds is None else [segment for segment in path if segment[2] in kinds])
-
-
-def _group(path: Iterable[Plain]) -> Spans:
-    """Return the spans of a path in the form of `packing.plain_path`."""
     spans: dict[tuple[str, str], list[Span]] = {}
     places: dict[tuple[str, str, int], int] = {}
-    for start, end, kind, name, _, instance, turn, span_id in path:
+    for start, end, kind, name, _, instance, _, turn, span_id in trajectory.path:
+        if kinds is not None and kind not in kinds:
+            continue
         alike = spans.get((kind, name))
         if alike is None:
             alike = spans[kind, name] = []
@@ -118,7 +113,7 @@ class AwaitedWork(NamedTuple):
     """End of the last of the remaining trajectories."""
 
 
-def measure_spans(members: Sequence[Packed]) -> dict[Hashable, list[float]]:
+def measure_spans(members: Sequence[Trajectory]) -> dict[Hashable, list[float]]:
     """Return the durations in seconds of the work of trajectories, by kind: each span, and the sum per trajectory.
 
     Of many trajectories a random sample is measured: that is enough for a median.
@@ -141,7 +136,7 @@ def _key(kind: str, name: str, *, summed: bool) -> Hashable:
 
 
 def find_awaited_work(
-    path: Iterable[Segment], root: Node, members: Sequence[Packed], floor: float
+    path: Iterable[Segment], root: Node, members: Sequence[Trajectory], floor: float
 ) -> tuple[AwaitedWork, ...]:
     """Return the work of the trajectories that a step waited for.
 
@@ -161,7 +156,9 @@ def find_awaited_work(
     return tuple(slow)
 
 
-def _find_awaited_work(wait: Wait, awaited: Packed, others: Sequence[Packed], floor: float) -> Iterator[AwaitedWork]:
+def _find_awaited_work(
+    wait: Wait, awaited: Trajectory, others: Sequence[Trajectory], floor: float
+) -> Iterator[AwaitedWork]:
     long = _find_long(wait, awaited, floor)
     kinds = {kind for kind, _ in long}
     own, spans_of_others = find_spans(awaited, kinds), [(other, find_spans(other, kinds)) for other in others]
@@ -179,7 +176,7 @@ def _find_awaited_work(wait: Wait, awaited: Packed, others: Sequence[Packed], fl
             yield _make_awaited_work(wait, awaited.label, what, _sum_up(own_spans), [], together, floor, summed=True)
 
 
-def _find_long(wait: Wait, awaited: Packed, floor: float) -> list[tuple[str, str]]:
+def _find_long(wait: Wait, awaited: Trajectory, floor: float) -> list[tuple[str, str]]:
     """Return kinds and names of the work that took noticeable time since the wait for the trajectory started."""
     if not awaited.whole:
         return [_UNKNOWN]
@@ -196,7 +193,7 @@ def may_be_long(work: AwaitedWork, baselines: Baselines, floor: float) -> bool:
     return run is None or run.peers < FEW_PEERS or not all(baseline.allows(work.seconds, floor) for baseline in peers)
 
 
-def _choose(trajectory: Packed, spans: Spans, what: tuple[str, str]) -> Sequence[Span]:
+def _choose(trajectory: Trajectory, spans: Spans, what: tuple[str, str]) -> Sequence[Span]:
     """Return the spans of a trajectory with one kind and name."""
     if what[0] == _UNKNOWN[0]:
         begin, end = trajectory.start_ns, trajectory.end_ns

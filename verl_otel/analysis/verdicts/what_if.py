@@ -16,8 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.io.packing import Packed, find_served, plain_path
-from verl_otel.analysis.model import Saving, Segment, Step
+from verl_otel.analysis.model import Saving, Segment, Step, Trajectory
 from verl_otel.analysis.traces.span_names import CONSUME
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.awaited_trajectories import find_phases
@@ -26,7 +25,6 @@ from verl_otel.analysis.verdicts.thresholds import MAX_GROUPS
 GONE: Final = -(1 << 63)
 """The end of a trajectory that is removed."""
 _SHARES: Final = (("1%", 1), ("5%", 5))
-_SAVABLE: Final = ("tool", "reward")
 
 
 class Wait(NamedTuple):
@@ -40,7 +38,7 @@ class Wait(NamedTuple):
     phase: str
 
 
-def find_savings(step: Step, members: Sequence[Packed], root: Node) -> tuple[Saving, ...]:
+def find_savings(step: Step, members: Sequence[Trajectory], root: Node) -> tuple[Saving, ...]:
     """Return the savings of a step without its slowest trajectories, a replica, a tool or its rewards.
 
     Args:
@@ -130,7 +128,7 @@ class _Awaited(NamedTuple):
     """End, whether it is the awaited trajectory, trace id."""
 
 
-def _find_awaited(wait: Wait, members: Iterable[Packed]) -> _Awaited:
+def _find_awaited(wait: Wait, members: Iterable[Trajectory]) -> _Awaited:
     end_ns, trace_id = wait.end_ns, wait.trace_id
     ends = [
         (end, trace == trace_id, trace)
@@ -166,23 +164,25 @@ def _find_lasts(awaited: _Awaited, count: int) -> list[int]:
     return [trace_id for _, _, trace_id in itertools.islice(inside, count)]
 
 
-def _find_groups(members: Sequence[Packed]) -> list[tuple[str, dict[int, int]]]:
+def _find_groups(members: Sequence[Trajectory]) -> list[tuple[str, dict[int, int]]]:
     """Return groups: their names, and the ends of their trajectories without what they share."""
     groups = []
     replicas: dict[str, dict[int, int]] = defaultdict(dict)
     rewards = {}
-    calls: dict[str, list[tuple[Packed, int]]] = defaultdict(list)
+    calls: dict[str, list[tuple[Trajectory, int]]] = defaultdict(list)
     for member in members:
         replica = find_replica(member)
         if replica:
             replicas[replica][member.trace_id] = GONE
         rewarded = 0
         called: dict[tuple[str, int], int] = {}
-        for start, end, kind, name, _, _, _, span_id in [part for part in plain_path(member) if part[2] in _SAVABLE]:
-            if kind == "reward":
-                rewarded += end - start
-            else:
-                called[name, span_id] = called.get((name, span_id), 0) + end - start
+        for segment in member.path:
+            length = segment.end_ns - segment.start_ns
+            if segment.kind == "reward":
+                rewarded += length
+            elif segment.kind == "tool":
+                call = segment.name, segment.span_id
+                called[call] = called.get(call, 0) + length
         for (name, _), length in called.items():
             calls[name].append((member, length))
         if rewarded:
@@ -194,17 +194,16 @@ def _find_groups(members: Sequence[Packed]) -> list[tuple[str, dict[int, int]]]:
     return groups
 
 
-def find_replica(trajectory: Packed) -> str:
+def find_replica(trajectory: Trajectory) -> str:
     """Return the replica that served a trajectory longest; empty if unknown."""
     served: dict[str, int] = {}
-    for instance, start, end in find_served(trajectory):
-        served[instance] = served.get(instance, 0) + end - start
-    if len(served) > 1:
-        return max(sorted(served), key=served.__getitem__)
-    return next(iter(served), "")
+    for kind, _, instance, start, end, _, _ in trajectory.activities:
+        if kind == "server":
+            served[instance] = served.get(instance, 0) + end - start
+    return max(sorted(served), key=served.__getitem__, default="")
 
 
-def _find_tools(calls: Mapping[str, Sequence[tuple[Packed, int]]]) -> dict[str, dict[int, int]]:
+def _find_tools(calls: Mapping[str, Sequence[tuple[Trajectory, int]]]) -> dict[str, dict[int, int]]:
     """Return for each tool the ends of trajectories if none of its calls had taken longer than the median.
 
     Args:
