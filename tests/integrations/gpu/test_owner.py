@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who computes on which GPU: by the numbers that Ray gives a process and the ids that the reader of the node has found."""
 
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -45,6 +46,24 @@ def test_a_process_that_was_given_ids_has_them(owner, place):
     ]
     write_devices(place, DEVICES)
     assert owner("GPU-b").read(place)[0][1] == (("hw.id", "GPU-b"), ("hw.name", "1"), ("hw.model", "H100"))
+
+
+def test_without_ray_it_is_the_gpus_on_which_pytorch_has_memory(owner, place, monkeypatch):
+    """A process that Ray gave no numbers has the devices that its allocator uses; of those that nobody has read it says nothing."""
+    uuids = {0: "a", 1: "c", 2: "unread"}
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 3,
+        memory_allocated=lambda _number: 1,
+        memory_reserved=lambda number: 2 * number,
+        get_device_properties=lambda number: SimpleNamespace(uuid=uuids[number]),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    source = owner()
+    assert source.read(place) == []
+    write_devices(place, DEVICES)
+    assert source.read(place) == [("verl.gpu.owner", (("hw.id", "GPU-c"), ("hw.name", "2"), ("hw.model", "H100")), 1)]
+    assert owner("0").read(place)[0][1][0] == ("hw.id", "GPU-a")
 
 
 def test_nothing_is_said_before_the_numbers_are_known(owner, place):

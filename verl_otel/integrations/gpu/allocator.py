@@ -13,7 +13,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import thread_frames
 from verl_otel.recording.collection import Measurement
@@ -41,18 +41,35 @@ class AllocatorCollector:
 
     def read(self, scope: NodeScope) -> Iterable[Measurement]:  # noqa: ARG002 - see `Collector`
         """Return used and reserved bytes of every device that is visible to this process."""
-        measurements: list[Measurement] = []
-        if any(name in sys.modules for name in _CALLS_PYTHON):
-            return measurements
-        torch = sys.modules.get("torch")
-        for kind in KINDS:
-            module = getattr(torch, kind, None)
-            if module is not None and _is_initialized(module):
-                measurements += _read_devices(kind, module)
-        return measurements
+        return [
+            measurement
+            for device in _read_devices()
+            for labels in [((attr.DEVICE, f"{device.kind}:{device.number}"),)]
+            for measurement in (
+                (metric_names.GPU_MEMORY_USED, labels, device.used),
+                (metric_names.GPU_MEMORY_RESERVED, labels, device.reserved),
+            )
+        ]
 
     def close(self) -> None:
         """Nothing is open."""
+
+
+def find_uuids() -> list[str]:
+    """Return the UUIDs of the devices on which this process has memory, without a prefix; none where PyTorch does not know them."""
+    properties = (device.module.get_device_properties(device.number) for device in _read_devices())
+    return [str(one.uuid) for one in properties if getattr(one, "uuid", None)]
+
+
+class _Used(NamedTuple):
+    """A device on which this process has memory."""
+
+    kind: str
+    number: int
+    used: int
+    reserved: int
+    module: Any
+    """PyTorch's module of its kind."""
 
 
 def _is_initialized(module: Any) -> bool:
@@ -60,22 +77,25 @@ def _is_initialized(module: Any) -> bool:
     return is_initialized is not None and bool(is_initialized())
 
 
-def _read_devices(kind: str, module: Any) -> list[Measurement]:
-    measurements: list[Measurement] = []
-    for number in range(min(module.device_count(), MAX_DEVICES)):
-        if _is_freeing():
-            return []
-        try:
-            used, reserved = module.memory_allocated(number), module.memory_reserved(number)
-        except RuntimeError:  # a custom allocator without statistics
-            return []
-        if reserved:
-            labels = ((attr.DEVICE, f"{kind}:{number}"),)
-            measurements += [
-                (metric_names.GPU_MEMORY_USED, labels, used),
-                (metric_names.GPU_MEMORY_RESERVED, labels, reserved),
-            ]
-    return measurements
+def _read_devices() -> list[_Used]:
+    if any(name in sys.modules for name in _CALLS_PYTHON):
+        return []
+    torch = sys.modules.get("torch")
+    devices: list[_Used] = []
+    for kind in KINDS:
+        module = getattr(torch, kind, None)
+        if module is None or not _is_initialized(module):
+            continue
+        for number in range(min(module.device_count(), MAX_DEVICES)):
+            if _is_freeing():
+                return []
+            try:
+                used, reserved = module.memory_allocated(number), module.memory_reserved(number)
+            except RuntimeError:  # a custom allocator without statistics
+                return []
+            if reserved:
+                devices.append(_Used(kind, number, used, reserved, module))
+    return devices
 
 
 def _is_freeing() -> bool:

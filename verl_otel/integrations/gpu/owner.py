@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl.gpu.owner``: the GPUs that this process uses, to join the series of a GPU with those of a role or rank.
 
-A process knows the numbers of its GPUs (`verl.gpu.ids`, from Ray). The process that reads the GPUs of the node writes a file that maps numbers
-to devices, so that other processes do not open the driver.
+A process knows the numbers of its GPUs (`verl.gpu.ids`) from Ray. Without Ray it has those on which PyTorch has memory. The process that reads
+the GPUs of the node writes a file that maps numbers to devices, so that other processes do not open the driver.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import safe_files
+from verl_otel.integrations.gpu.allocator import find_uuids
 from verl_otel.integrations.gpu.collector import find_path
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
@@ -39,10 +40,15 @@ class OwnerCollector:
         """Return 1 for each GPU of this process whose device is known."""
         session = current_session()
         ids = session.resource.attributes.get(attr.GPU_IDS, ()) if session is not None else ()
-        if not isinstance(ids, tuple) or not ids:
+        if isinstance(ids, tuple) and ids:
+            self._load(find_path(scope))
+            found = [self._label(str(number)) for number in ids]
+        elif uuids := find_uuids():
+            self._load(find_path(scope))
+            found = [self._find_label(end=uuid) for uuid in uuids]
+        else:
             return []
-        self._load(find_path(scope))
-        return [(metric_names.GPU_OWNER, labels, 1) for labels in map(self._label, map(str, ids)) if labels]
+        return [(metric_names.GPU_OWNER, labels, 1) for labels in found if labels]
 
     def close(self) -> None:
         """Drop the mapping."""
@@ -69,12 +75,12 @@ class OwnerCollector:
             )
         if not number.startswith(_IDENTITIES):
             return ()
-        matching = next(
-            (
-                name
-                for name, entry in self._devices.items()
-                if isinstance(entry, Mapping) and str(entry.get("id", "")).startswith(number)
-            ),
-            None,
-        )
-        return ((attr.HW_ID, number),) if matching is None else self._label(matching)
+        return self._find_label(begin=number) or ((attr.HW_ID, number),)
+
+    def _find_label(self, begin: str = "", end: str = "") -> tuple[tuple[str, str], ...]:
+        """Return the labels of the device whose id begins and ends so; empty if there is none."""
+        for name, entry in self._devices.items():
+            identity = str(entry.get("id", "")) if isinstance(entry, Mapping) else ""
+            if identity.startswith(begin) and identity.endswith(end):
+                return self._label(name)
+        return ()
