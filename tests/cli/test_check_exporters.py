@@ -2,9 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl-otel check`` of the destinations of telemetry."""
 
-import errno
-import os
-
 import pytest
 
 from verl_otel import config
@@ -18,17 +15,3 @@ def test_every_exporter_has_a_check(exporter, tmp_path, monkeypatch):
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     settings = config.load({}, exporters=exporter, run_dir=str(tmp_path))
     assert all(finding.state in ("ok", "note", "fail") for finding in exporter_checks.check_exporters(settings))
-
-
-def test_a_file_system_without_locks_is_a_failure(tmp_path, monkeypatch):
-    """What the run will need is tried where it will need it: without locks stalls and targets are missing (filelock 67)."""
-
-    def refuse(*_):
-        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
-
-    settings = config.load({}, exporters="file", run_dir=str(tmp_path / "runs"))
-    assert [finding.state for finding in exporter_checks.check_exporters(settings)] == ["ok"]
-    monkeypatch.setattr(exporter_checks.fcntl, "flock", refuse)
-    *_, finding = exporter_checks.check_exporters(settings)
-    assert (finding.state, "has no file locks" in finding.text) == ("fail", True)
-    assert list(tmp_path.iterdir()) == []

@@ -245,7 +245,7 @@ def _bind(address: tuple[str, int], answer: Callable[[Request], Reply]) -> http_
     error_boundary.warn_once(
         "prometheus port",
         "verl-otel: VERL_OTEL_PROMETHEUS_PORT=%d is in use on this machine, probably by another process of the run: "
-        "this process serves /metrics on %s, which the targets file lists",
+        "this process serves /metrics on %s, which its targets file lists",
         port,
         http_server.show_address(host, server.port),
     )

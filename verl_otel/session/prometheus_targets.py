@@ -1,58 +1,66 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The ``file_sd`` file of a run: the targets from which a Prometheus on this machine scrapes ``/metrics``.
+"""The ``file_sd`` files of a run: the targets from which a Prometheus on this machine scrapes ``/metrics``.
 
-One file per run, ``<run dir>/targets/<run id>.json``, so that one line in ``prometheus.yml`` finds every run. Each process adds and removes
-its own entries (itself, and the engines that it started), under a lock and with an atomic rename. Entries of dead processes are dropped
-by the next process that writes, also in the files of other runs. The entry of a dead trainer stays for a while: without a trainer in the
-list a run counts as ended, and the alert for a vanished run could not fire. Publishers receive the same entries for other machines.
+One file for each process, ``<run dir>/targets/<run id>@<node>-<pid>.json``, so that one line in ``prometheus.yml`` finds every run and no process
+waits for another. It has the process and the engines that it started, and goes with it. The files of dead processes are removed by the next
+process that starts. That of a dead trainer stays for a while: without a trainer in the list a run counts as ended, and the alert for a
+vanished run could not fire. Publishers receive the same entries for other machines.
+
+What others have written, here or in a cluster's registry, is sanitized before it reaches Prometheus. Labels that begin with ``__`` configure a
+scrape: address, scheme, path and parameters of the request, interval and time-out. They are never taken from an entry.
 """
 
 from __future__ import annotations
 
-import fcntl
-import functools
 import json
 import os
+import re
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from verl_otel._internal import error_boundary, safe_files
+from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel.config import Config
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import target_entries
 from verl_otel.system import procfs
 
 FOLDER: Final = "targets"
-WAIT: Final = 0.5
-"""Seconds that a caller waits for the lock of the file to add its entries."""
-LATE_WAIT: Final = 120.0
-"""Seconds that a thread waits for the lock after that: hundreds of ranks may start at once on a node of few cores."""
-EXIT_WAIT: Final = 1.0
-"""Seconds to wait for the lock to remove entries: an exit must not hang on the file system."""
+CLEAN_SECONDS: Final = 0.5
+"""Seconds after which a process that starts reads no more files of others."""
+WRITE_SECONDS: Final = 1.0
+"""Seconds that a thread waits for another thread of this process that writes the file: the file system may hang."""
 MAX_DIGITS: Final = 19
 MAX_BYTES: Final = 8 << 20
-"""Largest file that is read: ten thousand processes need 4 MiB."""
+"""Largest file that is read."""
+MAX_TARGETS: Final = 1_000
+MAX_LABELS: Final = 64
+MAX_VALUE: Final = 256
+"""Characters of a label value; the scrape limits of the shipped configuration refuse targets with longer ones."""
 _PID: Final = "__meta_verl_otel_pid"
 _HOST: Final = "__meta_verl_otel_host"
 _PID_NAMESPACE: Final = "__meta_verl_otel_pid_space"
 """The pid namespace: a container may share host name and folder with its machine."""
 _DEAD_SINCE: Final = "__meta_verl_otel_gone"
 """Unix time at which a trainer was found dead."""
+_OWN: Final = frozenset((_PID, _HOST, _PID_NAMESPACE, _DEAD_SINCE))
+"""Our own labels, which tell whether a process lives. Prometheus drops them."""
 LINGER: Final = 900.0
-"""Seconds for which a dead trainer stays in the file: three times the delay of the alert RunVanished."""
+"""Seconds for which a dead trainer stays in its file: three times the delay of the alert RunVanished."""
 _EVERY_ADDRESS: Final = ("", "0.0.0.0", "::")  # noqa: S104 - compared, not bound
 _UNROUTED: Final = ("192.0.2.1", 9)
 """A reserved address: the route to it shows the address of this machine. Nothing is sent."""
+_LABEL: Final = re.compile(r"(?!__)[a-zA-Z_][a-zA-Z0-9_]{0,127}")
+_ADDRESS: Final = re.compile(
+    r"(?:[a-zA-Z0-9_](?:[a-zA-Z0-9._-]{0,252}[a-zA-Z0-9_])?|\[[0-9a-fA-F:.]{2,45}(?:%\w{1,16})?\]):([0-9]{1,5})",
+    re.ASCII,
+)
 Entry = dict[str, Any]
 Entries = list[Entry]
-Addresses = frozenset[tuple[str | None, str]]
-"""Host and ``host:port``."""
 
 
 class TargetPublisher(Protocol):
@@ -72,17 +80,30 @@ class TargetPublisher(Protocol):
 
 
 _publishers: list[TargetPublisher] = []
+_own: dict[Path, dict[str, Entry]] = {}
+"""The entries of this process by file and instance. A forked child has other files."""
 _found_dead: dict[tuple[str, str, str], float] = {}
 """Unix times at which trainers were found dead, by run, instance and process id (a restarted trainer has the same instance)."""
-_removals: dict[Path, int] = {}
-"""Number of removals of entries of this process or of a run, by file: a thread that still has to add entries drops them then."""
 _cleaned: set[tuple[int, Path]] = set()
-"""Process ids and folders for which the files of other runs were cleaned; in a forked child also those of the parent."""
+"""Process ids and folders in which the files of dead processes were looked for; in a forked child also those of the parent."""
+
+
+class _Writing:
+    """Held while a thread writes the file of this process."""
+
+    lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    _Writing.lock = threading.Lock()
+
+
+process_state.register(after_fork=_renew_lock)
 
 
 def targets_path(config: Config) -> Path:
-    """Return the file of this run."""
-    return config.run_dir / FOLDER / f"{config.run_id}.json"
+    """Return the file of this process. A run id has no ``@`` and no ``*``."""
+    return config.run_dir / FOLDER / f"{config.run_id}@{procfs.read_node_name()}-{os.getpid()}.json"
 
 
 def add_publisher(publisher: TargetPublisher) -> None:
@@ -147,51 +168,58 @@ def add_target(config: Config, resource: Resource, address: str) -> None:
 
 
 def add_entries(config: Config, entries: Sequence[Entry]) -> None:
-    """Add entries that this process owns, or replace those of the same instance.
-
-    The caller waits for `WAIT` seconds at most; after that a thread writes the entries.
-    """
+    """Add entries that this process owns, or replace those of the same instance."""
     path = targets_path(config)
-    instances = {entry["labels"]["instance"] for entry in entries}
-    removals = _removals.get(path, 0)
-
-    def add(existing: Entries) -> Entries:
-        if _removals.get(path, 0) != removals:  # the entries were removed meanwhile
-            return existing
-        kept = [entry for entry in existing if not (_is_own(entry) and _labels(entry).get("instance") in instances)]
-        return _drop_dead([*kept, *entries])
-
-    def add_late() -> None:
-        if _change(path, add, LATE_WAIT):
-            _clean_other_runs(path, _addresses(entries))
-
-    with error_boundary.suppress_errors("targets"):
-        if _change(path, add, WAIT, last=False):
-            _clean_other_runs(path, _addresses(entries))
-        else:  # another process holds the lock: the caller does not wait for it
-            threading.Thread(target=add_late, name="verl-otel-targets", daemon=True).start()
+    _own.setdefault(path, {}).update({str(entry["labels"]["instance"]): entry for entry in entries})
+    _write_own(path)
+    _remove_dead(path.parent)
     for publisher in _publishers:
         publisher.add(config, entries)
 
 
 def remove_target(config: Config) -> None:
-    """Remove the entries of this process, and the file with the last one. Waits for `EXIT_WAIT` seconds at most."""
+    """Remove the file of this process."""
     path = targets_path(config)
-    _removals[path] = _removals.get(path, 0) + 1
-    _filter_entries(
-        targets_path(config), lambda existing: _drop_dead([entry for entry in existing if not _is_own(entry)])
-    )
+    if _own.pop(path, None) is not None:
+        _write_own(path)
     for publisher in _publishers:
         publisher.remove(config)
 
 
 def remove_run(config: Config) -> None:
-    """Remove the file of an ended run: workers that Ray kills cannot remove their entries. Waits for `EXIT_WAIT` seconds at most."""
+    """Remove the files of an ended run: workers that Ray kills cannot remove theirs."""
     path = targets_path(config)
-    _removals[path] = _removals.get(path, 0) + 1
-    _filter_entries(targets_path(config), lambda _: [])
+    _own.pop(path, None)
+    with error_boundary.suppress_errors("targets"):
+        for other in path.parent.glob(f"{config.run_id}@*.json"):
+            other.unlink(missing_ok=True)
     for publisher in _publishers:
         publisher.end(config)
+
+
+@error_boundary.never_raises("targets")
+def _write_own(path: Path) -> None:
+    """Write the file of this process, or remove it if it has no entries any more."""
+    if not _Writing.lock.acquire(timeout=WRITE_SECONDS):
+        return
+    try:
+        entries = list(_own.get(path, {}).values())
+        if entries:
+            safe_files.make_folder(path.parent)
+            _write(path, entries)
+        else:
+            path.unlink(missing_ok=True)
+    except OSError as error:
+        if not entries:
+            return  # the next process that starts removes it
+        message = "verl-otel: cannot write %s: %s; Prometheus will not find this process"
+        error_boundary.warn_once("targets", message, path, error.strerror)
+    finally:
+        _Writing.lock.release()
+
+
+def _write(path: Path, entries: Entries) -> None:
+    safe_files.write_atomically(path, json.dumps(entries, indent=1) + "\n")
 
 
 def read_targets(path: Path) -> Entries:
@@ -200,16 +228,13 @@ def read_targets(path: Path) -> Entries:
         document = safe_files.read_json(path, MAX_BYTES)
     except (OSError, ValueError):
         return []
-    return (
-        [entry for item in document if (entry := target_entries.sanitize(item)) is not None]
-        if isinstance(document, list)
-        else []
-    )
+    entries = map(sanitize, document) if isinstance(document, list) else ()
+    return [entry for entry in entries if entry is not None]
 
 
 def read_own(config: Config) -> Entries:
     """Return the entries that this process has added."""
-    return [entry for entry in read_targets(targets_path(config)) if _is_own(entry)]
+    return list(_own.get(targets_path(config), {}).values())
 
 
 def read_folder(folder: Path, *, linger: bool = False) -> Entries:
@@ -219,47 +244,73 @@ def read_folder(folder: Path, *, linger: bool = False) -> Entries:
         folder: The folder of the files.
         linger: Whether dead trainers are returned for `LINGER` seconds, as in the files.
     """
-    files = [entries for path in sorted(folder.glob("*.json")) if (entries := read_targets(path))]
-    alive = [entry for entries in files for entry in entries if _is_alive(entry)]
-    return [entry for entries in files for entry in _drop_dead(entries, _addresses(alive))] if linger else alive
+    entries = [entry for path in sorted(folder.glob("*.json")) for entry in read_targets(path)]
+    return _Living(entries).keep(entries) if linger else list(filter(_is_alive, entries))
 
 
-def _labels(entry: Entry) -> dict[str, str]:
-    labels = entry.get("labels", {})
-    return labels if isinstance(labels, dict) else {}
+# -- what is removed, and when --
 
 
-def _addresses(entries: Iterable[Entry]) -> Addresses:
-    """Return hosts and addresses: the loopback address of another machine is a different one."""
-    return frozenset((_labels(entry).get(_HOST), target) for entry in entries for target in entry["targets"])
+@error_boundary.never_raises("targets")
+def _remove_dead(folder: Path) -> None:
+    """Remove dead processes from the files of all runs, once per process: who was killed does not do it."""
+    key = (os.getpid(), folder)
+    if key in _cleaned:
+        return
+    _cleaned.add(key)
+    deadline = time.monotonic() + CLEAN_SECONDS
+    files: dict[Path, Entries] = {}
+    for path in sorted(folder.glob("*.json")):
+        if time.monotonic() > deadline:
+            break
+        files[path] = read_targets(path)
+    living = _Living([entry for entries in files.values() for entry in entries])
+    for path, entries in files.items():
+        kept = living.keep(entries)
+        if not kept and entries:
+            path.unlink(missing_ok=True)
+        elif kept != entries:
+            _write(path, kept)
 
 
-def _drop_dead(entries: Entries, taken: Addresses = frozenset()) -> Entries:
-    """Return the entries without dead processes. A dead trainer stays for `LINGER` seconds, unless another trainer of its run lives.
+class _Living:
+    """What the living processes among some entries have: the addresses that they serve, and the runs that they train.
 
-    Args:
-        entries: Of one run.
-        taken: Addresses that other processes use now: a dead trainer with such an address is dropped.
+    An address is one of a host: the loopback address of another machine is a different one.
     """
-    alive = [entry for entry in entries if _is_alive(entry)]
-    taken |= _addresses(alive)
-    runs = {_labels(entry).get("verl_run_id") for entry in alive if _is_trainer(entry)}
-    dead = [entry for entry in entries if _is_trainer(entry) and not _is_alive(entry)]
-    lingering = [
-        _mark_dead(entry)
-        for entry in dead
-        if _labels(entry).get("verl_run_id") not in runs and taken.isdisjoint(_addresses([entry]))
-    ]
-    return [*alive, *(entry for entry in lingering if abs(time.time() - float(entry["labels"][_DEAD_SINCE])) < LINGER)]
+
+    def __init__(self, entries: Entries) -> None:
+        living = list(filter(_is_alive, entries))
+        self._taken = {address for entry in living for address in _addresses(entry)}
+        self._runs = {entry["labels"].get("verl_run_id") for entry in living if _is_trainer(entry)}
+
+    def keep(self, entries: Entries) -> Entries:
+        """Return the entries without dead processes.
+
+        A dead trainer stays for `LINGER` seconds, unless another trainer of its run lives, or another process has its address now.
+        """
+        return [kept for entry in entries if (kept := entry if _is_alive(entry) else self._linger(entry)) is not None]
+
+    def _linger(self, entry: Entry) -> Entry | None:
+        if not _is_trainer(entry) or entry["labels"].get("verl_run_id") in self._runs:
+            return None
+        if not self._taken.isdisjoint(_addresses(entry)):
+            return None
+        marked = _mark_dead(entry)
+        return marked if abs(time.time() - float(marked["labels"][_DEAD_SINCE])) < LINGER else None
+
+
+def _addresses(entry: Entry) -> list[tuple[str | None, str]]:
+    return [(entry["labels"].get(_HOST), target) for target in entry["targets"]]
 
 
 def _is_trainer(entry: Entry) -> bool:
-    return _labels(entry).get("verl_role") == "trainer"
+    return entry["labels"].get("verl_role") == "trainer"
 
 
 def _mark_dead(entry: Entry) -> Entry:
     """Return an entry with the time at which its process was found dead."""
-    labels = _labels(entry)
+    labels = entry["labels"]
     dead_since = labels.get(_DEAD_SINCE, "")
     if not dead_since.isdecimal() or len(dead_since) > MAX_DIGITS:
         key = labels.get("verl_run_id", ""), labels.get("instance", ""), labels.get(_PID, "")
@@ -267,84 +318,42 @@ def _mark_dead(entry: Entry) -> Entry:
     return {**entry, "labels": {**labels, _DEAD_SINCE: dead_since}}
 
 
-def _is_here(entry: Entry) -> bool:
-    """Return whether the process of an entry is visible to this process."""
-    labels = _labels(entry)
-    return labels.get(_HOST) == socket.gethostname() and labels.get(_PID_NAMESPACE) in (
-        None,
-        procfs.read_pid_namespace(),
-    )
-
-
-def _is_own(entry: Entry) -> bool:
-    return _is_here(entry) and _labels(entry).get(_PID) == str(os.getpid())
-
-
 def _is_alive(entry: Entry) -> bool:
-    """Return whether the process of an entry lives; True for a process that is not visible."""
-    pid = str(_labels(entry).get(_PID, ""))
-    return not _is_here(entry) or (pid.isdecimal() and len(pid) < MAX_DIGITS and Path(f"/proc/{pid}").exists())
+    """Return whether the process of an entry lives; True for one that is not visible to this process."""
+    labels = entry["labels"]
+    if labels.get(_HOST) != socket.gethostname():
+        return True
+    if labels.get(_PID_NAMESPACE) not in (None, procfs.read_pid_namespace()):
+        return True
+    pid = str(labels.get(_PID, ""))
+    return pid.isdecimal() and len(pid) < MAX_DIGITS and Path(f"/proc/{pid}").exists()
 
 
-@error_boundary.never_raises("targets")
-def _clean_other_runs(own_path: Path, taken: Addresses) -> None:
-    """Drop dead processes from the files of other runs, once per process: a crashed run does not do it."""
-    key = (os.getpid(), own_path.parent)
-    if key in _cleaned:
-        return
-    _cleaned.add(key)
-    deadline = time.monotonic() + WAIT
-    for path in own_path.parent.glob("*.json"):
-        if time.monotonic() > deadline:
-            return  # the next process continues
-        if path != own_path and _drop_dead(entries := read_targets(path), taken) != entries:
-            _filter_entries(path, functools.partial(_drop_dead, taken=taken), wait=0.0)
+# -- entries that others have written --
 
 
-@error_boundary.never_raises("targets")
-def _filter_entries(path: Path, keep: Callable[[Entries], Entries], wait: float | None = None) -> None:
-    """Keep some entries of a file that may not exist. On failure the next process that writes does it: this one may be exiting."""
-    if os.path.lexists(path):  # unlike `Path.exists` it does not raise if the folder is not readable
-        _change(path, keep, EXIT_WAIT if wait is None else wait, adds=False)
+def sanitize(entry: object) -> dict[str, Any] | None:
+    """Return the allowed part of an entry; None if it is not an entry, or has no valid address.
 
-
-def _change(
-    path: Path, change: Callable[[Entries], Entries], wait: float, *, adds: bool = True, last: bool = True
-) -> bool:
-    """Change a file under its lock.
-
-    Args:
-        path: The file.
-        change: Returns the new entries.
-        wait: Seconds to wait for the lock.
-        adds: Whether entries are added, for the log line.
-        last: Whether this is the last attempt.
-
-    Returns:
-        Whether nothing is left to try: False if the lock was held, unless this was the last attempt.
+    Prometheus refuses a whole file for one invalid entry.
     """
-    with error_boundary.suppress_errors("targets"):
-        try:
-            safe_files.make_folder(path.parent)
-            with safe_files.open_text(path.parent / ".lock", "r+", os.O_RDWR | os.O_CREAT) as lock:
-                safe_files.lock(lock, wait)
-                try:
-                    _write(path, change(read_targets(path)))
-                finally:
-                    # a child that is forked meanwhile keeps this file open
-                    fcntl.flock(lock, fcntl.LOCK_UN)
-        except OSError as error:
-            if isinstance(error, TimeoutError) and not (last and adds):
-                return False  # what is not removed is dropped by the next process that writes
-            cost = "not find this process" if adds else "look for processes that are gone"
-            error_boundary.warn_once(
-                f"targets {adds}", "verl-otel: cannot write %s: %s; Prometheus will %s", path, error.strerror, cost
-            )
-    return True
+    if not isinstance(entry, dict):
+        return None
+    targets, labels = entry.get("targets"), entry.get("labels", {})
+    if not isinstance(targets, list) or not isinstance(labels, dict):
+        return None
+    if not all(isinstance(text, str) for text in (*targets, *labels, *labels.values())):
+        return None
+    addresses = [text for text in targets[:MAX_TARGETS] if is_host_port(text)]
+    return {"targets": addresses, "labels": _clean_labels(labels)} if addresses else None
 
 
-def _write(path: Path, entries: Entries) -> None:
-    if entries:
-        safe_files.write_atomically(path, json.dumps(entries, indent=1) + "\n")
-    else:
-        path.unlink(missing_ok=True)
+def is_host_port(text: str) -> bool:
+    """Return whether a text is ``host:port``, without a scheme, a user or a path."""
+    match = _ADDRESS.fullmatch(text)
+    return match is not None and 0 < int(match[1]) < 1 << 16
+
+
+def _clean_labels(labels: Mapping[str, str]) -> dict[str, str]:
+    valid = [(name, value) for name, value in labels.items() if name in _OWN or _LABEL.fullmatch(name)]
+    return {name: value[:MAX_VALUE].encode("utf-8", "replace").decode() for name, value in valid[:MAX_LABELS]}

@@ -94,7 +94,7 @@ def test_a_folder_that_is_not_shared_is_reported(tmp_path, shared):
     file = tmp_path / "prometheus.yml"
     file.write_text("scrape_configs: []\n")
     if shared:
-        (tmp_path / "r1.json").write_text("[]")
+        (tmp_path / "r1@node-0-1.json").write_text("[]")
     line = prometheus_merge.merge_here(str(file), 1, str(tmp_path), RUN)
     assert ("verl-otel discover --serve" in line) is not shared
     assert "\n" not in line

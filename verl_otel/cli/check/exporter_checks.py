@@ -5,11 +5,9 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import os
 import shutil
 import socket
-import tempfile
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +20,7 @@ from verl_otel.exporting.http_server import show_address, strip_brackets
 from verl_otel.model import SIGNALS
 
 MIN_FREE_BYTES: Final = 1 << 30
-_FREE_PORTS: Final = "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets file"
+_FREE_PORTS: Final = "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets files"
 REINSTALL: Final = "reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel"
 
 
@@ -65,22 +63,6 @@ def _check_files(settings: Config) -> Iterator[Finding]:
         )
     else:
         yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
-        yield from _check_locks(folder)
-
-
-def _check_locks(folder: Path) -> Iterator[Finding]:
-    """Check that the file system of the run folder has locks; some network file systems have none (Lustre without ``-o flock``)."""
-    existing = next(path for path in (folder, *folder.parents) if path.exists())
-    try:
-        with tempfile.TemporaryFile(dir=existing) as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        yield Finding(
-            "fail",
-            "files",
-            f"{existing} has no file locks ({error.strerror}): Prometheus will not find the processes of a run by its targets file",
-            "mount it with locks (Lustre: -o flock), or set VERL_OTEL_RUN_DIR to another file system",
-        )
 
 
 def _examine(folder: Path) -> tuple[str, int]:

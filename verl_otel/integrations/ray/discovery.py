@@ -19,7 +19,7 @@ from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray import job_run
 from verl_otel.integrations.ray.target_registry import PREFIX
 from verl_otel.session.prometheus_targets import Entries as TargetEntries
-from verl_otel.session.target_entries import sanitize as clean_target
+from verl_otel.session.prometheus_targets import sanitize as clean_target
 
 TIMEOUT: Final = 5.0
 """Timeout of one request to Ray's head, in seconds."""

@@ -34,7 +34,7 @@ def begin(config: Any, folder: Path, run_id: str) -> None:
     Args:
         config: verl's ``PrometheusConfig``, with `file` and `port`.
         folder: The folder of the targets files.
-        run_id: The run, whose targets file is in this folder.
+        run_id: The run, whose targets files are in this folder.
     """
     file, port = getattr(config, "file", None), getattr(config, "port", None)
     if not isinstance(file, str) or not file or isinstance(port, bool) or not isinstance(port, int):
@@ -62,7 +62,7 @@ def merge_here(file: str, port: int, folder: str, run_id: str) -> str:
     addresses = dict.fromkeys(("127.0.0.1", _find_address()))
     urls = [f"http://{address}:{port}" for address in addresses]
     outcome = merge_prometheus_job(path, [f"{folder}/*.json"], urls)
-    is_shared = outcome.state == "refused" or Path(folder, f"{run_id}.json").exists()
+    is_shared = outcome.state == "refused" or any(Path(folder).glob(f"{run_id}@*.json"))
     return f"{outcome.text}{'' if is_shared else _NOT_SHARED.format(folder=folder)}"
 
 
