@@ -305,7 +305,7 @@ def _addresses(entry: Entry) -> list[tuple[str | None, str]]:
 
 
 def _is_trainer(entry: Entry) -> bool:
-    return entry["labels"].get("verl_role") == "trainer"
+    return bool(entry["labels"].get("verl_role") == "trainer")
 
 
 def _mark_dead(entry: Entry) -> Entry:
