@@ -1,11 +1,13 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Write what the documents hold of the code: the reference pages, and outputs of ``verl-otel demo``. ``make docs`` runs it, a test compares."""
+"""Write what the documents hold of the code: the reference pages, and outputs for recorded runs. ``make docs`` runs it, a test compares."""
 
 import argparse
 import contextlib
 import io
 import re
+import shlex
+import tempfile
 from importlib import import_module
 from pathlib import Path
 
@@ -245,30 +247,48 @@ def json_type(schema):
     return " or ".join(kinds) if isinstance(kinds, list) else kinds
 
 
-WITH_OUTPUTS = (DOCS.parent / "README.md", DOCS / "tutorial" / "first-run.md")
+WITH_OUTPUTS = (DOCS.parent / "README.md", DOCS / "tutorial" / "first-run.md", DOCS / "how-to" / "questions.md")
 """Pages of which only marked blocks are generated."""
 OUTPUT = re.compile(
-    r'(<!-- verl-otel (?P<words>demo[\w -]*?)(?:, (?P<count>\d+) lines from "(?P<first>[^"]+)")?: made by docs/generate.py -->\n+```text\n)'
+    r"(<!-- (?P<prompt>\$ )?verl-otel (?P<words>[^,:\n]+)"
+    r'(?P<excerpts>(?:, \d+ lines? from "[^"\n]+")*): made by docs/generate.py -->\n+```text\n)'
     r".*?(?=```\n)",
     re.DOTALL,
 )
-"""A block with the output of a command, or so many of its lines from the one on that begins with a text."""
+"""A block with the output of a command, or with excerpts of it: so many lines from the one on that begins with a text. After a prompt the block
+shows the command as well, and marks what is left out. Names of recorded runs are those of `verl-otel demo --list`."""
+EXCERPT = re.compile(r', (\d+) lines? from "([^"]+)"')
 
 
 def fill_outputs(text):
     """Return a page whose marked blocks hold what their commands print."""
-    return OUTPUT.sub(lambda block: block[1] + _run(**block.groupdict()), text)
+    with tempfile.TemporaryDirectory() as folder, contextlib.chdir(folder):
+        _run("demo --keep .")
+        return OUTPUT.sub(lambda block: block[1] + _output(**block.groupdict()), text)
 
 
-def _run(words, count, first):
+def _output(prompt, words, excerpts):
+    lines = _run(words)
+    if not excerpts:
+        return "".join([f"$ verl-otel {words}\n", *lines] if prompt else lines)
+    parts, end = [f"$ verl-otel {words}\n"] if prompt else [], 0
+    for count, first in EXCERPT.findall(excerpts):
+        begin = next(number for number, line in enumerate(lines) if number >= end and line.startswith(first))
+        parts += _left_out(lines[end:begin]) if prompt else []
+        end = begin + int(count)
+        parts += lines[begin:end]
+    return "".join([*parts, *(_left_out(lines[end:]) if prompt else [])])
+
+
+def _left_out(lines):
+    return ["...\n"] if any(line.strip() for line in lines) else []
+
+
+def _run(words):
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):
-        main(words.split())
-    lines = printed.getvalue().splitlines(keepends=True)
-    if first is not None:
-        begin = next(number for number, line in enumerate(lines) if line.startswith(first))
-        lines = lines[begin : begin + int(count)]
-    return "".join(lines)
+        main(shlex.split(words))
+    return printed.getvalue().splitlines(keepends=True)
 
 
 PAGES = {"settings.md": settings_page, "telemetry.md": telemetry_page, "cli.md": cli_page, "json.md": json_page}
