@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Event, Segment
-from verl_otel.analysis.traces import blocked_loops
-from verl_otel.analysis.traces.blocked_loops import BlockedLoops, Blocking, _add
+from verl_otel.analysis.verdicts import blocked_loops
+from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops, Blocking, _add
 from verl_otel.cli.explain import render_text
 
 SLOW = 4

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Segment
-from verl_otel.analysis.traces.blocked_loops import BlockedLoops
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops
 from verl_otel.cli.explain import render_text
 from verl_otel.model import SpanRecord
 

@@ -7,7 +7,7 @@ import pytest
 import verl_otel.analysis
 from tests.builders import stories
 from verl_otel.analysis import TABLES, Run
-from verl_otel.analysis.run_tables import COLUMNS
+from verl_otel.analysis.run import COLUMNS
 from verl_otel.errors import VerlOtelError
 
 

@@ -4,9 +4,9 @@
 
 import sys
 
-from verl_otel.analysis import short_steps, step_lengths
+from verl_otel.analysis import retention, step_lengths
 from verl_otel.analysis.model import Cost, DeviceTime, Phase, Step, Straggler
-from verl_otel.analysis.short_steps import Shortener, ShortStep
+from verl_otel.analysis.retention import Shortener, ShortStep
 
 
 def make_step(number, **changed):
@@ -32,7 +32,7 @@ def test_every_field_is_kept():
         short = shortener.pack(step)
         assert isinstance(short, ShortStep)
         assert {name: getattr(short, name) for name in Step._fields} == step._asdict()
-        assert short_steps.unpack(short) == step
+        assert retention.unpack_step(short) == step
         assert (short.seconds, short.between, short.is_starting) == (step.seconds, step.between, False)
 
 
@@ -50,7 +50,7 @@ def test_verdicts_and_costs_can_be_replaced():
     cost = Cost(1.0, 2, {"dropped": 3})
     later = short._replace(cost=cost, verdicts=("x",))
     assert (later.cost, later.verdicts, later.phases) == (cost, ("x",), make_step(1).phases)
-    assert short_steps.unpack(later) == make_step(1, cost=cost, verdicts=("x",))
+    assert retention.unpack_step(later) == make_step(1, cost=cost, verdicts=("x",))
 
 
 def test_a_restart_is_found_among_short_steps():
@@ -67,4 +67,4 @@ def test_numbers_of_damaged_files_are_left_as_they_are():
     """More than 64 bits cannot be encoded."""
     step = make_step(1, next_ns=1 << 70)
     assert Shortener().pack(step) is step
-    assert short_steps.unpack(step) is step
+    assert retention.unpack_step(step) is step

@@ -10,8 +10,7 @@ from tests.builders import stories
 from verl_otel.analysis import aggregator, slice_summary, summary
 from verl_otel.analysis.io import run_files, slices
 from verl_otel.analysis.model import Segment
-from verl_otel.analysis.slice_summary import Context
-from verl_otel.analysis.step_summary import ClockUncertainty
+from verl_otel.analysis.slice_summary import ClockUncertainty, Context
 from verl_otel.analysis.traces.clocks import Clock
 
 

@@ -386,11 +386,11 @@ def test_progress_is_told(tmp_path):
 def test_long_runs_are_read_by_several_processes(monkeypatch, tmp_path, bytes_, helpers):
     """Where nobody says how many processes help, a long run gets as many as are of use, a short one none."""
     asked = []
-    each = summary.process_pool.map_ordered
+    each = summary.slices.map_ordered
     monkeypatch.setattr(summary, "PARALLEL_BYTES", bytes_)
-    monkeypatch.setattr(summary.process_pool, "count", lambda: 3)
+    monkeypatch.setattr(summary.slices, "count_workers", lambda: 3)
     monkeypatch.setattr(
-        summary.process_pool,
+        summary.slices,
         "map_ordered",
         lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0),
     )

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis import step_windows
+from verl_otel.analysis import aggregator
+from verl_otel.analysis.aggregator import Draft, Restart, Windows, find_restarts
 from verl_otel.analysis.model import Step, Trajectory
-from verl_otel.analysis.step_windows import Draft, Restart, Windows, find_restarts
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import SpanRecord
 
@@ -109,7 +109,7 @@ def test_the_beginning_stays_once_a_window_is_closed():
 
 def test_too_much_that_is_held_closes_a_window_early(monkeypatch):
     """Memory is bounded: with more than is kept, the oldest window does not wait."""
-    monkeypatch.setattr(step_windows, "MAX_HELD", 10)
+    monkeypatch.setattr(aggregator, "MAX_HELD", 10)
     closed_windows = Windows()
     closed_windows.note_time(0)
     closed_windows.add_step(draft(0, 10))

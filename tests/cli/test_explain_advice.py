@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.builders import explanations
-from verl_otel.analysis.kinds import KINDS
-from verl_otel.analysis.model import Verdict
+from verl_otel.analysis.model import KINDS, Verdict
 from verl_otel.cli.explain import advice
 
 PAGE = Path(__file__).resolve().parents[2] / advice.PAGE

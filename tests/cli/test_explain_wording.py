@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import explanations
 from verl_otel.analysis.model import Counts, Verdict
-from verl_otel.analysis.verdicts import step_savings as saved_module
+from verl_otel.analysis.verdicts import engine
 from verl_otel.cli.explain import wording
 
 
@@ -72,4 +72,4 @@ def test_what_held_different_phases_adds_up(verdicts, seconds):
     )
     step = explanations.step(1, explanations.HEALTHY, verdicts=made)
     path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
-    assert saved_module.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
+    assert engine.sum_savings(step._replace(path=path)) == pytest.approx(seconds)

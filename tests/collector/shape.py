@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
-from verl_otel.analysis.kinds import CAUSES
+from verl_otel.analysis.model import CAUSES
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.buckets import REWARD_BINS
 from verl_otel.semconv.metric_names import METRICS

@@ -6,11 +6,116 @@ from __future__ import annotations
 
 import heapq
 import sys
+import zlib
+from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, cast
 
-from verl_otel.analysis.model import DeviceTime, Step, Trajectory
-from verl_otel.analysis.short_steps import Shortener
+import msgspec
+
+from verl_otel.analysis.model import Cost, DeviceTime, Phase, Segment, Step, Straggler, Trajectory
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.what_if import Wait, find_waits
+
+# -- Steps without detail in 0.6 kB instead of 4 kB each, so that a process that shows a long run stays small --
+#
+# What differs from step to step is encoded, and compressed with an earlier step as the dictionary: steps of a run
+# resemble each other. It is decoded on access, in about 10 µs.
+
+_ENCODER: Final = msgspec.msgpack.Encoder()
+_WINDOW_BITS: Final = -12
+"""4 kB without a header: larger than an encoded step."""
+_MEMORY_LEVEL: Final = 5
+
+
+class _Detail(NamedTuple):
+    """The fields that are encoded."""
+
+    phases: tuple[Phase, ...]
+    no_phase: float
+    groups: tuple[tuple[str, str, int], ...]
+    between_groups: tuple[tuple[str, str, int], ...]
+    stragglers: tuple[Straggler, ...]
+    devices: tuple[DeviceTime, ...]
+    cost: Cost | None
+    quantiles: tuple[float, ...]
+    uncertainty: float
+    blind_spots: tuple[str, ...]
+    gen_start_ns: int
+    rollouts_end_ns: int
+    gen_end_ns: int
+    next_ns: int
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(_Detail)
+_DETAIL: Final = Step._fields.index("phases")
+_DICTIONARY: Final = Step._fields.index("groups")
+_IS_STARTING: Final = Step._fields.index("between_groups")
+_COST: Final = Step._fields.index("cost")
+_EMPTY: Final[dict[str, Any]] = dict.fromkeys(_Detail._fields)
+
+
+class ShortStep(Step):
+    """A step whose encoded fields are decoded on access. Its tuple holds other data in the slots of some."""
+
+    __slots__ = ()
+
+    def detail(self) -> _Detail:
+        """Return the encoded fields."""
+        dictionary, encoded = cast("bytes", self[_DICTIONARY]), cast("bytes", self[_DETAIL])
+        return _DECODER.decode(zlib.decompressobj(_WINDOW_BITS, dictionary).decompress(encoded))
+
+    phases = property(lambda self: self.detail().phases)
+    no_phase = property(lambda self: self.detail().no_phase)
+    groups = property(lambda self: self.detail().groups)
+    between_groups = property(lambda self: self.detail().between_groups)
+    stragglers = property(lambda self: self.detail().stragglers)
+    devices = property(lambda self: self.detail().devices)
+    cost = property(lambda self: self.detail().cost if self[_COST] is None else self[_COST])
+    """The slot is set where tokens that no step trained on were added later."""
+    quantiles = property(lambda self: self.detail().quantiles)
+    uncertainty = property(lambda self: self.detail().uncertainty)
+    blind_spots = property(lambda self: self.detail().blind_spots)
+    gen_start_ns = property(lambda self: self.detail().gen_start_ns)
+    rollouts_end_ns = property(lambda self: self.detail().rollouts_end_ns)
+    gen_end_ns = property(lambda self: self.detail().gen_end_ns)
+    next_ns = property(lambda self: self.detail().next_ns)
+    is_starting = property(lambda self: self[_IS_STARTING])
+    """Not decoded: the steps of a run are searched for it often."""
+
+
+class Shortener:
+    """Makes short steps. The first one becomes the dictionary of all."""
+
+    def __init__(self) -> None:
+        self._dictionary = b""
+
+    def pack(self, step: Step) -> Step:
+        """Return a step without detail in its short form; unchanged if it has numbers of more than 64 bits, which damaged files contain."""
+        try:
+            encoded = _ENCODER.encode(_Detail(*[getattr(step, name) for name in _Detail._fields]))
+        except OverflowError:
+            return step
+        self._dictionary = self._dictionary or encoded
+        compressor = zlib.compressobj(
+            zlib.Z_DEFAULT_COMPRESSION, zlib.DEFLATED, _WINDOW_BITS, _MEMORY_LEVEL, zlib.Z_DEFAULT_STRATEGY,
+            self._dictionary,
+        )  # fmt: skip
+        values: list[Any] = list(step._replace(**_EMPTY))
+        values[_DETAIL] = compressor.compress(encoded) + compressor.flush()
+        values[_DICTIONARY] = self._dictionary
+        values[_IS_STARTING] = step.is_starting
+        return tuple.__new__(ShortStep, values)
+
+
+def unpack_step(step: Step) -> Step:
+    """Return a step with all its fields in its tuple, for access to several of them."""
+    if not isinstance(step, ShortStep):
+        return step
+    cost = cast("Cost | None", step[_COST])
+    whole = Step._make(step)._replace(**step.detail()._asdict())
+    return whole if cost is None else whole._replace(cost=cost)
+
 
 MAX_DETAILED: Final = 500
 """Steps whose path, ids and trajectories are kept; 20 kB each."""
@@ -153,3 +258,83 @@ class Slowest:
         return tuple(
             trajectory for _, trajectory in sorted(self._heap, key=lambda trajectory: trajectory[0], reverse=True)
         )
+
+
+# -- Keeps the newest steps of a run with all their trajectories, in bounded memory: what is replayed --
+
+MAX_STEPS: Final = 64
+
+
+class RecentStep(NamedTuple):
+    """A step, as far as a replay needs it."""
+
+    number: int | None
+    trace_id: int
+    start_ns: int
+    end_ns: int
+    next_ns: int
+    """Start of the next step, or end of the run."""
+    failed: bool
+    path: tuple[Segment, ...]
+    between_path: tuple[Segment, ...]
+    waits: tuple[Wait, ...]
+    consumed: int
+    """Number of trajectories that it trained on."""
+    members: tuple[Trajectory, ...]
+    """Those of them that were found."""
+    is_first: bool
+    """Whether it is the first step of an attempt, which contains the start-up."""
+    is_last: bool
+    """Whether the run, an attempt, or what is known of it, ends with it."""
+
+
+class RecentSteps:
+    """The newest steps, added in the order of time.
+
+    Args:
+        limit: Trajectories that are kept, 5 kB each. Fewer steps are kept if they have more, but at least one; 0: none are kept.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._steps: deque[RecentStep] = deque()
+        self._trajectories = 0
+        self._attempt = 0
+
+    def add(self, step: Step, members: tuple[Trajectory, ...], roots: tuple[Node, ...], *, is_last: bool) -> None:
+        """Add a step.
+
+        Args:
+            step: With its period, its critical path and the one after it.
+            members: The trajectories that it trained on.
+            roots: Roots of all traces that overlap its period, including its own.
+            is_last: Whether no step follows.
+        """
+        if not self._limit:
+            return
+        root = next((root for root in roots if root.span.trace_id == step.trace_id and not root.span.parent_id), None)
+        self._steps.append(
+            RecentStep(
+                step.number,
+                step.trace_id,
+                step.start_ns,
+                step.end_ns,
+                step.next_ns,
+                step.failed,
+                step.path,
+                step.between_path,
+                find_waits(step.path, root),
+                len(step.trajectories),
+                members,
+                step.attempt != self._attempt,
+                is_last,
+            )
+        )
+        self._attempt = step.attempt
+        self._trajectories += len(members)
+        while len(self._steps) > MAX_STEPS or (self._trajectories > self._limit and len(self._steps) > 1):
+            self._trajectories -= len(self._steps.popleft().members)
+
+    def all(self) -> tuple[RecentStep, ...]:
+        """Return the steps in the order of time."""
+        return tuple(self._steps)

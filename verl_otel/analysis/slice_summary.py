@@ -13,23 +13,91 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import BEGINNING, END, Slice
-from verl_otel.analysis.model import Activity, Segment, Trajectory
+from verl_otel.analysis.model import Activity, Segment, Step, Trajectory
 from verl_otel.analysis.scalars import Columns
-from verl_otel.analysis.step_summary import ClockUncertainty, StepSummary, summarise_step
-from verl_otel.analysis.traces import critical_path, tree
+from verl_otel.analysis.traces import critical_path, timeline, tree
 from verl_otel.analysis.traces.clocks import Clock
 from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
-from verl_otel.analysis.traces.submissions import add_consumption, consumes_submitted, is_submitted
-from verl_otel.analysis.traces.timeline import build_trajectory, find_consumed, find_filtered
-from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
+from verl_otel.analysis.traces.timeline import (
+    add_consumption,
+    build_trajectory,
+    consumes_submitted,
+    find_consumed,
+    find_filtered,
+    is_submitted,
+)
+from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Node, Trace, Written
+from verl_otel.analysis.verdicts import own_workers, stragglers
+from verl_otel.analysis.verdicts.engine import Findings, examine
+from verl_otel.analysis.verdicts.what_if import find_savings
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
+
+# -- The part of a step that depends only on its own trace and on the trajectories that it trained on, without verdicts and GPU time --
+
+
+class StepSummary(NamedTuple):
+    """A step before it is compared with other steps."""
+
+    step: Step
+    """The step, without verdicts, GPU time, cost and its slowest trajectories."""
+    findings: Findings
+    spans: int = 0
+    """Number of spans of its trace."""
+
+
+class ClockUncertainty(NamedTuple):
+    """The uncertainty of the clocks of a run's hosts."""
+
+    clocks: Mapping[str, Clock] = {}
+    """By host; empty where there is only one."""
+    hosts: Mapping[str, str] = {}
+    """Host of each process, by its instance."""
+
+    def find(self, path: Iterable[Segment]) -> float:
+        """Return by how many seconds the clocks on a path may differ: infinite where one of them has no bound."""
+        if not self.clocks:
+            return 0.0
+        passed = {self.hosts.get(segment.instance, "") for segment in path}
+        uncertainties = (self.clocks[host].uncertainty for host in passed if host in self.clocks)
+        return max(uncertainties, default=0.0)
+
+
+def summarise_step(
+    root: Node,
+    trajectories: Mapping[int, Trajectory],
+    clock_uncertainty: ClockUncertainty,
+    filtered: Mapping[int, Trajectory] = MappingProxyType({}),
+) -> StepSummary:
+    """Summarise one step without its neighbours.
+
+    Args:
+        root: The root span of the step.
+        trajectories: The trajectories that it trained on, by trace id, as far as they were found.
+        clock_uncertainty: How far clocks may be apart.
+        filtered: Those that it waited for, too, and did not train on, as far as they were found.
+    """
+    members = tuple(trajectories.values())
+    awaited = {**trajectories, **filtered}
+    path = critical_path.of_step(root, awaited, tuple(awaited))
+    uncertainty = clock_uncertainty.find(path)
+    step = timeline.build_step(root, trajectories)._replace(
+        path=path,
+        groups=critical_path.group(path),
+        stragglers=(*stragglers.find(root, uncertainty=uncertainty), *own_workers.find(root, uncertainty=uncertainty)),
+        blind_spots=own_workers.find_blind_spots(root),
+        uncertainty=uncertainty,
+    )
+    step = step._replace(savings=find_savings(step, members, root))
+    return StepSummary(step, examine(step, root, members))
+
 
 _NEVER: Final = 1 << 64
 _KNOWN: Final = (TRAJECTORY, STEP)

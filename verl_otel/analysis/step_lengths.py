@@ -10,7 +10,7 @@ from statistics import median
 from typing import Final
 
 from verl_otel.analysis.model import Step
-from verl_otel.analysis.verdicts.thresholds import PHASE_SECONDS
+from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS
 
 LONG_FACTOR: Final = 2
 """A step that takes this many times the median of the others is long."""

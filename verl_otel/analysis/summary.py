@@ -18,7 +18,7 @@ from verl_otel.analysis import slice_summary
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.checkpoints import Keeper
 from verl_otel.analysis.gpu import devices as gpu_devices
-from verl_otel.analysis.io import completeness, events, process_pool, run_files, slices
+from verl_otel.analysis.io import completeness, run_files, slices
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import Slice
 from verl_otel.analysis.model import Event, Explanation, Process, Series
@@ -79,7 +79,7 @@ def explain(
     context = Context(str(manifest.get(attr.ENGINE, "")), host_clocks, open_traces, map_hosts(writers))
     aggregator = keeper.aggregator or Aggregator(writers, manifest, context, opened, steps)
     aggregator.resume(context, opened)
-    run_events = events.read(places, problems)
+    run_events = run_files.read_events(places, problems)
     aggregator.blocked_loops.set_events(run_events)
     aggregator.problems += [problem for problem in problems if problem not in aggregator.problems]
     metrics = slices.split(metrics_paths, begins=keeper.begins)
@@ -101,10 +101,10 @@ def _read(
     sizes = [sum(extent.end - extent.begin for extent in extents) for extents in metrics]
     sizes += [piece.size for piece in pieces]
     if processes is None:
-        processes = process_pool.count() if sum(sizes) > PARALLEL_BYTES else 0
+        processes = slices.count_workers() if sum(sizes) > PARALLEL_BYTES else 0
     watermarks = [0] * len(metrics) + [piece.end_ns for piece in pieces]
     context = aggregator.context
-    summaries = process_pool.map_ordered(partial(_summarise, context), [*metrics, *pieces], processes)
+    summaries = slices.map_ordered(partial(_summarise, context), [*metrics, *pieces], processes)
     bytes_read = 0
     for summary, size, watermark_ns in zip(summaries, sizes, watermarks, strict=True):
         if watermark_ns == slices.END:

@@ -5,7 +5,7 @@
 import pytest
 
 from tests.builders import explanations
-from verl_otel.analysis.compare import resources
+from verl_otel.analysis.compare import comparison
 from verl_otel.analysis.model import Series
 
 T0 = explanations.T0
@@ -40,12 +40,12 @@ def run(*found, gpus=2, nodes=None, tokens_of_step=1000, **manifest):
 
 
 def measure(made):
-    return resources.measure(made, made.steps)
+    return comparison.measure_resources(made, made.steps)
 
 
 def test_a_run_of_which_nothing_is_known_has_its_devices():
-    assert measure(run(tokens_of_step=0)) == resources.Resources(gpus=2)
-    assert resources.measure(run(), ()) == resources.Resources()
+    assert measure(run(tokens_of_step=0)) == comparison.Resources(gpus=2)
+    assert comparison.measure_resources(run(), ()) == comparison.Resources()
 
 
 def test_the_number_of_gpus_is_the_configured_one():
@@ -96,10 +96,10 @@ def test_a_process_that_was_started_again_counts_on():
 
 def test_scaling_is_throughput_by_gpu():
     """Twice the GPUs with 1.8 times the tokens: 90 %. Runs of the same size, or of an unknown one, have none."""
-    small, large = resources.Resources(8, 1000.0, 2000.0), resources.Resources(16, 1800.0, None)
-    scaling = resources.find_scaling(small, large)
+    small, large = comparison.Resources(8, 1000.0, 2000.0), comparison.Resources(16, 1800.0, None)
+    scaling = comparison.find_scaling(small, large)
     assert scaling.trained_tokens == pytest.approx(0.9)
     assert scaling.rollout_tokens is None
-    assert resources.find_scaling(large, small).trained_tokens == pytest.approx(1 / 0.9)
-    assert resources.find_scaling(small, small) is None
-    assert resources.find_scaling(resources.Resources(), large) is None
+    assert comparison.find_scaling(large, small).trained_tokens == pytest.approx(1 / 0.9)
+    assert comparison.find_scaling(small, small) is None
+    assert comparison.find_scaling(comparison.Resources(), large) is None

@@ -12,7 +12,7 @@ from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes, live_estimate
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.live_estimate import Pool, Rollout, Window
-from verl_otel.analysis.kinds import CAUSES
+from verl_otel.analysis.model import CAUSES
 
 TIMES = st.floats(0, 100, width=32)
 SPELLS = st.tuples(TIMES, TIMES).map(sorted)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes
 from verl_otel.analysis.gpu.accounting import WORK, GpuAccount
-from verl_otel.analysis.kinds import CAUSES
+from verl_otel.analysis.model import CAUSES
 
 pytestmark = pytest.mark.full
 

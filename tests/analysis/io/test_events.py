@@ -6,7 +6,7 @@ import json
 
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import events
+from verl_otel.analysis.io import run_files
 
 
 def explain(folder):
@@ -43,9 +43,9 @@ def test_what_went_on_says_so(tmp_path):
         {"kind": "stall", "time_ns": 60 * 10**9, "text": "STALL in tool", "detail": {"key": ["stall", "a"]}},
         {"kind": "resolved", "time_ns": 70 * 10**9, "text": "superseded", "detail": {"key": ["stall", "a"]}},
     ]
-    (tmp_path / events.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (tmp_path / run_files.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
     problems = []
-    assert [event.text for event in events.read([tmp_path], problems)] == [
+    assert [event.text for event in run_files.read_events([tmp_path], problems)] == [
         "in tool; it went on 34 s later",
         "worker died",
         "in tool",

@@ -8,10 +8,9 @@ from hypothesis import strategies as st
 
 from tests.analysis.levers.test_recording import STEPS
 from tests.builders.schedules import PlannedTrajectory, record
-from verl_otel.analysis.levers import candidates, ranking, recording
-from verl_otel.analysis.levers.candidates import find_candidates
-from verl_otel.analysis.levers.replay import replay
-from verl_otel.analysis.levers.schedule import Item, Part, Pool, Rollout, Schedule
+from verl_otel.analysis.levers import ranking, recording
+from verl_otel.analysis.levers.ranking import find_candidates
+from verl_otel.analysis.levers.replay import Item, Part, Pool, Rollout, Schedule, replay
 
 LAW = settings(max_examples=60, deadline=None)
 S = 10**9
@@ -90,7 +89,7 @@ def test_too_many_pieces_are_not_replayed():
     """The newest steps are, at least one."""
     steps = record([[planned(("llm", 2))]] * 5)
     pieces = len(steps[0].members[0].path)
-    assert [len(ranking._choose(steps, count * pieces)) for count in (0, 1, 2, 3, 100)] == [1, 1, 2, 3, 4]
+    assert [len(ranking._choose_steps(steps, count * pieces)) for count in (0, 1, 2, 3, 100)] == [1, 1, 2, 3, 4]
 
 
 def test_more_workers_share_what_they_had_to_wait_for():
@@ -100,8 +99,8 @@ def test_more_workers_share_what_they_had_to_wait_for():
     parts = (Part("phase", "gen", "gen", 0, 0, (0, 1, 2, 3)),)
     schedule = Schedule(0, (1,), parts, rollouts, (Pool("server", "s", 1),))
     assert replay(schedule).starts_ns[-1] == 40
-    assert replay(candidates._double(schedule, "server")).starts_ns[-1] == 20
-    assert candidates._double(schedule, "loop") is schedule
+    assert replay(ranking._double(schedule, "server")).starts_ns[-1] == 20
+    assert ranking._double(schedule, "loop") is schedule
 
 
 @pytest.mark.parametrize(("kind", "pool"), [("tool", "loop"), ("reward", "reward")])

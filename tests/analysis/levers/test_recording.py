@@ -9,9 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders.schedules import PlannedTrajectory, record
-from verl_otel.analysis.levers import recent_steps, recording
-from verl_otel.analysis.levers.replay import replay
-from verl_otel.analysis.levers.schedule import UNANCHORED
+from verl_otel.analysis import retention
+from verl_otel.analysis.levers import recording
+from verl_otel.analysis.levers.replay import UNANCHORED, replay
 
 LAW = settings(max_examples=200, deadline=None)
 MS = 10**6
@@ -89,7 +89,7 @@ def test_unlinked_trajectories_are_counted():
 
 def test_the_newest_steps_are_kept(monkeypatch):
     """A long run keeps no more than its limits allow, and at least one step."""
-    monkeypatch.setattr(recent_steps, "MAX_STEPS", 2)
+    monkeypatch.setattr(retention, "MAX_STEPS", 2)
     plan = [[PlannedTrajectory(0, (("own", 5),))] * 3] * 4
     assert [step.number for step in record(plan)] == [3, 4]
     assert [step.number for step in record(plan, limit=3)] == [4]

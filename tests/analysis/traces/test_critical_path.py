@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.builders import forests as f
 from verl_otel.analysis.traces import critical_path
-from verl_otel.analysis.verdicts.awaited_trajectories import TOLERANCE_NS
+from verl_otel.analysis.verdicts.what_if import TOLERANCE_NS
 
 LAW = settings(max_examples=200, deadline=None)
 

@@ -7,7 +7,7 @@ from statistics import median
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis.verdicts import outliers
+from verl_otel.analysis.verdicts import stragglers as outliers
 
 
 @settings(deadline=None, database=None, max_examples=200)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import forests as f
-from verl_otel.analysis.step_summary import ClockUncertainty, summarise_step
+from verl_otel.analysis.slice_summary import ClockUncertainty, summarise_step
 from verl_otel.analysis.verdicts import what_if
 
 LAW = settings(max_examples=150, deadline=None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.builders import plans
 from verl_otel.analysis.model import Straggler
 from verl_otel.analysis.verdicts import engine
-from verl_otel.analysis.verdicts.thresholds import LOOK_AHEAD
+from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD
 
 f, S, judge, plan, Plan, LongPlan = plans.f, plans.S, plans.judge, plans.plan, plans.Plan, plans.LongPlan
 # -- silence --

@@ -7,7 +7,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.analysis.verdicts import thresholds
+from verl_otel.analysis.verdicts import baselines as thresholds
 from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
 
 DURATIONS = st.lists(st.floats(0, 1e6), min_size=1, max_size=30)

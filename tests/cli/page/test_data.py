@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.cli.page import explanations
-from verl_otel.analysis.kinds import CAUSES
-from verl_otel.analysis.model import Cost, DeviceTime, Series, Verdict
+from verl_otel.analysis.model import CAUSES, Cost, DeviceTime, Series, Verdict
 from verl_otel.cli.explain import render_json, render_text
 from verl_otel.cli.page import data, detail, downsampling, lists
 

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.cli.page import explanations
-from verl_otel.analysis import kinds
+from verl_otel.analysis.model import CAUSES, KINDS
 from verl_otel.cli.page import assembly
 
 pytestmark = pytest.mark.browser
@@ -247,8 +247,8 @@ def test_no_two_things_look_alike(table):
     assert len(looks) > 10
     assert len(set(looks.values())) == len(looks)
     if table == "CAUSES":
-        assert set(looks) == set(kinds.CAUSES)
-        assert {kinds.CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
-        assert not {key for key, look in looks.items() if kinds.CAUSES[key] == "productive"} - {"train", "rollout"}
+        assert set(looks) == set(CAUSES)
+        assert {CAUSES[key] for key, look in looks.items() if "solid" in look} == {"productive"}
+        assert not {key for key, look in looks.items() if CAUSES[key] == "productive"} - {"train", "rollout"}
     if table == "KINDS":
-        assert set(looks) == set(kinds.KINDS)
+        assert set(looks) == set(KINDS)

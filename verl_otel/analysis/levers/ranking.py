@@ -4,16 +4,276 @@
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Sequence
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.levers import recording
-from verl_otel.analysis.levers.candidates import Candidate, find_candidates
-from verl_otel.analysis.levers.recent_steps import RecentStep
-from verl_otel.analysis.levers.replay import Timeline, replay
-from verl_otel.analysis.levers.schedule import Schedule
+from verl_otel.analysis.levers.recording import BETWEEN
+from verl_otel.analysis.levers.replay import UNANCHORED, Item, Part, Pool, Rollout, Schedule, Timeline, replay
+from verl_otel.analysis.retention import RecentStep
+
+# -- The changes of a schedule that are tried: each returns the schedule as it would be with one lever pulled --
+
+FASTER: Final = 0.5
+"""What is made faster takes this share of its time."""
+TAILS: Final = (1, 5)
+"""Percentages of the slowest trajectories that are cut."""
+WEIGHT_SYNC: Final = "update_weights"
+"""Phase in which verl's trainers send weights."""
+MAX_NAMES: Final = 12
+"""Tools, rewards and trackers that are tried, those with the most time."""
+_WORKERS: Final = {"loop": "agent_loop_workers", "server": "replicas", "reward": "reward_workers"}
+"""Kinds of levers that double the pools of a kind."""
+
+
+class Candidate(NamedTuple):
+    """A lever and the schedule with it."""
+
+    kind: str
+    subject: str
+    schedule: Schedule
+
+
+def find_candidates(schedule: Schedule, timeline: Timeline) -> Iterator[Candidate]:
+    """Yield the levers of a schedule.
+
+    Args:
+        schedule: As it was recorded.
+        timeline: Its replay.
+    """
+    yield from _speed_up_pieces(schedule)
+    yield from _unblock(schedule)
+    for percent in TAILS:
+        if schedule.rollouts:
+            yield Candidate("tail", f"{percent}%", _cut_tail(schedule, timeline, percent))
+    if schedule.rollouts:
+        for pool_kind, kind in _WORKERS.items():
+            yield Candidate(kind, "", _double(schedule, pool_kind))
+    yield from _speed_up_parts(schedule)
+    if any(_is_sync(part) for part in schedule.parts):
+        parts = tuple(part._replace(overlapped=True) if _is_sync(part) else part for part in schedule.parts)
+        yield Candidate("weight_sync", "", schedule._replace(parts=parts))
+    if any(rollout.anchor != UNANCHORED for rollout in schedule.rollouts) and len(schedule.numbers) > 1:
+        yield Candidate("asynchrony", "", _submit_earlier(schedule))
+
+
+def _is_sync(part: Part) -> bool:
+    return part.awaited is None and (part.phase == WEIGHT_SYNC or part.kind == "weight_sync")
+
+
+# -- faster --
+
+
+def _speed_up_pieces(schedule: Schedule) -> Iterator[Candidate]:
+    """Yield each tool and each reward with half of its time."""
+    times: Counter[tuple[str, str]] = Counter()
+    for rollout in schedule.rollouts:
+        for item in rollout.items:
+            if item.kind in ("tool", "reward"):
+                times[item.kind, item.name] += item.length_ns
+    for kind, name in _choose(times):
+        shorter = _shorten_blocked(schedule, _find_shares(schedule, kind, name), 1 - FASTER)
+        yield Candidate(kind, name, _change_items(shorter, _halve((kind, name))))
+
+
+def _choose(times: Counter[tuple[str, str]]) -> Iterable[tuple[str, str]]:
+    return [key for key, _ in sorted(times.items(), key=lambda pair: (-pair[1], pair[0]))[:MAX_NAMES]]
+
+
+def _halve(what: tuple[str, str]) -> Callable[[Item], Item]:
+    def change(item: Item) -> Item:
+        if (item.kind, item.name) != what:
+            return item
+        return item._replace(
+            lead_ns=_part_of(item.lead_ns), hold_ns=_part_of(item.hold_ns), rest_ns=_part_of(item.rest_ns)
+        )
+
+    return change
+
+
+def _part_of(length_ns: int) -> int:
+    return int(length_ns * FASTER)
+
+
+def _change_items(schedule: Schedule, change: Callable[[Item], Item]) -> Schedule:
+    rollouts = tuple(rollout._replace(items=tuple(map(change, rollout.items))) for rollout in schedule.rollouts)
+    return schedule._replace(rollouts=rollouts)
+
+
+def _speed_up_parts(schedule: Schedule) -> Iterator[Candidate]:
+    """Yield the time between steps, each tracker and the loading of data with half of their time."""
+    kinds = {(part.kind, part.name) for part in schedule.parts if part.kind in ("logging", "data_loading")}
+    times = Counter({key: sum(p.length_ns for p in schedule.parts if (p.kind, p.name) == key) for key in kinds})
+    for kind, name in _choose(times):
+        is_meant = lambda part, key=(kind, name): (part.kind, part.name) == key  # noqa: E731 - bound at once
+        yield Candidate(kind, name, _shorten(schedule, is_meant))
+    if any(part.phase == BETWEEN for part in schedule.parts):
+        yield Candidate("between", "", _shorten(schedule, lambda part: part.phase == BETWEEN))
+
+
+def _shorten(schedule: Schedule, is_meant: Callable[[Part], bool]) -> Schedule:
+    parts = tuple(
+        part._replace(length_ns=_part_of(part.length_ns)) if is_meant(part) and part.awaited is None else part
+        for part in schedule.parts
+    )
+    return schedule._replace(parts=parts)
+
+
+# -- not blocking --
+
+
+def _unblock(schedule: Schedule) -> Iterator[Candidate]:
+    """Yield each tool and each reward that blocks event loops, called in a thread instead."""
+    blocked = {
+        number
+        for number, pool in enumerate(schedule.pools)
+        if pool.kind == "loop" or (pool.kind == "reward" and pool.slots == 1)
+    }
+    found = {
+        (item.kind, item.name)
+        for rollout in schedule.rollouts
+        for item in rollout.items
+        if item.kind in ("tool", "reward") and item.pool in blocked and item.hold_ns
+    }
+    for kind, name in sorted(found)[:MAX_NAMES]:
+        shorter = _shorten_blocked(schedule, _find_shares(schedule, kind, name), 1.0)
+        yield Candidate(f"unblocked_{kind}", name, _change_items(shorter, _free(kind, name, blocked)))
+
+
+def _free(kind: str, name: str, blocked: set[int]) -> Callable[[Item], Item]:
+    def change(item: Item) -> Item:
+        if (item.kind, item.name) != (kind, name) or item.pool not in blocked:
+            return item
+        return item._replace(hold_ns=0, rest_ns=item.hold_ns + item.rest_ns)
+
+    return change
+
+
+def _find_shares(schedule: Schedule, kind: str, name: str) -> dict[int, float]:
+    """Return by pool the share of a tool or a reward in the time for which its slots are held."""
+    held: Counter[int] = Counter()
+    own: Counter[int] = Counter()
+    for rollout in schedule.rollouts:
+        for item in rollout.items:
+            held[item.pool] += item.hold_ns
+            if (item.kind, item.name) == (kind, name):
+                own[item.pool] += item.hold_ns
+    return {pool: length_ns / held[pool] for pool, length_ns in own.items() if length_ns}
+
+
+def _shorten_blocked(schedule: Schedule, shares: Mapping[int, float], saved: float) -> Schedule:
+    """Return a schedule in which the rest of what only has to get a slot is shorter: in it the event loop was blocked again.
+
+    Args:
+        schedule: As it was recorded.
+        shares: By pool, the share of the calls that are changed.
+        saved: Share of the time of these calls that they no longer block.
+    """
+
+    def change(item: Item) -> Item:
+        if item.hold_ns or not item.rest_ns or item.pool not in shares:
+            return item
+        return item._replace(rest_ns=int(item.rest_ns * (1 - saved * shares[item.pool])))
+
+    return _change_items(schedule, change)
+
+
+# -- fewer slow ones --
+
+
+def _cut_tail(schedule: Schedule, timeline: Timeline, percent: int) -> Schedule:
+    """Return a schedule in which the slowest trajectories of each step take no longer than the slowest of the others."""
+    by_step: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
+    for index, rollout in enumerate(schedule.rollouts):
+        by_step[rollout.step].append((timeline.ends_ns[index] - timeline.begins_ns[index], index))
+    excess: dict[int, int] = {}
+    for members in by_step.values():
+        members.sort(key=lambda member: (-member[0], member[1]))
+        count = math.ceil(len(members) * percent / 100)
+        if count < len(members):
+            longest = members[count][0]
+            excess.update((index, length - longest) for length, index in members[:count])
+    rollouts = tuple(
+        rollout._replace(items=_take_out(rollout.items, excess.get(index, 0)))
+        for index, rollout in enumerate(schedule.rollouts)
+    )
+    return schedule._replace(rollouts=rollouts)
+
+
+def _take_out(items: tuple[Item, ...], excess_ns: int) -> tuple[Item, ...]:
+    """Return items that take less time, from the longest of them first."""
+    changed = list(items)
+    for index in sorted(range(len(items)), key=lambda number: -items[number].length_ns):
+        if excess_ns <= 0:
+            break
+        item = changed[index]
+        lead = min(item.lead_ns, excess_ns)
+        hold = min(item.hold_ns, excess_ns - lead)
+        rest = min(item.rest_ns, excess_ns - lead - hold)
+        changed[index] = item._replace(
+            lead_ns=item.lead_ns - lead, hold_ns=item.hold_ns - hold, rest_ns=item.rest_ns - rest
+        )
+        excess_ns -= lead + hold + rest
+    return tuple(changed)
+
+
+# -- more workers --
+
+
+def _double(schedule: Schedule, kind: str) -> Schedule:
+    """Return a schedule with twice as many pools of a kind; every other trajectory uses the new ones."""
+    copies: dict[int, int] = {}
+    pools: list[Pool] = list(schedule.pools)
+    for number, pool in enumerate(schedule.pools):
+        if pool.kind == kind:
+            copies[number] = len(pools)
+            pools.append(pool._replace(instance=f"{pool.instance}'"))
+    if not copies:
+        return schedule
+    schedule = _shorten_blocked(schedule, dict.fromkeys(copies, 1.0), 0.5)  # half of the calls block another loop
+    turns: Counter[tuple[int, int]] = Counter()
+    rollouts = []
+    for rollout in schedule.rollouts:
+        moved: dict[int, int] = {}
+        for used in sorted({item.pool for item in rollout.items if item.pool in copies}):
+            if turns[used, rollout.step] % 2:
+                moved[used] = copies[used]
+            turns[used, rollout.step] += 1
+        items = tuple(item._replace(pool=moved.get(item.pool, item.pool)) for item in rollout.items)
+        rollouts.append(rollout._replace(items=items))
+    return schedule._replace(rollouts=tuple(rollouts), pools=tuple(pools))
+
+
+# -- earlier --
+
+
+def _submit_earlier(schedule: Schedule) -> Schedule:
+    """Return a schedule in which each trajectory is submitted one step earlier, at the same place of that step."""
+    places: dict[tuple[int, str, str, int], int] = {}
+    where: list[tuple[str, str, int]] = []
+    seen: Counter[tuple[int, str, str]] = Counter()
+    first: dict[int, int] = {}
+    for index, part in enumerate(schedule.parts):
+        number = seen[part.step, part.kind, part.phase]
+        seen[part.step, part.kind, part.phase] += 1
+        places[part.step, part.kind, part.phase, number] = index
+        where.append((part.kind, part.phase, number))
+        first.setdefault(part.step, index)
+
+    def move(rollout: Rollout) -> Rollout:
+        if rollout.anchor == UNANCHORED:
+            return rollout
+        step = schedule.parts[rollout.anchor].step - 1
+        if step < 0:
+            return rollout
+        return rollout._replace(anchor=places.get((step, *where[rollout.anchor]), first[step]))
+
+    return schedule._replace(rollouts=tuple(map(move, schedule.rollouts)))
+
 
 FEWEST_STEPS: Final = 3
 """With fewer steps the uncertainty is unknown."""
@@ -69,7 +329,7 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
         steps: Consecutive steps in the order of time.
         most_items: Pieces of trajectories that are replayed; with more, fewer steps are.
     """
-    chosen = _choose(steps, most_items)
+    chosen = _choose_steps(steps, most_items)
     reason = _find_reason(chosen)
     if reason:
         return NOTHING._replace(unknown=(reason,))
@@ -92,7 +352,7 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
     )
 
 
-def _choose(steps: Sequence[RecentStep], most_items: int) -> Sequence[RecentStep]:
+def _choose_steps(steps: Sequence[RecentStep], most_items: int) -> Sequence[RecentStep]:
     """Return the steps to replay: without the one with the start-up if there are others, and no more than can be replayed soon."""
     chosen = [step for step in steps if not step.is_first] or list(steps)
     items = 0

@@ -18,7 +18,7 @@ from verl_otel.analysis.model import Segment, Trajectory
 from verl_otel.analysis.traces.segments import NOWHERE, Place, find_place, is_engine, split_engine
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, PHASE_PREFIX
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.verdicts.awaited_trajectories import (
+from verl_otel.analysis.verdicts.what_if import (
     TOLERANCE_NS,
     AwaitedTrajectory,
     clip,

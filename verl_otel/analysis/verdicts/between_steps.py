@@ -12,9 +12,8 @@ from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.traces import critical_path
 from verl_otel.analysis.traces.span_names import BETWEEN, STEP, VALIDATION
 from verl_otel.analysis.traces.tree import Node
-from verl_otel.analysis.verdicts.baselines import Baselines
+from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD, PHASE_SECONDS, STEP_SHARE, Baselines
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, measure_phases
-from verl_otel.analysis.verdicts.thresholds import LOOK_AHEAD, PHASE_SECONDS, STEP_SHARE
 from verl_otel.model import SpanRecord
 
 # -- The critical path between two steps: logging, validation, checkpoint, data loading, and the trainer's own code around them --

@@ -1,19 +1,236 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts on event loops that were blocked, and on processes that were paused, while a step waited for them."""
+"""Intervals in which the event loop of a process was blocked, or the process was paused, and the parts of critical paths that waited for it.
+
+They come from spans ``verl.event_loop.blocked`` and ``verl.process.paused`` and, where a process did not live to write one, from stalls that
+the watchdog reported.
+"""
 
 from __future__ import annotations
 
+import heapq
+import re
+from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
 
-from verl_otel.analysis.model import Step, Trajectory, Verdict
-from verl_otel.analysis.traces.blocked_loops import KIND as CAUSE
-from verl_otel.analysis.traces.blocked_loops import PROCESS, Blocking
-from verl_otel.analysis.verdicts.thresholds import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
+from verl_otel.analysis.model import Event, Segment, Step, Trajectory, Verdict
+from verl_otel.analysis.traces.span_names import PAUSED, TOOL_PREFIX
+from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PHASE_SECONDS, STEP_SHARE, TRAJECTORY_SECONDS
+from verl_otel.semconv import attributes as attr
 
-KIND, PAUSED_KIND = "loop", "process"
+KIND, PAUSED_KIND = "blocked", "paused"
+"""Kinds of these segments: of a blocked event loop, and of a process that was paused."""
+MAX_BLOCKINGS: Final = 10_000
+"""Intervals that are kept of one process: the newest."""
+PROCESS: Final = "process"
+"""Reason of an interval in which the process did not run at all."""
+NAMES: Final = {
+    PROCESS: "the process did not run",
+    "collection": "garbage collection",
+    "cpu": "no CPU",
+    "interpreter": "another thread that held the interpreter lock",
+    "executor": "no free thread of the executor",
+}
+"""Names of what paused a process, by reason."""
+LEAST_WITHOUT_CPU_NS: Final = 1_000_000_000
+"""Shorter pauses without a CPU are left out: on a busy machine every process has them, and paths would consist of them."""
+_WAITING: Final = frozenset(("trajectory", "llm", "server", "tool", "reward"))
+"""Kinds of segments that need the event loop of their process to go on."""
+_SERVERS: Final = {"llm": "llm_server-", "trajectory": "reward-"}
+"""Kinds of segments that may wait for another process, which has not begun to serve them, and the start of its instance."""
+_LINE: Final = re.compile(r'File "(?P<path>[^"]*)", line (?P<line>\d+) in (?P<name>\S+)')
+_AT: Final = re.compile(r"its event loop is blocked at (File \"[^\"]*\", line \d+ in \S+)")
+_NEVER: Final = 1 << 63
+"""End of a stall that did not end before the run."""
+_start: Final = attrgetter("start_ns")
+
+
+class Blocking(NamedTuple):
+    """An interval in which the event loop of a process ran no callback."""
+
+    instance: str
+    start_ns: int
+    end_ns: int
+    name: str
+    """``tool <name>``, the name of a span, or a function with its place."""
+    reason: str = "callback"
+    """``callback``, ``callbacks``, ``worker``, or a key of `NAMES`."""
+    trace_id: int = 0
+    """Trace of the work that blocked it; 0: unknown."""
+    kind: str = KIND
+    """`KIND` or `PAUSED_KIND`."""
+
+
+class _Intervals:
+    """The newest intervals of one process, in the order of their start. The intervals of one step are found without a search through all."""
+
+    def __init__(self) -> None:
+        self._sorted: list[Blocking] = []
+        self._latest_ns: list[int] = []
+        """The latest end of each interval and those before it."""
+
+    def add(self, blocking: Blocking) -> None:
+        """Add an interval."""
+        place = bisect_right(self._sorted, blocking.start_ns, key=_start)
+        self._sorted.insert(place, blocking)
+        before = self._latest_ns[place - 1] if place else 0
+        ends = (later.end_ns for later in self._sorted[place:])
+        self._latest_ns[place:] = list(accumulate(ends, max, initial=before))[1:]
+        if len(self._sorted) > MAX_BLOCKINGS:
+            del self._sorted[0], self._latest_ns[0]
+
+    def find(self, begin_ns: int, end_ns: int) -> Iterator[Blocking]:
+        """Yield the intervals that may overlap two times."""
+        for place in range(bisect_right(self._latest_ns, begin_ns), len(self._sorted)):
+            if self._sorted[place].start_ns >= end_ns:
+                return
+            yield self._sorted[place]
+
+
+_ByInstance = dict[str, _Intervals]
+
+
+class BlockedLoops:
+    """The intervals of a run in which event loops were blocked or processes were paused, by process."""
+
+    def __init__(self) -> None:
+        self._spans: _ByInstance = {}
+        self._stalls: _ByInstance = {}
+        self._pauses: _ByInstance = {}
+        self._servers: dict[str, dict[str, None]] = {prefix: {} for prefix in _SERVERS.values()}
+        """Processes of which intervals are known, by the start of their names."""
+
+    def __bool__(self) -> bool:
+        return bool(self._spans or self._stalls or self._pauses)
+
+    def add_span(self, node: Node) -> None:
+        """Add the interval that a span records."""
+        span = node.span
+        culprit = next((link.trace_id for link in span.links), 0)
+        reason = str(span.attributes.get(attr.REASON, "callback"))
+        name = _name(span.attributes, reason)
+        if reason == "cpu" and span.end_ns - span.start_ns < LEAST_WITHOUT_CPU_NS:
+            return
+        kind, known = (PAUSED_KIND, self._pauses) if span.name == PAUSED else (KIND, self._spans)
+        for prefix, names in self._servers.items():
+            if node.instance.startswith(prefix):
+                names[node.instance] = None
+        _add(known, Blocking(node.instance, span.start_ns, span.end_ns, name, reason, culprit, kind))
+
+    def set_events(self, events: Iterable[Event]) -> None:
+        """Replace the intervals of stalls whose reports contain that an event loop is blocked: a stall may have ended since the last call."""
+        self._stalls = {}
+        for event in events:
+            blocking = _read_stall(event)
+            if blocking is not None:
+                _add(self._stalls, blocking)
+
+    def find(self, instance: str, begin_ns: int, end_ns: int) -> Iterator[Blocking]:
+        """Yield the intervals of a process within two times, disjoint and in the order of time."""
+        tables = (self._spans, self._stalls, self._pauses)
+        return _cut([known for table in tables if (known := table.get(instance))], begin_ns, end_ns)
+
+    def find_pauses(self, begin_ns: int, end_ns: int) -> dict[str, list[Blocking]]:
+        """Return the intervals in which processes were paused within two times, by process."""
+        found = {instance: list(_cut([known], begin_ns, end_ns)) for instance, known in self._pauses.items()}
+        return {instance: pauses for instance, pauses in found.items() if pauses}
+
+    def _find_awaited(self, segment: Segment) -> Iterator[Blocking]:
+        """Yield the intervals that a segment waited for: of its process, and of those that it may wait for."""
+        names = [segment.instance, *self._servers.get(_SERVERS.get(segment.kind, ""), ())]
+        tables = (self._spans, self._stalls, self._pauses) if segment.kind in _WAITING else (self._pauses,)
+        known = [table[name] for name in names for table in tables if name in table]
+        return _cut(known, segment.start_ns, segment.end_ns)
+
+    def find_all(self, instances: Iterable[str], begin_ns: int, end_ns: int) -> list[tuple[int, int]]:
+        """Return start and end of all intervals of some processes within two times."""
+        return [
+            (blocking.start_ns, blocking.end_ns)
+            for instance in instances
+            for blocking in self.find(instance, begin_ns, end_ns)
+        ]
+
+    def mark(self, path: Sequence[Segment]) -> tuple[tuple[Segment, ...], tuple[Blocking, ...]]:
+        """Return a critical path in which the parts that waited for a blocked event loop are segments of their own.
+
+        Returns:
+            The path, without a gap as before, and the intervals that it contains now.
+        """
+        marked: list[Segment] = []
+        waits: list[Blocking] = []
+        for segment in path:
+            reached = segment.start_ns
+            for blocking in self._find_awaited(segment):
+                if blocking.start_ns > reached:
+                    marked.append(segment._replace(start_ns=reached, end_ns=blocking.start_ns))
+                start_ns, end_ns, kind, name = blocking.start_ns, blocking.end_ns, blocking.kind, blocking.name
+                marked.append(segment._replace(start_ns=start_ns, end_ns=end_ns, kind=kind, name=name))
+                waits.append(blocking)
+                reached = blocking.end_ns
+            if reached < segment.end_ns:
+                marked.append(segment._replace(start_ns=reached))
+        return tuple(marked), tuple(waits)
+
+
+def _cut(known: Iterable[_Intervals], begin_ns: int, end_ns: int) -> Iterator[Blocking]:
+    """Yield the parts of intervals within two times, disjoint and in the order of time."""
+    reached = begin_ns
+    for blocking in heapq.merge(*(intervals.find(begin_ns, end_ns) for intervals in known), key=_start):
+        start, end = max(blocking.start_ns, reached), min(blocking.end_ns, end_ns)
+        if end > start:
+            yield blocking._replace(start_ns=start, end_ns=end)
+            reached = end
+
+
+def _add(by_instance: _ByInstance, blocking: Blocking) -> None:
+    by_instance.setdefault(blocking.instance, _Intervals()).add(blocking)
+
+
+def _read_stall(event: Event) -> Blocking | None:
+    """Return the interval of a stall; None if its report does not contain that an event loop is blocked."""
+    match = _AT.search(event.text)
+    culprit = event.detail.get("culprit")
+    if event.kind != "stall" or match is None or not isinstance(culprit, dict):
+        return None
+    age, resolved = culprit.get("age"), event.detail.get("resolved")
+    if not isinstance(age, (int, float)):
+        return None
+    end = event.time_ns + round(resolved * 1e9) if isinstance(resolved, (int, float)) else _NEVER
+    values = {attr.BLOCKED_SPAN: str(culprit.get("span", "")), attr.BLOCKED_LINE: match[1]}
+    start = event.time_ns - round(age * 1e9)
+    instance = str(culprit.get("instance", ""))
+    return Blocking(instance, start, max(start, end), _name(values, ""), "callback", _read_id(culprit))
+
+
+def _name(values: Any, reason: str) -> str:
+    """Return the name of what blocked a loop, from the attributes of its span."""
+    if reason in NAMES:
+        return NAMES[reason]
+    tool, span = str(values.get(attr.GEN_AI_TOOL, "")), str(values.get(attr.BLOCKED_SPAN, ""))
+    if not tool and span.startswith(TOOL_PREFIX):
+        tool = span.removeprefix(TOOL_PREFIX)
+    if tool:
+        return f"tool {tool}"
+    line = _LINE.search(str(values.get(attr.BLOCKED_LINE, "")))
+    place = f"{line['name']} ({line['path'].rpartition('/')[2]}:{line['line']})" if line is not None else ""
+    return place or span or "unknown code"
+
+
+def _read_id(culprit: dict[str, Any]) -> int:
+    try:
+        return int(str(culprit.get("trace_id", "0")), 16)
+    except ValueError:
+        return 0
+
+
+# -- Verdicts on event loops that were blocked, and on processes that were paused, while a step waited for them --
+
+_LOOP, _PAUSED = "loop", "process"
 """Kinds of these verdicts: a blocked event loop, and a process that was paused."""
 _EXPLAINED: Final = frozenset(("trajectory", "replica", "tool", "reward"))
 """Kinds of verdicts that see a blocked loop as a slow call."""
@@ -64,7 +281,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
     return Verdict(
         step.number,
         step.seconds,
-        KIND if first.kind == CAUSE else PAUSED_KIND,
+        _LOOP if first.kind == KIND else _PAUSED,
         first.instance,
         first.kind,
         first.name,
@@ -91,7 +308,7 @@ def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
 
 
 def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
-    if verdict.kind in (KIND, PAUSED_KIND, "between"):
+    if verdict.kind in (_LOOP, _PAUSED, "between"):
         return verdict
     names = [verdict.instance]
     if verdict.cause in _OF_TRAINER:
@@ -132,7 +349,7 @@ def drop_explained(step: Step, loops: Sequence[Verdict]) -> Step:
     blocked = sum(verdict.seconds for verdict in loops)
     if not blocked:
         return step
-    paused = {verdict.instance: verdict.seconds for verdict in loops if verdict.kind == PAUSED_KIND}
+    paused = {verdict.instance: verdict.seconds for verdict in loops if verdict.kind == _PAUSED}
     least = max(TRAJECTORY_SECONDS, STEP_SHARE * step.seconds)
 
     def explain(verdict: Verdict) -> float:

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Step, Verdict
-from verl_otel.analysis.verdicts.baselines import Baselines
+from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS, STEP_SHARE, Baselines
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases
-from verl_otel.analysis.verdicts.thresholds import PHASE_SECONDS, STEP_SHARE
 
 PHASE, BETWEEN = "phase", "between"
 """Kinds of what held a step: a phase of it, or something before it began."""

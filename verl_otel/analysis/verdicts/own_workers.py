@@ -16,11 +16,10 @@ from typing import Final
 
 from verl_otel.analysis.model import Straggler
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
-from verl_otel.analysis.traces.submissions import SUBMITTED
+from verl_otel.analysis.traces.timeline import SUBMITTED
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import stragglers
-from verl_otel.analysis.verdicts.outliers import RankValues
-from verl_otel.analysis.verdicts.stragglers import LEAD_SECONDS, LEAD_SHARE, PAIR_FACTOR, method_of
+from verl_otel.analysis.verdicts.stragglers import LEAD_SECONDS, LEAD_SHARE, PAIR_FACTOR, RankValues, method_of
 from verl_otel.semconv import attributes as attr
 
 BEGAN: Final = "began"

@@ -13,9 +13,8 @@ from verl_otel.analysis.traces.segments import NOWHERE, find_place
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers
-from verl_otel.analysis.verdicts.baselines import Baselines
+from verl_otel.analysis.verdicts.baselines import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS, Baselines
 from verl_otel.analysis.verdicts.stragglers import method_of
-from verl_otel.analysis.verdicts.thresholds import DETAIL_SHARE, PACE_PHASES, PACE_SECONDS
 
 _NOT_JUDGED: Final = frozenset(("poll", "start"))
 """Idle kinds: a poll ends with the trainer's next check, a start when a slot is free."""

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from verl_otel.analysis.model import Step, Verdict
-from verl_otel.analysis.traces.submissions import UNLINKED
+from verl_otel.analysis.traces.timeline import UNLINKED
 
 PAGE: Final = "docs/how-to/act-on-verdicts.md"
 """The page. Its table has a row for each key of `ADVICE`."""

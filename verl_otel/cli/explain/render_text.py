@@ -15,7 +15,7 @@ from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Explanation, Segment, Step
 from verl_otel.analysis.verdicts import stragglers
-from verl_otel.analysis.verdicts.step_savings import sum_savings
+from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli.explain import advice
 from verl_otel.cli.explain import wording as words
 from verl_otel.cli.formatting import dead, failed, headline, number, orphans, seconds

@@ -9,9 +9,8 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.gpu import token_cost
-from verl_otel.analysis.kinds import CAUSES, STATES
-from verl_otel.analysis.model import DeviceTime, Saving, Straggler, Verdict
-from verl_otel.analysis.traces.submissions import UNLINKED
+from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
+from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.stragglers import Persistence
 from verl_otel.cli.formatting import seconds

@@ -13,9 +13,8 @@ from typing import Any, Final
 from verl_otel._internal import printable
 from verl_otel.analysis import scalars, step_lengths
 from verl_otel.analysis.gpu import token_cost
-from verl_otel.analysis.kinds import CAUSES
-from verl_otel.analysis.model import Explanation, Series, Step
-from verl_otel.analysis.verdicts.step_savings import sum_savings
+from verl_otel.analysis.model import CAUSES, Explanation, Series, Step
+from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli.page import detail, downsampling, lists
 from verl_otel.semconv.metric_names import TRAINING_STEP
 

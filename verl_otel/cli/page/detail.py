@@ -9,8 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import printable
-from verl_otel.analysis.kinds import CAUSES
-from verl_otel.analysis.model import DeviceTime, Segment, Step, Trajectory
+from verl_otel.analysis.model import CAUSES, DeviceTime, Segment, Step, Trajectory
 from verl_otel.cli.page import downsampling
 
 _CAUSES: Final = tuple(CAUSES)

@@ -16,7 +16,7 @@ from typing import Final
 from verl_otel._internal import printable, safe_files
 from verl_otel._version import __version__
 from verl_otel.analysis.model import Explanation
-from verl_otel.analysis.verdicts.step_savings import sum_savings
+from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import formatting
 from verl_otel.cli.page import assembly, data, levers
 from verl_otel.cli.report import headlines

@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
-from verl_otel.analysis.verdicts import single_waits
+from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli.explain import render_text, wording
 from verl_otel.cli.formatting import SENTENCE, dead, failed, number, seconds
 
@@ -32,7 +32,7 @@ def find_headlines(run: Explanation) -> Iterator[Headline]:
     alarms = list(filter(None, [failed(run)]))
     alarms += [f"{event.kind.upper()}: {event.text}" for event in run.events]
     alarms += [f"DEAD: {dead(unfinished)}" for unfinished in run.completeness.unfinished if unfinished.dead]
-    waits = single_waits.find(run)
+    waits = slow_trajectories.find_single_waits(run)
     awaited = {wait.trajectory.trace_id for wait in waits}
     findings = [(wait.lead, Headline(_held_line(wait), wait.step)) for wait in waits]
     findings += [
@@ -75,7 +75,7 @@ def _describe_healthy(run: Explanation) -> Iterator[Headline]:
         yield Headline(start_up, step_lengths.find_start_up(run.steps)[0])
 
 
-def _held_line(wait: single_waits.SingleWait) -> str:
+def _held_line(wait: slow_trajectories.SingleWait) -> str:
     step, part = wait.step, wait.part
     return (
         f"Step {number(step)} ({seconds(step.seconds)}) waited up to {seconds(wait.lead)} for trajectory "

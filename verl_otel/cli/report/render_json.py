@@ -8,7 +8,7 @@ import math
 from typing import Any
 
 from verl_otel.analysis.model import Explanation, Trajectory
-from verl_otel.analysis.verdicts import single_waits
+from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli.explain.render_json import strict
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import AVERAGE_REWARD, TRAINING_STEP
@@ -45,7 +45,7 @@ def to_json(run: Explanation) -> dict[str, Any]:
                 "lead": wait.lead,
                 "part": wait.part._asdict(),
             }
-            for wait in single_waits.find(run)
+            for wait in slow_trajectories.find_single_waits(run)
         ],
         "unfinished": [
             {

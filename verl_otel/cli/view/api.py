@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import printable
-from verl_otel.analysis import indicators, scalars, short_steps
+from verl_otel.analysis import indicators, retention, scalars
 from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.cli import formatting, rollouts
@@ -93,7 +93,7 @@ def list_steps(run: Explanation, first: int) -> dict[str, Any]:
     """
     steps = run.steps[first : first + MAX_STEPS]
     phases, gpu = _Columns(len(steps)), _Columns(len(steps))
-    for index, step in enumerate(map(short_steps.unpack, steps)):  # one at a time: together they take much memory
+    for index, step in enumerate(map(retention.unpack_step, steps)):  # one at a time: together they take much memory
         phases.add(index, _phase_seconds(step))
         gpu.add(index, _gpu_seconds(step))
     return {

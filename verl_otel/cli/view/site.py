@@ -17,7 +17,7 @@ import msgspec
 
 from verl_otel._version import __version__
 from verl_otel.analysis.compare import comparison
-from verl_otel.analysis.io import events
+from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import page, rollouts
 from verl_otel.cli.compare import render_json as compare_json
@@ -82,7 +82,7 @@ class Listing:
             return known
         rows = [render.to_json(overview.read(folder)) for folder in folders]
         row = max(rows, key=lambda row: row["last_step"] or -1)
-        found = events.read(folders, [])
+        found = run_files.read_events(folders, [])
         rewards = [file_ends.read_last(folder, REWARDS) for folder in folders]
         reward = next((value for value in rewards if value is not None), None)
         return signature, {

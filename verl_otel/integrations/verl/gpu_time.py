@@ -20,7 +20,7 @@ from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
 from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
 from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
-from verl_otel.analysis.kinds import CAUSES
+from verl_otel.analysis.model import CAUSES
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.recording.attribute_values import to_number
