@@ -10,7 +10,7 @@ from benchmarks.case import BASELINE
 from benchmarks.results import Results
 from benchmarks.statistics import rank_probability
 from benchmarks.table import figure
-from verl_otel.analysis.compare.significance import holm
+from verl_otel.analysis.significance import holm
 
 LEVEL: Final = 0.05
 """Probability at which a difference is called significant, of all of them together."""

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import explanations, stories
+from verl_otel.analysis import comparison as analysis
 from verl_otel.analysis import summary
-from verl_otel.analysis.compare import comparison as analysis
 from verl_otel.analysis.model import Series
 from verl_otel.cli.compare import conditions, render_text
 

@@ -4,8 +4,8 @@
 
 import pytest
 
-from tests.analysis.live.test_live_run import long_training
-from verl_otel.analysis.live import live_run
+from tests.analysis.test_live_run import long_training
+from verl_otel.analysis import live_run
 from verl_otel.cli.view import watching
 from verl_otel.cli.view.catalogue import Catalogue
 
@@ -17,7 +17,7 @@ def test_the_share_that_was_read_is_that_of_the_answer(runs, monkeypatch):
     now = 0.0
     monkeypatch.setattr(watching.time, "monotonic", lambda: now)
     monkeypatch.setattr(live_run.LiveRun.read, "__defaults__", (1,))
-    monkeypatch.setattr("verl_otel.analysis.live.live_run.CHUNK_BYTES", 4096)
+    monkeypatch.setattr("verl_otel.analysis.live_run.CHUNK_BYTES", 4096)
     folder = long_training(runs / "r1", steps=200).write()
     watcher = watching.Watcher(Catalogue([folder.parent]))
     first, share = watcher.ask("r1")

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal.printable import show
-from verl_otel.analysis.compare import comparison, significance
+from verl_otel.analysis import comparison, significance
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.compare import render_json, render_text
 from verl_otel.cli.compare.conditions import Condition, parse

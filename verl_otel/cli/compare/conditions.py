@@ -8,7 +8,7 @@ import math
 import re
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.compare.comparison import Comparison
+from verl_otel.analysis.comparison import Comparison
 
 _FORM: Final = re.compile(r"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<sign>[<>])\s*(?P<percent>[+-]\s*\d+(\.\d+)?)\s*%\s*")
 _HELP: Final = (

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from verl_otel.analysis.compare.comparison import Comparison, Row
+from verl_otel.analysis.comparison import Comparison, Row
 from verl_otel.cli.compare.conditions import Condition, Result
 from verl_otel.cli.explain.render_json import strict
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from verl_otel.analysis.compare.comparison import Comparison
+from verl_otel.analysis.comparison import Comparison
 from verl_otel.cli.compare.layout import lay_out
 from verl_otel.cli.explain.wording import figure
 

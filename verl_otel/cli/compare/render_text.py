@@ -9,9 +9,9 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, show
-from verl_otel.analysis.compare import significance
-from verl_otel.analysis.compare.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
-from verl_otel.analysis.compare.significance import Sample
+from verl_otel.analysis import significance
+from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
+from verl_otel.analysis.significance import Sample
 from verl_otel.cli.compare import render_resources
 from verl_otel.cli.compare.conditions import Condition, Result
 from verl_otel.cli.compare.layout import lay_out

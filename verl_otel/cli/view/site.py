@@ -16,7 +16,7 @@ from urllib.parse import parse_qs, unquote
 import msgspec
 
 from verl_otel._version import __version__
-from verl_otel.analysis.compare import comparison
+from verl_otel.analysis import comparison
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import page, rollouts

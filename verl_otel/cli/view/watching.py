@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.analysis.live.live_run import LiveRun
+from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.model import Explanation
 from verl_otel.analysis.summary import ENDED, NO_END
 from verl_otel.cli.view.catalogue import Catalogue

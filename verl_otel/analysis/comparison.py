@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
-from verl_otel.analysis.compare import significance
+from verl_otel.analysis import significance
 from verl_otel.analysis.model import CAUSES, STATES, Explanation, Series, Step
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS

@@ -7,9 +7,8 @@ import json
 import pytest
 
 from tests.builders import stories
-from verl_otel.analysis import summary
-from verl_otel.analysis.live import live_run
-from verl_otel.analysis.live.live_run import LiveRun
+from verl_otel.analysis import live_run, summary
+from verl_otel.analysis.live_run import LiveRun
 
 
 def long_training(folder, steps=12):
@@ -56,7 +55,7 @@ def without_last(explanation):
 @pytest.mark.parametrize("budget", [1, 1 << 20])
 def test_the_explanation_is_that_of_the_whole_run(tmp_path, monkeypatch, budget):
     """Steps, verdicts, GPU time and scalars are equal, whether the files are read line by line or at once."""
-    monkeypatch.setattr("verl_otel.analysis.live.live_run.CHUNK_BYTES", 4096)
+    monkeypatch.setattr("verl_otel.analysis.live_run.CHUNK_BYTES", 4096)
     monkeypatch.setattr(live_run.LiveRun.read, "__defaults__", (budget,))
     folder = long_training(tmp_path / "r1").write()
     live = LiveRun([folder])

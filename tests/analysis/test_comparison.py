@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import explanations
-from verl_otel.analysis.compare import comparison as compare
-from verl_otel.analysis.compare import significance
+from verl_otel.analysis import comparison as compare
+from verl_otel.analysis import significance
 
 TOOL = ("tool", "python")
 

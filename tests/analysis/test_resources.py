@@ -5,7 +5,7 @@
 import pytest
 
 from tests.builders import explanations
-from verl_otel.analysis.compare import comparison
+from verl_otel.analysis import comparison
 from verl_otel.analysis.model import Series
 
 T0 = explanations.T0

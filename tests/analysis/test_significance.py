@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis.compare import significance as sig
+from verl_otel.analysis import significance as sig
 
 VALUES = st.lists(st.floats(0.01, 1000), min_size=4, max_size=20)
 
