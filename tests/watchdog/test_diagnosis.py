@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.watchdog.snapshots import PEERS, SnapshotBuilder
-from verl_otel.watchdog import diagnosis, messages
+from verl_otel.watchdog import diagnosis, reporter
 from verl_otel.watchdog.snapshot import DIED, FROZEN, STOPPED, could_be_overdue
 
 EVERY = ("verl.step", "verl.phase.gen", "verl.trajectory", "verl.turn", "chat tiny", "verl.generate", "execute_tool python",
@@ -91,7 +91,7 @@ def test_a_dead_process_is_a_crash_with_what_it_held(builder):
     snapshot = builder.build()
     (finding,) = diagnosis.find(snapshot)
     assert (finding.kind, finding.process_name, finding.others) == ("crash", "agent-0", 2)
-    assert [snapshot.age(row) for row in messages.list_trajectories(snapshot, "agent-0")] == [5, 4, 3]
+    assert [snapshot.age(row) for row in reporter.list_trajectories(snapshot, "agent-0")] == [5, 4, 3]
     assert {row.name for row in finding.waiting} == {"verl.phase.gen", "verl.step"}
     assert rows
 
@@ -145,7 +145,7 @@ def test_the_rank_that_has_not_begun_is_named_for_those_that_wait_in_the_collect
     (finding,) = diagnosis.find(builder.build())
     assert (finding.reason, finding.process_name, finding.rank) == ("never arrived", "rank-2", 2)
     assert finding.waiting[0].name == "verl.call update_actor"
-    text = messages.format_incident(builder.build(), finding, None, "")
+    text = reporter.format_incident(builder.build(), finding, None, "")
     assert text.startswith("STALL rank 2, rank-2 (pid ")
     assert "has not begun verl.call update_actor" in text
 

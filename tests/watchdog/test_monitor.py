@@ -21,8 +21,7 @@ from verl_otel.watchdog import (
     heartbeat,
     monitor,
     process_reports,
-    run_state,
-    stack_signals,
+    stack_dumps,
 )
 from verl_otel.watchdog.cluster_backend import DeathInfo
 from verl_otel.watchdog.monitor import Monitor
@@ -90,12 +89,14 @@ def explain(monkeypatch):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(("state", "expected"), [(run_state.FAILED, [("crash", "rank-1")]), (run_state.FINISHED, [])])
+@pytest.mark.parametrize(
+    ("state", "expected"), [(process_reports.FAILED, [("crash", "rank-1")]), (process_reports.FINISHED, [])]
+)
 def test_a_death_that_fails_the_run_is_reported_and_one_after_its_end_is_not(node, dead_pid, state, expected):
     """The rank died before the trainer failed; the other rank lived on and was killed for that. Said once."""
     node.look()
     node.write("rank-1", dead_pid)
-    run_state.mark(node.config, state)
+    process_reports.mark_run(node.config, state)
     node.write("rank-2", dead_pid, beat=1.0)
     node.look(3)
     assert node.events() == expected
@@ -108,7 +109,7 @@ def test_an_unconfirmed_death_is_reported_when_the_run_fails(node, dead_pid, mon
     node.write("rank-1", dead_pid)
     node.look(2)
     assert node.events() == []
-    run_state.mark(node.config, run_state.FAILED)
+    process_reports.mark_run(node.config, process_reports.FAILED)
     node.look()
     assert node.events() == [("crash", "rank-1")]
 
@@ -122,7 +123,7 @@ def test_a_monitor_that_starts_after_the_end_relies_on_the_cluster_alone(node, d
     """It cannot tell who died first from who was killed for that."""
     explain(death)
     node.write("rank-1", dead_pid, actor="ab")
-    run_state.mark(node.config, run_state.FAILED)
+    process_reports.mark_run(node.config, process_reports.FAILED)
     node.look(2)
     assert node.events() == expected
 
@@ -133,7 +134,7 @@ def test_an_intended_death_is_no_crash_although_the_run_fails(node, dead_pid, ex
     explain(DeathInfo(True, "killed"))
     node.look()
     node.write("rank-1", dead_pid, actor="ab")
-    run_state.mark(node.config, run_state.FAILED)
+    process_reports.mark_run(node.config, process_reports.FAILED)
     node.look(2)
     assert node.events() == []
 
@@ -144,7 +145,7 @@ def test_the_monitor_in_a_process_that_ends_with_the_run_checks_once_more(node, 
     monkeypatch.setattr(monitor, "POLL_SECONDS", 600.0)
     node.look()
     node.write("rank-1", dead_pid)
-    run_state.mark(node.config, run_state.FAILED)
+    process_reports.mark_run(node.config, process_reports.FAILED)
     node.monitor.start()
     node.monitor.stop(time.monotonic() + 10)
     node.monitor.join(10)
@@ -154,14 +155,14 @@ def test_the_monitor_in_a_process_that_ends_with_the_run_checks_once_more(node, 
 def test_what_failed_has_not_finished(node):
     """The first word of a failure holds until the run begins again."""
     for state, expected in (
-        (run_state.FINISHED, run_state.FINISHED),
-        (run_state.FAILED, run_state.FAILED),
-        (run_state.FINISHED, run_state.FAILED),
+        (process_reports.FINISHED, process_reports.FINISHED),
+        (process_reports.FAILED, process_reports.FAILED),
+        (process_reports.FINISHED, process_reports.FAILED),
     ):
-        run_state.mark(node.config, state)
-        assert run_state.read(node.folder).state == expected
-    run_state.mark(node.config, run_state.RUNNING)
-    assert run_state.read(node.folder) is None
+        process_reports.mark_run(node.config, state)
+        assert process_reports.read_run_end(node.folder).state == expected
+    process_reports.mark_run(node.config, process_reports.RUNNING)
+    assert process_reports.read_run_end(node.folder) is None
 
 
 @pytest.fixture
@@ -201,7 +202,7 @@ def test_a_frozen_process_is_looked_at_until_it_has_written_its_stacks(node, mon
             (node.folder / f"{process_reports.STACKS_PREFIX}agent-0.txt").write_text("in hold_the_interpreter")
         return len(looks) == 3
 
-    monkeypatch.setattr(stack_signals, "request", request)
+    monkeypatch.setattr(stack_dumps, "request_by_signal", request)
     monkeypatch.setattr(monitor, "start_py_spy", lambda *_: None)
     builder = SnapshotBuilder(100).process("trainer-0", "trainer").process("agent-0", state=FROZEN)
     gen = builder.open("trainer-0", "verl.phase.gen", 150)

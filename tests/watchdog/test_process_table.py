@@ -73,7 +73,7 @@ def test_a_process_whose_id_was_reused_is_dead(folder):
 def test_processes_of_other_nodes_and_damaged_files_are_passed_over(folder):
     """A shared folder, and a file that is no record."""
     write_process(folder, "far", node="there")
-    (folder / "process-half.json").write_text('{"who": "half"')
+    (folder / "process-half.json").write_text('{"node": "half"')
     assert not read_table(folder).statuses
 
 

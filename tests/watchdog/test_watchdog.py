@@ -358,7 +358,7 @@ def test_a_forked_child_that_its_parent_kills_at_work_is_no_crash(training, wait
     training.go()
     send(parent, "fork_busy")
     (record,) = wait_for(lambda: [path for path in records(training) if not path.stem.endswith(f"-{parent.pid}")])
-    assert json.loads(record.read_text("utf-8"))["child"]
+    assert json.loads(record.read_text("utf-8"))["is_child"]
     (opened,) = wait_for(
         lambda: [path for path in training.folder.glob("open-*.jsonl") if f"-{parent.pid}." not in path.name]
     )
@@ -375,9 +375,11 @@ def test_a_report_names_the_thread_that_writes_the_heartbeats(training, wait_for
     """So that one that waits for a disk is not called frozen."""
     process = training.start("trainer")
     reports = wait_for(
-        lambda: [report for path in records(training) if (report := json.loads(path.read_text("utf-8")))["drain"]]
+        lambda: [
+            report for path in records(training) if (report := json.loads(path.read_text("utf-8")))["drain_thread"]
+        ]
     )
-    drain = reports[0]["drain"]
+    drain = reports[0]["drain_thread"]
     assert drain != process.pid
     assert Path(f"/proc/{process.pid}/task/{drain}").exists()
-    assert not reports[0]["child"]
+    assert not reports[0]["is_child"]

@@ -4,17 +4,15 @@
 
 import json
 import os
-import random
 import time
 
 import pytest
 
-from tests.builders.damage import replace_value
 from tests.watchdog.snapshots import make_report
 from verl_otel.system import procfs
-from verl_otel.watchdog import diagnosis, messages, process_reports, run_state
+from verl_otel.watchdog import diagnosis, process_reports, reporter
 from verl_otel.watchdog.process_table import ProcessTable
-from verl_otel.watchdog.snapshot import Snapshot, read_rows
+from verl_otel.watchdog.snapshot import Snapshot
 
 DEEP_JSON = b"[" * 200_000
 NOW = 1_800_000_000_000_000_000
@@ -47,14 +45,14 @@ def read_everything(folder):
     snapshot = Snapshot(NOW + 10**15, reports, states, rows, {}, 1.0)
     findings = diagnosis.find(snapshot) if hasattr(diagnosis, "find") else []
     for finding in findings:
-        messages.format_incident(snapshot, finding, process_table.statuses.get(finding.process_name), "")
-        json.dumps(messages.describe_culprit(snapshot, finding), default=str)
+        reporter.format_incident(snapshot, finding, process_table.statuses.get(finding.process_name), "")
+        json.dumps(reporter.describe_culprit(snapshot, finding), default=str)
     for row in rows:
         snapshot.is_overdue(row)
         list(snapshot.ancestors(row))
-        messages.describe_span(snapshot, row)
-    run_state.read(folder)
-    messages.read_reported(folder.parent, "here")
+        reporter.describe_span(snapshot, row)
+    process_reports.read_run_end(folder)
+    reporter.read_reported(folder.parent, "here")
     return [row.name for row in rows if row.process_name == "good"]
 
 
@@ -64,7 +62,7 @@ def list_files(folder, process_name="bad"):
         folder / f"{process_reports.REPORT_PREFIX}{process_name}.json",
         folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}",
         folder.parent / f"open-{process_name}.jsonl",
-        folder.parent / messages.EVENTS,
+        folder.parent / reporter.EVENTS,
         folder / "ended",
     ]
 
@@ -74,7 +72,7 @@ def write_bad_process(folder):
     process_reports.write(folder, make_report("bad")._replace(process=procfs.find_process(os.getpid())))
     (folder / f"{process_reports.HEARTBEAT_PREFIX}bad").write_bytes(b"       3                7\n")
     (folder.parent / "open-bad.jsonl").write_text(json.dumps(OPEN))
-    (folder.parent / messages.EVENTS).write_text(json.dumps(EVENT) + "\n")
+    (folder.parent / reporter.EVENTS).write_text(json.dumps(EVENT) + "\n")
 
 
 @pytest.mark.parametrize("number", range(5))
@@ -96,63 +94,3 @@ def test_a_damaged_file_hides_no_other_process(folder, number, kind):
     else:
         path.write_bytes({"deep": DEEP_JSON, "nul": b"\x00" * 1000, "huge": b"9" * 10_000}[kind])
     assert read_everything(folder) == ["verl.step"]
-
-
-VALUES = [
-    None,
-    True,
-    -1,
-    1.5,
-    10**400,
-    1 << 62,
-    float("inf"),
-    float("nan"),
-    "",
-    "x",
-    "9" * 5000,
-    [],
-    {},
-    [[]],
-    [{}],
-    {"a": {}},
-    "\x00",
-]
-
-
-def mutate(draw, text):
-    """Return a document with one value of another kind, some bytes changed, or cut off."""
-    document = json.loads(text)
-    kind = draw.choice(["value", "value", "value", "bytes", "cut", "missing"])
-    if kind in ("value", "missing"):
-        return replace_value(draw, document, None if kind == "missing" else VALUES)
-    data = bytearray(text.encode())
-    if kind == "cut":
-        return bytes(data[: draw.randrange(len(data))])
-    for _ in range(draw.randrange(1, 4)):
-        data[draw.randrange(len(data))] = draw.randrange(256)
-    return bytes(data)
-
-
-@pytest.mark.full
-def test_mutated_files_hide_no_other_process(folder):
-    """Values of every other kind, changed bytes, ends cut off, in each file of a process: the good one is always seen."""
-    draw = random.Random(17)
-    for _ in range(300):
-        write_bad_process(folder)
-        path = draw.choice([list_files(folder)[0], list_files(folder)[2], list_files(folder)[3]])
-        path.write_bytes(mutate(draw, path.read_text()))
-        assert read_everything(folder) == ["verl.step"], path.read_bytes()[:2000]
-
-
-def test_a_record_that_names_another_process_cannot_have_files_removed(folder):
-    """The name of a process is that of its file, whatever the file says."""
-    path = folder / f"{process_reports.REPORT_PREFIX}bad.json"
-    values = {**json.loads((folder / f"{process_reports.REPORT_PREFIX}good.json").read_text()), "who": "../../victim"}
-    path.write_text(json.dumps(values))
-    assert process_reports.read(path).process_name == "bad"
-
-
-def test_spans_of_a_deep_file_are_none(tmp_path):
-    """As of a file that does not exist."""
-    (tmp_path / "open-x.jsonl").write_bytes(DEEP_JSON)
-    assert read_rows(tmp_path / "open-x.jsonl", "x") == []

@@ -18,14 +18,14 @@ import time
 import verl_otel
 from verl_otel import session
 from verl_otel.recording import series_registry
-from verl_otel.watchdog import heartbeat, monitor, process_table, timeouts
+from verl_otel.watchdog import heartbeat, monitor, process_table, snapshot
 
 WARM_UP_STEPS = 12
 FAST = (
     (heartbeat, {"HEARTBEAT_SECONDS": 0.15, "ELECTION_SECONDS": 0.3}),
     (process_table, {"STOPPED_SECONDS": 1.0}),
     (
-        timeouts,
+        snapshot,
         {
             "SLACK": float(os.environ.get("BLACK_BOX_SLACK", "2")),
             "QUIET": 1.5,

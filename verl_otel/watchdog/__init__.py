@@ -4,8 +4,8 @@
 
 Every process writes a heartbeat and a report about itself (`heartbeat`, `process_reports`). One process of a node, the holder of a lock,
 monitors all of them (`monitor`). It keeps a table of the processes (`process_table`). If a process looks suspicious, it takes a snapshot of
-all open spans (`snapshot`), finds the process that the others wait for (`diagnosis`), collects stacks (`incidents`, `stack_dumps`), and
-reports the incident (`reporter`, `messages`).
+all open spans (`snapshot`), finds the process that the others wait for (`diagnosis`), collects stacks (`stack_dumps`), and
+reports the incident (`reporter`).
 """
 
 from __future__ import annotations
@@ -32,21 +32,19 @@ def make_exporters(config: Config, since: float) -> list[Exporter]:
 
 def begin_run(config: Config) -> None:
     """Record that a run begins, in a folder where an earlier attempt may have ended."""
-    from verl_otel.watchdog import run_state
-
-    _mark_run_state(config, run_state.RUNNING)
+    _mark_run(config, has_ended=False)
 
 
 def end_run(config: Config) -> None:
     """Record that a run has ended: heartbeats are not expected any more."""
-    from verl_otel.watchdog import cluster_backend, run_state
+    from verl_otel.watchdog import cluster_backend
 
-    _mark_run_state(config, run_state.FINISHED)
+    _mark_run(config, has_ended=True)
     cluster_backend.query(lambda cluster: cluster.clear(config.run_id))
 
 
-def _mark_run_state(config: Config, state: str) -> None:
+def _mark_run(config: Config, *, has_ended: bool) -> None:
     if config.stalls and config.exporters:
-        from verl_otel.watchdog import run_state
+        from verl_otel.watchdog import process_reports
 
-        run_state.mark(config, state)
+        process_reports.mark_run(config, process_reports.FINISHED if has_ended else process_reports.RUNNING)

@@ -29,7 +29,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
-from verl_otel.watchdog import event_loops, process_reports, run_state, timeouts
+from verl_otel.watchdog import event_loops, process_reports, snapshot
 from verl_otel.watchdog.monitor import Monitor
 from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
 from verl_otel.watchdog.stack_dumps import StackFile
@@ -40,7 +40,7 @@ ELECTION_SECONDS: Final = 2.0
 """Seconds between two attempts to acquire the lock of the monitor."""
 MAX_SUSPECTS_PER_NAME: Final = 8
 """Suspects of one span name that are reported: the oldest."""
-_STATES: Final[dict[object, str]] = {1: run_state.RUNNING, 2: run_state.FINISHED, 3: run_state.FAILED}
+_STATES: Final[dict[object, str]] = {1: process_reports.RUNNING, 2: process_reports.FINISHED, 3: process_reports.FAILED}
 """Values of ``verl.run.state``."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than in the last report for a new report to be written."""
@@ -125,11 +125,11 @@ class Heartbeat(Exporter):
         self._open = batch.open_spans
         for point in batch.points:
             if point.instrument.name == metric_names.RUN_STATE:
-                self._mark_run_state(_STATES.get(point.value, run_state.FINISHED))
+                self._mark_run_state(_STATES.get(point.value, process_reports.FINISHED))
 
     def _mark_run_state(self, state: str) -> None:
         """Record the state of the run, and then a heartbeat: this process did not die before the end of the run."""
-        run_state.mark(self._config, state)
+        process_reports.mark_run(self._config, state)
         with contextlib.suppress(OSError):
             os.utime(self._heartbeat_descriptor())
 
@@ -293,7 +293,7 @@ class Heartbeat(Exporter):
             quiet_ns = max(self._quiet_since.get(span.span_id, 0), span.start_ns)
             age = open_span.age + (now - open_span.read_ns) / 1e9
             missing = max(
-                timeouts.QUIET - (now - quiet_ns) / 1e9, timeouts.shortest_timeout(peers.get(span.name)) - age
+                snapshot.QUIET - (now - quiet_ns) / 1e9, snapshot.shortest_timeout(peers.get(span.name)) - age
             )
             if missing > 0:
                 self._next_suspect_ns = min(self._next_suspect_ns, now + round(missing * 1e9))

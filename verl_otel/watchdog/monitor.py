@@ -18,14 +18,24 @@ from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.leader_lock import LeaderLock
-from verl_otel.watchdog import diagnosis, process_reports, run_state, stack_signals, timeouts
+from verl_otel.watchdog import diagnosis, process_reports, stack_dumps
 from verl_otel.watchdog.diagnosis import OVERDUE, Finding
 from verl_otel.watchdog.process_reports import ProcessReport
 from verl_otel.watchdog.process_table import ProcessStatus, ProcessTable
 from verl_otel.watchdog.reporter import Reporter
-from verl_otel.watchdog.snapshot import ALIVE, DIED, FROZEN, Snapshot, could_be_overdue, is_users_own
+from verl_otel.watchdog.snapshot import (
+    ALIVE,
+    DIED,
+    FROZEN,
+    QUIET,
+    Snapshot,
+    could_be_overdue,
+    heartbeat_timeout,
+    is_users_own,
+    merge_all,
+)
 
-# -- Stacks of a process that cannot write its own, by the program ``py-spy``, where it is installed. Nothing is installed for it --
+# -- stacks of a process that cannot write its own, by the program ``py-spy``, where it is installed --
 
 PROGRAM: Final = "py-spy"
 
@@ -67,9 +77,7 @@ def end(program: subprocess.Popen[bytes]) -> None:
         program.wait()
 
 
-# -- The monitor of a node: checks every second for stalls and crashes, requests stacks, and reports each incident once --
-
-# -- Incidents, and the stack requests for them --
+# -- incidents, and the stack requests for them --
 
 MAX_REQUESTS: Final = 12
 """Largest number of processes whose stacks are requested: the culprit, the waiting processes, the ranks of a call."""
@@ -97,7 +105,7 @@ class Incident:
 
 
 def _signal(report: ProcessReport) -> bool:
-    return stack_signals.request(report.process, report.drain_thread, report.signal)
+    return stack_dumps.request_by_signal(report.process, report.drain_thread, report.signal)
 
 
 class StackRequests:
@@ -179,7 +187,7 @@ class StackRequests:
             (self._folder / f"{process_reports.REQUEST_PREFIX}{process_name}").unlink(missing_ok=True)
 
 
-# -- The monitor of a node: checks every second for stalls and crashes, requests stacks, and reports each incident once --
+# -- the monitor --
 
 POLL_SECONDS: Final = 1.0
 LATE_SECONDS: Final = 6.0
@@ -248,7 +256,7 @@ class Monitor(threading.Thread):
             last = time.monotonic()
             self.cpu_seconds = time.thread_time()
         with error_boundary.suppress_errors("watcher"):
-            if run_state.read(self._folder) is not None:
+            if process_reports.read_run_end(self._folder) is not None:
                 self._check()
 
     def stop(self, deadline: float) -> None:
@@ -263,10 +271,10 @@ class Monitor(threading.Thread):
         statuses = self._processes.statuses
         if self._processes.changed:
             self._processes.changed = False
-            self._peers = timeouts.merge_all(
+            self._peers = merge_all(
                 [self._processes.departed_peers, *(status.report.peers for status in statuses.values())]
             )
-        run_end = run_state.read(self._folder)
+        run_end = process_reports.read_run_end(self._folder)
         if run_end is not None:
             self._handle_run_end(run_end)
             return
@@ -303,7 +311,7 @@ class Monitor(threading.Thread):
             self._processes.read_rows(),
             self._peers,
             self._default_timeout,
-            {process_name for process_name, moved in alive.items() if moved < timeouts.QUIET},
+            {process_name for process_name, moved in alive.items() if moved < QUIET},
             {
                 process_name
                 for process_name, status in statuses.items()
@@ -328,14 +336,14 @@ class Monitor(threading.Thread):
 
     # -- deaths -----------------------------------------------------------------------------------------------------
 
-    def _handle_run_end(self, run_end: run_state.RunEnd) -> None:
+    def _handle_run_end(self, run_end: process_reports.RunEnd) -> None:
         """Stop expecting heartbeats. If the run has failed, report first the processes that died before: usually the cause."""
         now = time.monotonic()
         first = self._end_seen is None
         if self._end_seen is None:
             self._end_seen = now
             self._processes.refresh()  # a process may have died between the refresh and the reading of the run's end
-        if run_end.state != run_state.FAILED or now - self._end_seen > LINGER_SECONDS:
+        if run_end.state != process_reports.FAILED or now - self._end_seen > LINGER_SECONDS:
             self._incidents.clear()
             return
         snapshot = self._take_snapshot(now)
@@ -353,7 +361,7 @@ class Monitor(threading.Thread):
             if incident.reported_at is None and not self._mute_if_unwanted(incident, status, now):
                 self._report(snapshot, incident, status, now)
 
-    def _died_before(self, status: ProcessStatus, run_end: run_state.RunEnd, *, certain: bool) -> bool:
+    def _died_before(self, status: ProcessStatus, run_end: process_reports.RunEnd, *, certain: bool) -> bool:
         """Return whether the last heartbeat of a process is older than the failure of the run, so that it was not killed because of it.
 
         Args:
@@ -393,7 +401,7 @@ class Monitor(threading.Thread):
             if status.state == ALIVE or process_name in busy:
                 continue
             if status.state != DIED:
-                is_incident: object = status.open_count and status.silent_seconds > timeouts.heartbeat_timeout(
+                is_incident: object = status.open_count and status.silent_seconds > heartbeat_timeout(
                     _longest(status), self._default_timeout
                 )
             else:

@@ -3,11 +3,13 @@
 """The files in which each process of a run describes itself for the monitor of its node.
 
 ``process-<name>.json`` is the report: identity, durations of its work, and suspect spans. It is replaced when it changes, which is
-seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, with the numbers of open and of ended spans.
+seldom in a healthy run. ``beat-<name>`` is the heartbeat: written every second, with the numbers of open and of ended spans. ``ended`` says
+how the run has ended.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections.abc import Sequence
@@ -16,6 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import safe_files
 from verl_otel._internal.safe_files import parse_int64
+from verl_otel.config import Config
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.procfs import Process
 
@@ -26,10 +29,6 @@ MAX_BYTES: Final = 4 << 20
 """Largest report that is read."""
 MAX_SECONDS: Final = 1e12
 MAX_PID: Final = (1 << 31) - 1
-
-
-_JSON_KEYS: Final = {"process_name": "who", "node": "place", "drain_thread": "drain", "is_child": "child"}
-"""Keys in the file of the fields whose name is not the key."""
 
 
 class SuspectSpan(NamedTuple):
@@ -82,8 +81,7 @@ class ProcessReport(NamedTuple):
 
 def write(folder: Path, report: ProcessReport) -> None:
     """Replace the report of a process. Raises `OSError`."""
-    values = {_JSON_KEYS.get(field, field): value for field, value in report._asdict().items()}
-    values["process"] = list(report.process)
+    values = report._asdict()  # tuples become lists
     values["peers"] = {
         name: [durations.ended, *(round(seconds, 4) for seconds in durations.top)]
         for name, durations in report.peers.items()
@@ -98,12 +96,12 @@ def read(path: Path) -> ProcessReport | None:
         values: dict[str, Any] = safe_files.read_json(path, MAX_BYTES, follow=False)
         pid, start = map(parse_int64, values["process"])
         return ProcessReport(
-            path.name[len(REPORT_PREFIX) : -len(".json")], Process(min(pid, MAX_PID), start), str(values["place"]), str(values["instance"]), str(values["role"]),
+            path.name[len(REPORT_PREFIX) : -len(".json")], Process(min(pid, MAX_PID), start), str(values["node"]), str(values["instance"]), str(values["role"]),
             None if values["rank"] is None else parse_int64(values["rank"]), str(values["actor"]), parse_int64(values["signal"]),
             _seconds(values["interval"]), tuple(map(str, values["outputs"])),
             {str(name): DurationStats(parse_int64(numbers[0]), tuple(map(_seconds, numbers[1:]))) for name, numbers in values["peers"].items()},
             tuple(map(_suspect, values["suspects"])), tuple(map(str, values["served"])), str(values["host"]),
-            str(values["blocked"]), parse_int64(values["drain"]), bool(values["child"]),
+            str(values["blocked"]), parse_int64(values["drain_thread"]), bool(values["is_child"]),
         )  # fmt: skip
     except safe_files.READ_ERRORS:
         return None
@@ -139,3 +137,41 @@ def list_paths(folder: Path) -> list[Path]:
     except OSError:
         return []
     return [folder / name for name in names if name.startswith(REPORT_PREFIX) and name.endswith(".json")]
+
+
+# -- whether the run has ended, and how: after that processes are expected to exit, whatever they have open --
+
+RUNNING, FINISHED, FAILED = "running", "finished", "failed"
+_FILE: Final = "ended"
+
+
+class RunEnd(NamedTuple):
+    """The end of a run."""
+
+    state: str
+    """`FINISHED` or `FAILED`."""
+    time_ns: int
+    """When it was recorded, in nanoseconds, on the clock of the file system, as the heartbeats."""
+
+
+def mark_run(config: Config, state: str) -> None:
+    """Record that a run has ended, or that it has begun again (`RUNNING`). A failure is not replaced by a later `FINISHED`."""
+    folder = config.run_path / FOLDER
+    path = folder / _FILE
+    with contextlib.suppress(OSError):
+        if state == RUNNING:
+            path.unlink(missing_ok=True)
+            return
+        recorded = read_run_end(folder)
+        if recorded is None or recorded.state not in (state, FAILED):
+            safe_files.write_atomically(path, state)
+
+
+def read_run_end(folder: Path) -> RunEnd | None:
+    """Return the end of the run of a folder; None if it has not ended."""
+    path = folder / _FILE
+    try:
+        content = safe_files.read_bytes(path, 1 << 10, follow=False)
+        return RunEnd(FAILED if content == FAILED.encode() else FINISHED, path.stat().st_mtime_ns)
+    except (OSError, ValueError):
+        return None

@@ -14,9 +14,18 @@ from typing import Final
 from verl_otel._internal import safe_files
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system import procfs
-from verl_otel.watchdog import process_reports, timeouts
+from verl_otel.watchdog import process_reports
 from verl_otel.watchdog.process_reports import ProcessReport
-from verl_otel.watchdog.snapshot import ALIVE, DIED, FROZEN, STOPPED, OpenSpanRow, read_rows
+from verl_otel.watchdog.snapshot import (
+    ALIVE,
+    DIED,
+    FROZEN,
+    HEARTBEAT_TIMEOUT,
+    STOPPED,
+    OpenSpanRow,
+    merge_all,
+    read_rows,
+)
 
 STOPPED_SECONDS: Final = 3.0
 """Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`."""
@@ -81,7 +90,7 @@ class ProcessStatus:
     def is_report_stale(self) -> bool:
         """Whether it is alive but cannot write because its disk does not answer, so that its report may be out of date."""
         return self.state == ALIVE and self.silent_seconds > max(
-            timeouts.HEARTBEAT_TIMEOUT, MISSED_HEARTBEATS * self.report.interval
+            HEARTBEAT_TIMEOUT, MISSED_HEARTBEATS * self.report.interval
         )
 
 
@@ -138,7 +147,7 @@ class ProcessTable:
         process_reports.remove(self._folder, process_name)
         status = self.statuses.pop(process_name, None)
         if status is not None:
-            self.departed_peers = timeouts.merge_all([self.departed_peers, status.report.peers])
+            self.departed_peers = merge_all([self.departed_peers, status.report.peers])
             self.changed = True
 
     def reset_timeouts(self) -> None:
@@ -214,8 +223,7 @@ class ProcessTable:
         if status.kernel_state in ("stopped", "traced") and silent_seconds > max(STOPPED_SECONDS, overdue):
             status.state = STOPPED
         elif (
-            silent_seconds > max(timeouts.HEARTBEAT_TIMEOUT, overdue)
-            and time.monotonic() - status.waited_at > timeouts.HEARTBEAT_TIMEOUT
+            silent_seconds > max(HEARTBEAT_TIMEOUT, overdue) and time.monotonic() - status.waited_at > HEARTBEAT_TIMEOUT
         ):
             status.state = FROZEN
         else:

@@ -17,7 +17,7 @@ from verl_otel.cli.runs import file_ends
 from verl_otel.cli.runs.file_ends import Ends
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
-from verl_otel.watchdog import process_reports, run_state
+from verl_otel.watchdog import process_reports
 
 RUNNING = "running"
 ENDED = "ended"
@@ -87,9 +87,12 @@ def find_state(folder: Path, attempt: Mapping[str, Any], ends: Ends, written: fl
     """
     if ends.state not in ("", NO_END):
         return ends.state
-    started, mark = _moment(attempt.get("started")) or 0.0, run_state.read(folder / process_reports.FOLDER)
-    if mark is not None and mark.time_ns / 1e9 > started and mark.state == run_state.FAILED:
-        return run_state.FAILED
+    started, mark = (
+        _moment(attempt.get("started")) or 0.0,
+        process_reports.read_run_end(folder / process_reports.FOLDER),
+    )
+    if mark is not None and mark.time_ns / 1e9 > started and mark.state == process_reports.FAILED:
+        return process_reports.FAILED
     if "ended" in attempt:
         return ENDED
     return RUNNING if time.time() - written < RUNNING_SECONDS or has_live_process(folder) else NO_END
