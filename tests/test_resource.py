@@ -180,12 +180,3 @@ def test_a_forked_child_keeps_its_role_and_not_its_instance():
     resource.clear()
     resource.mark_forked()
     assert build().attributes["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
-
-
-def test_a_command_line_in_the_resource_is_masked(monkeypatch):
-    """``process.command_line`` and the like, given by a user, are masked as the command line in run.json."""
-    given = "process.command_line=python%20train.py%20--token%20s3cret,process.command_args=x s3cret"
-    monkeypatch.setenv("OTEL_RESOURCE_ATTRIBUTES", given)
-    attributes = resource.build(config.load({}, run_id="r1")).attributes
-    assert "s3cret" not in repr(attributes)
-    assert str(attributes["process.command_line"]).startswith("python train.py ")

@@ -14,7 +14,6 @@ from typing import Final
 from urllib.parse import unquote
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel._internal.masking import mask_command
 from verl_otel._version import __version__
 from verl_otel.config import MAX_NAME, Config
 from verl_otel.model import AttributeValue, Resource
@@ -28,8 +27,6 @@ _described: dict[str, AttributeValue] = {}
 _describers: list[Describe] = []
 _CHILD: Final = "verl.child"
 """Process id of a forked child. Like ``verl.index`` it becomes part of the instance and is no attribute."""
-COMMANDS: Final = frozenset(("process.command", "process.command_line", "process.command_args"))
-"""Attributes with a command line, if a user or an integration sets them. They are masked like that in ``run.json``."""
 OURS: Final = frozenset((attr.SERVICE_INSTANCE, attr.RUN_ID, attr.RUN_ATTEMPT, attr.PROCESS_ID))
 """Attributes that identify a process and its run. All processes of a pod share ``OTEL_RESOURCE_ATTRIBUTES``, in which the OpenTelemetry operator
 puts one ``service.instance.id``: their counters would be one series that jumps."""
@@ -129,19 +126,10 @@ def build(config: Config) -> Resource:
         key, separator, text = pair.partition("=")
         if separator and key.strip() and key.strip() not in OURS:
             values[key.strip()] = unquote(text.strip())
-    for key in COMMANDS & values.keys():
-        command = values[key]
-        values[key] = " ".join(
-            mask_command(command.split() if isinstance(command, str) else list(map(str, _as_tuple(command))))
-        )
     name = os.environ.get("OTEL_SERVICE_NAME", "").strip()
     if name:
         values[attr.SERVICE_NAME] = name
     return Resource(values)
-
-
-def _as_tuple(value: AttributeValue) -> tuple[object, ...]:
-    return value if isinstance(value, tuple) else (value,)
 
 
 def clear() -> None:

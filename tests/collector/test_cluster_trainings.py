@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings on a real Ray of three nodes with ``verl-otel stack --cluster``: each mode, several nodes, several trainings, and what can go wrong."""
 
-from pathlib import Path
-
 import pytest
 
 from tests.builders.training_logs import find_unexpected
@@ -131,20 +129,6 @@ def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, w
     wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
     assert stack.process.poll() is None
     cluster.start_second()
-
-
-def test_a_restarted_head_and_the_next_training(cluster, stack, tmp_path, wait_for):
-    """All nodes are started again, the stack is not: a training that is submitted then is complete in its Prometheus."""
-    for node in (*cluster.others, cluster.head):
-        node.stop()
-    cluster.start_head()
-    for node in cluster.others:
-        node.start(f"--address={cluster.address}")
-    wait_for(lambda: "the cluster has restarted" in Path(stack.log).read_text(), 60, 0.5)
-    with ray_bed.submit_training(tmp_path, cluster) as (training, process):
-        assert process.wait(600) == 0, training.log[-4000:]
-    await_processes(stack, training, wait_for)
-    ray_bed.await_totals(stack, training, wait_for)
 
 
 def test_a_training_goes_on_when_the_stack_ends(cluster, stack, tmp_path, wait_for):

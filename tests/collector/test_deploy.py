@@ -100,14 +100,6 @@ def test_kubernetes_accepts_it(build, name, version):
     assert checked or name in ("monitoring", "kuberay")
 
 
-def test_the_schema_finds_a_mistake(build):
-    """The check above would see a misspelled field."""
-    wrong = json.loads(json.dumps(find(build("base"), "DaemonSet", "otelcol-agent")))
-    wrong["spec"]["template"]["spec"]["tollerations"] = []
-    with pytest.raises(kubernetes_validate.ValidationError, match="tollerations"):
-        kubernetes_validate.validate(wrong, VERSIONS[0], strict=True)
-
-
 @pytest.mark.parametrize("name", ["base", *COMPONENTS])
 def test_every_reference_leads_somewhere(build, name):
     """ConfigMaps, accounts, ports, volumes, services and files that an object names are there; only Secrets are the user's."""

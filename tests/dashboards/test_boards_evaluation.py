@@ -2,15 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is evaluated as Grafana does: variables, macros, windows, tables; and recorded runs as scrapes."""
 
-import itertools
 import json
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from dashboards.evaluation import answers, interpolation, recording
-from dashboards.evaluation.client import Prometheus, QueryError
+from dashboards.evaluation.client import Prometheus
 
 PERIOD = interpolation.Period(0, 3600, 10)
 
@@ -45,11 +42,6 @@ def test_a_pattern_stays_a_pattern():
     assert values(gpus=("hw_.+|verl_.+",)).fill('{__name__=~"$gpus"}') == '{__name__=~"hw_.+|verl_.+"}'
 
 
-def test_a_repeated_panel_has_one_value():
-    """Within a copy of a panel its variable is that of the copy."""
-    assert values(run=("r1", "r2")).fill("$run", run="r2") == "r2"
-
-
 @pytest.mark.parametrize(("hours", "expected"), [(0.1, "5m"), (1, "5m"), (3, "15m"), (24, "2h"), (24 * 30, "1d")])
 def test_the_window_grows_with_the_time_range(hours, expected):
     """`auto` is a twentieth of what is looked at, of the widths on offer, at least five minutes."""
@@ -77,18 +69,6 @@ def test_merge_joins_rows_by_what_they_share():
         {"Time": 1.0, "run": "a", "project": "p", "Value #A": 1.0, "Value #B": 7.0},
         {"Time": 1.0, "run": "b", "project": "p", "Value #A": 1.0},
     ]
-
-
-def test_curves_are_called_by_their_legend():
-    """Labels that a series lacks are left out, without a gap."""
-    assert answers._name("{{run}} {{role}} p95", {"run": "r1"}) == "r1 p95"
-    assert answers._name("", {"b": "2", "a": "1"}) == "a=1, b=2"
-
-
-def test_a_refused_query_is_said_in_prometheus_words():
-    """Without a Prometheus the error names its address."""
-    with pytest.raises(QueryError, match=r"127\.0\.0\.1:1"):
-        Prometheus("http://127.0.0.1:1").ask("up", 0)
 
 
 def _line(name, kind, point):
@@ -147,47 +127,3 @@ def test_histograms_become_cumulative_buckets(tmp_path):
         ("verl_step_duration_seconds_count", None): 6,
         ("verl_step_duration_seconds_sum", None): 9.0,
     }
-
-
-@pytest.mark.full
-@given(
-    times=st.lists(st.floats(0, 100), min_size=1, max_size=20, unique=True).map(sorted),
-    interval=st.sampled_from([0.5, 1.0, 7.0]),
-)
-def test_a_scrape_sees_the_last_value_before_it(times, interval):
-    """Whenever it changed: at each scrape the value is that of the last change, and none is missing until the end."""
-    points = [recording.Point(time, float(index)) for index, time in enumerate(times)]
-    scrapes = list(recording._scrapes(points, times[-1], interval))
-    for scrape in scrapes:
-        assert scrape.value == sum(time <= scrape.time for time in times) - 1
-    assert scrapes[-1].value == len(times) - 1
-    gaps = [later.time - earlier.time for earlier, later in itertools.pairwise(scrapes)]
-    assert all(gap == pytest.approx(interval) for gap in gaps)
-
-
-def test_samples_grow_to_what_was_recorded(tmp_path):
-    """Counters and histograms of a sample begin at 0 and end at the recorded value; gauges stay."""
-    path = tmp_path / "some.prom"
-    path.write_text('# a note\n# TYPE a_total counter\na_total{run="RUN"} 60\n# TYPE b gauge\nb{run="RUN"} 5\n')
-    found = recording.read_sample(path, "r1", 0.0, 60.0)
-    counter = found[recording.Key("a_total", (("run", "r1"),))]
-    assert (counter[0].value, counter[-1].value) == (0, 60)
-    assert {point.value for point in found[recording.Key("b", (("run", "r1"),))]} == {5}
-
-
-def test_a_run_keeps_its_own_values(tmp_path):
-    """A sample fills what a run lacks and replaces nothing."""
-    run = tmp_path / "r1"
-    run.mkdir()
-    point = {"timeUnixNano": "1000000000", "asDouble": 1.0}
-    (run / "metrics-a.jsonl").write_text(_line("verl.average_reward", "gauge", point) + "\n")
-    samples = tmp_path / "samples"
-    samples.mkdir()
-    of_run = '{verl_run_id="RUN"}'
-    (samples / "a.prom").write_text(f"verl_average_reward{of_run} 9\nof_the_run{of_run} 2\nof_nobody 3\n")
-    own, lacking, shared = recording.read_all([run], samples)
-    assert [points[0].value for points in own.values()] == [1.0]
-    assert [(key.name, key.labels) for key in lacking] == [("of_the_run", (("verl_run_id", "r1"),))]
-    assert [key.name for key in shared] == ["of_nobody"]
-    with pytest.raises(FileNotFoundError):
-        recording.read_all([tmp_path / "nothing"], samples)

@@ -90,13 +90,6 @@ def test_grafanas_schema_holds(board):
             schema(target["datasource"]["type"], "Dataquery").validate(target)
 
 
-def test_schema_test_can_fail(board):
-    """A width that Grafana has not is found."""
-    board["panels"][1]["gridPos"]["w"] = 25
-    with pytest.raises(jsonschema.ValidationError):
-        schema("dashboard").validate(board)
-
-
 def test_every_version_of_grafana_can_read_it(board):
     """The schema version is one that Grafana 10 knows; newer ones migrate it. Nothing needs a plugin that is not in it."""
     assert board["schemaVersion"] == 39

@@ -81,21 +81,6 @@ def test_rule_asks_for_what_exists(rule):
     assert not found
 
 
-@pytest.mark.parametrize(
-    ("expression", "said"),
-    [
-        ("rate(verl_average_reward[5m]) > 0", "is a gauge"),
-        ("verl_avarage_reward > 0", "nobody exports"),
-        ("run:verl_training_step:mox > 3", "nobody exports"),
-        ('verl:threshold{nome="queue"} > 1', "no label"),
-        ("max by (verl_runid) (verl_training_step)", "no series has it"),
-    ],
-)
-def test_lint_finds_faults(expression, said):
-    """A wrong name, label or type is told."""
-    assert any(said in each for each in promql.faults(expression, NAMES))
-
-
 @pytest.mark.parametrize("rule", alerts(), ids=lambda rule: f"{rule['alert']}-{rule['labels']['severity']}")
 def test_alert_says_who_and_what_to_do(rule):
     """It waits a while, has a severity and an area, names run or process in its summary, and leads to the runbook."""
