@@ -95,7 +95,7 @@ def capture() -> Iterator[Capture]:
         RuntimeError: Telemetry is already on in this process.
     """
     from verl_otel._internal import process_state
-    from verl_otel.recording import context, wrapping
+    from verl_otel.recording import context
     from verl_otel.recording.state import RECORDER
 
     if RECORDER.on:
@@ -105,14 +105,12 @@ def capture() -> Iterator[Capture]:
     before = (RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content)
     RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content = 1.0, 0, False
     RECORDER.on = True
-    wrapping.switch(on=True)
     captured = Capture()
     try:
         yield captured
         captured.refresh()
     finally:
         RECORDER.on = False
-        wrapping.switch(on=False)
         RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content = before
         process_state.clear_records()
 

@@ -174,13 +174,14 @@ class Outcome:
     def check(self, arrived, at_exit, outside):
         """Take in one attempt: whether the exception arrived, and whether ``outside`` is the current span again.
 
-        Before the first instruction of ``__exit__`` no ``try`` can be: what is left there is put right by the next drain at the latest.
+        Before the first instruction of ``__exit__`` no ``try`` can be: a block that is left there stays open.
         """
         if at_exit:
-            self.captured.refresh()
+            for span in reversed([span for span in RECORDER.opened if span is not outside]):
+                span.close()
         self.tried += 1
         self.lost += not arrived
-        strayed = not at_exit and trace.get_current_span() is not outside
+        strayed = trace.get_current_span() is not outside
         with verl_otel.span("next") as span:
             strayed = strayed or span._parent() is not (outside if isinstance(outside, BareSpan) else None)
         self.strayed += strayed

@@ -18,7 +18,6 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 import verl_otel
 from verl_otel.recording import context, series_registry, span_metrics
-from verl_otel.recording import wrapping as wrap
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import BareSpan
 from verl_otel.recording.state import RECORDER
@@ -64,14 +63,6 @@ def context_path(request, monkeypatch):
 def both_paths(context_path, recorded):
     """Record in memory, once for each way to reach the current context."""
     return recorded
-
-
-@pytest.fixture(params=["generated", "plain"])
-def wrapping(request, monkeypatch):
-    """Decorate by generated code, and without it, as callables are that have no parameters to read."""
-    if request.param == "plain":
-        monkeypatch.setattr(wrap, "is_readable", lambda _: False)
-    return request.param
 
 
 @pytest.fixture

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 import verl_otel
 from tests.fakes.fold_locks import hold
 from verl_otel.recording import series_registry
-from verl_otel.recording.bound_counters import Buffer
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.testing import capture
 
@@ -153,5 +152,4 @@ def test_one_of_another_kind_can_be_pickled(recorded, fresh):
     verl_otel.gauge(fresh).set(1)
     arrived = pickle.loads(pickle.dumps(verl_otel.counter(fresh).bind()))
     arrived.add(5)
-    assert type(arrived) is Buffer
     assert recorded.value(fresh) == 1

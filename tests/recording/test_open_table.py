@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The table of open spans: what is in it, how old it may be, and what it costs."""
 
-import gc
 from types import SimpleNamespace
 
 import pytest
@@ -10,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording import abandoned_spans, open_table, span_records
+from verl_otel.recording import open_table, span_records
 from verl_otel.recording.open_table import FEW, MAX_OPEN, OPEN_AFTER, PER_SECOND
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
@@ -159,29 +158,3 @@ def test_the_table_is_what_one_made_anew_was_shortly_before(recorded, steps):
             span.close()
         RECORDER.begun[:] = []
         open_table.clear()
-
-
-def test_the_table_holds_no_span(clock, alive_spans):
-    """A span that its code has forgotten is dropped although it was in the table."""
-    verl_otel.turn(1).__enter__()
-    assert len(open_table.read()) == 1
-    abandoned_spans.drop_abandoned()
-    RECORDER.begun[:] = [span for span in RECORDER.begun if not span.stop]
-    assert open_table.read() == ()
-
-
-@pytest.mark.full
-def test_forgotten_spans_are_found_among_thousands(recorded, monkeypatch):
-    """With more open spans than one drain looks at, several drains look at all of them."""
-    monkeypatch.setattr(abandoned_spans, "AT_ONCE", 10)
-    held = [verl_otel.trajectory(str(number)) for number in range(35)]
-    for number, span in enumerate(held):
-        span.__enter__()
-        if number in (3, 20):
-            verl_otel.turn(number).__enter__()
-    gc.collect()
-    for _ in range(4):
-        abandoned_spans.drop_abandoned()
-    assert RECORDER.count_open() == len(RECORDER.opened) == 35
-    for span in reversed(held):
-        span.close()

@@ -41,7 +41,6 @@ def lengths(spans):
     return sorted(round(span.stop - span.start, 6) for span in spans)
 
 
-@pytest.mark.usefixtures("wrapping")
 def test_every_call_is_measured_and_the_drawn_one_is_a_span(recorded, name):
     """Each call of a function is in the histogram; the first one after a drain is a span, below the span around it."""
 
@@ -87,7 +86,6 @@ def test_a_drain_begins_anew(recorded, name):
         assert 1 <= len(kept) <= 1 + SLOWEST
 
 
-@pytest.mark.usefixtures("wrapping")
 def test_failures_are_kept_with_their_error(recorded, name):
     """A call that fails is a failed span and is measured under its error; the exception passes."""
 
@@ -107,7 +105,6 @@ def test_failures_are_kept_with_their_error(recorded, name):
     assert recorded.value(name, error_type="KeyError") == 1
 
 
-@pytest.mark.usefixtures("wrapping")
 def test_a_generator_that_is_closed_early_has_not_failed(recorded, name):
     """A consumer that has had enough is no failure: such calls are measured, and the failed ones keep their room."""
 
@@ -144,7 +141,6 @@ def test_a_cancelled_call_takes_no_room_from_a_failed_one(leaf):
     assert {span.error for span in leaf.take()} == {"ValueError"}
 
 
-@pytest.mark.usefixtures("wrapping")
 def test_every_kind_of_function_may_be_a_leaf(recorded, name):
     """Coroutines, generators and async generators are measured and drawn, too."""
     verb = verl_otel.timed(name, span=True)

@@ -94,7 +94,7 @@ def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, cap
 def test_errors_have_series_of_their_own(recorded, fresh):
     """The durations of failed calls are in the series of their error, with the labels that the series has anyhow."""
     series = find(Histogram, fresh, (("key", "value"),))
-    series_registry.record_success(series, 0.5)
+    series.record(0.5)
     series_registry.record_failure(series, 0.5, KeyError())
     points = {point.labels for point in recorded.points if point.instrument.name == fresh}
     assert points == {(("key", "value"),), (("key", "value"), ("error.type", "KeyError"))}

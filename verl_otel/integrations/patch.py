@@ -19,9 +19,9 @@ from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
+from verl_otel.recording.decorate import find_callsite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.wrapping import marked as find_callsite
 
 PATCHED: Final = "__verl_otel_patch__"
 """Attribute of a replacement, which prevents patching twice."""

@@ -11,16 +11,15 @@ from __future__ import annotations
 import functools
 import logging
 from pathlib import Path
-from types import CodeType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, register, replace
-from verl_otel.recording.bound_counters import BoundCounter
-from verl_otel.recording.wrapper_source import FILE_PREFIX as WRAPPER_FILE
-from verl_otel.recording.wrapping import passive_code
+from verl_otel.recording.decorate import is_wrapper
+from verl_otel.recording.series import BoundCounter
 
-_OWN_FILES: Final = (WRAPPER_FILE, f"{Path(__file__).parents[1]}/")
+_OWN_FILES: Final = f"{Path(__file__).parents[1]}/"
 
 
 def install() -> None:
@@ -29,7 +28,7 @@ def install() -> None:
 
 
 def _patch(dynamo: ModuleType) -> None:
-    for patch in (_trace_passive_code, _run_own_frames, _trace_bound_counters_as_objects):
+    for patch in (_trace_decorated_functions, _run_own_frames, _trace_bound_counters_as_objects):
         try:
             patch(dynamo)
         except Exception as error:
@@ -37,17 +36,20 @@ def _patch(dynamo: ModuleType) -> None:
             logging.getLogger("verl_otel").debug("verl-otel: torch.compile: %s: %r", patch.__name__, error)
 
 
-def _trace_passive_code(dynamo: Any) -> None:
-    """Trace of a decorated function the code that only calls the function."""
+def _trace_decorated_functions(dynamo: Any) -> None:
+    """Trace in the place of a wrapper the function that it wraps."""
 
     def wrap(original: Any) -> Any:
         @functools.wraps(original)
-        def get_code(self: Any) -> Any:
-            return passive_code(self.fn) or original(self)
+        def init(self: Any, fn: Any, *args: Any, source: Any = None, **kwargs: Any) -> None:
+            while is_wrapper(fn) and isinstance(fn.__wrapped__, FunctionType):
+                fn = fn.__wrapped__
+                source = source and dynamo.source.AttrSource(source, "__wrapped__")
+            original(self, fn, *args, source=source, **kwargs)
 
-        return get_code
+        return init
 
-    replace(dynamo.variables.functions.UserFunctionVariable, "get_code", wrap)
+    replace(dynamo.variables.functions.UserFunctionVariable, "__init__", wrap)
 
 
 def _run_own_frames(dynamo: Any) -> None:

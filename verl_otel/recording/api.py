@@ -17,7 +17,7 @@ from verl_otel.recording import context, instruments
 from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.callsite import CallSite, Extract
-from verl_otel.recording.decorated_objects import decorate, is_decorated
+from verl_otel.recording.decorate import decorate, is_decorated, wrap_timed
 from verl_otel.recording.phase_names import phase_site
 from verl_otel.recording.span import Span, make_span
 from verl_otel.recording.state import RECORDER
@@ -359,8 +359,6 @@ def timed(name: Any, *, description: str = "", span: bool = False) -> Any:
 
 
 def _time_by_name(function: Any, named: Any) -> Any:
-    from verl_otel.recording.wrapping import wrap_timed
-
     return wrap_timed(function, instruments.timer_series(_qualified(named).replace(".<locals>", "")))
 
 

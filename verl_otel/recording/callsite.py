@@ -36,7 +36,7 @@ class CallSite:
 
     __slots__ = (
         "attributes", "default_series", "defaults", "extract", "hook", "merges_with_parent", "name", "needs_parent",
-        "needs_slow_path", "series", "spec", "superseded", "token_series",
+        "series", "spec", "superseded", "token_series",
     )  # fmt: skip
 
     def __init__(
@@ -70,13 +70,7 @@ class CallSite:
         self.token_series: dict[str, Counter] = {}
         """Counters of the tokens of LLM calls, by their metric; as `default_series`."""
         self.superseded = False
-        """Whether a decorator records the function instead, so that this site makes no spans."""
-        self.needs_slow_path = self.spec.root or self.merges_with_parent or self.needs_parent
-        """Whether the inlined entry of a wrapper does not suffice; see `verl_otel.recording.wrapper_source`."""
-
-    def supersede(self) -> None:
-        """Stop making spans: a decorator records the function that the hook had wrapped."""
-        self.superseded = self.needs_slow_path = True
+        """Whether a decorator records the function that the hook had wrapped, so that this site makes no spans."""
 
     def with_attributes(self, attributes: Mapping[str, AttributeValue] | None) -> CallSite:
         """Return a copy with further static attributes; the site itself if there are none."""
@@ -141,6 +135,5 @@ class CallSite:
 def _rebuild(verb: str, name: str, keywords: dict[str, Any], superseded: bool) -> CallSite:  # noqa: FBT001 - as pickled
     FirstUse.start()
     site = CallSite(verb, name, **keywords)
-    if superseded:
-        site.supersede()
+    site.superseded = superseded
     return site

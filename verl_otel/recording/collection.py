@@ -15,7 +15,6 @@ from typing import Final
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import Batch, Labels, Point
 from verl_otel.recording import (
-    abandoned_spans,
     convention_aliases,
     open_table,
     own_trajectories,
@@ -55,8 +54,6 @@ def collect(*, wait: float = -1) -> Batch | None:
     try:
         now = time.time_ns()
         kept = span_records.end_all(state.take_ended(sampled_timers.take_all(kept=RECORDER.sampling.leaf_spans)))
-        with error_boundary.suppress_errors("abandoned"):
-            abandoned_spans.drop_abandoned()  # after their ended children, which hold references to them, have been taken
         with error_boundary.suppress_errors("own trajectories"):
             own_trajectories.report()
         points = series_registry.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))

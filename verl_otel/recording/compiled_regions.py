@@ -14,11 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from verl_otel.recording import api, bound_counters, consumption, instruments, run_log
+from verl_otel.model import Instrument
+from verl_otel.recording import api, consumption, instruments, run_log
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.series import BoundCounter, Counter
 from verl_otel.recording.span import BareSpan, make_span
 
 _SITE: Final = CallSite("span", "compiled")
+_COUNTER: Final = Counter(Instrument("compiled", "counter", "", ""), ()).buffer
 
 
 def _verb(given: Any = None, *_: object, **__: object) -> Any:
@@ -41,8 +44,8 @@ def _ignore(*_: object, **__: object) -> None:
     pass
 
 
-def _unbound(*_: object, **__: object) -> bound_counters.Buffer:
-    return bound_counters.Buffer()
+def _unbound(*_: object, **__: object) -> BoundCounter:
+    return _COUNTER
 
 
 _StandIns = dict[str, Callable[..., Any]]
@@ -65,8 +68,7 @@ _STAND_INS: Final[dict[Any, _StandIns]] = {
     instruments.Counter: {"add": _ignore, "bind": _unbound},
     instruments.Gauge: {"set": _ignore},
     instruments.Histogram: {"record": _ignore},
-    bound_counters.Buffer: {"add": _ignore},
-    bound_counters.BoundCounter: {"add": _ignore},
+    BoundCounter: {"add": _ignore},
 }
 """By the module or class of the functions that are replaced."""
 

@@ -14,8 +14,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument
 from verl_otel.recording import series, series_registry
 from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number
-from verl_otel.recording.bound_counters import Buffer, bind
-from verl_otel.recording.decorated_objects import decorate
+from verl_otel.recording.decorate import decorate, wrap_timed
 from verl_otel.recording.labels import make_labels
 from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
 from verl_otel.recording.state import RECORDER
@@ -122,10 +121,10 @@ class Counter(_LabelledInstrument):
         """Add a number that is not negative. Labels must have few values: never a step, an id or free text."""
         self._record(value, labels)
 
-    def bind(self, **labels: str | int | bool) -> Buffer:
+    def bind(self, **labels: str | int | bool) -> series.BoundCounter:
         """Return one series, whose ``add`` costs a fraction, for code that adds very often. Plain numbers only."""
-        labelled_series = self._find(labels)
-        return bind(labelled_series) if isinstance(labelled_series, series.Counter) else Buffer()
+        bound = self._find(labels)  # None: the name belongs to another kind
+        return (bound if isinstance(bound, series.Counter) else series.Counter(self._instrument, ())).buffer
 
 
 class Histogram(_LabelledInstrument):
@@ -189,8 +188,6 @@ class Timer:
         Raises:
             TypeError: It is a class, or anything else that would not be what it was.
         """
-        from verl_otel.recording.wrapping import wrap_timed
-
         return decorate(function, lambda inner, _: wrap_timed(inner, self._measured))  # type: ignore[no-any-return]  # of its type
 
 

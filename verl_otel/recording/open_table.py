@@ -32,7 +32,7 @@ _NONE: Final[_Entry] = (0.0, None)
 
 
 class _Table:
-    """The rows that were made last, by the `id` of their span: a reference to a span would keep it from being abandoned."""
+    """The rows that were made last, by the `id` of their span."""
 
     entries: dict[int, _Entry] = {}
     due = 0.0

@@ -14,15 +14,14 @@ import sys
 import time
 from bisect import bisect_left, bisect_right
 from threading import get_ident
-from typing import Final
+from typing import Any, Final
 
 from verl_otel.model import Exemplar, HistogramValue, Instrument, Labels, Point, fit_64_bits
-from verl_otel.recording import bound_counters
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.fold_lock import FoldLock
-from verl_otel.recording.state import take
+from verl_otel.recording.state import RECORDER, take
 
-CHUNK: Final = bound_counters.CHUNK
+CHUNK: Final = 1000
 """Length of a buffer from which the caller folds it, if no other thread does."""
 CEILING: Final = 8 * CHUNK
 """Length of a buffer from which measurements are dropped and counted."""
@@ -161,16 +160,45 @@ class Histogram(Series):
         return Point(self.instrument, self.labels, self.start_ns, time_ns, value, tuple(self.exemplars.values()))
 
 
+class BoundCounter(list[float]):
+    """One series of a counter: the values that were added and not folded yet. Made by ``verl_otel.counter(...).bind(...)``.
+
+    Adding checks the length of the list and appends to it. ``list.append`` alone would cost an eighth, but without the check a tight loop, or a
+    process without a drain thread, would use unlimited memory.
+
+    Example:
+        PROMPT = verl_otel.counter("my.tokens", unit="{token}").bind(kind="prompt")
+        PROMPT.add(128)
+    """
+
+    __slots__ = ("series",)
+
+    series: Counter
+
+    def add(self, value: float) -> None:
+        """Add a plain number that is not negative. Never blocks, never raises."""
+        if RECORDER.on:
+            if len(self) < CHUNK:
+                self.append(value)
+            else:
+                self.series.spill(value)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        from verl_otel.recording.series_registry import bind  # the registry of the process it arrives in
+
+        return bind, (self.series.instrument, self.series.labels)
+
+
 class Counter(Series):
     """A sum that only grows; negative values are ignored, as OpenTelemetry asks."""
 
     __slots__ = ("total",)
 
-    buffer: bound_counters.Buffer
+    buffer: BoundCounter
 
     def __init__(self, instrument: Instrument, labels: Labels) -> None:
         super().__init__(instrument, labels)
-        self.buffer = bound_counters.Buffer()  # no other thread has it yet
+        self.buffer = BoundCounter()  # no other thread has it yet
         self.buffer.series = self
 
     def reset(self) -> None:

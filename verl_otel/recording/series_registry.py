@@ -14,7 +14,7 @@ from verl_otel.model import Instrument, Labels, Point
 from verl_otel.recording.attribute_values import error_name
 from verl_otel.recording.fold_lock import FoldLock
 from verl_otel.recording.labels import bound_labels
-from verl_otel.recording.series import Counter, Gauge, Histogram, Series
+from verl_otel.recording.series import BoundCounter, Counter, Gauge, Histogram, Series
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.attributes import ERROR_TYPE
 from verl_otel.semconv.metric_names import METRICS
@@ -69,6 +69,12 @@ def find(kind: type[Series], instrument: Instrument, labels: Labels, bounds: tup
     return _Registry.series.setdefault(key, series)
 
 
+def bind(instrument: Instrument, labels: Labels) -> BoundCounter:
+    """Return the buffer of a counter; one that is never exported if the name belongs to another kind."""
+    series = find(Counter, instrument, labels)
+    return series.buffer if isinstance(series, Counter) else Counter(instrument, labels).buffer
+
+
 INSTRUMENTS: Final = {row.name: Instrument(row.name, row.kind, row.unit, row.description) for row in METRICS.values()}
 """The instruments of the catalogue by name."""
 
@@ -92,12 +98,6 @@ def gauge(name: str, labels: Labels = ()) -> Gauge:
     series = _Registry.series.get((name, labels)) or find(Gauge, INSTRUMENTS[name], labels)
     assert isinstance(series, Gauge)  # noqa: S101 - the catalogue says so
     return series
-
-
-def record_success(series: Histogram | SampledTimer, seconds: float) -> None:
-    """Record a duration, unless recording is off."""
-    if RECORDER.on:
-        series.record(seconds)
 
 
 def record_failure(series: Histogram | SampledTimer, seconds: float, error: BaseException) -> None:

@@ -13,10 +13,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, AttributeValue, LinkRecord
-from verl_otel.recording.abandoned_spans import end_interrupted, is_abandoned
 from verl_otel.recording.attribute_values import error_name, is_cancellation, to_message
 from verl_otel.recording.context import CONTEXT
-from verl_otel.recording.decorated_objects import decorate
 from verl_otel.recording.otel_span import LEAKED, MAX_MESSAGE
 from verl_otel.recording.span_context import SpanIdentity, local_span, without_leaked
 from verl_otel.recording.span_metrics import measure
@@ -30,7 +28,7 @@ if TYPE_CHECKING:
 
     from verl_otel.recording.callsite import CallSite
 
-__all__ = ["BareSpan", "Span", "begin", "clock", "current", "fail", "local_span", "make_span"]
+__all__ = ["BareSpan", "Span", "clock", "current", "local_span", "make_span"]
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -51,16 +49,13 @@ class BareSpan(SpanIdentity):
 
     # -- life cycle --------------------------------------------------------------------------------------------------------
 
-    def __enter__(self) -> Span:  # noqa: C901 - a further function would cost a call for every block
+    def __enter__(self) -> Span:
         """Begin and become the current span. Returns the span to write to: itself, or the parent that it merged with."""
         if self.start or not RECORDER.on:
             return self._detach_noop()
         try:
             site, get, make_current = self.site, CONTEXT.get, CONTEXT.set
             outer = get()
-            if type(outer) is BareSpan and (outer.site is site or site.spec.root) and is_abandoned(outer):
-                outer.abandon()
-                outer = get()
             parent: Any = None
             if type(outer) is BareSpan and outer.token is not LEAKED:
                 parent = outer
@@ -107,18 +102,18 @@ class BareSpan(SpanIdentity):
                 except ValueError:
                     self.restore_outer()
             else:
-                self._restore_context()
-        except BaseException:
+                self._restore_context(None)
+        except BaseException:  # a time-out that a signal handler raises
             self.abort()
             raise
 
     def __call__(self, function: F) -> F:
-        """Decorate a function: each call is one span. See `verl_otel.recording.wrapping.wrap`.
+        """Decorate a function: each call is one span. See `verl_otel.recording.decorate.wrap`.
 
         Raises:
             TypeError: ``function`` is a class, or a wrapper would change its type.
         """
-        from verl_otel.recording.wrapping import wrap
+        from verl_otel.recording.decorate import decorate, wrap
 
         site = self.site.with_attributes(self._attributes)
         return decorate(function, lambda inner, named: wrap(inner, site.for_function(named)))  # type: ignore[no-any-return]  # of its type
@@ -129,8 +124,6 @@ class BareSpan(SpanIdentity):
 
     def _close_fully(self, error: BaseException | None) -> None:
         """End, handling errors, merged spans and details."""
-        if error is not None:
-            end_interrupted(self, error, BareSpan.__exit__.__code__)
         detail = self._detail
         if detail is not None and detail.merged_parent is not None:
             if error is not None and not self.site.hook:
@@ -146,7 +139,7 @@ class BareSpan(SpanIdentity):
                 self._finish(error)
         finally:
             if self.token is not None:
-                self._restore_context()
+                self._restore_context(error)
 
     def _finish(self, error: BaseException | None) -> None:
         stop = clock()
@@ -183,19 +176,6 @@ class BareSpan(SpanIdentity):
         if not self.stop:
             self.stop = clock()
 
-    def abandon(self) -> None:
-        """Drop an open span that nothing will end; see `verl_otel.recording.abandoned_spans`."""
-        if CONTEXT.get() is self:
-            CONTEXT.set(self.outer)
-        self.token = LEAKED
-        self.drop()
-        self.stop = clock()
-
-    def finish_interrupted(self, error: BaseException) -> None:
-        """End a span whose ``__exit__`` was interrupted before its first instruction."""
-        self._finish(error)
-        self.abort()
-
     def _detach_noop(self) -> Span:
         """Return the span without beginning it: recording is off, or the span was entered before."""
         if RECORDER.on and self.stop:
@@ -220,12 +200,10 @@ class BareSpan(SpanIdentity):
         detail = self._detail
         return detail is not None and detail.merged_child is not None and self.error == error_name(error)
 
-    def _restore_context(self) -> None:
+    def _restore_context(self, error: BaseException | None) -> None:
         """Restore the context, unless this span is not current (another task may close an async generator)."""
-        inner = CONTEXT.get()
-        while type(inner) is BareSpan and inner is not self and is_abandoned(inner):
-            inner.abandon()
-            inner = CONTEXT.get()
+        if error is not None and not isinstance(error, GeneratorExit):
+            self._end_inside(error)
         token, self.token = self.token, None
         if token is LEAKED or CONTEXT.get() is not self:
             RECORDER.misplaced += token is not LEAKED
@@ -235,6 +213,17 @@ class BareSpan(SpanIdentity):
             CONTEXT.reset(token)
         except ValueError:
             self.restore_outer()
+
+    def _end_inside(self, error: BaseException) -> None:
+        """End the spans inside whose blocks an exception has left, too: CPython runs signal handlers before the first instruction of ``__exit__``."""
+        inside: list[BareSpan] = []
+        inner = CONTEXT.get()
+        while type(inner) is BareSpan and inner is not self and not inner.site.hook:
+            inside.append(inner)
+            inner = inner.outer
+        if inner is self:
+            for span in inside:
+                span.close(error)
 
     def restore_outer(self) -> None:
         """Restore the context in a task or thread whose context is a copy of the one in which the span was entered."""
@@ -350,41 +339,6 @@ def make_span(site: CallSite, attributes: dict[str, AttributeValue] | None = Non
     span._detail = span.ids = span.outer = span.token = span.last = None
     span.start = span.stop = 0.0
     return span  # type: ignore[no-any-return]  # as in `begin`
-
-
-def begin(span: Any, site: CallSite) -> None:
-    """Begin the span of one call of a decorated function, whatever the current context.
-
-    The caller has created the span and holds it: `fail` can undo what has happened if this is interrupted.
-
-    Args:
-        span: A `BareSpan` with empty slots.
-        site: Its call site.
-    """
-    span.site = site
-    span._attributes = span._detail = span.ids = span.outer = span.last = None
-    span.start = span.stop = 0.0
-    span.token = None
-    if not site.superseded:
-        span.__enter__()
-
-
-def fail(span: Any, error: BaseException) -> None:
-    """End the span of a decorated call that raised, or whose wrapper was interrupted. May be called again.
-
-    Args:
-        span: The span; None or a span with empty slots if the wrapper was interrupted before it began.
-        error: The exception.
-    """
-    if not hasattr(span, "token"):  # the slot that is filled last: the span has not begun
-        return
-    if not span.start and span.merged_parent is None:
-        span.cancel_entry()
-        return
-    try:
-        span.close(error)
-    finally:
-        span.abort()
 
 
 def current() -> Span | None:

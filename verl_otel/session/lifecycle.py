@@ -20,7 +20,7 @@ from verl_otel.config import Config
 from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, Resource, SpanRecord
-from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state, wrapping
+from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import children, prometheus_targets, run_manifest, self_metrics
@@ -209,7 +209,6 @@ class Session:
         for component in self._components:
             component.start(self.config)
         RECORDER.on = True
-        wrapping.switch(on=True)
         if not lazy:
             self._open()
         thread = threading.Thread(target=self._run, name="verl-otel-drain", daemon=True)
@@ -227,7 +226,6 @@ class Session:
         deadline = time.monotonic() + self.config.exit_timeout
         children.withdraw()
         RECORDER.on = False
-        wrapping.switch(on=False)
         self._stopping = True
         self._wake.set()
         if self._thread is not None:

@@ -22,7 +22,6 @@ from verl_otel.recording import series_registry
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import BareSpan, Span, clock
 from verl_otel.recording.state import RECORDER, keep
-from verl_otel.recording.wrapper_source import FILE_PREFIX
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.watchdog import process_pauses, stack_dumps
@@ -81,7 +80,7 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
     """Return the innermost open span that a wrapper on the stack holds."""
     for frame in stack:
         name = frame.f_code.co_filename
-        if name.startswith((FILE_PREFIX, _OWN)):
+        if name.startswith(_OWN):
             for value in frame.f_locals.values():
                 if type(value) is BareSpan and value.start and not value.stop:
                     return value  # type: ignore[return-value]  # as every span

@@ -22,10 +22,9 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.call_attributes import extract_batch
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import HOOKED, find_callsite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.wrapping import HOOKED
-from verl_otel.recording.wrapping import marked as find_callsite
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 

@@ -16,7 +16,7 @@ SENDER = """
     import sys
     import cloudpickle
     import verl_otel
-    from verl_otel.recording import context, wrapping
+    from verl_otel.recording import context
     from verl_otel.recording.state import RECORDER
 
     LIMIT = 3
@@ -57,14 +57,13 @@ SENDER = """
     if sys.argv[2] == "on":
         context.context_access()
         RECORDER.on = True
-        wrapping.switch(on=True)
     with open(sys.argv[1], "wb") as file:
         cloudpickle.dump([tool, ask, produce, timed, Worker, DONE], file)
 """
 RECEIVER = """
     import asyncio, inspect, json, pickle, sys
     import verl_otel
-    from verl_otel.recording import collection, wrapping
+    from verl_otel.recording import collection
     from verl_otel.recording.state import RECORDER
     from verl_otel.testing import capture
 

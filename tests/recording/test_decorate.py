@@ -11,13 +11,12 @@ import types
 import pytest
 
 import verl_otel
-from verl_otel.recording import wrapping
+from verl_otel.recording import decorate
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import find_callsite
 from verl_otel.recording.span import Span
-from verl_otel.recording.wrapping import marked
+from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
-
-pytestmark = pytest.mark.usefixtures("wrapping")
 
 VERBS = [
     pytest.param(lambda: verl_otel.tool("t"), id="span"),
@@ -153,7 +152,7 @@ def test_an_async_callable_is_measured_until_it_is_awaited(recorded):
 
     async def work(number):
         await asyncio.sleep(0)
-        assert len(wrapping.RECORDER.opened) == 1
+        assert len(RECORDER.opened) == 1
         return number
 
     decorated = verl_otel.tool("t")(functools.partial(work, 5))
@@ -168,7 +167,7 @@ def test_the_span_of_an_async_callable_object_lasts_until_it_is_done(recorded):
     class Tool:
         async def __call__(self):
             await asyncio.sleep(0)
-            return len(wrapping.RECORDER.opened)
+            return len(RECORDER.opened)
 
     assert asyncio.run(verl_otel.tool("t")(Tool())()) == 1
 
@@ -282,7 +281,7 @@ def test_decorated_functions_are_freed(recorded):
     assert count() - before < 10
 
 
-def test_marked_finds_our_wrapper_below_others():
+def test_our_wrapper_is_found_below_others():
     """A function is recognised as decorated by us below other decorators, and plain ones are not."""
     ours = verl_otel.tool("t")(lambda: 1)
 
@@ -290,9 +289,9 @@ def test_marked_finds_our_wrapper_below_others():
     def around():
         return ours()
 
-    assert marked(ours).name == marked(around).name == "execute_tool t"
-    assert marked(len) is None
-    assert marked(lambda: 1) is None
+    assert find_callsite(ours).name == find_callsite(around).name == "execute_tool t"
+    assert find_callsite(len) is None
+    assert find_callsite(lambda: 1) is None
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -303,7 +302,7 @@ def test_a_decorator_takes_over_a_function_that_a_hook_wrapped(recorded, asynchr
         return 1
 
     function = coroutine if asynchronous else (lambda: 1)
-    hooked = wrapping.wrap(function, CallSite("worker", "verl.worker hook", hook=True))
+    hooked = decorate.wrap(function, CallSite("worker", "verl.worker hook", hook=True))
     decorated = verl_otel.update("actor")(hooked)
     assert (asyncio.run(decorated()) if asynchronous else decorated()) == 1
     (span,) = recorded.spans
@@ -324,7 +323,7 @@ def test_a_decorator_takes_over_a_generator_that_a_hook_wrapped(recorded, asynch
     async def consume(generator):
         return [item async for item in generator]
 
-    hooked = wrapping.wrap(async_produce if asynchronous else produce, CallSite("turn", hook=True))
+    hooked = decorate.wrap(async_produce if asynchronous else produce, CallSite("turn", hook=True))
     generator = verl_otel.span("mine")(hooked)()
     assert (asyncio.run(consume(generator)) if asynchronous else list(generator)) == [1]
     assert [span.name for span in recorded.spans] == ["mine"]
@@ -332,8 +331,8 @@ def test_a_decorator_takes_over_a_generator_that_a_hook_wrapped(recorded, asynch
 
 def test_a_hooked_function_that_nobody_decorates_is_the_hooks(recorded):
     """A function that only a hook has wrapped has the hook's span."""
-    hooked = wrapping.wrap(lambda: 1, CallSite("turn", hook=True))
+    hooked = decorate.wrap(lambda: 1, CallSite("turn", hook=True))
     assert hooked() == 1
     assert [span.name for span in recorded.spans] == ["verl.turn"]
-    assert isinstance(marked(hooked), CallSite)
-    assert Span(marked(hooked)).name == "verl.turn"
+    assert isinstance(find_callsite(hooked), CallSite)
+    assert Span(find_callsite(hooked)).name == "verl.turn"

@@ -17,8 +17,6 @@ from verl_otel.recording.span import current
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
-pytestmark = pytest.mark.usefixtures("wrapping")
-
 ACTIONS = st.lists(st.sampled_from(["go on", "fail", "return", "catch", "catch twice", "fail on close"]), max_size=4)
 OPERATIONS = st.lists(
     st.sampled_from(["next", "send", "throw ValueError", "throw KeyError", "throw StopAsyncIteration", "close"]),

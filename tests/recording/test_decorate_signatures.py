@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording.wrapping import is_readable, make_unique
 from verl_otel.testing import capture
 
 MUTABLE = []
@@ -22,9 +21,7 @@ def only_keywords(*, a, b=1): ...
 def starred(a, *rest, b=1, **options): ...
 def everything(a, /, b: int, *rest: str, c: float = 1.5, d, **options: bytes) -> list[int]: ...
 def nothing(): ...
-def own_names(_f, _a, _b, _span, _result, _error, _fail, __f): ...
-def template_names(make, active, passive, f, a, b, span, result, error, fail): ...
-def words(self, cls, args, kwargs, name): ...
+def own_names(self, function, site, args, kwargs, span, result, error): ...
 
 
 FUNCTIONS = [
@@ -36,8 +33,6 @@ FUNCTIONS = [
     everything,
     nothing,
     own_names,
-    template_names,
-    words,
     lambda x, *y: (x, y),
 ]
 VERBS = [
@@ -50,16 +45,9 @@ VERBS = [
 @pytest.mark.parametrize("verb", VERBS)
 @pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.__name__)
 def test_the_signature_is_the_same(verb, function):
-    """Signature, defaults (the very objects), annotations and names are those of the plain function."""
+    """Signature, annotations and names are those of the plain function."""
     decorated = verb()(function)
     assert inspect.signature(decorated) == inspect.signature(function)
-    bare = inspect.signature(decorated, follow_wrapped=False)
-    assert list(bare.parameters) == list(inspect.signature(function).parameters)
-    assert [each.kind for each in bare.parameters.values()] == [
-        each.kind for each in inspect.signature(function).parameters.values()
-    ]
-    assert decorated.__defaults__ is function.__defaults__
-    assert decorated.__kwdefaults__ == function.__kwdefaults__
     assert decorated.__annotations__ == function.__annotations__
     assert (decorated.__name__, decorated.__qualname__, decorated.__module__, decorated.__doc__) == (
         function.__name__,
@@ -86,22 +74,7 @@ def test_a_mutable_default_is_the_same_object(recorded):
     assert collect.__wrapped__(3)[0] is first
 
 
-NAMES = [
-    "_f",
-    "_a",
-    "_b",
-    "_span",
-    "_result",
-    "_error",
-    "_fail",
-    "__f",
-    "make",
-    "active",
-    "passive",
-    "self",
-    "args",
-    "x",
-]
+NAMES = ["function", "site", "bind", "series", "span", "result", "error", "wrapper", "self", "args", "kwargs", "x"]
 
 
 @pytest.mark.full
@@ -110,7 +83,7 @@ NAMES = [
 @settings(deadline=None, max_examples=60, database=None)
 def test_any_function_gets_what_its_caller_gave(verb, names, numbers, data):
     """Whatever the kinds and names of parameters, the function gets the same arguments, decorated or not, on or off."""
-    only_position, either, only_name = (names[5 * kind : 5 * kind + number] for kind, number in enumerate(numbers))
+    only_position, either, only_name = (names[4 * kind : 4 * kind + number] for kind, number in enumerate(numbers))
     declared = [*only_position, *(["/"] if only_position else []), *either, *(["*"] if only_name else [])]
     declared += [f"{name}=D" for name in only_name]
     everything = [*only_position, *either, *only_name]
@@ -132,7 +105,7 @@ def test_any_function_gets_what_its_caller_gave(verb, names, numbers, data):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_a_wrong_call_names_the_users_function(recorded, verb):
-    """A call with wrong arguments raises a TypeError that names the user's function, and records nothing."""
+    """A call with wrong arguments raises a TypeError that names the user's function."""
 
     @verb()
     def needs(one, two):
@@ -142,18 +115,6 @@ def test_a_wrong_call_names_the_users_function(recorded, verb):
         needs(1)
     with pytest.raises(TypeError, match=r"needs\(\) got an unexpected keyword argument 'three'"):
         needs(1, 2, three=3)
-    assert recorded.points == []
-
-
-@pytest.mark.parametrize("name", ["len", "BaseException"])
-def test_a_parameter_may_be_called_like_a_builtin(recorded, name):
-    """A timed function may have a parameter with the name of a builtin function or class."""
-    space = {}
-    exec(f"def function({name}):\n    if {name} < 0: raise ValueError\n    return {name}", space)
-    decorated = verl_otel.timed("t")(space["function"])
-    assert decorated(3) == 3
-    with pytest.raises(ValueError):
-        decorated(-1)
 
 
 def test_a_signature_that_somebody_set_is_kept_and_not_believed(recorded):
@@ -166,22 +127,3 @@ def test_a_signature_that_somebody_set_is_kept_and_not_believed(recorded):
     decorated = verl_otel.span("s")(real)
     assert str(inspect.signature(decorated)) == "(shown)"
     assert decorated(1, 2, three=3) == ((1, 2), {"three": 3})
-
-
-def test_what_is_no_plain_function_takes_anything():
-    """The wrapper of a builtin or bound method has any arguments in its code, and the signature of what it wraps."""
-    for function in (len, "text".upper):
-        assert not is_readable(function)
-        wrapper = verl_otel.span("s")(function)
-        assert wrapper.__code__.co_flags & (inspect.CO_VARARGS | inspect.CO_VARKEYWORDS)
-        assert inspect.signature(wrapper) == inspect.signature(function)
-
-
-@pytest.mark.full
-@given(st.lists(st.from_regex(r"_{0,4}[ab]", fullmatch=True), max_size=8).map(tuple), st.sampled_from(["a", "b"]))
-@settings(deadline=None, max_examples=60, database=None)
-def test_a_unique_name_is_taken_by_nobody(taken, name):
-    """A name that the wrapper uses is none of the parameters', and ends with what it was asked for."""
-    made = make_unique(name, taken)
-    assert made not in taken
-    assert made.lstrip("_") == name

@@ -19,8 +19,6 @@ from verl_otel.recording.span import current
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
-pytestmark = pytest.mark.usefixtures("wrapping")
-
 ACTIONS = st.lists(st.sampled_from(["go on", "fail", "return", "catch", "catch twice", "fail on close"]), max_size=4)
 OPERATIONS = st.lists(
     st.sampled_from(["next", "send", "throw ValueError", "throw KeyError", "throw StopIteration", "close"]), max_size=8
@@ -333,20 +331,6 @@ def test_wrong_arguments_leave_nothing_open(recorded):
     with pytest.raises(TypeError, match="needed"):
         list(produce())
     assert not RECORDER.opened
-
-
-@pytest.mark.parametrize(
-    "wrapping", ["generated"], indirect=True
-)  # without parameters to read it is refused at the first item
-def test_wrong_arguments_are_refused_at_the_call(recorded):
-    """A generator function that is called with wrong arguments raises at the call, as the plain one does."""
-
-    @verl_otel.span("g")
-    def produce(needed):
-        yield needed
-
-    with pytest.raises(TypeError, match="needed"):
-        produce()
 
 
 def test_the_extractor_of_a_generator_gets_its_arguments_by_name(recorded):
