@@ -132,7 +132,7 @@ REGIONS = {
     "reward": lambda x: SCORED(x) + 1,
     "parameters of every kind": lambda x: WITH_ALL_PARAMETERS(x) + WITH_ALL_PARAMETERS(x, 3, 4, plus=5, more=6),
     "decorator above": lambda x: BELOW(x) + 1,
-    "methods": MODEL.forward,
+    "methods": lambda x: MODEL.forward(x) + 1,
     "generator": lambda x: sum(parts(x)),
     "blocks": use_blocks,
     "instruments": use_instruments,

@@ -4,7 +4,7 @@
 
 A wrapper is a plain closure over the function and its call site: a function, a coroutine function, a generator or an async generator function,
 as what it wraps. Its cells can be pickled by value, as Ray sends a user's class to its workers; a proxy object, such as wrapt's, would arrive
-as the undecorated function. What a closure costs is in docs/explanation/decisions/0030-wrap-functions-in-plain-closures.md.
+as the undecorated function. What a closure costs is in docs/explanation/decisions/0034-wrap-functions-in-plain-closures.md.
 """
 
 from __future__ import annotations
