@@ -29,6 +29,7 @@ from verl_otel.analysis.slice_summary import (
     name_instance,
     summarise_step,
 )
+from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.timeline import add_consumption, consumes_submitted, is_submitted, mark_unlinked
@@ -65,12 +66,22 @@ class Restart(NamedTuple):
 
 def find_restarts(manifest: Mapping[str, Any]) -> tuple[Restart, ...]:
     """Return the restarts that the manifest of a run lists, in the order of time."""
-    attempts = manifest.get("attempts")
-    listed = [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
     restarts = [
-        Restart(_to_ns(before.get("ended")), _to_ns(after.get("started"))) for before, after in pairwise(listed)
+        Restart(_to_ns(before.get("ended")), _to_ns(after.get("started")))
+        for before, after in pairwise(_list_attempts(manifest))
     ]
     return tuple(sorted((each for each in restarts if each.started_ns), key=lambda each: each.started_ns))
+
+
+def find_start(manifest: Mapping[str, Any], attempt: int) -> int:
+    """Return when an attempt started, by the manifest; 0: unknown."""
+    attempts = _list_attempts(manifest)
+    return _to_ns(attempts[attempt - 1].get("started")) if attempt <= len(attempts) else 0
+
+
+def _list_attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    attempts = manifest.get("attempts")
+    return [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
 
 
 def _to_ns(value: object) -> int:
@@ -223,6 +234,9 @@ class Windows:
         return Window(begin, end, draft, roots, trajectories, restarted=restarted)
 
 
+KEPT_START_UPS: Final = 20
+
+
 class Aggregator:
     """Accumulates slice summaries and provides the parts of an `Explanation`.
 
@@ -279,6 +293,8 @@ class Aggregator:
         self._lengths: deque[float] = deque(maxlen=REMEMBERED_STEPS)
         """Seconds of the last steps."""
         self._gpu_account: GpuAccount | None = None
+        self.start_ups: deque[StartUp] = deque(maxlen=KEPT_START_UPS)
+        """Of the newest attempts."""
         self._counts = dict.fromkeys(Counts._fields, 0)
 
     def add(self, slice_summary: SliceSummary, watermark_ns: int) -> None:
@@ -503,6 +519,10 @@ class Aggregator:
                 self._gpu_account = GpuAccount(run_devices)
             if window.restarted:
                 self._gpu_account.restart()
+            if window.draft is None:
+                attempt = 1 + sum(restart.started_ns <= window.begin_ns for restart in self._restarts)
+                start_ns = min(find_start(self._manifest, attempt) or window.begin_ns, window.begin_ns)
+                self.start_ups.append(divide(attempt, start_ns, window.end_ns, window.roots))
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             devices = self._gpu_account.add_window(

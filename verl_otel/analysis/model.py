@@ -19,6 +19,7 @@ from verl_otel.semconv import attributes as attr
 
 if TYPE_CHECKING:
     from verl_otel.analysis.retention import RecentStep
+    from verl_otel.analysis.start_up import StartUp
 
 # -- Kinds of segments of a critical path, and causes and states of GPU time --
 
@@ -413,3 +414,5 @@ class Explanation(NamedTuple):
     """False: no process and no metric of the run names a GPU; its devices are the ranks, on CPUs."""
     recent_steps: tuple[RecentStep, ...] = ()
     """The newest steps with all their trajectories, from which `levers` are computed."""
+    start_ups: tuple[StartUp, ...] = ()
+    """The time before the first step of each of the newest attempts."""

@@ -267,6 +267,7 @@ def describe(
         unused=unused,
         has_gpu=has_gpu,
         recent_steps=aggregator.recent_steps.all(),
+        start_ups=tuple(aggregator.start_ups),
     )
 
 

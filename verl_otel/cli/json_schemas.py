@@ -203,6 +203,17 @@ EXPLAIN: Final = _object(
             late=_whole("steps in which it was late"),
             steps=_whole("steps that were counted"),
         ),
+        start_up=_rows(
+            "the time before the first step of each of the newest attempts",
+            attempt=_whole(),
+            seconds=_number(),
+            parts=_rows(
+                "in the order of time, without a gap",
+                kind=_text("begin, workers_start, call, weight_sync, checkpoint, validation, between, rest"),
+                name=_text("method that was called; for between the call before"),
+                seconds=_number(),
+            ),
+        ),
     ),
     events=_rows(
         kind=_text("stall or crash"),

@@ -33,6 +33,17 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
             "gpu": _devices(run.devices),
             "cost": None if price is None else price._asdict(),
             "stragglers": [straggler._asdict() for straggler in stragglers.find_persistent(run.steps)],
+            "start_up": [
+                {
+                    "attempt": start_up.attempt,
+                    "seconds": start_up.seconds,
+                    "parts": [
+                        {"kind": part.kind, "name": part.name, "seconds": part.nanoseconds / 1e9}
+                        for part in start_up.parts
+                    ],
+                }
+                for start_up in run.start_ups
+            ],
         },
         "events": [
             {

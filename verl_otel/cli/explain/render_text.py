@@ -273,6 +273,15 @@ def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -
 
 
 def _whole_run(run: Explanation) -> Iterator[str]:
+    for start_up in run.start_ups[-1:]:
+        if start_up.seconds >= words.NOTED_START_UP:
+            first = next((step for step in run.steps if step.attempt == start_up.attempt), None)
+            name = f"step {number(first)}" if first is not None else "the first step"
+            rows = (
+                f"{nanoseconds / 1e9 / start_up.seconds:4.0%} {seconds(nanoseconds / 1e9):>9}  {show(text)}"
+                for text, nanoseconds in words.describe_start_up(start_up)
+            )
+            yield from _block(f"Before {name}: {seconds(start_up.seconds)}", rows)
     title = words.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, words.describe_devices(run.devices))
     price = token_cost.sum_costs(run.steps, run.unused)

@@ -10,6 +10,7 @@ from typing import Final
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
+from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import own_workers
 from verl_otel.analysis.verdicts.stragglers import Persistence
@@ -255,6 +256,33 @@ def describe_cost(
 def figure(value: float) -> str:
     """Return a number with three significant digits and all digits before the decimal point."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"  # noqa: PLR2004 - three digits
+
+
+NOTED_START_UP: Final = 1.0
+"""Shorter start-ups in seconds are not described."""
+START_UP: Final = {
+    "begin": "until the first call to workers: Ray, imports, data, placement",
+    "workers_start": "{name}: start and imports of the workers",
+    "call": "{name} on the workers",
+    "between": "after {name}: no spans; engines and agent loops start here",
+    "weight_sync": "weight sync",
+    "checkpoint": "checkpoint",
+    "validation": "validation",
+    "rest": "more calls",
+}
+"""Texts for the parts of a start-up."""
+
+
+def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
+    """Return text and nanoseconds of each part of a start-up, in the order of time; short ones are one part, the last."""
+    parts = start_up.parts
+    if len(parts) == 1 and parts[0].kind == "begin":  # no worker was called: an own loop
+        return [("before the first step; no spans", parts[0].nanoseconds)]
+    whole = start_up.end_ns - start_up.start_ns
+    shown = [part for part in parts if part.nanoseconds >= SMALLEST_ROW * whole]
+    lines = [(START_UP[part.kind].format(name=START_UP.get(part.name, part.name)), part.nanoseconds) for part in shown]
+    rest = whole - sum(part.nanoseconds for part in shown)
+    return [*lines, (f"{counted(len(parts) - len(shown), 'shorter part')}", rest)] if rest else lines
 
 
 def share(value: float) -> str:

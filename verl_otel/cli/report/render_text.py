@@ -9,6 +9,8 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
+from verl_otel.cli.explain import wording
+from verl_otel.cli.explain.wording import NOTED_START_UP
 from verl_otel.cli.formatting import align, headline, number, orphans, seconds
 from verl_otel.cli.report import headlines
 from verl_otel.cli.report.render_json import reward_by_step
@@ -19,6 +21,8 @@ LATE_SHARE: Final = 0.1
 LATE_SECONDS: Final = 0.25
 """and at least this long."""
 LATE_LINES: Final = 3
+START_UP_PARTS: Final = 3
+"""Parts of the start-up that are listed, the longest first."""
 
 
 def render(run: Explanation, *, slowest: int = 5, steps: int = 20) -> str:
@@ -66,7 +70,16 @@ def _steps_table(run: Explanation, limit: int) -> str:
                 f"{step.between:.2f}",
             ]
         )
-    return "\n".join([title, _table(rows), *_late_notices(shown)])
+    return "\n".join([title, _table(rows), *_start_up(run), *_late_notices(shown)])
+
+
+def _start_up(run: Explanation) -> Iterator[str]:
+    """Yield what took longest before the first step of the newest attempt."""
+    for start_up in run.start_ups[-1:]:
+        if start_up.seconds >= NOTED_START_UP:
+            longest = sorted(wording.describe_start_up(start_up), key=lambda line: -line[1])[:START_UP_PARTS]
+            texts = [f"{seconds(nanoseconds / 1e9)} {show(text)}" for text, nanoseconds in longest]
+            yield f"Before the first step: {seconds(start_up.seconds)}; {'; '.join(texts)}"
 
 
 def _cell(value: float, share: float) -> str:
