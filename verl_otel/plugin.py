@@ -50,9 +50,9 @@ def _is_enabled_by_job() -> bool:
     try:
         if not ray.is_initialized():
             return False
-        from verl_otel.integrations.ray import job_run
+        from verl_otel.integrations.ray import cluster
 
-        return job_run.join()
+        return cluster.join()
     except Exception as error:
         may_propagate(error)
         return False

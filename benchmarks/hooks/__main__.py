@@ -33,9 +33,9 @@ LEAST_BYTES: Final = 60
 
 def install_hooks(module: ModuleType) -> Any:
     """Install the hooks in a module of `stand_ins`, and return a worker."""
-    from verl_otel.integrations.verl import agent_loop, llm, reward
+    from verl_otel.integrations.verl import agent_loop, llm
 
-    for hook in (*agent_loop.HOOKS, *llm.HOOKS, *reward.HOOKS):
+    for hook in (*agent_loop.HOOKS, *llm.HOOKS):
         if hook.symbol in HOOKED:
             hook.install(module)
     return make_worker(module)

@@ -15,7 +15,7 @@ from opentelemetry.sdk.metrics.export import InMemoryMetricReader
 import verl_otel
 from tests.builders import hooks
 from verl_otel.integrations import aiohttp as integration
-from verl_otel.integrations import server_spans
+from verl_otel.integrations import spans
 from verl_otel.recording.state import RECORDER
 
 aiohttp = pytest.importorskip("aiohttp", reason="aiohttp is not installed")
@@ -220,7 +220,7 @@ def test_without_the_package_nothing_happens(loaded, recorded, monkeypatch):
 def test_the_remote_managers_worker_is_known_by_name(recorded, sent, name, on):
     """The remote manager's actor cannot be patched: it is known by the first call that Ray's carrier sees."""
     integration.install()
-    assert server_spans.find_opener("compute_score")(name) is None
+    assert spans.OPENERS["compute_score"](name) is None
     assert instrumentation.AioHttpClientInstrumentor().is_instrumented_by_opentelemetry is on
 
 
@@ -288,7 +288,7 @@ async def test_verls_own_worker_and_router(recorded, sent):
 FIRST_CALL = """
 import asyncio, aiohttp
 import verl_otel, verl_otel.plugin
-from verl_otel.integrations import server_spans
+from verl_otel.integrations import spans
 
 async def main():
     from aiohttp import web
@@ -299,7 +299,7 @@ async def main():
     runner = web.AppRunner(app)
     await runner.setup()
     await web.TCPSite(runner, "127.0.0.1", 0).start()
-    server_spans.find_opener("compute_score")("RewardLoopWorker")
+    spans.OPENERS["compute_score"]("RewardLoopWorker")
     with verl_otel.reward("math"):
         async with aiohttp.ClientSession() as session:
             await session.get(f"http://127.0.0.1:{runner.addresses[0][1]}/")

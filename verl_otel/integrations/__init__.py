@@ -22,11 +22,11 @@ def install() -> None:
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import aiohttp, gpu, patch, ray, rl_insight, server_spans
+    from verl_otel.integrations import aiohttp, gpu, patch, ray, rl_insight, spans
 
     ray.uninstall()
     rl_insight.uninstall()
     aiohttp.uninstall()
     gpu.uninstall()
     patch.undo_all()
-    server_spans.clear()
+    spans.OPENERS.clear()

@@ -14,13 +14,11 @@ and made current around each request.
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations import server_spans
-from verl_otel.integrations.patch import Hook, add_callbacks, register
-from verl_otel.integrations.propagation import open_provider
+from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
+from verl_otel.integrations.spans import OPENERS, open_provider
 from verl_otel.recording.state import RECORDER
 
 _WORKERS: Final = ("RewardLoopWorker", "RewardComputeWorker")
@@ -37,7 +35,7 @@ class Client:
 
 
 def watch_call(class_name: str) -> None:
-    """Switch the instrumentation on if this actor computes rewards. An opener of `server_spans`, called at each ``compute_score``."""
+    """Switch the instrumentation on if this actor computes rewards. An opener of `spans.OPENERS`, called at each ``compute_score``."""
     if not Client.tried and class_name in _WORKERS:
         switch_on()
 
@@ -51,8 +49,6 @@ def switch_on() -> None:
     try:
         from opentelemetry.instrumentation.aiohttp_client import AioHttpClientInstrumentor
         from opentelemetry.metrics import NoOpMeterProvider
-
-        from verl_otel.integrations.guest_tracer import GuestProvider
     except ImportError:
         return
     instrumentor = AioHttpClientInstrumentor()
@@ -61,7 +57,7 @@ def switch_on() -> None:
     open_provider()
     Client.on = True
     instrumentor.instrument(
-        tracer_provider=GuestProvider(lambda: Client.on and RECORDER.on),
+        tracer_provider=_GuestProvider(),
         meter_provider=NoOpMeterProvider(),
         url_filter=_shorten,
     )
@@ -69,12 +65,40 @@ def switch_on() -> None:
 
 
 @error_boundary.never_raises("aiohttp")
-def switch_off() -> None:
-    """Undo `switch_on`."""
+def uninstall() -> None:
+    """Stop instrumenting new sessions; existing sessions create no more spans."""
     instrumentor, Client.instrumentor = Client.instrumentor, None
     Client.on = Client.tried = False
     if instrumentor is not None:
         instrumentor.uninstrument()
+
+
+class _GuestProvider:
+    """A tracer provider for the instrumentation: its tracers are those of the global one, with restrictions."""
+
+    def get_tracer(self, *args: Any, **kwargs: Any) -> Any:
+        from opentelemetry import trace
+
+        return _GuestTracer(trace.get_tracer_provider().get_tracer(*args, **kwargs))
+
+
+class _GuestTracer:
+    """Creates spans only below a current span, and does not record messages of exceptions."""
+
+    def __init__(self, tracer: Any) -> None:
+        self._tracer = tracer
+
+    def start_span(self, name: str, context: Any = None, *args: Any, **kwargs: Any) -> Any:
+        """Begin a span; a non-recording one when off or without a parent."""
+        from opentelemetry import trace
+
+        is_below = trace.get_current_span(context).get_span_context().is_valid
+        if not Client.on or not RECORDER.on or not is_below:
+            return trace.INVALID_SPAN
+        span = self._tracer.start_span(name, context, *args, **kwargs)
+        if not RECORDER.capture_content:
+            span.record_exception = lambda *_, **__: None  # the message may hold a prompt
+        return span
 
 
 def _shorten(url: Any) -> str:
@@ -85,33 +109,25 @@ def _shorten(url: Any) -> str:
         return ""
 
 
-def _resume(original: Any) -> Any:
-    @functools.wraps(original)
-    async def make_async_request(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token = None
-        if Client.on:
-            with error_boundary.suppress_errors("reward router"):
-                token = _attach(kwargs["request"] if "request" in kwargs else args[0])
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            if token is not None:
-                from opentelemetry import context
-
-                context.detach(token)
-
-    return make_async_request
-
-
-def _attach(request: Any) -> Any:
+def _resume(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Make the context of a request's caller current, unless FastAPI (newer releases) or the user's instrumentation has done so."""
     from opentelemetry import context, propagate, trace
 
-    if trace.get_current_span().get_span_context().is_valid:
-        return None  # newer releases of FastAPI, or the user's instrumentation, have extracted it
-    return context.attach(propagate.extract(request.headers))
+    if not Client.on or trace.get_current_span().get_span_context().is_valid:
+        return
+    token = context.attach(propagate.extract(argument(args, kwargs, 1, "request").headers))
+    try:
+        yield
+    finally:
+        context.detach(token)
 
 
-_SWITCH_ON: Final = add_callbacks("aiohttp", before=lambda *_: switch_on())
+def _switch_on_first(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    switch_on()
+    yield
+
+
+_SWITCH_ON: Final = surround("aiohttp", _switch_on_first)
 _ROUTER: Final = "verl.experimental.reward_loop.router.naive_router"
 HOOKS: Final = (
     Hook.wrapping(
@@ -124,7 +140,7 @@ HOOKS: Final = (
     Hook.wrapping(
         _ROUTER,
         "NaiveRouter._make_async_request",
-        _resume,
+        surround("reward router", _resume),
         "HTTP calls of the reward router are outside of the trajectories",
         since="verl 0.8",
     ),
@@ -134,9 +150,4 @@ HOOKS: Final = (
 def install() -> None:
     """Register the hooks. Nothing is imported before the first hook runs."""
     register(HOOKS)
-    server_spans.register_opener("compute_score", watch_call)
-
-
-def uninstall() -> None:
-    """Stop instrumenting new sessions; existing sessions create no more spans."""
-    switch_off()
+    OPENERS["compute_score"] = watch_call

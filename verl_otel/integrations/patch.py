@@ -13,9 +13,9 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
@@ -150,51 +150,83 @@ def _put(owner: Any, name: str, value: Any) -> None:
     _undo.append(Undo(owner, name, original))
 
 
-Before = Callable[[tuple[Any, ...], dict[str, Any]], None]
-"""``before(args, kwargs)`` runs before a call; ``args`` holds ``self`` of a method, too."""
-After = Callable[[tuple[Any, ...], dict[str, Any], Any], object]
-"""``after(args, kwargs, result)`` runs after a call that succeeded."""
+Steps = Generator[None, Any, None]
+Around = Callable[[tuple[Any, ...], dict[str, Any]], Steps]
+"""``around(args, kwargs)`` runs to its ``yield`` before a call, which returns the result of the call or raises what it raised.
+
+``args`` holds ``self`` of a method, too. A change of ``kwargs`` is one of the arguments. A return before the ``yield`` leaves the call alone.
+"""
 
 
-def add_callbacks(location: str, *, before: Before | None = None, after: After | None = None) -> Wrap:
-    """Return what wraps a function, sync or async, with callbacks around each call.
+class Call:
+    """One call of a host's function, with ours around it. Errors of ours are reported under their location, and never reach the host."""
 
-    Args:
-        location: Name under which errors of the callbacks are reported. They never reach the host.
-        before: Called before the function.
-        after: Called after the function, unless it raised.
+    __slots__ = ("_location", "_steps", "result")
+
+    def __init__(self, location: str, around: Around, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._location = location
+        self._steps = around(args, kwargs)
+        self.result: Any = None
+        """What the function returned."""
+
+    def __enter__(self) -> Call:
+        try:
+            next(self._steps, None)
+        except Exception as error:
+            error_boundary.record_internal_error(self._location, error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._steps.send(self.result)
+            else:
+                self._steps.throw(error)
+        except StopIteration:
+            return
+        except BaseException as raised:
+            # A generator that passes a `StopIteration` on raises an error that it causes.
+            if error is not None and (raised is error or raised.__cause__ is error):
+                error.__traceback__ = trace
+            elif isinstance(raised, Exception):
+                error_boundary.record_internal_error(self._location, raised)
+            else:
+                raise
+
+
+def make_wrapper(function: Any, open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+    """Return what calls a function, sync or async, within ``open_call(args, kwargs)``: a `Call`, or what can stand for one.
+
+    The wrapper refers to nothing of this package but by ``open_call``: Ray pickles a user's class by value.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            with open_call(args, kwargs) as call:
+                call.result = await function(*args, **kwargs)
+            return call.result
+
+        return async_wrapper
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with open_call(args, kwargs) as call:
+            call.result = function(*args, **kwargs)
+        return call.result
+
+    return wrapper
+
+
+def surround(location: str, around: Around) -> Wrap:
+    """Return what wraps a function, sync or async, with a generator around each call.
 
     Example:
-        replace(module.Tracking, "log", add_callbacks("scalars", before=_record))
+        replace(module.Tracking, "log", surround("scalars", _record))
     """
-
-    def run(callback: Callable[..., object] | None, *arguments: Any) -> None:
-        if callback is not None:
-            with error_boundary.suppress_errors(location):
-                callback(*arguments)
-
-    def wrap(original: Any) -> Any:
-        if inspect.iscoroutinefunction(original):
-
-            @functools.wraps(original)
-            async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-                run(before, args, kwargs)
-                result = await original(*args, **kwargs)
-                run(after, args, kwargs, result)
-                return result
-
-            return async_wrapper
-
-        @functools.wraps(original)
-        def wrapper(*args: Any, **kwargs: Any) -> Any:
-            run(before, args, kwargs)
-            result = original(*args, **kwargs)
-            run(after, args, kwargs, result)
-            return result
-
-        return wrapper
-
-    return wrap
+    return functools.partial(make_wrapper, open_call=functools.partial(Call, location, around))
 
 
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], "Span | None"]
@@ -205,75 +237,29 @@ Finish = Callable[[Span, tuple[Any, ...], dict[str, Any], Any], None]
 
 def in_span(begin: Begin, finish: Finish | None = None) -> Wrap:
     """Return what wraps a method, sync or async, in a span. A method that the user has decorated stays unchanged."""
-    return functools.partial(_wrap_in_span, begin=begin, finish=finish)
+
+    def wrap(original: Any) -> Any:
+        if find_callsite(original) is not None:
+            return original
+        location = f"{original.__module__}:{original.__qualname__}"
+        return surround(location, functools.partial(record_span, location, begin, finish))(original)
+
+    return wrap
 
 
-def _wrap_in_span(original: Any, begin: Begin, finish: Finish | None) -> Any:
-    if find_callsite(original) is not None:
-        return original
-    location = f"{original.__module__}:{original.__qualname__}"
-
-    if inspect.iscoroutinefunction(original):
-
-        @functools.wraps(original)
-        async def async_wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-            span = open_span(location, begin, self, args, kwargs)
-            try:
-                result = await original(self, *args, **kwargs)
-                read_result(location, finish, span, args, kwargs, result)
-                close_span(span)
-                return result
-            except BaseException as error:
-                close_span(span, error)
-                raise
-
-        return async_wrapper
-
-    @functools.wraps(original)
-    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
-        span = open_span(location, begin, self, args, kwargs)
-        try:
-            result = original(self, *args, **kwargs)
-            read_result(location, finish, span, args, kwargs, result)
-            close_span(span)
-            return result
-        except BaseException as error:
-            close_span(span, error)
-            raise
-
-    return wrapper
-
-
-def open_span(location: str, begin: Begin, owner: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span | None:
-    """Begin the span of one call; None when recording is off, `begin` returns None or our own code fails."""
-    if not RECORDER.on:
-        return None
-    try:
-        span = begin(owner, args, kwargs)
-        if span is not None:
-            span.__enter__()
-    except Exception as error:
-        error_boundary.record_internal_error(location, error)
-        return None
-    return span
-
-
-def read_result(
-    location: str, finish: Finish | None, span: Span | None, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any
-) -> None:
-    """Call `finish` with the result of a call."""
-    if span is None or finish is None:
+def record_span(
+    location: str, begin: Begin, finish: Finish | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Steps:
+    """Open a span around a call; see `Around`."""
+    owner, *rest = args
+    span = begin(owner, tuple(rest), kwargs) if RECORDER.on else None
+    if span is None:
         return
-    try:
-        finish(span.merged_parent or span, args, kwargs, result)
-    except Exception as error:
-        error_boundary.record_internal_error(location, error)
-
-
-def close_span(span: Span | None, error: BaseException | None = None) -> None:
-    """End the span of one call."""
-    if span is not None:
-        span.close(error)
+    with span:
+        result = yield
+        if finish is not None:
+            with error_boundary.suppress_errors(location):
+                finish(span.merged_parent or span, tuple(rest), kwargs, result)
 
 
 def argument(args: Sequence[Any], kwargs: dict[str, Any], index: int, name: str) -> Any:

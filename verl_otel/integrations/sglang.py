@@ -16,8 +16,8 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, register
-from verl_otel.integrations.propagation import make_headers
+from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
+from verl_otel.integrations.spans import make_headers
 from verl_otel.recording.state import RECORDER
 
 _EXPORTER: Final = "verl_otel.exporting.prometheus"
@@ -25,23 +25,20 @@ _FIELD: Final = "external_trace_header"
 """The field that SGLang reads first, and keeps until the request has ended or is aborted."""
 
 
-def _before_generate(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _send_headers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     if RECORDER.on and args[0].server_args.enable_trace:
-        _add_headers(argument(args, kwargs, 1, "obj"), argument(args, kwargs, 2, "request"))
+        obj, request = argument(args, kwargs, 1, "obj"), argument(args, kwargs, 2, "request")
+        # Otherwise the caller set headers, or this release has no such field, or SGLang reads those of the request.
+        if not getattr(obj, _FIELD, True) and (request is None or "traceparent" not in request.headers):
+            headers = make_headers()
+            if headers is not None:
+                setattr(obj, _FIELD, headers)
+    yield
 
 
-def _add_headers(obj: Any, request: Any) -> None:
-    if getattr(obj, _FIELD, True):
-        return  # the caller set headers, or this release has no such field
-    if request is not None and "traceparent" in request.headers:
-        return  # SGLang reads them
-    headers = make_headers()
-    if headers is not None:
-        setattr(obj, _FIELD, headers)
-
-
-def _choose_mode_again(*_: Any) -> None:
+def _choose_mode_again(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Have ``prometheus_client`` choose its mode again after SGLang has set the folder of its files."""
+    yield
     if _EXPORTER in sys.modules:
         values: Any = sys.modules["prometheus_client.values"]
         if not values.ValueClass._multiprocess:
@@ -54,13 +51,13 @@ HOOKS = (
         "sglang.srt.managers.tokenizer_manager",
         "TokenizerManager.generate_request",
         # The call returns the host's own generator, so that closing it works as before.
-        add_callbacks("sglang request", before=_before_generate),
+        surround("sglang request", _send_headers),
         "SGLang's spans are outside of the trajectories",
     ),
     Hook.wrapping(
         "sglang.srt.utils.common",
         "set_prometheus_multiproc_dir",
-        add_callbacks("sglang metrics", after=_choose_mode_again),
+        surround("sglang metrics", _choose_mode_again),
         "SGLang's own metrics may be missing where VERL_OTEL_EXPORTERS holds prometheus",
     ),
 )

@@ -22,8 +22,8 @@ import os
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, register
-from verl_otel.integrations.propagation import make_headers, open_provider
+from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
+from verl_otel.integrations.spans import make_headers, open_provider
 from verl_otel.recording.state import RECORDER
 from verl_otel.session import current as current_session
 
@@ -102,27 +102,22 @@ def _restore(inherited: str | None) -> None:
         os.environ.pop(ENDPOINT, None)
 
 
-def _send_headers(original: Any) -> Any:
-    """Wrap ``generate``. The call returns the host's own generator: tokens cost nothing, and closing it works as before."""
-
-    @functools.wraps(original)
-    def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if kwargs.get("trace_headers") is None and is_tracing(self):
-            headers = make_headers()
-            if headers is not None:
-                kwargs["trace_headers"] = headers
-        return original(self, *args, **kwargs)
-
-    return generate
+def _send_headers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Add headers to a call of ``generate``, which returns the host's own generator: tokens cost nothing, and closing it works as before."""
+    if kwargs.get("trace_headers") is None and is_tracing(args[0]):
+        headers = make_headers()
+        if headers is not None:
+            kwargs["trace_headers"] = headers
+    yield
 
 
-def _keep_headers(args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+def _keep_headers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    yield
     request = argument(args, kwargs, 1, "request")
     headers = getattr(request, "trace_headers", None)
-    if headers:
-        state = args[0].request_states.get(request.request_id)
-        if state is not None:
-            setattr(state, _HEADERS, headers)
+    state = args[0].request_states.get(request.request_id) if headers else None
+    if state is not None:
+        setattr(state, _HEADERS, headers)
 
 
 def _trace_safely(original: Any) -> Any:
@@ -169,11 +164,16 @@ _ENGINE: Final = "vllm.v1.engine.async_llm"
 _OUTPUT: Final = "vllm.v1.engine.output_processor"
 HOOKS: Final = (
     Hook.wrapping(_ENGINE, "AsyncLLM.__init__", _prepare, "VERL_OTEL_ENGINE_TRACES has no effect on vLLM"),
-    Hook.wrapping(_ENGINE, "AsyncLLM.generate", _send_headers, "vLLM's spans are outside of the trajectories"),
+    Hook.wrapping(
+        _ENGINE,
+        "AsyncLLM.generate",
+        surround("vllm headers", _send_headers),
+        "vLLM's spans are outside of the trajectories",
+    ),
     Hook.wrapping(
         _OUTPUT,
         "OutputProcessor.add_request",
-        add_callbacks("vllm request", after=_keep_headers),
+        surround("vllm request", _keep_headers),
         "vLLM's spans of aborted requests have no parents",
     ),
     Hook.wrapping(

@@ -13,7 +13,7 @@ import pytest
 
 from verl_otel import config
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.ray import target_registry
+from verl_otel.integrations.ray import cluster
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def ray(monkeypatch):
 @pytest.fixture
 def board(wait_for):
     """A board of this process; its thread has ended at the end of the test."""
-    made = target_registry.TargetRegistry()
+    made = cluster.TargetRegistry()
     yield made
     wait_for(lambda: made._writer is None)
 
@@ -132,7 +132,7 @@ def test_the_end_of_a_run_deletes_all_of_its_notes(ray, board, settings):
 @pytest.mark.full
 def test_the_end_of_a_run_does_not_wait_for_long(ray, board, settings, monkeypatch):
     """A store that does not answer costs the end of a run its time-out and no more."""
-    monkeypatch.setattr(target_registry, "END_TIMEOUT", 0.2)
+    monkeypatch.setattr(cluster, "END_TIMEOUT", 0.2)
     ray.gate.clear()
     begin = time.monotonic()
     board.end(settings)

@@ -5,7 +5,7 @@
 import pytest
 
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.ray import watchdog_backend
+from verl_otel.integrations.ray import cluster
 from verl_otel.watchdog import cluster_backend
 
 
@@ -34,38 +34,38 @@ LONG = (
 
 def test_a_death_that_nobody_wanted_is_told_in_a_few_words(records):
     """The detail without the list of guesses."""
-    death = watchdog_backend.read_cause(died(records, "WORKER_DIED", LONG))
+    death = cluster.read_cause(died(records, "WORKER_DIED", LONG))
     assert death == (False, "Ray says: Worker unexpectedly exits with a connection error code 2. End of file.")
 
 
 @pytest.mark.parametrize("reason", ["RAY_KILL", "OUT_OF_SCOPE", "OWNER_DIED"])
 def test_an_end_that_somebody_wanted_is_no_crash(records, reason):
     """Killed by its job, not needed any more, or its owner is gone."""
-    assert watchdog_backend.read_cause(died(records, reason, "ended")).expected
+    assert cluster.read_cause(died(records, reason, "ended")).expected
 
 
 def test_the_memory_monitor_is_named(records):
     """Ray kills who takes too much memory, and says so."""
     cause = records.ActorDeathCause()
     cause.oom_context.error_message = "Task was killed due to the node running low on memory"
-    death = watchdog_backend.read_cause(cause)
+    death = cluster.read_cause(cause)
     assert not death.expected
     assert "out of memory" in death.text
 
 
 def test_what_ray_does_not_know_is_no_answer(records):
     """No cause, or one of another kind."""
-    assert watchdog_backend.read_cause(None) is None
-    assert watchdog_backend.read_cause(records.ActorDeathCause()) is None
+    assert cluster.read_cause(None) is None
+    assert cluster.read_cause(records.ActorDeathCause()) is None
 
 
 def test_without_a_cluster_nothing_is_asked(monkeypatch):
     """Neither Ray nor anybody else is there."""
     monkeypatch.setattr(cluster_store, "is_connected", lambda: False)
-    assert watchdog_backend.BACKEND.explain("ab") is None
-    assert watchdog_backend.BACKEND.read("r1") == []
-    watchdog_backend.BACKEND.publish("r1", "here", {})
-    watchdog_backend.BACKEND.clear("r1")
+    assert cluster.BACKEND.explain("ab") is None
+    assert cluster.BACKEND.read("r1") == []
+    cluster.BACKEND.publish("r1", "here", {})
+    cluster.BACKEND.clear("r1")
 
 
 @pytest.mark.full
@@ -74,9 +74,9 @@ def test_a_cluster_that_does_not_answer_costs_a_moment(monkeypatch, swallow):
     import threading
 
     monkeypatch.setattr(cluster_backend, "QUERY_SECONDS", 0.05)
-    monkeypatch.setattr(cluster_backend._Current, "backend", watchdog_backend.BACKEND)
+    monkeypatch.setattr(cluster_backend._Current, "backend", cluster.BACKEND)
     release = threading.Event()
     assert cluster_backend.query(lambda _: release.wait(20)) is None
     release.set()
     assert cluster_backend.query(lambda _: 1 / 0) is None
-    assert cluster_backend.query(lambda cluster: cluster) is watchdog_backend.BACKEND
+    assert cluster_backend.query(lambda cluster: cluster) is cluster.BACKEND

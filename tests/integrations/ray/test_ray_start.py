@@ -38,8 +38,8 @@ def ray(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", made)
     monkeypatch.delenv(init_hook.JOB_CONFIG, raising=False)
     monkeypatch.delenv(init_hook.HOOK_VARIABLE, raising=False)
-    monkeypatch.setattr(init_hook.job_run, "publish", made.published.append)
-    monkeypatch.setattr(init_hook.target_registry, "REGISTRY", init_hook.target_registry.TargetRegistry())
+    monkeypatch.setattr(init_hook.cluster, "publish", made.published.append)
+    monkeypatch.setattr(init_hook.cluster, "REGISTRY", init_hook.cluster.TargetRegistry())
     init_hook.patch_init(made)
     return made
 

@@ -12,7 +12,7 @@ import pytest
 
 import verl_otel
 from verl_otel import session
-from verl_otel.integrations.rl_insight import metrics
+from verl_otel.integrations.rl_insight import shim
 from verl_otel.session import prometheus_targets as session_targets
 
 REAL = importlib.util.find_spec("rl_insight") is not None
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.skipif(REAL, reason="the real rl-insight is installed h
 @pytest.fixture(autouse=True)
 def forget():
     """Begin with no metric known."""
-    metrics._instruments.clear()
+    shim._instruments.clear()
     yield
-    metrics._instruments.clear()
+    shim._instruments.clear()
 
 
 def test_metrics_of_users(recorded, insight):
@@ -49,7 +49,7 @@ def test_metrics_are_bounded_and_odd_ones_do_no_harm(recorded, insight, caplog):
         insight.metric_gauge(f"step_{number}", number)
     insight.metric_gauge("known", 2)
     names = {point.instrument.name for point in recorded.points}
-    assert len([name for name in names if name.startswith("step_")]) == metrics.MAX_METRICS - 2
+    assert len([name for name in names if name.startswith("step_")]) == shim.MAX_METRICS - 2
     assert recorded.value("known") == 2
     assert caplog.text.count("more than 1000 metrics through rl_insight") == 1
 
@@ -193,4 +193,4 @@ def test_off_records_nothing_and_does_no_harm(insight):
     with insight.trace_state("x"):
         assert insight.trace_op("y")(len)([1]) == 1
     insight.finish()
-    assert not metrics._instruments
+    assert not shim._instruments

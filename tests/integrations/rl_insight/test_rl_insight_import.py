@@ -17,7 +17,7 @@ from tests.contracts import released
 from verl_otel import integrations
 from verl_otel.integrations import rl_insight as answers
 from verl_otel.integrations import source_inspection
-from verl_otel.integrations.rl_insight import finder, traces
+from verl_otel.integrations.rl_insight import finder, shim
 
 REAL = importlib.util.find_spec("rl_insight") is not None
 pytestmark = pytest.mark.skipif(REAL, reason="the real rl-insight is installed here")
@@ -120,9 +120,7 @@ def test_signatures_are_those_of_the_release(wheel, insight):
     theirs = {}
     for name in ("api.py", "agent_loop.py", "utils/prometheus_utils.py"):
         theirs |= read_signatures(wheel / name)
-    ours = {}
-    for name in ("metrics.py", "traces.py", "agent_loop.py", "targets.py"):
-        ours |= read_signatures(Path(answers.__file__).with_name(name))
+    ours = read_signatures(Path(shim.__file__))
     (exports,) = (
         ast.literal_eval(node.value)
         for node in ast.parse((wheel / "__init__.py").read_text()).body
@@ -145,5 +143,5 @@ def test_every_state_that_verl_reports_is_known():
     roles = set(re.findall(r"@DistProfiler\.annotate\([^)]*role=\"(\w+)\"", text))
     states = dict(re.findall(r"RLInsightLogger\.trace_state\(\"(\w+)\", state_lane_id=f\"(\w+_)\{", text))
     assert roles
-    assert roles == traces.HOOKED["rank_"]
-    assert states == dict.fromkeys(traces.HOOKED["replica_"], "replica_")
+    assert roles == shim.HOOKED["rank_"]
+    assert states == dict.fromkeys(shim.HOOKED["replica_"], "replica_")

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 import verl_otel
-from verl_otel.integrations.verl import evictions, trainer
+from verl_otel.integrations.verl import lineage, trainer
 from verl_otel.integrations.verl.lineage import TAG
 from verl_otel.integrations.verl.sample_origin import Origin
 
@@ -61,7 +61,7 @@ def make_real_buffer(monkeypatch):
 def buffer(request, monkeypatch):
     """A buffer that is watched."""
     buffer = Buffer() if request.param == "like verl's" else make_real_buffer(monkeypatch)
-    evictions.watch(buffer)
+    lineage.watch(buffer)
     return buffer
 
 
@@ -91,7 +91,7 @@ def test_removed_samples_are_linked_with_the_reason(recorded, buffer):
 
 def test_nothing_else_is_linked(recorded, buffer):
     """Not what validation clears, what has no tag, or what a call without reasons would remove; and a second watch adds no link."""
-    evictions.watch(buffer)
+    lineage.watch(buffer)
     for tag in buffer.partitions["train"].values():
         del tag[TAG]
     with verl_otel.step(4):
@@ -130,5 +130,5 @@ def test_a_buffer_of_another_version_is_left_alone():
             return None
 
     buffer = Older()
-    evictions.watch(buffer)
+    lineage.watch(buffer)
     assert not hasattr(buffer, "_clear_groups")

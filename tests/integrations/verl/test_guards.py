@@ -10,7 +10,7 @@ import pytest
 
 import verl_otel
 from verl_otel.guards import engine
-from verl_otel.integrations.verl import best_checkpoint, guards
+from verl_otel.integrations.verl import guards
 
 
 @pytest.fixture
@@ -124,8 +124,8 @@ def test_a_checkpoint_that_fails_does_not_prevent_the_stop(run, swallow):
 def folder(tmp_path):
     """The checkpoint folder of a run."""
     yield tmp_path
-    best_checkpoint._Best.waiting.clear()
-    best_checkpoint._Best.worker = None
+    guards._Best.waiting.clear()
+    guards._Best.worker = None
 
 
 def save(folder, step, *, completed=True):
@@ -133,7 +133,7 @@ def save(folder, step, *, completed=True):
     (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
     (folder / f"global_step_{step}" / "actor" / "model.pt").write_text(f"weights {step}")
     if completed:
-        (folder / best_checkpoint.TRACKER).write_text(str(step))
+        (folder / guards.TRACKER).write_text(str(step))
 
 
 def kept(folder):
@@ -141,8 +141,8 @@ def kept(folder):
 
 
 def follow(folder, step, best):
-    best_checkpoint.follow(folder, step, best)
-    best_checkpoint.wait(60)
+    guards.keep_best(folder, step, best)
+    guards.wait_for_checkpoint(60)
 
 
 def test_the_best_is_kept_when_verl_deletes_its_own(folder):
@@ -161,14 +161,14 @@ def test_the_best_is_kept_when_verl_deletes_its_own(folder):
     save(folder, 6)
     follow(folder, 6, 0.7)
     assert kept(folder) == {"global_step_6": "weights 6"}
-    assert (folder / best_checkpoint.TRACKER).read_text() == "6", "what verl resumes from is not changed"
+    assert (folder / guards.TRACKER).read_text() == "6", "what verl resumes from is not changed"
 
 
 def test_an_asynchronous_save_is_waited_for(folder):
     save(folder, 2, completed=False)
     follow(folder, 2, 0.5)
     assert not (folder / "best").exists()
-    (folder / best_checkpoint.TRACKER).write_text("2")
+    (folder / guards.TRACKER).write_text("2")
     follow(folder, 3, None)
     assert kept(folder) == {"global_step_2": "weights 2"}
 
@@ -195,7 +195,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(folder, swallow, caplog, mo
 def test_what_waits_is_bounded(folder, monkeypatch):
     for step in range(1, 500):
         follow(folder, step, float(step))
-    assert len(best_checkpoint._Best.waiting) <= best_checkpoint.MAX_WAITING
+    assert len(guards._Best.waiting) <= guards.MAX_WAITING
 
 
 # -- the exit code of the driver --

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel.guards.progress import MIN_VALUES, LearningProgress, measure_trend
-from verl_otel.integrations.verl import learning_progress
+from verl_otel.integrations.verl import learning
 
 FINITE = st.floats(-1e6, 1e6)
 
@@ -19,9 +19,9 @@ FINITE = st.floats(-1e6, 1e6)
 @pytest.fixture(autouse=True)
 def fresh():
     """Begin with nothing seen."""
-    learning_progress.begin_run({})
+    learning.begin_run({})
     yield
-    learning_progress.begin_run({})
+    learning.begin_run({})
 
 
 def follow(values, key="critic/rewards/mean", first=1):
@@ -30,7 +30,7 @@ def follow(values, key="critic/rewards/mean", first=1):
     for step, value in enumerate(values, first):
         said = {
             (point.instrument.name.rpartition(".")[2], point.labels[0][1]): point.value
-            for point in learning_progress.follow({key: value}, step, 1)
+            for point in learning.follow_progress({key: value}, step, 1)
         }
     return said
 
@@ -107,23 +107,23 @@ def test_validation_scores_are_one_curve():
     """The mean of all ``val-core`` scores is followed, at the steps at which there was a validation."""
     for step, score in ((10, 0.1), (20, 0.3), (30, 0.3), (40, 0.3), (50, 0.3)):
         points = list(
-            learning_progress.follow({"val-core/a/acc/mean@1": score, "val-core/b/acc/mean@1": score}, step, 1)
+            learning.follow_progress({"val-core/a/acc/mean@1": score, "val-core/b/acc/mean@1": score}, step, 1)
         )
     assert [(dict(point.labels), point.value) for point in points] == [({"verl.metric": "val"}, 0)]
-    assert not list(learning_progress.follow({"val-aux/a/acc/mean@1": 0.2}, 51, 1))
+    assert not list(learning.follow_progress({"val-aux/a/acc/mean@1": 0.2}, 51, 1))
 
 
 @pytest.mark.parametrize(("first", "resumes"), [(0, 0), (1, 0), (41, 1)])
 def test_a_run_that_begins_behind_its_first_step_was_resumed(recorded, first, resumes):
     """A first step above 1 counts as a resume, once; the validation before the first step does not."""
-    learning_progress.begin_run({})
+    learning.begin_run({})
     follow(range(5), first=first)
     assert recorded.value("verl.training.resumes") == resumes
 
 
 def test_configured_bounds_are_said(recorded):
     """Bounds are gauges; what is switched off, or no number, is not there."""
-    learning_progress.begin_run({"response_tokens": 512, "save_frequency": -1, "staleness": None})
+    learning.begin_run({"response_tokens": 512, "save_frequency": -1, "staleness": None})
     assert recorded.value("verl.limit", verl_limit_name="response_tokens") == 512
     assert [dict(point.labels) for point in recorded.points if point.instrument.name == "verl.limit"] == [
         {"verl.limit.name": "response_tokens"}

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel._internal.quantiles import quantile
+from verl_otel.integrations import patch
 from verl_otel.integrations.verl import lineage
 from verl_otel.integrations.verl.lineage import TAG
 from verl_otel.integrations.verl.sample_origin import Origin
@@ -42,10 +43,10 @@ def origin(number, *, seconds=1.0, score=None, source="", version=None, uid=""):
 
 
 def consume(batch, *, step, training):
-    """Do what the replay buffer's hook does."""
-    origins = lineage.take_tags(batch)
-    if training:
-        lineage.consume(origins, step=step)
+    """Take a batch out of a replay buffer."""
+    buffer = types.SimpleNamespace(sample=lambda *_: types.SimpleNamespace(tags=batch))
+    lineage.watch(buffer)
+    buffer.sample(step, "train" if training else "val")
 
 
 def consumed(recorded):
@@ -230,7 +231,7 @@ def test_the_step_names_the_uid_of_its_slowest_trajectory(recorded, drive):
         pass
 
     with verl_otel.trajectory("prompt-7", 0):
-        drive(lineage._wrap_put(put)(tags=batch))
+        drive(patch.surround("lineage", lineage._tag)(put)(tags=batch))
     with verl_otel.step(1):
         consume(batch, step=1, training=True)
     assert recorded.span("verl.step").attributes["verl.slowest.uid"] == "prompt-7"
@@ -286,7 +287,7 @@ def test_samples_are_tagged_with_their_trajectory(recorded, drive):
         seen.append(tags)
         return "put"
 
-    put = lineage._wrap_put(async_kv_batch_put)
+    put = patch.surround("lineage", lineage._tag)(async_kv_batch_put)
 
     async def work():
         assert await put(keys=["a"], tags=[{"x": 1}]) == "put"

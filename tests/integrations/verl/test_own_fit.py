@@ -13,8 +13,8 @@ import pytest
 import verl_otel
 from tests.builders import hooks
 from tests.builders.agent_outputs import make_output
-from verl_otel.integrations.verl import batch_lineage, tracking, trained_rows, trainer, workers
-from verl_otel.integrations.verl.timers import MarkedTimer
+from tests.builders.hooks import marked_timer
+from verl_otel.integrations.verl import batch_lineage, lineage, tracking, trainer, workers
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.semconv import attributes as attr
 
@@ -23,6 +23,12 @@ pytestmark = pytest.mark.filterwarnings("ignore")
 ROWS = 4
 """Samples of a round."""
 GROUP = types.SimpleNamespace(world_size=1)
+
+
+def send_update(batch):
+    """Send a batch to an update."""
+    with workers.open_call("worker call", (None, batch), {}, GROUP, "update_actor", True):
+        pass
 
 
 class Loop:
@@ -42,16 +48,16 @@ class Loop:
 
         timing, batch = {}, None
         for number, kept in enumerate(kept_of_rounds, 1):
-            with MarkedTimer("step", timing):
-                with MarkedTimer("gen", timing):
+            with marked_timer("step", timing):
+                with marked_timer("gen", timing):
                     new = self.generate()
                 batch = new[kept] if batch is None else DataProto.concat([batch, new[kept]])
                 if number < len(kept_of_rounds) or not update:
                     continue
                 batch = change(batch)
                 for part in batch if isinstance(batch, list) else [batch]:
-                    with MarkedTimer("update_actor", timing):
-                        workers.end_call(workers.begin_call(GROUP, "update_actor", True, part), None)
+                    with marked_timer("update_actor", timing):
+                        send_update(part)
         self.global_steps += 1
         return timing
 
@@ -99,7 +105,7 @@ def loop(recorded, drive):
     module.AgentLoopWorker._agent_loop_postprocess = plain
     Trainer.instance = Trainer.step = Trainer.created = None
     Trainer.round_end, Trainer.found = 0.0, None
-    trained_rows.begin_run()
+    lineage.begin_run()
 
 
 def read_links(recorded):
@@ -145,7 +151,7 @@ def test_a_round_that_fails_ends_its_step_with_its_error(recorded, loop):
     """DAPO raises when it has generated too often."""
     timing = {}
     for _ in range(2):
-        with pytest.raises(ValueError, match="too many"), MarkedTimer("step", timing), MarkedTimer("gen", timing):
+        with pytest.raises(ValueError, match="too many"), marked_timer("step", timing), marked_timer("gen", timing):
             raise ValueError("too many")
     assert [span.attributes["error.type"] for span in recorded.spans if span.name == "verl.step"] == ["ValueError"] * 2
 
@@ -192,16 +198,16 @@ def test_a_step_may_train_on_a_surplus_alone(recorded, loop):
 
     loop.step([0, 1, 2, 3], change=cut)
     timing = {}
-    with MarkedTimer("step", timing), MarkedTimer("update_actor", timing):
-        workers.end_call(workers.begin_call(GROUP, "update_actor", True, kept[0]), None)
+    with marked_timer("step", timing), marked_timer("update_actor", timing):
+        send_update(kept[0])
     assert read_links(recorded)[2, "consumed"] == [2, 3]
 
 
 def test_equal_rows_of_two_steps_are_not_taken_for_each_other(recorded, loop, monkeypatch):
     """What was filtered in a step is not trained on by the next one because it has generated the same tokens again."""
-    monkeypatch.setattr(trained_rows, "describe_row", lambda output: {trained_rows.ROW: 7.0})
-    monkeypatch.setattr(trained_rows, "_sum_rows", lambda *_: [7])
-    trained_rows._Step.filtered = {7: "of the step before"}
+    monkeypatch.setattr(lineage, "describe_row", lambda output: {lineage.ROW: 7.0})
+    monkeypatch.setattr(lineage, "_sum_rows", lambda *_: [7])
+    lineage._Step.filtered = {7: "of the step before"}
     loop.step([0])
     assert read_links(recorded)[1, "consumed"] == [0, 1, 2, 3]
 
@@ -271,7 +277,7 @@ def test_looking_for_a_trainer_keeps_no_batch_of_its_loop_alive(recorded, loop):
         def fit(self):
             batch = Loop(None)
             reference = weakref.ref(batch)
-            with MarkedTimer("step", {}):
+            with marked_timer("step", {}):
                 del batch
                 return reference()
 
@@ -285,7 +291,7 @@ def test_looking_for_a_trainer_changes_nothing_of_its_loop(recorded, loop):
     class Keeper(Loop):
         def fit(self, rate=0.1):
             settings = locals()
-            with MarkedTimer("step", {}):
+            with marked_timer("step", {}):
                 pass
             return sorted(settings)
 

@@ -9,7 +9,7 @@ import cloudpickle
 import pytest
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.verl import prometheus_merge
+from verl_otel.integrations.verl import prometheus
 
 FILE, PORT, FOLDER, RUN = "/etc/prometheus/prometheus.yml", 9090, "/runs/targets", "r1"
 
@@ -53,7 +53,7 @@ def cluster(monkeypatch):
 
 
 def merge():
-    return list(prometheus_merge._merge_elsewhere(FILE, PORT, FOLDER, RUN))
+    return list(prometheus._merge_elsewhere(FILE, PORT, FOLDER, RUN))
 
 
 def test_every_other_node_is_asked(cluster):
@@ -83,7 +83,7 @@ def test_without_a_cluster_no_node_is_asked(cluster):
 def test_no_node_has_the_file(cluster, caplog, tmp_path):
     """One line is logged."""
     error_boundary.reset()
-    prometheus_merge._merge_everywhere(str(tmp_path / "none.yml"), PORT, FOLDER, RUN)
+    prometheus._merge_everywhere(str(tmp_path / "none.yml"), PORT, FOLDER, RUN)
     assert "no node has" in caplog.text
     assert len(caplog.records) == 1
 
@@ -95,6 +95,6 @@ def test_a_folder_that_is_not_shared_is_reported(tmp_path, shared):
     file.write_text("scrape_configs: []\n")
     if shared:
         (tmp_path / "r1@node-0-1.json").write_text("[]")
-    line = prometheus_merge.merge_here(str(file), 1, str(tmp_path), RUN)
+    line = prometheus.merge_here(str(file), 1, str(tmp_path), RUN)
     assert ("verl-otel discover --serve" in line) is not shared
     assert "\n" not in line

@@ -4,7 +4,7 @@
 
 import pytest
 
-from verl_otel.integrations.verl import recent_changes
+from verl_otel.integrations.verl import learning
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.recording import series_registry
 
@@ -12,14 +12,14 @@ from verl_otel.recording import series_registry
 @pytest.fixture(autouse=True)
 def fresh():
     """Begin with nothing seen."""
-    recent_changes.begin_run()
+    learning.begin_run({})
     yield
-    recent_changes.begin_run()
+    learning.begin_run({})
 
 
 def follow(rows):
     """Log scalars step by step; return the points of each step, by the label."""
-    return [{point.labels[0][1]: point.value for point in recent_changes.follow(row, 1)} for row in rows]
+    return [{point.labels[0][1]: point.value for point in learning.follow_changes(row, 1)} for row in rows]
 
 
 def test_a_step_that_becomes_slow_is_said():
@@ -35,7 +35,7 @@ def test_scalars_that_are_missing_or_no_numbers_are_ignored():
 
 def test_a_new_run_begins_anew():
     follow([{"timing_s/step": 1.0}] * 30)
-    recent_changes.begin_run()
+    learning.begin_run({})
     assert follow([{"timing_s/step": 9.0}] * 10)[-1] == {}
 
 
@@ -50,13 +50,13 @@ def test_trajectories_wait_longer_for_tools(monkeypatch):
         def set(self, value):
             values[self.key] = value
 
-    monkeypatch.setattr(recent_changes, "gauge", Gauge)
+    monkeypatch.setattr(learning, "gauge", Gauge)
     for step in range(22):
         tool = 6.0 if step >= 20 else 1.0
         facts = [{"llm": 4.0, "tool": tool}, {"llm": 4.0, "tool": 3 * tool}, {}]
-        recent_changes.follow_trajectories([Origin(1, n, 9.0, 1.0, "math", facts=each) for n, each in enumerate(facts)])
+        learning.follow_trajectories([Origin(1, n, 9.0, 1.0, "math", facts=each) for n, each in enumerate(facts)])
     assert values == {"generation": 1.0, "tool": 6.0}
 
 
 def test_the_metric_is_in_the_catalogue():
-    assert recent_changes._CHANGE is series_registry.INSTRUMENTS["verl.training.change"]
+    assert learning._CHANGE is series_registry.INSTRUMENTS["verl.training.change"]

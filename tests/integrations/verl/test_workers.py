@@ -13,7 +13,7 @@ from verl_otel.integrations.verl import workers
 
 def hooked(function):
     """A worker's method with the wrapper that verl's ``register`` gets from us, bound to as much of a worker as is looked at."""
-    method = workers._make(workers._METHOD, function, function.__name__, {"superseded": False})
+    method = workers._wrap(function, "worker", function.__name__)
     return getattr(type("Worker", (), {"_rank": 3, function.__name__: method})(), function.__name__)
 
 

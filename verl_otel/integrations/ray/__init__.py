@@ -5,7 +5,7 @@
 import sys
 
 from verl_otel.integrations.patch import Hook, register
-from verl_otel.integrations.ray import context_propagation, identity, init_hook, target_registry, watchdog_backend
+from verl_otel.integrations.ray import cluster, context_propagation, identity, init_hook
 from verl_otel.session import current as current_session
 from verl_otel.session.prometheus_targets import add_publisher as add_target_publisher
 from verl_otel.session.prometheus_targets import remove_publisher as remove_target_publisher
@@ -28,7 +28,7 @@ HOOKS = (
 def uninstall() -> None:
     """Remove the cluster's backend and target publisher. The hooks are removed with all others."""
     set_cluster_backend(None)
-    remove_target_publisher(target_registry.REGISTRY)
+    remove_target_publisher(cluster.REGISTRY)
 
 
 def install() -> None:
@@ -37,8 +37,8 @@ def install() -> None:
     if ray is None or not getattr(ray, "is_initialized", bool)():
         context_propagation.Propagation.early = True
     identity.install()
-    add_target_publisher(target_registry.REGISTRY)
-    set_cluster_backend(watchdog_backend.BACKEND)
+    add_target_publisher(cluster.REGISTRY)
+    set_cluster_backend(cluster.BACKEND)
     current = current_session()
     carries = current is None or current.config.ray_carrier
     register(HOOKS if carries else HOOKS[:1])

@@ -5,12 +5,13 @@
 Every actor method takes the hidden keyword ``_ray_trace_ctx`` and resumes the context in it. Ray's own way to fill it,
 ``_enable_tracing()``, breaks streaming generators and remote functions that were called before (seen on 2.60), and creates two
 spans per call. So the keyword is added to actor method calls only, and only if the method's signature has it. Ray's spans are
-replaced by the span of a registered opener (`server_spans`), or by none.
+replaced by the span of a registered opener (`spans.OPENERS`), or by none.
 """
 
 from __future__ import annotations
 
 import contextlib
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,9 +19,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations import server_spans
-from verl_otel.integrations.patch import assign, close_span, open_span, replace
-from verl_otel.integrations.propagation import current_span_context
+from verl_otel.integrations.patch import Call, assign, record_span, replace
+from verl_otel.integrations.spans import OPENERS, current_span_context
 from verl_otel.recording.context import context_access as otel_context
 from verl_otel.recording.state import RECORDER
 
@@ -42,16 +42,12 @@ class _ServerTracer:
     @contextlib.contextmanager
     def start_as_current_span(self, name: str, *_args: Any, **_kwargs: Any) -> Iterator[Any]:
         class_name, _, method = name.partition(" ")[0].rpartition(".")
-        opener = server_spans.find_opener(method)
-        span = None
-        if opener is not None:
-            span = open_span("ray call", lambda *_: opener(class_name), None, (), {})
-        try:
+        opener = OPENERS.get(method)
+        around = functools.partial(
+            record_span, "ray call", lambda *_: opener(class_name) if opener is not None else None, None
+        )
+        with Call("ray call", around, (None,), {}):
             yield otel_context().invalid
-        except BaseException as error:
-            close_span(span, error)
-            raise
-        close_span(span)
 
 
 def _make_opentelemetry() -> Any:

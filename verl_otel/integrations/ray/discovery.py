@@ -16,8 +16,7 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.cluster_store import NAMESPACE
-from verl_otel.integrations.ray import job_run
-from verl_otel.integrations.ray.target_registry import PREFIX
+from verl_otel.integrations.ray.cluster import RUNS, TARGETS
 from verl_otel.session.prometheus_targets import Entries as TargetEntries
 from verl_otel.session.prometheus_targets import sanitize as clean_target
 
@@ -104,9 +103,9 @@ def read_notes(cluster: str) -> list[Note]:
         ClusterError: The head does not respond.
     """
     with open_store(cluster) as client:
-        keys = client.internal_kv_keys(f"{PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT)
+        keys = client.internal_kv_keys(f"{TARGETS}/".encode(), NAMESPACE, timeout=TIMEOUT)
         values = {key: client.internal_kv_get(key, NAMESPACE, timeout=TIMEOUT) for key in keys}
-        runs = list(client.internal_kv_keys(f"{job_run.PREFIX}/".encode(), NAMESPACE, timeout=TIMEOUT))
+        runs = list(client.internal_kv_keys(f"{RUNS}/".encode(), NAMESPACE, timeout=TIMEOUT))
     notes = [note for key, value in values.items() if (note := _parse(key, value)) is not None]
     if not notes and not runs:
         return []

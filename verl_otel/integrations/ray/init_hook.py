@@ -19,7 +19,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import replace
-from verl_otel.integrations.ray import cluster_endpoint, job_run, target_registry
+from verl_otel.integrations.ray import cluster, cluster_endpoint
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import current as current_session
 
@@ -133,9 +133,9 @@ def _begin_job() -> None:
     """Publish the run in the cluster that this process has joined, and have the exit wait for its workers."""
     atexit.register(_wait_for_workers)  # registered after Ray's handler, so that it runs first
     with error_boundary.suppress_errors("ray.init"):
-        job_run.publish(settings_to_forward())
+        cluster.publish(settings_to_forward())
     _use_cluster_endpoint()
-    target_registry.REGISTRY.publish()  # targets that were added before there was a cluster
+    cluster.REGISTRY.publish()  # targets that were added before there was a cluster
 
 
 @error_boundary.never_raises("cluster endpoint")
@@ -191,7 +191,7 @@ def _wait_for_workers() -> None:
     if current is not None and _is_driver():
         time.sleep(current.last_drain_seconds)
         current.end_run()
-        job_run.remove()
+        cluster.remove()
 
 
 def _is_driver() -> bool:

@@ -8,10 +8,10 @@ metrics. Names and signatures are those of RL-Insight 0.3.0.
 """
 
 from verl_otel.integrations.patch import register
-from verl_otel.integrations.rl_insight import finder, logger
+from verl_otel.integrations.rl_insight import finder
 from verl_otel.session import current as current_session
 
-HOOKS = logger.HOOKS
+HOOKS = finder.HOOKS
 
 
 def install() -> None:
@@ -26,4 +26,4 @@ def install() -> None:
 def uninstall() -> None:
     """Remove the finder and its modules."""
     finder.uninstall()
-    logger.forget()
+    finder.forget()

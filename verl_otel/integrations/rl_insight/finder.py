@@ -7,6 +7,7 @@ The finder is the last one on ``sys.meta_path``, so an installed package takes p
 
 from __future__ import annotations
 
+import functools
 import importlib.abc
 import importlib.util
 import sys
@@ -16,6 +17,7 @@ from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.integrations.patch import PATCHED, Hook
 
 PACKAGE: Final = "rl_insight"
 VERSION: Final = "0.3.0+verl.otel"
@@ -54,17 +56,17 @@ def is_ours(module: object) -> bool:
     return isinstance(module, ModuleType) and _MARKER in vars(module)
 
 
-_API: Final = {
-    "metrics": ("finish", "init", "metric_count", "metric_gauge", "metric_histogram"),
-    "traces": ("trace_op", "trace_span", "trace_state"),
-}
-_CONTENTS: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    PACKAGE: {**_API, "agent_loop": ("agent_loop_session",), "targets": ("update_prometheus_config",)},
+_API: Final = (
+    *("finish", "init", "metric_count", "metric_gauge", "metric_histogram"),
+    *("trace_op", "trace_span", "trace_state"),
+)
+_CONTENTS: Final[Mapping[str, tuple[str, ...]]] = {
+    PACKAGE: (*_API, "agent_loop_session", "update_prometheus_config"),
     f"{PACKAGE}.api": _API,
-    f"{PACKAGE}.agent_loop": {"agent_loop": ("agent_loop_lane_id", "agent_loop_session")},
-    f"{PACKAGE}.utils": {"targets": ("update_prometheus_config",)},
+    f"{PACKAGE}.agent_loop": ("agent_loop_lane_id", "agent_loop_session"),
+    f"{PACKAGE}.utils": ("update_prometheus_config",),
 }
-"""The modules that users of RL-Insight import, and their names by the module of this package that has them."""
+"""The modules that users of RL-Insight import, and their names."""
 
 
 class _ReplacementFinder(importlib.abc.MetaPathFinder):
@@ -81,12 +83,47 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update({_MARKER: True, "__doc__": "RL-Insight's functions, answered by verl-otel."})
-        for name, exported in _CONTENTS[module.__name__].items():
-            source = importlib.import_module(f"{__package__}.{name}")
-            vars(module).update({function: getattr(source, function) for function in exported})
+        from verl_otel.integrations.rl_insight import shim
+
+        vars(module).update({function: getattr(shim, function) for function in _CONTENTS[module.__name__]})
         if module.__name__ == PACKAGE:
             exported_names = sorted(["__version__", *(name for name in vars(module) if not name.startswith("_"))])
             vars(module).update(__version__=VERSION, __all__=exported_names)
 
 
 _FINDER: Final = _ReplacementFinder()
+
+
+# -- verl's ``RLInsightLogger``: no duplicate scalars, and no failing import after uninstall --
+
+_TRACKING: Final = "verl.utils.tracking"
+
+
+def forget() -> None:
+    """Let verl import the real package from now on, if it is installed.
+
+    Otherwise verl keeps the module of this package, which does nothing any more: importing it again would raise during training.
+    """
+    logger: Any = getattr(sys.modules.get(_TRACKING), "RLInsightLogger", None)
+    if is_ours(getattr(logger, "_rl_insight_module", None)):
+        with error_boundary.suppress_errors("rl_insight"):
+            if importlib.util.find_spec(PACKAGE) is not None:
+                logger._rl_insight_module = None
+                logger._init_done = False
+
+
+def _skip_log(original: Any) -> Any:
+    """Wrap ``RLInsightLogger.log``: the hook of ``Tracking.log`` has recorded the same scalars."""
+
+    @functools.wraps(original)
+    def log(cls: Any, data: Any, step: Any) -> Any:
+        if is_ours(cls._rl_insight_module) and getattr(sys.modules[_TRACKING].Tracking.log, PATCHED, False):
+            return None
+        return original(cls, data, step)
+
+    return log
+
+
+HOOKS: Final = (
+    Hook.wrapping(_TRACKING, "RLInsightLogger.log", _skip_log, "scalars are recorded twice", since="verl 0.9"),
+)

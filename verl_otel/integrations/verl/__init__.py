@@ -10,17 +10,14 @@ from verl_otel.integrations.patch import register
 from verl_otel.integrations.verl import (
     agent_loop,
     batch_lineage,
-    data_loading,
     guards,
     lineage,
     llm,
     prometheus,
-    reward,
     timers,
     tracking,
     trainer,
     uni_agent,
-    weight_sync,
     workers,
 )
 
@@ -30,13 +27,10 @@ HOOKS = (
     *workers.HOOKS,
     *agent_loop.HOOKS,
     *llm.HOOKS,
-    *reward.HOOKS,
-    *weight_sync.HOOKS,
     *prometheus.HOOKS,
     *lineage.HOOKS,
     *batch_lineage.HOOKS,
     *tracking.HOOKS,
-    *data_loading.HOOKS,
     *guards.HOOKS,
     *uni_agent.HOOKS,
 )

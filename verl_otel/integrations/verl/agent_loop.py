@@ -4,13 +4,12 @@
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
+from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
+from verl_otel.integrations.spans import find_open
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory
@@ -39,7 +38,6 @@ _ERROR_TEXTS: Final = (
     ("Invalid JSON in arguments", "bad_arguments"),
 )
 """Texts of failed tool calls: verl returns a text to the model and continues. ``when`` is of verl 0.7."""
-_ERROR_BEGINNINGS: Final = tuple(begin for begin, _ in _ERROR_TEXTS)
 
 
 def _agent_name(kwargs: dict[str, Any]) -> str:
@@ -71,8 +69,9 @@ def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any
     return Span(_TRAJECTORY, attributes)
 
 
-def _read_outputs(args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+def _read_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Read outputs after ``_compute_score``: both kinds of worker pass every finished output to it, and it adds the reward."""
+    yield
     worker, *rest = args
     outputs = argument(rest, kwargs, 0, "outputs") or kwargs.get("output")
     span = find_open("trajectory") if RECORDER.on else None
@@ -120,33 +119,22 @@ def _end_turn(error: BaseException | None = None) -> None:
         span.close(error)
 
 
-def _close_turns(original: Any) -> Any:
-    """Wrap the whole loop, to end the last turn."""
+def _close_turns(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """End the last turn after the whole loop, with its error."""
+    try:
+        yield
+    except BaseException as error:
+        _end_turn(error)
+        raise
+    _end_turn()
 
-    @functools.wraps(original)
-    async def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            result = await original(self, *args, **kwargs)
-        except BaseException as error:
-            _end_turn(error)
-            raise
+
+def _close_turn_after(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """End a turn after its tool calls."""
+    try:
+        yield
+    finally:
         _end_turn()
-        return result
-
-    return run
-
-
-def _close_turn_after(original: Any) -> Any:
-    """Wrap the tool calls of a turn, to end the turn after them."""
-
-    @functools.wraps(original)
-    async def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            _end_turn()
-
-    return handle
 
 
 def _tool_name(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -179,13 +167,9 @@ def _begin_tool(loop: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Spa
 def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
     response = result[0] if isinstance(result, tuple) and result else result
     text = getattr(response, "text", None) or ""
-    outcome = "success"
-    if text.startswith(_ERROR_BEGINNINGS):
-        outcome = next(word for begin, word in _ERROR_TEXTS if text.startswith(begin))
-    if (
-        outcome == "error" and span.attributes.get(attr.GEN_AI_TOOL) == OTHER_NAME
-    ):  # verl 0.7 does not distinguish the two
-        outcome = "unknown_tool"
+    outcome = next((word for begin, word in _ERROR_TEXTS if text.startswith(begin)), "success")
+    if outcome == "error" and span.attributes.get(attr.GEN_AI_TOOL) == OTHER_NAME:
+        outcome = "unknown_tool"  # verl 0.7 does not distinguish the two
     set_outcome(span, outcome)
 
 
@@ -198,20 +182,15 @@ def set_outcome(span: Span, outcome: str) -> None:
         span.set_attribute(attr.ERROR_TYPE, outcome)
 
 
-def _mark_failure(original: Any) -> Any:
-    """Wrap a function tool, to record its exception: verl converts it to text inside the span of the call."""
-
-    @functools.wraps(original)
-    async def call(self: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return await original(self, *args, **kwargs)
-        except BaseException as error:
-            span = current_span()
-            if span is not None and span.site.spec.verb == "tool":
-                span.fail(error)
-            raise
-
-    return call
+def _mark_failure(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Record the exception of a function tool: verl converts it to text inside the span of the call."""
+    try:
+        yield
+    except BaseException as error:
+        span = current_span()
+        if span is not None and span.site.spec.verb == "tool":
+            span.fail(error)
+        raise
 
 
 _LOOP: Final = "verl.experimental.agent_loop.agent_loop"
@@ -221,7 +200,7 @@ HOOKS: Final = (
     Hook.wrapping(
         _LOOP,
         "AgentLoopWorker._compute_score",
-        add_callbacks("trajectory", after=_read_outputs),
+        surround("trajectory", _read_outputs),
         "no turns, tokens and reward on trajectories",
     ),
     Hook.wrapping(
@@ -229,13 +208,16 @@ HOOKS: Final = (
         "ToolAgentLoop._handle_generating_state",
         in_span(_begin_turn),
         "no turns",
-        others={"ToolAgentLoop._handle_processing_tools_state": _close_turn_after, "ToolAgentLoop.run": _close_turns},
+        others={
+            "ToolAgentLoop._handle_processing_tools_state": surround("turn", _close_turn_after),
+            "ToolAgentLoop.run": surround("turn", _close_turns),
+        },
     ),
     Hook.wrapping(_TOOLS, "ToolAgentLoop._call_tool", in_span(_begin_tool, _finish_tool), "no tool calls"),
     Hook.wrapping(
         "verl.tools.function_tool",
         "FunctionTool.call",
-        _mark_failure,
+        surround("tool", _mark_failure),
         "no exception types on failed tool calls",
         since="verl 0.8",
     ),

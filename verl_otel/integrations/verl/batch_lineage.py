@@ -18,10 +18,10 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span
-from verl_otel.integrations.verl import gpu_time, lineage, trained_rows
-from verl_otel.integrations.verl.coroutines import wrap_awaited
+from verl_otel.integrations.patch import Hook, Steps, argument, surround
+from verl_otel.integrations.spans import find_open
+from verl_otel.integrations.verl import gpu_time, lineage
+from verl_otel.integrations.verl.llm import wrap_awaited
 from verl_otel.integrations.verl.sample_origin import VALIDATE, Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording.callsite import CallSite
@@ -40,20 +40,17 @@ _finished: dict[int, tuple[weakref.ref[Any], str]] = {}
 """Tag of an output that waits for its batch, by the ``id`` of the output; removed together with the output."""
 
 
-def _store_output_tag(_args: tuple[Any, ...], _kwargs: dict[str, Any], output: Any) -> None:
+def _store_output_tag(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Store the tag of a finished output beside the output, and not in it."""
-    if RECORDER.on and output is not None:
-        origin = find_origin()
-        if origin is not None:
-            facts = dict(origin.facts)
-            with error_boundary.suppress_errors("trained rows"):
-                facts |= trained_rows.describe_row(output)
-            _store_tag(output, origin._replace(facts=facts).encode())
-
-
-def _store_tag(output: Any, tag: str) -> None:
-    key = id(output)
-    _finished[key] = weakref.ref(output, lambda _: _finished.pop(key, None)), tag
+    output = yield
+    origin = find_origin() if RECORDER.on and output is not None else None
+    if origin is not None:
+        facts = dict(origin.facts)
+        with error_boundary.suppress_errors("trained rows"):
+            facts |= lineage.describe_row(output)
+        key = id(output)
+        tag = origin._replace(facts=facts).encode()
+        _finished[key] = weakref.ref(output, lambda _: _finished.pop(key, None)), tag
 
 
 def _take_tag(output: Any) -> str | None:
@@ -64,8 +61,9 @@ def _take_tag(output: Any) -> str | None:
     return entry[1]
 
 
-def _send_tags(args: tuple[Any, ...], kwargs: dict[str, Any], batch: Any) -> None:
+def _send_tags(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Add the tags of a worker's outputs to the ``meta_info`` of their batch."""
+    batch = yield
     outputs = argument(args, kwargs, 1, "inputs")
     tags = [tag for tag in map(_take_tag, outputs) if tag is not None]
     if tags:
@@ -84,7 +82,7 @@ def take_origins(meta_info: dict[str, Any]) -> list[Origin]:
     return [origin for origin in map(lineage.read_tag, tags) if origin is not None]
 
 
-def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Read the origins of a complete batch, before the trainer computes its metrics."""
     origins = take_origins(argument(args, kwargs, 2, "output").meta_info)
     waiting = _arrived.get()
@@ -94,10 +92,11 @@ def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         _consume(origins, summarise=False)
     else:
         gpu_time.note_samples(origins, validate=True)
+    yield
 
 
 def _consume(origins: list[Origin], *, summarise: bool) -> None:
-    trained_rows.note_received(origins)
+    lineage.note_received(origins)
     lineage.consume(origins, step=Trainer.step_number(), summarise=summarise)
 
 
@@ -109,11 +108,11 @@ def note_update(batch: Any) -> None:
     Args:
         batch: verl's ``DataProto``, or the ``TensorDict`` of one.
     """
-    if not trained_rows.has_received():
+    if not lineage.has_received():
         origins = _read_left(batch)
         if origins:
             _consume(origins, summarise=True)
-    trained_rows.note_update(batch)
+    lineage.note_update(batch)
 
 
 def _read_left(batch: Any) -> list[Origin]:
@@ -124,56 +123,48 @@ def _read_left(batch: Any) -> list[Origin]:
     return take_origins({name: entries[name] for name in names})
 
 
-def _clean_result(original: Any) -> Any:
-    """Wrap the generation of a batch: verl returns the ``meta_info`` of the first worker with it, including our entry."""
-    if not inspect.iscoroutinefunction(original):
-        return original
-    return add_callbacks("lineage", after=lambda _args, _kwargs, batch: take_origins(batch.meta_info))(original)
+def _clean_result(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Take our entry out of a generated batch: verl returns the ``meta_info`` of the first worker with it."""
+    batch = yield
+    take_origins(batch.meta_info)
 
 
-def _begin_warmup(*_: Any) -> Span | None:
-    """Begin the span of the first batch, which is generated before the first step."""
-    return Span(_WARMUP) if find_open("step") is None else None
+def _wrap_generation(original: Any) -> Any:
+    return surround("lineage", _clean_result)(original) if inspect.iscoroutinefunction(original) else original
 
 
-def _collect_ahead(original: Any) -> Any:
-    """Wrap the generation of the next batch, which runs concurrently with the step."""
-
-    @functools.wraps(original)
-    async def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
-        origins: list[Origin] = []
-        token = _arrived.set(origins)
-        span = open_span("warmup", _begin_warmup, self, args, kwargs)
-        try:
-            result = await original(self, *args, **kwargs)
-        except BaseException as error:
-            close_span(span, error)
-            raise
-        finally:
-            _arrived.reset(token)
-        close_span(span)
-        with error_boundary.suppress_errors("lineage"):
-            if result is not None and origins:
-                if len(_ready) >= MAX_READY:
-                    _ready.clear()
-                _ready[id(result[3])] = origins
-        return result
-
-    return generate
+def _collect_ahead(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Collect the origins of the next batch, which is generated concurrently with the step; the first one before the first step."""
+    origins: list[Origin] = []
+    token = _arrived.set(origins)
+    try:
+        if RECORDER.on and find_open("step") is None:
+            with Span(_WARMUP):
+                result = yield
+        else:
+            result = yield
+    finally:
+        _arrived.reset(token)
+    if result is not None and origins:
+        if len(_ready) >= MAX_READY:
+            _ready.clear()
+        _ready[id(result[3])] = origins
 
 
-def _consume_ahead(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any) -> None:
+def _consume_ahead(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Consume the batch that was generated ahead, after the step has waited for it."""
+    result = yield
     origins = _ready.pop(id(result[0]), None)
     if origins:
         _consume(origins, summarise=False)
 
 
-def _consume_queue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _consume_queue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Consume the samples of a message queue, before they become a batch."""
     samples = argument(args, kwargs, 0, "rollout_samples")
     origins = [origin for sample in samples for origin in take_origins(sample.full_batch.meta_info)]
     _consume(origins, summarise=True)
+    yield
 
 
 _LOOP: Final = "verl.experimental.agent_loop.agent_loop"
@@ -182,34 +173,34 @@ HOOKS: Final = (
     Hook.wrapping(
         _LOOP,
         "AgentLoopWorker._postprocess",
-        add_callbacks("lineage", after=_send_tags),
+        surround("lineage", _send_tags),
         _CONSEQUENCE.format("without TransferQueue"),
-        others={"AgentLoopWorker._agent_loop_postprocess": add_callbacks("lineage", after=_store_output_tag)},
+        others={"AgentLoopWorker._agent_loop_postprocess": surround("lineage", _store_output_tag)},
     ),
     Hook.wrapping(
         _LOOP,
         "AgentLoopManager._performance_metrics",
-        add_callbacks("lineage", before=_read_batch),
+        surround("lineage", _read_batch),
         _CONSEQUENCE.format("without TransferQueue"),
     ),
     Hook.wrapping(
         _LOOP,
         "AgentLoopManager.generate_sequences",
-        functools.partial(wrap_awaited, wrap=_clean_result),
+        functools.partial(wrap_awaited, wrap=_wrap_generation),
         "validation counts as training (one-step-off and fully asynchronous trainers)",
     ),
     Hook.wrapping(
         "verl.experimental.one_step_off_policy.ray_trainer",
         "OneStepOffRayTrainer._async_gen_next_batch",
-        _collect_ahead,
+        surround("lineage", _collect_ahead),
         _CONSEQUENCE.format("one-step-off"),
         since="verl 0.8",
-        others={"OneStepOffRayTrainer._fit_generate": add_callbacks("lineage", after=_consume_ahead)},
+        others={"OneStepOffRayTrainer._fit_generate": surround("lineage", _consume_ahead)},
     ),
     Hook.wrapping(
         "verl.experimental.fully_async_policy.detach_utils",
         "assemble_batch_from_rollout_samples",
-        add_callbacks("lineage", before=_consume_queue),
+        surround("lineage", _consume_queue),
         _CONSEQUENCE.format("fully asynchronous"),
         since="verl 0.8",
     ),

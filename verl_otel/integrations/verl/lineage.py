@@ -9,13 +9,14 @@ the batch. This module transports them in TransferQueue's tags, `batch_lineage` 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+import zlib
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import PATCHED, Hook, argument
-from verl_otel.integrations.verl import gpu_time, recent_changes, step_log
+from verl_otel.integrations.patch import PATCHED, Hook, Steps, argument, surround
+from verl_otel.integrations.spans import find_open
+from verl_otel.integrations.verl import gpu_time, learning, step_log
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
@@ -32,53 +33,44 @@ TAG: Final = "verl_otel"
 _CONSUME: Final = CallSite("consume", hook=True)
 
 
-def _wrap_put(original: Any) -> Any:
-    @functools.wraps(original)
-    async def async_kv_batch_put(*args: Any, **kwargs: Any) -> Any:
-        tags = kwargs.get("tags")
-        if RECORDER.on and tags:
-            with error_boundary.suppress_errors("lineage"):
-                _tag(tags)
-        return await original(*args, **kwargs)
-
-    return async_kv_batch_put
-
-
-def _tag(tags: list[dict[str, Any]]) -> None:
-    origin = find_origin()
+def _tag(_args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Tag the samples that are written to TransferQueue."""
+    tags = kwargs.get("tags")
+    origin = find_origin() if RECORDER.on and tags else None
     if origin is not None:
         text = origin.encode()
-        for tag in tags:
+        for tag in tags or ():
             tag[TAG] = text
+    yield
 
 
 def watch(buffer: Any) -> None:
-    """Read the tags of every batch of a replay buffer. Patches the instance, to include samplers of users."""
-    original = buffer.sample
-    if getattr(original, PATCHED, False):
-        return
+    """Read the tags of every batch of a replay buffer, and those of the groups that it removes from the training partition.
 
-    @functools.wraps(original)
-    def sample(*args: Any, **kwargs: Any) -> Any:
-        result = original(*args, **kwargs)
-        with error_boundary.suppress_errors("lineage"):
-            batch = result[0] if isinstance(result, tuple) else result
-            partition = argument(args, kwargs, 1, "partition_id")
-            step = to_number(argument(args, kwargs, 0, "global_steps"))
-            origins = take_tags(batch.tags)
-            if partition == "train":
-                consume(origins, step=None if step is None else int(step))
-            else:
-                gpu_time.note_samples(origins, validate=True)
-        return result
-
-    setattr(sample, PATCHED, True)
-    buffer.sample = sample
+    Patches the instance, to include samplers of users. A method that a release lacks (the last two before verl 0.9) is passed over.
+    """
+    reason_of: dict[str, str] = {}
+    for name, around in (
+        ("sample", _read_batch),
+        ("_evict_terminal_groups", functools.partial(_note_reasons, reason_of)),
+        ("_clear_groups", functools.partial(_link_removed, buffer, reason_of)),
+    ):
+        method = getattr(buffer, name, None)
+        if callable(method) and not getattr(method, PATCHED, False):
+            wrapper = surround("lineage", around)(method)
+            setattr(wrapper, PATCHED, True)
+            setattr(buffer, name, wrapper)
 
 
-def take_tags(tags: list[dict[str, Any]]) -> list[Origin]:
-    """Remove the tags of verl-otel from a batch and return their origins."""
-    return [origin for origin in map(_take_origin, tags) if origin is not None]
+def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    result = yield
+    batch = result[0] if isinstance(result, tuple) else result
+    step = to_number(argument(args, kwargs, 0, "global_steps"))
+    origins = [origin for origin in map(_take_origin, batch.tags) if origin is not None]
+    if argument(args, kwargs, 1, "partition_id") == "train":
+        consume(origins, step=None if step is None else int(step))
+    else:
+        gpu_time.note_samples(origins, validate=True)
 
 
 def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) -> None:
@@ -99,7 +91,7 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) 
     _link(distinct)
     sum_scores(distinct)
     step_log.note_scores(distinct)
-    recent_changes.follow_trajectories(distinct)
+    learning.follow_trajectories(distinct)
     if summarise:
         describe_tail(distinct)
 
@@ -153,11 +145,167 @@ def _link(origins: list[Origin]) -> None:
         step.set_attribute(attr.SLOWEST_SECONDS, slowest.seconds)
 
 
+# -- Links to the trajectories that a replay buffer removes: no step trains on them --
+# A replay buffer of verl 0.9 removes groups of prompts that are stale, that have no signal (DAPO), that failed, or that are left over, and clears
+# them from TransferQueue. The tags of their samples are in its partitions until then.
+
+REASONS: Final = ("stale", "no_signal", "failed")
+"""Why a group is evicted, in the order of verl's tuple of reasons."""
+SURPLUS: Final = "surplus"
+"""The reason of groups that are cleared without being evicted: a batch needed fewer."""
+
+
+def _note_reasons(reason_of: dict[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Note the reason of each group while groups are evicted. One that has several has the first."""
+    reasons = list(zip(REASONS, argument(args, kwargs, 2, "eviction_reasons"), strict=False))
+    reason_of.update({uid: reason for reason, groups in reversed(reasons) for uid in groups})
+    try:
+        yield
+    finally:
+        reason_of.clear()
+
+
+def _link_removed(buffer: Any, reason_of: Mapping[str, str], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Link the trajectories of groups that are cleared from the training partition."""
+    partition, groups = argument(args, kwargs, 0, "partition_id"), argument(args, kwargs, 1, "uids")
+    if not RECORDER.on or partition != "train" or not groups:
+        return
+    removed = _find_origins(buffer.partitions[partition], groups, reason_of)
+    yield
+    for reason, origins in removed.items():
+        add_links(find_distinct(origins), {attr.LINK_TYPE: "evicted", attr.REASON: reason})
+
+
+def _find_origins(
+    partition: Mapping[str, Mapping[str, Any]], groups: Collection[str], reason_of: Mapping[str, str]
+) -> dict[str, list[Origin]]:
+    """Return the origins of the samples of some groups by reason. A sample's key begins with its group: ``<uid>_<number>``."""
+    removed: dict[str, list[Origin]] = {}
+    for key, tags in partition.items():
+        uid = key.split("_")[0]
+        text = tags.get(TAG) if uid in groups else None
+        origin = None if text is None else read_tag(text)
+        if origin is not None:
+            removed.setdefault(reason_of.get(uid, SURPLUS), []).append(origin)
+    return removed
+
+
+# -- Which of the trajectories that a trainer received in a step it trained on, without TransferQueue --
+# A trainer that filters what it generated (dynamic sampling as in DAPO, a cut to the batch size) sends fewer rows to the update. A row is recognised
+# by its tokens: recipes set ``uid`` after the generation, and filters, balancing and merges of rounds change the order of the rows.
+
+ROW: Final = "row"
+"""Key of a row's checksum among the facts of an `Origin`."""
+FILTERED: Final = "filtered"
+"""The reason of trajectories that the trainer received and did not train on."""
+MAX_ROWS: Final = 100_000
+"""Maximum number of rows that a step receives."""
+
+
+class _Step:
+    """The current step of the trainer in this process."""
+
+    received: list[Origin] = []
+    """Origin of each row that was generated."""
+    batches = 0
+    """Number of generated batches."""
+    trained: set[int] = set()
+    """Checksums of the rows that were sent to an update."""
+    all_trained = False
+    """Whether one update had at least as many rows as were generated."""
+    filtered: dict[int, Origin] = {}
+    """Rows of the step before that it did not train on, by checksum: a trainer may keep its surplus for the next step."""
+
+
+def begin_run() -> None:
+    """Forget the rows of the run before."""
+    _forget()
+    _Step.filtered = {}
+
+
+def _forget() -> None:
+    _Step.received, _Step.batches, _Step.trained, _Step.all_trained = [], 0, set(), False
+
+
+def describe_row(output: Any) -> dict[str, float]:
+    """Return the checksum of a trajectory's output as a fact, which a ``float`` holds exactly; nothing if it has no padded tokens."""
+    prompts, responses = getattr(output, "prompt_ids", None), getattr(output, "response_ids", None)
+    sums = _sum_rows(prompts, responses)
+    return {ROW: float(sums[0])} if len(sums) == 1 else {}
+
+
+def _sum_rows(prompts: Any, responses: Any) -> list[int]:
+    """Return the checksum of each row of two tensors; nothing for anything else, and for tensors of a device, whose work would be waited for."""
+    tensors = (prompts, responses)
+    if not all(getattr(tensor, "is_cpu", False) and not tensor.is_nested for tensor in tensors):
+        return []
+    rows = zip(*(tensor.contiguous().numpy() for tensor in tensors), strict=True)
+    return [zlib.crc32(response, zlib.crc32(prompt)) for prompt, response in rows]
+
+
+def note_received(origins: Sequence[Origin]) -> None:
+    """Note the origins of a generated batch, one for each row."""
+    if len(_Step.received) + len(origins) <= MAX_ROWS:
+        _Step.received.extend(origins)
+        _Step.batches += 1
+
+
+def has_received() -> bool:
+    """Return whether rows were generated since the end of the last step."""
+    return bool(_Step.received)
+
+
+def note_update(batch: Any) -> None:
+    """Note the rows of a batch that is sent to an update. They are read only if there are fewer than were generated.
+
+    Args:
+        batch: verl's ``DataProto``, or the ``TensorDict`` of one.
+    """
+    if not (_Step.received or _Step.filtered) or _Step.all_trained or not hasattr(batch, "__len__"):
+        return
+    if len(batch) >= len(_Step.received) and not _Step.filtered:
+        _Step.all_trained = True
+        return
+    columns = getattr(batch, "batch", batch)
+    _Step.trained.update(_sum_rows(columns.get("prompts", None), columns.get("responses", None)))
+
+
+def end_step() -> None:
+    """Link the trajectories that the step received and did not train on, and describe the scores of those that it trained on.
+
+    No link is recorded unless each row of the updates is known: a trainer may also train on rows that were not generated, or change rows.
+    """
+    received, batches, trained, all_trained = _Step.received, _Step.batches, _Step.trained, _Step.all_trained
+    _forget()
+    if not RECORDER.on or not (received or trained):
+        return
+    rows = {int(origin.facts[ROW]): origin for origin in received if ROW in origin.facts}
+    late = {row: origin for row, origin in _Step.filtered.items() if row in trained and row not in rows}
+    is_known = bool(trained) and trained <= rows.keys() | late.keys()
+    if not all_trained and is_known:
+        kept = [origin for origin in received if int(origin.facts.get(ROW, -1)) in trained]
+        left = _subtract(received, kept)
+        _Step.filtered = {int(origin.facts[ROW]): origin for origin in left if ROW in origin.facts}
+        add_links(left, {attr.LINK_TYPE: "evicted", attr.REASON: FILTERED})
+        add_links(find_distinct(late.values()), {attr.LINK_TYPE: "consumed"})
+        received = [*kept, *late.values()]
+    if batches > 1 or is_known:
+        distinct = find_distinct(received)
+        sum_scores(distinct)
+        step_log.note_scores(distinct)
+
+
+def _subtract(origins: Iterable[Origin], others: Iterable[Origin]) -> list[Origin]:
+    """Return the origins of trajectories of which no row is among the others."""
+    spans = {origin.span_id for origin in others}
+    return [origin for origin in find_distinct(origins) if origin.span_id not in spans]
+
+
 HOOKS: Final = (
     Hook.wrapping(
         "transfer_queue",
         "async_kv_batch_put",
-        _wrap_put,
+        surround("lineage", _tag),
         "steps are not linked to the trajectories that they trained on (v1 trainers)",
         since="verl 0.9",
     ),

@@ -12,15 +12,17 @@ from __future__ import annotations
 import asyncio
 import functools
 import os
+import socket
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import Hook, argument, assign, replace
-from verl_otel.integrations.verl import prometheus_merge
 from verl_otel.integrations.verl.configuration import name_model, read_setting
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import to_text
@@ -28,6 +30,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.resource import build as build_resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import current as current_session
+from verl_otel.session.prometheus_file import add as merge_prometheus_job
 from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
 from verl_otel.session.prometheus_targets import add_entries as add_targets
 from verl_otel.session.prometheus_targets import make_entry as make_target
@@ -36,6 +39,11 @@ from verl_otel.session.prometheus_targets import read_own as read_targets
 _OTHER_STARTS: Final = tuple(f"RolloutReplica.init_{kind}" for kind in ("hybrid", "hybrid_colocated", "colocated"))
 _UPDATE: Final = "update_prometheus_config"
 _RPC_TIMEOUT: Final = 10.0
+_HINT: Final = (
+    "verl-otel: prometheus.yml stays as it is (VERL_OTEL_KEEP_PROMETHEUS_YML=keep). Add to its scrape_configs, once: "
+    "{job_name: verl, file_sd_configs: [{files: ['%s/*.json']}]}   or, for several nodes, beside `verl-otel discover --serve`: "
+    "{job_name: verl, http_sd_configs: [{url: 'http://127.0.0.1:9465/'}]}"
+)
 _ROLE, _ENGINE, _MODEL, _REPLICA_RANK = map(label_name, (attr.ROLE, attr.ENGINE, attr.MODEL, attr.REPLICA_RANK))
 """Labels of a target."""
 
@@ -79,10 +87,8 @@ def _add_transfer_queue() -> None:
         current = current_session()
         if not address or current is None or not current.config.exporters:
             return
-        if any(
-            address in entry["targets"] for entry in read_targets(current.config)
-        ):  # verl's logger for RL-Insight was first
-            return
+        if any(address in entry["targets"] for entry in read_targets(current.config)):
+            return  # verl's logger for RL-Insight was first
         resource = build_resource(current.config)
         labels = {"instance": f"{resource.text(attr.RUN_ID)}/transfer_queue-{address}", _ROLE: "transfer_queue"}
         add_targets(current.config, [make_target(resource, to_text(address), **labels)])
@@ -147,6 +153,88 @@ def _wrap_start(original: Callable[..., Any]) -> Callable[..., Any]:
     return start
 
 
+# -- Merges one job into ``rollout.prometheus.file`` on every node that has this file, as verl does with its own, and reloads Prometheus --
+# A thread does it: the start of a training does not wait for a disk, a node or a Prometheus. Nothing is done where there is no such file.
+
+NODE_SECONDS: Final = 30.0
+"""Seconds in which the other nodes have to answer."""
+_MAX_NODES: Final = 2000
+_NOT_SHARED: Final = (
+    "; but the targets of this run are not in {folder} there: let the nodes share VERL_OTEL_RUN_DIR, or run "
+    "`verl-otel discover --serve` there and `verl-otel prometheus add --http-sd http://127.0.0.1:9465/`"
+)
+
+
+def begin_merge(config: Any, folder: Path, run_id: str) -> None:
+    """Merge the job in a thread, which logs one line for each file.
+
+    Args:
+        config: verl's ``PrometheusConfig``, with `file` and `port`.
+        folder: The folder of the targets files.
+        run_id: The run, whose targets files are in this folder.
+    """
+    file, port = getattr(config, "file", None), getattr(config, "port", None)
+    if not isinstance(file, str) or not file or isinstance(port, bool) or not isinstance(port, int):
+        return
+    arguments = (file, port, str(folder), run_id)
+    threading.Thread(target=_merge_everywhere, args=arguments, name="verl-otel-prometheus", daemon=True).start()
+
+
+@error_boundary.never_raises("prometheus.yml")
+def _merge_everywhere(file: str, port: int, folder: str, run_id: str) -> None:
+    lines = filter(None, (merge_here(file, port, folder, run_id), *_merge_elsewhere(file, port, folder, run_id)))
+    nowhere = f"no node has {file}, so that no job was added: verl-otel prometheus add --file names another"
+    for line in list(lines) or [nowhere]:
+        error_boundary.warn_once(f"prometheus.yml {line}", "verl-otel: %s", line)
+
+
+def merge_here(file: str, port: int, folder: str, run_id: str) -> str:
+    """Merge the job into the file of this node. Returns one line; empty if this node has no such file."""
+    path = Path(file)
+    if not path.exists():
+        return ""
+    addresses = dict.fromkeys(("127.0.0.1", _find_address()))
+    urls = [f"http://{address}:{port}" for address in addresses]
+    outcome = merge_prometheus_job(path, [f"{folder}/*.json"], urls)
+    is_shared = outcome.state == "refused" or any(Path(folder).glob(f"{run_id}@*.json"))
+    return f"{outcome.text}{'' if is_shared else _NOT_SHARED.format(folder=folder)}"
+
+
+def _find_address() -> str:
+    """Return the address of this node as verl finds it."""
+    try:
+        return socket.gethostbyname(socket.gethostname())
+    except OSError:
+        return "127.0.0.1"
+
+
+def _merge_elsewhere(file: str, port: int, folder: str, run_id: str) -> Iterator[str]:
+    """Merge the job on all other nodes of the Ray cluster. Yields one line for each that has the file."""
+    ray = sys.modules.get("ray")
+    if ray is None or not ray.is_initialized():
+        return
+
+    def merge_there() -> str:  # pickled by value: a node without verl-otel does nothing
+        try:
+            from verl_otel.integrations.verl.prometheus import merge_here as merge
+        except ImportError:
+            return ""
+        return merge(file, port, folder, run_id)
+
+    own = cluster_store.runtime_context().get_node_id()
+    nodes = [node for node in ray.nodes() if node.get("Alive") and node.get("NodeID") != own][:_MAX_NODES]
+    task = ray.remote(num_cpus=0, max_retries=0)(merge_there)
+    pending = {
+        task.options(resources={f"node:{node['NodeManagerAddress']}": 0.001}).remote(): node["NodeManagerAddress"]
+        for node in nodes
+    }
+    done, _ = ray.wait([*pending], num_returns=len(pending), timeout=NODE_SECONDS) if pending else ([], [])
+    for reference in done:
+        with error_boundary.suppress_errors("prometheus.yml"):
+            if line := ray.get(reference, timeout=1):
+                yield f"node {pending[reference]}: {to_text(line)}"
+
+
 def _wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def update_prometheus_config(*args: Any, **kwargs: Any) -> Any:
@@ -160,22 +248,12 @@ def _wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
                 add_engines(addresses, to_text(argument(args, kwargs, 2, "rollout_name") or "engine"))
             folder = current.config.run_dir / TARGETS_FOLDER
             if current.config.keep_prometheus_yml == "merge":
-                prometheus_merge.begin(argument(args, kwargs, 0, "config"), folder, current.config.run_id)
+                begin_merge(argument(args, kwargs, 0, "config"), folder, current.config.run_id)
             else:
-                _log_hint(folder)
+                error_boundary.warn_once("prometheus.yml", _HINT, folder)
         return None
 
     return update_prometheus_config
-
-
-def _log_hint(folder: Any) -> None:
-    error_boundary.warn_once(
-        "prometheus.yml",
-        "verl-otel: prometheus.yml stays as it is (VERL_OTEL_KEEP_PROMETHEUS_YML=keep). Add to its scrape_configs, once: "
-        "{job_name: verl, file_sd_configs: [{files: ['%s/*.json']}]}   or, for several nodes, beside `verl-otel discover --serve`: "
-        "{job_name: verl, http_sd_configs: [{url: 'http://127.0.0.1:9465/'}]}",
-        folder,
-    )
 
 
 def _patch_update(module: ModuleType) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
-from verl_otel.integrations.open_spans import find_open
+from verl_otel.integrations.spans import find_open
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.span import clock
 from verl_otel.semconv import attributes as attr

@@ -4,22 +4,19 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, close_span, open_span
+from verl_otel.integrations.patch import Hook, Steps, argument, surround
 from verl_otel.integrations.source_inspection import installed_version
 from verl_otel.integrations.verl import (
-    best_checkpoint,
     gpu_time,
     guards,
-    learning_progress,
+    learning,
     prometheus,
-    recent_changes,
     run_summary,
     scalars,
     step_log,
@@ -56,8 +53,6 @@ class TimedTrackers(dict[str, Any]):
 
     def __init__(self, trackers: dict[str, Any], wanted: Collection[str] | None) -> None:
         super().__init__(trackers)
-        self.plain = trackers
-        """The trackers as they were."""
         self._wanted = wanted
         self._span: Span | None = None
 
@@ -66,55 +61,36 @@ class TimedTrackers(dict[str, Any]):
         for name, tracker in list(super().items()):
             self.end()
             if self._wanted is None or name in self._wanted:
-                self._span = open_span(
-                    "logging", lambda _, named, __: Span(_LOGGING, {attr.TRACKER: to_name(named[0])}), None, (name,), {}
-                )
+                with error_boundary.suppress_errors("logging"):
+                    self._span = Span(_LOGGING, {attr.TRACKER: to_name(name)}).__enter__()
             yield name, tracker
         self.end()
 
     def end(self, error: BaseException | None = None) -> None:
         """End the span of the current tracker, if there is one."""
         span, self._span = self._span, None
-        close_span(span, error)
-        if span is not None and span.start:
-            gpu_time.note_phase(STATE, span.start, span.stop)
+        if span is not None:
+            span.close(error)
+            if span.start:
+                gpu_time.note_phase(STATE, span.start, span.stop)
 
 
-def wrap_log(original: Any) -> Any:
-    """Wrap ``Tracking.log``."""
-
-    @functools.wraps(original)
-    def log(self: Any, *args: Any, **kwargs: Any) -> Any:
-        trackers = _replace_trackers(self, args, kwargs) if RECORDER.on else None
-        if trackers is None:
-            return original(self, *args, **kwargs)
-        try:
-            result = original(self, *args, **kwargs)
-        except BaseException as error:
-            _restore_trackers(self, trackers, error)
-            raise
-        _restore_trackers(self, trackers, None)
-        return result
-
-    return log
-
-
-def _restore_trackers(tracking: Any, trackers: TimedTrackers, error: BaseException | None) -> None:
-    with error_boundary.suppress_errors("logging"):
-        if tracking.logger is trackers:
-            tracking.logger = trackers.plain
+def _time_trackers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Give a ``Tracking`` trackers with spans for one call of ``log``, unless its own are of an unknown form."""
+    tracking = args[0]
+    plain = vars(tracking).get("logger")
+    if not RECORDER.on or type(plain) is not dict:
+        return
+    trackers = tracking.logger = TimedTrackers(plain, argument(args, kwargs, 3, "backend"))
+    try:
+        yield
+    except BaseException as error:
         trackers.end(error)
-
-
-def _replace_trackers(tracking: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TimedTrackers | None:
-    """Give a ``Tracking`` trackers with spans, and return them; None if its own are of an unknown form."""
-    with error_boundary.suppress_errors("logging"):
-        plain = vars(tracking).get("logger")
-        if type(plain) is dict:
-            trackers = TimedTrackers(plain, argument(args, kwargs, 2, "backend"))
-            tracking.logger = trackers
-            return trackers
-    return None
+        raise
+    finally:
+        if tracking.logger is trackers:
+            tracking.logger = plain
+        trackers.end()
 
 
 # -- ``Tracking``: the identity of the run, and every scalar as a gauge, unchanged and with one timestamp per call --
@@ -157,24 +133,19 @@ class _Run:
     """See `on_finish`."""
 
 
-def _wrap_init(original: Any) -> Any:
-    @functools.wraps(original)
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        try:
-            original(self, *args, **kwargs)
-        except BaseException:
-            with error_boundary.suppress_errors("run info"):
-                setattr(self, _FAILED_INIT, True)
-            raise
-        if RECORDER.on:
-            with error_boundary.suppress_errors("run info"):
-                project = to_text(argument(args, kwargs, 0, "project_name"))
-                experiment = to_text(argument(args, kwargs, 1, "experiment_name"))
-                describe_run(project, experiment, argument(args, kwargs, 3, "config"))
-            with error_boundary.suppress_errors("run summary"):
-                run_summary.begin_run(self)
-
-    return init
+def _describe_new(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    tracking, *rest = args
+    try:
+        yield
+    except BaseException:
+        setattr(tracking, _FAILED_INIT, True)
+        raise
+    if RECORDER.on:
+        with error_boundary.suppress_errors("run info"):
+            project = to_text(argument(rest, kwargs, 0, "project_name"))
+            experiment = to_text(argument(rest, kwargs, 1, "experiment_name"))
+            describe_run(project, experiment, argument(rest, kwargs, 3, "config"))
+        run_summary.begin_run(tracking)
 
 
 def describe_run(project: str, experiment: str, config: Any) -> None:
@@ -198,8 +169,7 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     gauge(metric_names.RUN_STATE).set(RUNNING)
     guards.begin_run()
     step_log.begin_run()
-    recent_changes.begin_run()
-    learning_progress.begin_run({name: read_setting(config, path) for name, path in _LIMITS.items()})
+    learning.begin_run({name: read_setting(config, path) for name, path in _LIMITS.items()})
     device = read_setting(config, "trainer.device")
     devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
     record_run({**labels, **devices, **_find_sample_folders(config)})
@@ -227,14 +197,14 @@ def _find_mode(config: Any) -> str:
     return "legacy" if read_setting(config, "actor_rollout_ref.hybrid_engine") is not False else "one_step_off"
 
 
-def _before_log(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _record_log(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    data, step = argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step")
     if RECORDER.on:
-        record(argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step"))
-
-
-def _after_log(args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+        with error_boundary.suppress_errors("scalars"):
+            record(data, step)
+    yield
     if RECORDER.on:
-        guards.observe(argument(args, kwargs, 1, "data"), argument(args, kwargs, 2, "step"))
+        guards.observe(data, step)
         run_summary.follow()
 
 
@@ -250,32 +220,29 @@ def record(data: Mapping[str, Any], step: Any) -> None:
         if value is not None:
             points.append(Point(instrument, (), now, now, value))
     with error_boundary.suppress_errors("learning progress"):
-        points.extend(learning_progress.follow(data, step, now))
+        points.extend(learning.follow_progress(data, step, now))
     with error_boundary.suppress_errors("recent changes"):
-        points.extend(recent_changes.follow(data, now))
+        points.extend(learning.follow_changes(data, now))
     with error_boundary.suppress_errors("run log"):
         step_log.write(data, step)  # before the points: a drain that has the scalars of a step has its records, too
     add_points(points)
     wake()
 
 
-def _wrap_finish(original: Any) -> Any:
-    @functools.wraps(original)
-    def finish(self: Any, exit_code: int = 0) -> Any:
-        first = not getattr(self, "_finished", False) and not hasattr(self, _FAILED_INIT)
-        if first and RECORDER.on:
-            run_summary.end_run(self)
-        try:
-            return original(self, exit_code)
-        finally:
-            if first:
-                callback, _Run.at_finish, wait = _Run.at_finish, None, 0.0
-                with error_boundary.suppress_errors("end of a trainer"):
-                    wait = callback() if callback is not None else 0.0
-                end_run(failed=bool(exit_code))
-                time.sleep(wait)
-
-    return finish
+def _finish(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    tracking = args[0]
+    if getattr(tracking, "_finished", False) or hasattr(tracking, _FAILED_INIT):
+        return
+    if RECORDER.on:
+        run_summary.end_run(tracking)
+    try:
+        yield
+    finally:
+        callback, _Run.at_finish, wait = _Run.at_finish, None, 0.0
+        with error_boundary.suppress_errors("end of a trainer"):
+            wait = callback() if callback is not None else 0.0
+        end_run(failed=bool(argument(args, kwargs, 1, "exit_code")))
+        time.sleep(wait)
 
 
 def on_finish(callback: Callable[[], float] | None) -> None:
@@ -292,22 +259,22 @@ def end_run(*, failed: bool) -> None:
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state)
             step_log.end_run()
-            best_checkpoint.wait(FLUSH_SECONDS)
+            guards.wait_for_checkpoint(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
 
 
 def _wrap_log(original: Any) -> Any:
-    return add_callbacks("scalars", before=_before_log, after=_after_log)(wrap_log(original))
+    return surround("scalars", _record_log)(surround("logging", _time_trackers)(original))
 
 
 _MODULE: Final = "verl.utils.tracking"
 HOOKS: Final = (
     Hook.wrapping(_MODULE, "Tracking.log", _wrap_log, "no training scalars"),
-    Hook.wrapping(_MODULE, "Tracking.__init__", _wrap_init, "no project and experiment"),
+    Hook.wrapping(_MODULE, "Tracking.__init__", surround("run info", _describe_new), "no project and experiment"),
     Hook.wrapping(
         _MODULE,
         "Tracking.finish",
-        _wrap_finish,
+        surround("run state", _finish),
         "the last second may be missing, and how the run ended",
         since="verl 0.9",
     ),

@@ -8,21 +8,18 @@ opens verl's timer ``step`` for every round of generation, several times before 
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import functools
 import inspect
 import sys
 import time
 import weakref
-from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.integrations.open_spans import find_open
-from verl_otel.integrations.patch import PATCHED, Hook, Wrap, add_callbacks, in_span
-from verl_otel.integrations.verl import evictions, gpu_time, guards, lineage, trained_rows
+from verl_otel.integrations.patch import PATCHED, Hook, Steps, Wrap, in_span, surround
+from verl_otel.integrations.spans import find_open
+from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number
@@ -89,7 +86,7 @@ def _register(trainer: Any) -> None:
         if Trainer.instance is not trainer:
             _end_rounds()
             gpu_time.begin_run()
-            trained_rows.begin_run()
+            lineage.begin_run()
             Trainer.step = None
         Trainer.instance, Trainer.created, Trainer.found = trainer, None, None
         guards.watch(trainer)
@@ -98,7 +95,6 @@ def _register(trainer: Any) -> None:
         buffer = getattr(trainer, "replay_buffer", None)
         if buffer is not None:
             lineage.watch(buffer)
-            evictions.watch(buffer)
 
 
 def _register_untracked(trainer: Any) -> None:
@@ -190,7 +186,7 @@ def _end_rounds() -> None:
 
 def _end_step(span: Span, error: BaseException | None) -> None:
     with error_boundary.suppress_errors("trained rows"):
-        trained_rows.end_step()
+        lineage.end_step()
     span.close(error)
     if span.start:
         attributes = span.attributes
@@ -198,8 +194,9 @@ def _end_step(span: Span, error: BaseException | None) -> None:
         gpu_time.end_step(span.start, span.stop, number, Trainer.instance, mode)
 
 
-def _remember(args: tuple[Any, ...], _kwargs: dict[str, Any], _result: Any) -> None:
+def _remember(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Remember a new trainer for its first step."""
+    yield
     trainer = args[0]
     Trainer.created = weakref.ref(trainer)
     if not _is_verls(type(trainer)):
@@ -217,48 +214,19 @@ def _wrap_overrides(trainer: Any) -> None:
             setattr(trainer, name, functools.partial(wrap(method.__func__), trainer))
 
 
-def _wrap_any_fit(original: Any) -> Any:
-    return (_wrap_async_fit if inspect.iscoroutinefunction(original) else _wrap_fit)(original)
-
-
-def _wrap_fit(original: Any) -> Any:
-    @functools.wraps(original)
-    def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _track_run(self):
-            result = original(self, *args, **kwargs)
-        time.sleep(_last_drain())
-        return result
-
-    return fit
-
-
-def _wrap_async_fit(original: Any) -> Any:
-    @functools.wraps(original)
-    async def fit(self: Any, *args: Any, **kwargs: Any) -> Any:
-        with _track_run(self):
-            result = await original(self, *args, **kwargs)
-        await asyncio.sleep(_last_drain())
-        return result
-
-    return fit
-
-
-@contextlib.contextmanager
-def _track_run(trainer: Any) -> Iterator[None]:
+def _track_run(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Register a trainer while it trains, and record how the training ended."""
-    _register(trainer)
+    _register(args[0])
     on_finish(None)
+    failed = True
     try:
         yield
-    except BaseException:
-        _end_rounds()
-        end_run(failed=True)
-        raise
-    else:
-        _end_rounds()
-        end_run(failed=False)
+        failed = False
     finally:
-        _release(trainer)
+        _end_rounds()
+        end_run(failed=failed)
+        _release(args[0])
+    time.sleep(_last_drain())
 
 
 def _release(trainer: Any) -> None:
@@ -282,10 +250,11 @@ def _last_drain() -> float:
     return session.last_drain_seconds if RECORDER.on and session is not None else 0.0
 
 
-def _register_at_step(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> None:
+def _register_at_step(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Register a trainer whose ``fit`` cannot be wrapped, because Ray pickles its class by value; runs first in every step."""
     if Trainer.instance is not args[0]:
         _register(args[0])
+    yield
 
 
 def _begin_at_step(site: CallSite) -> Any:
@@ -310,13 +279,9 @@ def _discard_if_idle(span: Span, args: Any, kwargs: Any, result: Any) -> None:  
         span.discard()
 
 
-def _begin_submit(*_: Any) -> Span:
-    return Span(phase_site("submit", hook=True))
-
-
-def _count_prompts(_args: tuple[Any, ...], _kwargs: dict[str, Any], result: Any) -> None:
+def _count_prompts(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    prompts = to_number((yield))
     span = current_span()
-    prompts = to_number(result)
     if span is not None and prompts is not None:
         span.set_attribute(attr.PROMPTS, int(prompts) + int(to_number(span.attributes.get(attr.PROMPTS)) or 0))
 
@@ -333,40 +298,41 @@ def _legacy(name: str, wrap: Wrap, gives: str) -> Hook:
     return Hook.wrapping(_LEGACY, f"RayPPOTrainer.{name}", wrap, f"{gives} (legacy trainer)")
 
 
-_REMEMBER: Final = add_callbacks("trainer", after=_remember)
+_REMEMBER: Final = surround("trainer", _remember)
 _SUBCLASSES: Final = "no step numbers of trainers of other projects that override `fit`"
+_FIT: Final = surround("trainer", _track_run)
 _VALIDATE: Final = in_span(_begin_at_step(_VALIDATION))
 _SAVE: Final = in_span(_begin_at_step(_CHECKPOINT))
-_OVERRIDDEN: Final[dict[str, Wrap]] = {"fit": _wrap_any_fit, "_validate": _VALIDATE, "_save_checkpoint": _SAVE}
+_OVERRIDDEN: Final[dict[str, Wrap]] = {"fit": _FIT, "_validate": _VALIDATE, "_save_checkpoint": _SAVE}
 """Methods that trainers of other projects override, and what wraps them."""
 _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"
 HOOKS: Final = (
     _v1("__init__", _REMEMBER, _SUBCLASSES),
-    _v1("fit", _wrap_fit, "no step numbers, no lineage"),
-    _v1("prepare_step", in_span(_begin_submit), "no phase `submit`"),
+    _v1("fit", _FIT, "no step numbers, no lineage"),
+    _v1("prepare_step", in_span(lambda *_: Span(phase_site("submit", hook=True))), "no phase `submit`"),
     _v1("_validate", _VALIDATE, "no validation"),
     _v1("_save_checkpoint", _SAVE, "no checkpoints"),
     _v1("_add_async_warmup_batches", _WARM_UP, _AHEAD),
     _v1("_reissue_inflight_prompts", _WARM_UP, _AHEAD),
-    _v1("_submit_batch_to_rollout", add_callbacks("submit", after=_count_prompts), "no number of submitted prompts"),
+    _v1("_submit_batch_to_rollout", surround("submit", _count_prompts), "no number of submitted prompts"),
     _legacy("__init__", _REMEMBER, _SUBCLASSES),
     # One-step-off trainers, and copies of them, do not call the constructor of their base class.
     _legacy("init_workers", _REMEMBER, _SUBCLASSES),
-    _legacy("fit", _wrap_fit, "no step numbers, no end of the run"),
+    _legacy("fit", _FIT, "no step numbers, no end of the run"),
     _legacy("_validate", _VALIDATE, "no validation"),
     _legacy("_save_checkpoint", _SAVE, "no checkpoints"),
     Hook.wrapping(
         "verl.experimental.separation.ray_trainer",
         "SeparateRayPPOTrainer._fit_start_profile",
-        add_callbacks("trainer", before=_register_at_step),
+        surround("trainer", _register_at_step),
         "no step numbers (one-step-off and fully asynchronous trainers)",
         others={"SeparateRayPPOTrainer.init_workers": _REMEMBER},
     ),
     Hook.wrapping(
         "verl.experimental.one_step_off_policy.ray_trainer",
         "OneStepOffRayTrainer.fit",
-        _wrap_async_fit,
+        _FIT,
         "how the run ended, and its last second (one-step-off trainer)",
         since="verl 0.8",
     ),

@@ -9,11 +9,10 @@ Samples are written to TransferQueue after the session has ended, so its origin 
 
 from __future__ import annotations
 
-import functools
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import error_boundary, process_state
-from verl_otel.integrations.patch import Hook, add_callbacks, argument, in_span
+from verl_otel._internal import process_state
+from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
 from verl_otel.integrations.verl.agent_loop import set_outcome, tool_site
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
 from verl_otel.model import AttributeValue
@@ -101,53 +100,43 @@ def _finish_session(span: Span, _args: Any, kwargs: dict[str, Any], result: Any)
         _keep(_origins, _Key(uid, int(kwargs.get("session_index", 0))), origin)
 
 
-def _wrap_write(original: Any) -> Any:
-    @functools.wraps(original)
-    async def write(self: Any, *args: Any, **kwargs: Any) -> Any:
-        token = None
-        with error_boundary.suppress_errors("uni_agent"):
-            key = _Key(str(kwargs.get("uid")), int(kwargs.get("session_index", 0)))
-            token = carried_origin.set(_origins.pop(key, None))
-        try:
-            return await original(self, *args, **kwargs)
-        finally:
-            if token is not None:
-                carried_origin.reset(token)
-
-    return write
+def _carry_origin(_args: Any, kwargs: dict[str, Any]) -> Steps:
+    """Make the origin of a session that of the samples that are written."""
+    key = _Key(str(kwargs.get("uid")), int(kwargs.get("session_index", 0)))
+    token = carried_origin.set(_origins.pop(key, None))
+    try:
+        yield
+    finally:
+        carried_origin.reset(token)
 
 
 # -- the gateway --
 
 
-def _keep_session(args: tuple[Any, ...], kwargs: dict[str, Any], _result: Any) -> None:
+def _keep_session(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    yield
     if RECORDER.on:
         session_id = argument(args, kwargs, 1, "session_id")
         _keep(_sessions, session_id, _Session(otel_context().get()))
 
 
-def _forget_session(args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+def _forget_session(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     _sessions.pop(argument(args, kwargs, 1, "session_id"), None)
+    yield
 
 
-def _wrap_request(original: Any) -> Any:
-    """Wrap the handler of an LLM request: it is a turn of its session."""
-
-    @functools.wraps(original)
-    async def handle(self: Any, *args: Any, **kwargs: Any) -> Any:
-        session = _sessions.get(argument(args, kwargs, 0, "session_id")) if RECORDER.on else None
-        if session is None:
-            return await original(self, *args, **kwargs)
-        token = otel_context().set(session.context)
-        try:
-            index, session.turns = session.turns, session.turns + 1
-            with Span(_TURN, {attr.TURN_INDEX: index}):
-                return await original(self, *args, **kwargs)
-        finally:
-            with error_boundary.suppress_errors("uni_agent"):
-                otel_context().reset(token)
-
-    return handle
+def _answer(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Record an LLM request as a turn of its session."""
+    session = _sessions.get(argument(args, kwargs, 1, "session_id")) if RECORDER.on else None
+    if session is None:
+        return
+    token = otel_context().set(session.context)
+    try:
+        index, session.turns = session.turns, session.turns + 1
+        with Span(_TURN, {attr.TURN_INDEX: index}):
+            yield
+    finally:
+        otel_context().reset(token)
 
 
 # -- agents --
@@ -170,7 +159,8 @@ def _finish_tool(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
 
 _FRAMEWORK: Final = "uni_agent.framework.framework"
 _GATEWAY: Final = "uni_agent.gateway.gateway"
-_FORGET: Final = add_callbacks("uni_agent", before=_forget_session)
+_FORGET: Final = surround("uni_agent", _forget_session)
+_ANSWER: Final = surround("uni_agent", _answer)
 HOOKS: Final = (
     Hook.wrapping(
         _FRAMEWORK,
@@ -181,22 +171,22 @@ HOOKS: Final = (
     Hook.wrapping(
         _FRAMEWORK,
         "OpenAICompatibleAgentFramework._write_session_trajectories_to_tq",
-        _wrap_write,
+        surround("uni_agent", _carry_origin),
         "steps are not linked to the trajectories that they trained on (uni-agent)",
     ),
     Hook.wrapping(
         _GATEWAY,
         "_GatewayActor.create_session",
-        add_callbacks("uni_agent", after=_keep_session),
+        surround("uni_agent", _keep_session),
         "LLM calls belong to no trajectory (uni-agent)",
         others={"_GatewayActor.finalize_session": _FORGET, "_GatewayActor.abort_session": _FORGET},
     ),
     Hook.wrapping(
         _GATEWAY,
         "_GatewayActor._handle_openai_chat_completions",
-        _wrap_request,
+        _ANSWER,
         "no turns (uni-agent)",
-        others={"_GatewayActor._handle_anthropic_messages": _wrap_request},
+        others={"_GatewayActor._handle_anthropic_messages": _ANSWER},
     ),
     Hook.wrapping(
         "uni_agent.tools.base", "Toolbox.call", in_span(_begin_tool, _finish_tool), "no tool calls (uni-agent)"

@@ -1,15 +1,39 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Interoperation with a host's own OpenTelemetry: the current span as W3C headers, and an early global provider."""
+"""What hooks know of spans: the open ones around a call, those of actor methods, and the current one of whatever tracer."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.span import Span, local_span
+from verl_otel.recording.span import current as current_span
 from verl_otel.recording.state import RECORDER
 from verl_otel.session import current as current_session
+
+
+def find_enclosing(verb: str) -> Span | None:
+    """Return the nearest span of a verb around the current place, or None; it may have ended already."""
+    span = current_span()
+    while span is not None and span.site.spec.verb != verb:
+        span = local_span(span.outer)
+    return span
+
+
+def find_open(verb: str) -> Span | None:
+    """Return the nearest open span of a verb around the current place, or None."""
+    span = find_enclosing(verb)
+    return span if span is not None and not span.stop else None
+
+
+OPENERS: Final[dict[str, Callable[[str], Span | None]]] = {}
+"""Actor methods, of any class since users define replicas of their own, that are spans in the process of the actor.
+
+A value takes the class name of the actor and returns the span of one call, not yet entered, or None. Integrations fill it, that of Ray reads it.
+"""
 
 
 def current_span_context() -> Any:
@@ -24,9 +48,7 @@ def make_headers() -> dict[str, str] | None:
 
     The engines read W3C headers only, so ``OTEL_PROPAGATORS`` does not apply here.
     """
-    if not RECORDER.on:
-        return None
-    if not current_span_context().is_valid:
+    if not RECORDER.on or not current_span_context().is_valid:
         return None
     from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
