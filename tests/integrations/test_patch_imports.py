@@ -3,7 +3,6 @@
 """Hooks run once, right after the body of their module, whoever else looks at the import; and everything can be undone."""
 
 import importlib
-import importlib.abc
 import importlib.util
 import logging
 import sys
@@ -131,92 +130,6 @@ def test_a_patched_module_is_as_any_other(host, hook):
     assert patched.__file__.endswith("a.py")
     assert patched.__spec__.origin == patched.__file__
     assert importlib.reload(patched) is patched
-
-
-class OtherFinder(importlib.abc.MetaPathFinder):
-    """Another library's post-import hook, written the same way as ours."""
-
-    def __init__(self, module, seen):
-        self.module, self.seen, self.busy = module, seen, False
-
-    def find_spec(self, fullname, path, target=None):
-        if fullname != self.module or self.busy:
-            return None
-        self.busy = True
-        try:
-            spec = importlib.util.find_spec(fullname)
-        finally:
-            self.busy = False
-        loader = spec.loader
-        execute = loader.exec_module
-
-        def exec_module(module):
-            execute(module)
-            self.seen.append(module.f())
-
-        loader.exec_module = exec_module
-        return spec
-
-
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_another_post_import_finder_runs_too(host, hook, first):
-    """Two finders that wait for one module both get it, whichever was there first."""
-    name, seen = host(a=SOURCE), []
-    mine = hook(f"{name}.a", install=replace_f)
-    other = OtherFinder(f"{name}.a", seen)
-    if first == "ours":
-        patch.register([mine.hook])
-    sys.meta_path.insert(0, other)
-    patch.register([mine.hook] if first == "theirs" else [])
-    try:
-        assert importlib.import_module(f"{name}.a").f() == "patched f"
-    finally:
-        sys.meta_path.remove(other)
-    assert len(mine.ran) == len(seen) == 1
-
-
-class ProxyLoader:
-    """A loader that stands in for another one, as wrapt's does: what is set on it is set on the other."""
-
-    def __init__(self, wrapped, run):
-        object.__setattr__(self, "wrapped", wrapped)
-        object.__setattr__(self, "run", run)
-
-    def __getattr__(self, name):
-        return getattr(self.wrapped, name)
-
-    def __setattr__(self, name, value):
-        setattr(self.wrapped, name, value)
-
-    def exec_module(self, module):
-        self.wrapped.exec_module(module)
-        self.run(module)
-
-
-@pytest.mark.parametrize("first", ["ours", "theirs"])
-def test_a_finder_that_proxies_loaders_runs_too(host, hook, first):
-    """A finder that hands out a proxy of the loader does not send the import round in circles."""
-    name, seen = host(a=SOURCE), []
-    mine = hook(f"{name}.a", install=replace_f)
-
-    class Other(OtherFinder):
-        def find_spec(self, fullname, path, target=None):
-            if fullname != self.module or self.busy:
-                return None
-            self.busy = True
-            spec = importlib.util.find_spec(fullname)
-            self.busy = False
-            spec.loader = ProxyLoader(spec.loader, lambda module: self.seen.append(module.f()))
-            return spec
-
-    other = Other(f"{name}.a", seen)
-    patch.register([mine.hook])
-    sys.meta_path.insert(1 if first == "ours" else 0, other)
-    try:
-        assert importlib.import_module(f"{name}.a").f() == "patched f"
-    finally:
-        sys.meta_path.remove(other)
-    assert len(mine.ran) == len(seen) == 1
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])

@@ -111,9 +111,11 @@ def _shorten(url: Any) -> str:
 
 def _resume(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Make the context of a request's caller current, unless FastAPI (newer releases) or the user's instrumentation has done so."""
+    if not Client.on:
+        return
     from opentelemetry import context, propagate, trace
 
-    if not Client.on or trace.get_current_span().get_span_context().is_valid:
+    if trace.get_current_span().get_span_context().is_valid:
         return
     token = context.attach(propagate.extract(argument(args, kwargs, 1, "request").headers))
     try:

@@ -1,28 +1,19 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One process that runs verl's own code at every place where it calls RL-Insight, and users' calls of it; no GPU, no engine, no Ray.
+"""One process that runs verl's own code at every place where it calls RL-Insight, and users' calls of it; no GPU, no engine, no Ray. Prints what the other side saw."""
 
-vLLM and SGLang cannot be imported here: ``generate`` of verl's two servers is compiled from verl's source, with stand-ins for what it
-takes from the engine. Prints what the other side saw.
-"""
-
-import ast
 import asyncio
-import importlib.util
 import json
 import os
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Optional
 
 import transfer_queue
 from verl.single_controller.base.decorator import Dispatch, register
 from verl.utils.profiler import DistProfiler
 from verl.utils.tracking import RLInsightLogger, Tracking
 from verl.workers.rollout.llm_server import LLMServerManager
-from verl.workers.rollout.replica import TokenOutput
 
 import verl_otel
 
@@ -72,78 +63,6 @@ class Replica:
         return None
 
 
-def take_method(module, class_name, method, **names):
-    """Compile one method from the source of a module of verl that cannot be imported here."""
-    root = Path(importlib.util.find_spec("verl").origin).parent
-    path = root.joinpath(*module.split(".")).with_suffix(".py")
-    (owner,) = (
-        node for node in ast.parse(path.read_text()).body if isinstance(node, ast.ClassDef) and node.name == class_name
-    )
-    (node,) = (each for each in owner.body if getattr(each, "name", "") == method)
-    space = {"Any": Any, "Optional": Optional, "RLInsightLogger": RLInsightLogger, "TokenOutput": TokenOutput, **names}
-    space["torch"] = SimpleNamespace(Tensor=list)
-    exec(compile(ast.Module([node], type_ignores=[]), str(path), "exec"), space)
-    return space[method]
-
-
-async def generate_by_vllm():
-    """Call ``vLLMHttpServer.generate``; its engine streams two outputs."""
-    ended = SimpleNamespace(token_ids=[7, 8], logprobs=None, finish_reason="stop", num_preempted=2)
-
-    async def stream(**_kwargs):
-        for _ in range(2):
-            await asyncio.sleep(0)
-            yield SimpleNamespace(outputs=[ended])
-
-    async def admit(_request_id):
-        return None
-
-    server = SimpleNamespace(
-        config=Settings(max_model_len=64, response_length=8, prompt_length=8),
-        model_config=Settings(),
-        engine=SimpleNamespace(generate=stream),
-        replica_rank=1,
-        global_steps=4,
-        lora_as_adapter=False,
-        _admitting=1,
-        _disaggregation_role="null",
-        _park_until_admitted=admit,
-    )
-    generate = take_method(
-        "workers.rollout.vllm_rollout.vllm_async_server",
-        "vLLMHttpServer",
-        "generate",
-        normalize_token_ids=list,
-        SamplingParams=lambda **values: Settings(values),
-        TokensPrompt=dict,
-        qwen2_5_vl_dedup_image_tokens=lambda ids, _processor: ids,
-        extract_prompt_logprobs=lambda **_values: None,
-    )
-    output = await generate(server, [1, 2, 3], {}, "r1")
-    return [output.token_ids, output.num_preempted]
-
-
-async def generate_by_sglang():
-    """Call ``SGLangHttpServer.generate``; its engine gives one output."""
-
-    async def stream(_request, _raw):
-        yield {"output_ids": [5, 6], "meta_info": {"finish_reason": {"type": "stop"}}}
-
-    server = SimpleNamespace(
-        config=Settings(max_model_len=64, response_length=8, prompt_length=8),
-        tokenizer_manager=SimpleNamespace(generate_request=stream),
-        replica_rank=2,
-        global_steps=4,
-        lora_as_adapter=False,
-        _disaggregation_role="null",
-    )
-    names = {"GenerateReqInput": SimpleNamespace, "normalize_token_ids": list, "secrets": None}
-    generate = take_method(
-        "workers.rollout.sglang_rollout.async_sglang_server", "SGLangHttpServer", "generate", **names
-    )
-    return (await generate(server, [1, 2], {}, "r2")).token_ids
-
-
 def start_replicas():
     """Have verl's own manager start two replicas and register their addresses."""
     manager = LLMServerManager.__new__(LLMServerManager)
@@ -181,9 +100,6 @@ def main():
             worker.help()
         except ValueError as error:
             seen["raised"] = str(error)
-    with verl_otel.trajectory("u1", 0):
-        seen["vllm"] = asyncio.run(generate_by_vllm())
-        seen["sglang"] = asyncio.run(generate_by_sglang())
     start_replicas()
     seen["version"] = call_as_user()
     tracking.log({"actor/pg_loss": 0.5, "val-core/gsm8k/acc/mean@1": 0.25, "text": "x"}, 1)

@@ -10,7 +10,6 @@ import pytest
 import verl_otel
 from tests.builders import hooks
 from verl_otel.integrations.verl import batch_lineage
-from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.integrations.verl.trainer import Trainer
 
 
@@ -193,9 +192,3 @@ def test_damaged_tags_harm_nobody(host, recorded, swallow):
         batch_lineage.take_origins(batch.meta_info)
     assert batch.meta_info == {"timing": {}, 1: 2, "verl": 3}
     assert not links(recorded)
-
-
-def test_origins_survive_their_tag():
-    """What a trajectory says of itself is read as it was written."""
-    made = Origin(1, 2, 3.5, None, "math", "u", 4, {"llm": 1.5})
-    assert Origin.decode(made.encode()) == made
