@@ -31,8 +31,7 @@ _EVERY_SESSION: Final = (
     "encodings.ascii",
     "encodings.idna",
     "encodings.latin_1",
-    "verl_otel.exporting.providers",
-    "verl_otel.exporting.sdk_bridge",
+    "verl_otel.exporting.own_opentelemetry",
     "opentelemetry.exporter.otlp.proto.common.metrics_encoder",
 )
 """Codecs that the socket and HTTP modules of the standard library look up at first use, the global providers, and the encoder of the

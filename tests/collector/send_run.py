@@ -26,7 +26,7 @@ LOADED = (
     "requests",
     "verl_otel.exporting.files",
     "verl_otel.exporting.otlp.exporter",
-    "verl_otel.exporting.providers",
+    "verl_otel.exporting.own_opentelemetry",
     "verl_otel.watchdog.heartbeat",
 )
 """What a session loads when it begins: loaded once for all processes, each of them takes a tenth of the time."""

@@ -42,8 +42,8 @@ for number in (1, 2):
         work(f"session {number}")
     verl_otel.shutdown()
     work(f"after {number}")
-from verl_otel.exporting import providers
-providers._record = None  # nothing is converted without a session
+from verl_otel.exporting import own_opentelemetry
+own_opentelemetry._record = None  # nothing is converted without a session
 work("end")
 assert count_processors() == 2
 assert [span.name for span in memory.get_finished_spans()] == ["before", "session 1", "after 1", "session 2", "after 2", "end"]
@@ -81,12 +81,12 @@ def test_an_error_of_ours_is_not_raised_where_a_span_ends(run_script):
     run_script(
         PROVIDER
         + """
-from verl_otel.exporting import providers
+from verl_otel.exporting import own_opentelemetry
 verl_otel.init()
 session.current().open_now()
 def fail(span):
     raise ValueError
-providers._record = fail
+own_opentelemetry._record = fail
 work("one")
 assert [span.name for span in memory.get_finished_spans()] == ["one"]
 """,

@@ -4,7 +4,6 @@
 
 import pytest
 
-from verl_otel.model import Batch
 from verl_otel.recording import own_loop
 from verl_otel.recording.own_trajectories import StepSummary
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
@@ -18,7 +17,7 @@ def end_step(component, number, start, stop, *, before=0.0, reward=None, stops=(
     own_loop._Loop.ended.append(
         own_loop.EndedStep(number, before, start, stop, phases, StepSummary(reward, stops, waits or {}))
     )
-    component.on_batch(Batch(0))
+    component.judge()
 
 
 def test_a_slow_phase_is_counted_and_logged(recorded, caplog):

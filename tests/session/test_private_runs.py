@@ -47,7 +47,7 @@ def test_everything_that_a_process_writes_is_private(run, tmp_path):
     entries = modes(result.out)
     assert {(folder, oct(mode)) for mode, folder, _ in entries.values()} == {(True, "0o700"), (False, "0o600")}
     names = " ".join(Path(path).name for path in entries)
-    for word in ("traces-", "metrics-", "run.json", "r1.json", ".lock", "beat-", "process-", "stacks-", "targets"):
+    for word in ("traces-", "metrics-", "run.json", "r1@", ".lock", "beat-", "process-", "stacks-", "targets"):
         assert word in names
 
 

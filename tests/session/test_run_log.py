@@ -10,7 +10,10 @@ import time
 
 import pytest
 
+from tests.builders.exporting_records import SCOPE
+from verl_otel import config
 from verl_otel._internal import safe_files
+from verl_otel.exporting.base import MetricState
 from verl_otel.model import LogRecord, Resource
 from verl_otel.recording import run_log
 from verl_otel.semconv import attributes as attr
@@ -135,37 +138,36 @@ def test_the_files_are_bounded(tmp_path):
 
 def test_threads_that_write_lose_nothing(tmp_path):
     """The drain thread and a caller that flushes write at the same time: every record is in the file once."""
-    component = RunLog(None)
-    component._file = LogFile(tmp_path, RESOURCE, 2_000, 100)
-    component._resource = RESOURCE
+    written = RunLog(config.load({}, exporters="file", run_dir=tmp_path, run_id="r1"))
+    written.open(RESOURCE, SCOPE, MetricState())
 
     def drain():
         for _ in range(300):
-            component.poll()
+            written.poll()
 
     threads = [threading.Thread(target=drain) for _ in range(2)]
     for thread in threads:
         thread.start()
     for number in range(300):
-        component._put([record(number=number)])
-        component.flush(time.monotonic() + 60)
+        written.consume_logs([record(number=number)])
+        written.flush(time.monotonic() + 60)
     for thread in threads:
         thread.join(60)
-    component.stop(time.monotonic() + 60)
-    numbers = sorted(line["number"] for lines in read(tmp_path).values() for line in lines)
+    written.close(time.monotonic() + 60)
+    numbers = sorted(line["number"] for lines in read(tmp_path / "r1").values() for line in lines)
     assert numbers == list(range(300))
 
 
 def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
     """Records beyond the limit of bytes are dropped and counted while a disk is slow."""
-    component = RunLog(None)
-    component._file = LogFile(tmp_path, RESOURCE, 1 << 20, 2)
+    waiting = RunLog(config.load({}, exporters="file", run_dir=tmp_path, run_id="r1"))
+    waiting.open(RESOURCE, SCOPE, MetricState())
     monkeypatch.setattr(run_log, "find_limit", lambda: 50_000)
     before = run_log.count_dropped()
     for number in range(100):
-        component._put([record(text="x" * 1000, number=number)])
-    component.stop(time.monotonic() + 60)
-    written = sum(len(lines) for lines in read(tmp_path).values())
+        waiting.consume_logs([record(text="x" * 1000, number=number)])
+    waiting.close(time.monotonic() + 60)
+    written = sum(len(lines) for lines in read(tmp_path / "r1").values())
     assert 20 < written < 60
     assert run_log.count_dropped() - before == 100 - written
 

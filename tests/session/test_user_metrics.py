@@ -8,7 +8,7 @@ import time
 import pytest
 
 import verl_otel
-from verl_otel.session import user_metrics
+from verl_otel.exporting import own_opentelemetry
 from verl_otel.session.lifecycle import Current
 from verl_otel.system import collectors
 
@@ -95,7 +95,7 @@ class Reader:
 
 def test_a_wish_during_a_collection_is_one_for_another():
     """What is collected just now may be older than the wish: who waits gets what was collected after it."""
-    tested = user_metrics.UserMetricsThread()
+    tested = own_opentelemetry.UserMetricsThread()
     reader = Reader(tested)
     reader.hold.clear()
     tested.begin((reader,))
@@ -107,12 +107,12 @@ def test_a_wish_during_a_collection_is_one_for_another():
 
 def test_who_does_not_wait_piles_up_nothing():
     """Collections that nobody takes are bounded, and one that hangs is not begun a second time."""
-    tested = user_metrics.UserMetricsThread()
+    tested = own_opentelemetry.UserMetricsThread()
     reader = Reader(tested)
-    for _ in range(3 * user_metrics.MAX_MESSAGES):
+    for _ in range(3 * own_opentelemetry.MAX_MESSAGES):
         tested.begin((reader,))
         tested.wait(time.monotonic() + 60)
-    assert len(tested.take()) == user_metrics.MAX_MESSAGES
+    assert len(tested.take()) == own_opentelemetry.MAX_MESSAGES
     reader.hold.clear()
     before = reader.count
     for _ in range(100):
@@ -126,7 +126,7 @@ def test_who_does_not_wait_piles_up_nothing():
 
 def test_an_interpreter_that_starts_no_thread_collects_at_once(monkeypatch):
     """CPython 3.12 starts none while a process ends: the last values are there nevertheless."""
-    tested = user_metrics.UserMetricsThread()
+    tested = own_opentelemetry.UserMetricsThread()
 
     def refuse(_):
         raise RuntimeError("can't create new thread at interpreter shutdown")

@@ -9,13 +9,14 @@ To add one, write a module with a subclass and its test, add its name to `verl_o
 from __future__ import annotations
 
 import threading
+import time
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Collection, Iterable
-from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.deadline import remaining
 from verl_otel.model import Labels, Point
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ class Exporter(ABC):
     """Name in ``VERL_OTEL_EXPORTERS``."""
 
     def __init__(self) -> None:
-        self._count_lock = Lock()
+        self._count_lock = threading.Lock()
         self._dropped: dict[tuple[str, str], int] = {}
         self.seconds = 0.0
         """Seconds spent sending."""
@@ -118,6 +119,10 @@ class Exporter(ABC):
     def consume_metrics(self, message: bytes) -> None:
         """Queue an encoded ``ExportMetricsServiceRequest`` of the user's OpenTelemetry instruments."""
 
+    def make_reader(self) -> Any:
+        """Return a metric reader of the user's own instruments for this exporter alone; None if it needs none."""
+        return None
+
     def detach_reader(self) -> None:
         """Called if the reader of this exporter for the user's instruments could not be registered."""
 
@@ -126,6 +131,9 @@ class Exporter(ABC):
 
     def rest(self) -> None:
         """Called by the drain thread at each drain interval in which there is nothing to drain."""
+
+    def begin_flush(self, deadline: float) -> None:
+        """Start to send without waiting, before any exporter is flushed or closed."""
 
     def flush(self, deadline: float) -> None:
         """Send the queue until ``deadline`` (`time.monotonic`)."""
@@ -160,3 +168,81 @@ class Exporter(ABC):
         """Return the number of dropped ``spans`` or ``points`` by reason."""
         with self._count_lock:
             return {reason: count for (kind, reason), count in self._dropped.items() if kind == what}
+
+
+class Sender(Exporter):
+    """An exporter with a thread of its own, which sends what waits whenever it is woken or something is due.
+
+    Flushes have numbers: one is done when the thread has sent everything in a pass that began after it.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._wake = threading.Event()
+        self._flushed = threading.Condition()
+        self._wanted = self._done = 0
+        """Numbers of the last requested and of the last completed flush."""
+        self._deadline: float | None = None
+        """Deadline of the flush that is waited for."""
+        self._stopped = False
+        self._thread: threading.Thread | None = None
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._run, name=f"verl-otel-{self.name}", daemon=True)
+        thread.start()
+        self._thread = thread
+
+    @abstractmethod
+    def _send(self, *, is_flush: bool) -> bool:
+        """Send what waits; return whether nothing is left. Called on the thread.
+
+        Args:
+            is_flush: Whether a flush is not done yet.
+        """
+
+    def _begin_pass(self) -> None:
+        """Called on the thread before the first pass of a flush."""
+
+    def _seconds_until_due(self) -> float | None:
+        """Return the seconds until something is due; None: the thread waits until it is woken."""
+        return None
+
+    def _request_flush(self, deadline: float) -> int:
+        with self._flushed:
+            self._wanted += 1
+            self._deadline = deadline
+            self._wake.set()
+            return self._wanted
+
+    def flush(self, deadline: float) -> None:
+        """Send the queue until ``deadline``. Returns at once after `close`."""
+        if self._thread is None:
+            return
+        wanted = self._request_flush(deadline)
+        with self._flushed:
+            self._flushed.wait_for(lambda: self._stopped or self._done >= wanted, remaining(deadline))
+            self._deadline = None
+
+    def close(self, deadline: float) -> None:
+        """Send the queue until ``deadline``, and stop."""
+        self.flush(deadline)
+        self._stopped = True
+        self._wake.set()
+
+    def _run(self) -> None:
+        wanted = 0
+        while not self._stopped:
+            self._wake.wait(self._seconds_until_due())
+            self._wake.clear()
+            if self._wanted > wanted:
+                self._begin_pass()
+            wanted = self._wanted
+            begin, sent = time.monotonic(), False
+            with error_boundary.suppress_errors(self.name):
+                sent = self._send(is_flush=self._done < wanted)
+            self.seconds += time.monotonic() - begin
+            self.cpu_seconds = time.thread_time()
+            if sent and self._done < wanted:
+                with self._flushed:
+                    self._done = wanted
+                    self._flushed.notify_all()

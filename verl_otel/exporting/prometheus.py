@@ -23,7 +23,7 @@ from prometheus_client.utils import floatToGoString
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
-from verl_otel.exporting import fork_locks, http_server
+from verl_otel.exporting import http_server
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.http_server import Reply, Request
 from verl_otel.model import HistogramValue, Instrument, Point, Resource, cut, to_float
@@ -214,6 +214,10 @@ class PrometheusExporter(Exporter):
                     "open prometheus", "verl-otel: exporter prometheus cannot start and is left out: %s", error
                 )
 
+    def make_reader(self) -> Any:
+        """Return a reader that exposes the user's own instruments, too."""
+        return make_reader(self.registry)
+
     @property
     def port(self) -> int:
         """The bound port; 0 before `open`."""
@@ -227,8 +231,8 @@ class PrometheusExporter(Exporter):
             server.close(min(remaining(deadline), http_server.CLOSE_SECONDS))
 
     def after_fork(self) -> None:
-        """Close the inherited sockets, which the parent goes on serving, and replace the locks: a scrape of the parent may hold one."""
-        fork_locks.renew(self.registry)
+        """Close the inherited sockets, which the parent goes on serving, and free the registry, which a scrape of the parent may hold."""
+        self.registry._lock = threading.Lock()
         if self._server is not None:
             self._server.close_sockets()
 

@@ -1,41 +1,40 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The session of a process: switches recording on, drains it at an interval, passes the batches to components, and ends within a deadline."""
+"""The session of a process: switches recording on, drains it at an interval, passes the batches to exporters, and ends within a deadline."""
 
 from __future__ import annotations
 
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel import config as settings
-from verl_otel import early_imports, resource, watchdog
+from verl_otel import early_imports, resource, system, watchdog
 from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.deadline import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
+from verl_otel._version import __version__
 from verl_otel.config import Config
 from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter, MetricState
-from verl_otel.model import Batch, Resource, SpanRecord
-from verl_otel.recording import collection, context, own_loop, run_log, series_registry, state
+from verl_otel.model import Batch, Resource, Scope, SpanRecord
+from verl_otel.recording import collection, context, id_generator, own_loop, series_registry, state
+from verl_otel.recording import run_log as recorded_log
 from verl_otel.recording.state import RECORDER
+from verl_otel.semconv import SCHEMA_URL
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, run_manifest, self_metrics
-from verl_otel.session.components import (
-    Component,
-    ConfiguredExporters,
-    Context,
-    NodeAndProcessCollectors,
-    Overhead,
-    UserTelemetry,
-    Watchdog,
-)
-from verl_otel.session.overhead_limiter import estimate_recording
+from verl_otel.session import children, prometheus_targets, run_log, run_manifest, self_metrics
+from verl_otel.session.overhead_limiter import OverheadLimiter, estimate_recording
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
+from verl_otel.system import collectors
+
+if TYPE_CHECKING:
+    from verl_otel.exporting.own_opentelemetry import OwnOpenTelemetry
 
 # -- Decides which drains may be skipped: a process in which nothing happens is not drained every second --
 
@@ -71,7 +70,7 @@ class DrainSchedule:
     def note_batch(self, batch: Batch) -> None:
         """Note a batch that is about to be passed to the exporters, by whichever thread."""
         self._listed = len(batch.open_spans)
-        if batch.spans or batch.points or run_log.has_records():
+        if batch.spans or batch.points or recorded_log.has_records():
             self._has_unpolled = True  # a scrape drains, too, but writes nothing
 
     def may_skip(self, now: float) -> bool:
@@ -80,7 +79,7 @@ class DrainSchedule:
             now - self._drained_at < self._rest_seconds
             and not self._has_unpolled
             and not RECORDER.pending_points
-            and not run_log.has_records()
+            and not recorded_log.has_records()
             and self._knows_all_open()
             and not series_registry.has_new_values()
         )
@@ -90,8 +89,6 @@ class DrainSchedule:
         begun = RECORDER.begun[:]
         return len(begun) == self._listed <= MAX_OPEN and not any(span.stop for span in begun)
 
-
-# -- The session of a process: switches recording on, drains it at an interval, passes the batches to components, and ends within a deadline --
 
 # -- what a session sets in recording --
 
@@ -114,6 +111,7 @@ def _apply_to_recording(config: Config) -> None:
 
 # -- the session --
 
+SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
 MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
 OPEN_WAIT_SECONDS: Final = 1.0
@@ -161,23 +159,17 @@ class Session:
         self._sources_asked_at = float("-inf")
         self._schedule = DrainSchedule(config.drain_interval)
         self._thread: threading.Thread | None = None
-        self._configured = ConfiguredExporters()
-        self._user = UserTelemetry(self._configured, on_user_span)
-        self._overhead = Overhead(config.cpu_budget, self._measure_overhead)
-        self._components: tuple[Component, ...] = (
-            NodeAndProcessCollectors(),
-            Watchdog(),
-            self._configured,
-            self._user,
-            RunLog(self._configured),
-            OwnLoopVerdicts(),
-            self._overhead,
-        )
-
-    @property
-    def exporters(self) -> list[Exporter]:
+        self.exporters: list[Exporter] = []
         """The exporters that ``VERL_OTEL_EXPORTERS`` names, once they are open."""
-        return self._configured.exporters
+        self._watchdog: list[Exporter] = []
+        self._user: OwnOpenTelemetry | None = None
+        self._run_log: RunLog | None = None
+        self._verdicts = OwnLoopVerdicts()
+        self._limiter = OverheadLimiter(config.cpu_budget)
+        self._drain_seconds = 0.0
+        """CPU seconds of the drain thread."""
+        self._just_opened = False
+        """Whether the cost of opening, which imports modules once, is still to be left out of the measurement of overhead."""
 
     @property
     def expects_records(self) -> bool:
@@ -201,13 +193,10 @@ class Session:
         process_state.clear_records()
         _apply_to_recording(self.config)
         children.publish(self.config)
-        self_metrics.register(
-            lambda: [*self.exporters, *self._user.exporters],
-            self._measure_overhead,
-            lambda: self._overhead.limiter.used,
-        )
-        for component in self._components:
-            component.start(self.config)
+        self_metrics.register(self._list_sending, self._measure_overhead, lambda: self._limiter.used)
+        system.install()
+        collectors.start(self.config)
+        run_log.start(self.config)
         RECORDER.on = True
         if not lazy:
             self._open()
@@ -222,7 +211,7 @@ class Session:
         self._thread = thread
 
     def stop(self) -> None:
-        """Switch recording off, send what is queued within ``exit_timeout``, and stop the components."""
+        """Switch recording off, send what is queued within ``exit_timeout``, and close the exporters."""
         deadline = time.monotonic() + self.config.exit_timeout
         children.withdraw()
         RECORDER.on = False
@@ -235,13 +224,18 @@ class Session:
         self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
         collection.stop_observing()
-        self._for_each(lambda component: component.begin_flush(deadline))
-        self._for_each(lambda component: component.stop(deadline))
+        with error_boundary.suppress_errors("collectors"):
+            collectors.stop()
+        run_log.stop()
+        self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
+        self._for_each("close", lambda exporter: exporter.close(deadline))
+        with error_boundary.suppress_errors("own loop"):
+            self._verdicts.log_end(self.config.run_id)
         prometheus_targets.remove_target(self.config)
         self._record_end()
 
     def open_now(self) -> None:
-        """Open the components although nothing was recorded yet; they open at the first record otherwise."""
+        """Open the exporters although nothing was recorded yet; they open at the first record otherwise."""
         if not self._collect_lock.acquire(timeout=OPEN_WAIT_SECONDS):
             return
         try:
@@ -251,12 +245,12 @@ class Session:
             self._collect_lock.release()
 
     def flush(self, timeout: float) -> None:
-        """Drain, and have the components send, for at most ``timeout`` seconds."""
+        """Drain, and have the exporters send, for at most ``timeout`` seconds."""
         deadline = time.monotonic() + timeout
         self._collect(observe=True, deadline=deadline)
         self._export_user_metrics(deadline)
-        self._for_each(lambda component: component.begin_flush(deadline))
-        self._for_each(lambda component: component.flush(deadline))
+        self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
+        self._for_each("flush", lambda exporter: exporter.flush(deadline))
 
     def wake(self) -> None:
         """Start a drain on the drain thread now, without waiting for it. Takes a millisecond at most; safe in a signal handler."""
@@ -272,7 +266,10 @@ class Session:
 
     def abandon(self) -> None:
         """Release everything without sending: this is a forked child, and the parent sends."""
-        self._for_each(lambda component: component.after_fork())
+        with error_boundary.suppress_errors("collectors"):
+            collectors.after_fork()
+        run_log.stop()
+        self._for_each("abandon", lambda exporter: exporter.after_fork())
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -309,7 +306,7 @@ class Session:
         if self.opened:
             attempt = {attr.RUN_ATTEMPT: self.config.run_attempt}
             self.resource = Resource({**self.resource.attributes, **attempt})
-            self._for_each(lambda component: component.update_resource(self.resource))
+            self._update_resource()
 
     def record_run(self, facts: Mapping[str, object]) -> None:
         """Add facts to ``run.json``, if this run writes files."""
@@ -327,7 +324,7 @@ class Session:
             new = tuple(name for name in config.exporters if name not in self.config.exporters)
             self.config = config
             if self.opened and new:
-                self._configured.open_more(self._make_context(), new)
+                self._shut_unused(self._open_exporters(new), ())
         finally:
             self._collect_lock.release()
 
@@ -336,8 +333,10 @@ class Session:
         if self.opened:
             attributes = resource.build(self.config).attributes
             self.resource = Resource({**attributes, **self.resource.attributes})
-            for component in self._components:
-                component.update_resource(self.resource)
+            self._update_resource()
+
+    def _update_resource(self) -> None:
+        self._for_each("resource", lambda exporter: exporter.update_resource(self.resource))
 
     def end_run(self) -> None:
         """Record the end of the run and remove its ``file_sd`` file, in the process that started it."""
@@ -369,7 +368,7 @@ class Session:
 
     @error_boundary.never_raises("drain thread")
     def _run_once(self, *, woken: bool = True) -> None:
-        """Drain, poll the components, and flush if a signal handler waits for it. After a failure the next call drains again.
+        """Drain, poll the exporters, and flush if a signal handler waits for it. After a failure the next call drains again.
 
         Args:
             woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
@@ -377,12 +376,14 @@ class Session:
         now = time.monotonic()
         due = self.opened and now - self._sources_asked_at >= self.config.metric_interval
         if not (woken or due) and self._may_rest(now):
-            self._for_each(lambda component: component.rest())
+            self._for_each("rest", lambda exporter: exporter.rest())
             return
         self._schedule.note_drain(now)
         self._collect(observe=due, ask_sources=due)
         self._schedule.note_poll()
-        self._for_each(lambda component: component.poll())
+        self._for_each("tick", lambda exporter: exporter.poll())
+        with error_boundary.suppress_errors("overhead"):
+            self._update_limiter()
         if self._flush_wanted:
             self._flush_wanted = False
             try:
@@ -392,7 +393,7 @@ class Session:
 
     def _may_rest(self, now: float) -> bool:
         """Return whether nothing has happened since the last drain whose result has been written."""
-        waits = self._flush_wanted or self.user_spans or self._user.metrics.has_messages
+        waits = self._flush_wanted or self.user_spans or (self._user is not None and self._user.metrics.has_messages)
         return not waits and self._schedule.may_skip(now)
 
     def refresh(self) -> None:
@@ -422,7 +423,7 @@ class Session:
                 batch = batch._replace(spans=(*batch.spans, *user_spans))
             self.recorded = self.recorded or bool(batch.spans or batch.points or batch.open_spans)
             self._resume_run()
-            if not self.opened and (self.recorded or run_log.is_waiting()):
+            if not self.opened and (self.recorded or recorded_log.is_waiting()):
                 self._open()
             if self.opened:
                 self._dispatch(batch)
@@ -431,51 +432,158 @@ class Session:
                     self._dispatch(collection.collect_observed(batch, groups=ask_sources))
                 if ask_sources:
                     self._sources_asked_at = time.monotonic()
-                self._user.begin_collection()
-            self._user.export_metrics()
+                if self._user is not None:
+                    self._user.collect()
+            self._pass_user_metrics()
         finally:
             self._collect_lock.release()
 
     def _dispatch(self, batch: Batch) -> None:
         self._schedule.note_batch(batch)
         self.state.update(batch.points, batch.asked)
-        self._for_each(lambda component: component.on_batch(batch))
+        self._for_each("put", lambda exporter: exporter.consume(batch))
+        records = self._run_log.take(batch) if self._run_log is not None else []
+        if records:
+            self._for_each("put", lambda exporter: exporter.consume_logs(records))
+        with error_boundary.suppress_errors("own loop"):
+            self._verdicts.judge()
+
+    def _pass_user_metrics(self) -> None:
+        """Pass on what the user's instruments have reported since the last call."""
+        for message in self._user.metrics.take() if self._user is not None else ():
+            self._for_each("put", partial(_consume_metrics, message=message))
 
     def _export_user_metrics(self, deadline: float) -> None:
         """Export what the user's instruments report now, waiting for them for at most half of the time that is left."""
-        self._user.metrics.wait(time.monotonic() + remaining(deadline) / 2)
+        if self._user is not None:
+            self._user.metrics.wait(time.monotonic() + remaining(deadline) / 2)
         if self._collect_lock.acquire(timeout=remaining(deadline)):
             try:
-                self._user.export_metrics()
+                self._pass_user_metrics()
             finally:
                 self._collect_lock.release()
 
+    # -- exporters ----------------------------------------------------------------------------------------------------
+
     def _open(self) -> None:
-        """Build the resource of this process and open the components."""
-        self.opened = True
+        """Build the resource of this process and open the exporters. The watchdog is first: its heartbeat must not wait for another."""
+        self.opened = self._just_opened = True
         writes = "file" in self.config.exporters
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
         self.resource = resource.build(self.config)
-        opening = self._make_context()
-        self._for_each(lambda component: component.open(opening))
+        self._open_watchdog()
+        readers = self._open_exporters(self.config.exporters)
+        # A forked child must not have half of the user's providers.
+        with error_boundary.suppress_errors("providers"), early_imports.hold_off_forks():
+            from verl_otel.exporting import own_opentelemetry
 
-    def _make_context(self) -> Context:
-        return Context(self.config, self.resource, self.state, self.refresh, self.announce)
+            used = tuple(reader for _, reader in readers if reader)
+            sends_otlp = "otlp" in self.config.exporters
+            user = own_opentelemetry.attach(self.resource, id_generator, on_user_span, used, sends_otlp=sends_otlp)
+            user.open(self.resource, SCOPE, self.state)
+            self._user = user
+        self._shut_unused(readers, self._user.readers if self._user is not None else ())
+        self._run_log = RunLog(self.config)
+        self._run_log.open(self.resource, SCOPE, self.state)
 
-    def _for_each(self, call: Callable[[Component], None]) -> None:
-        """Call something with every component; an exception is counted and does not keep the next one from its call."""
-        for component in self._components:
-            with error_boundary.suppress_errors(component.name):
-                call(component)
+    def _open_watchdog(self) -> None:
+        """Open the watchdog's files; without them the session goes on."""
+        try:
+            for exporter in watchdog.make_exporters(self.config, self._started):
+                exporter.open(self.resource, SCOPE, self.state)
+                self._watchdog.append(exporter)
+        except Exception as error:
+            error_boundary.may_propagate(error)
+            error_boundary.warn_once("open black box", "verl-otel: stalls and crashes will not be seen: %s", error)
+
+    def _open_exporters(self, names: Sequence[str]) -> list[tuple[Exporter, Any]]:
+        """Open exporters; one that cannot be opened is left out and logged.
+
+        Returns:
+            Each exporter with its reader of the user's own instruments, or None.
+        """
+        opened = []
+        for name in names:
+            try:
+                exporter = self._make_exporter(name)
+                exporter.open(self.resource, SCOPE, self.state)
+            except Exception as error:
+                error_boundary.may_propagate(error)
+                message = "verl-otel: exporter %s cannot start and is left out: %s"
+                error_boundary.warn_once(f"open {name}", message, name, error)
+                continue
+            self.exporters.append(exporter)
+            reader = None
+            with error_boundary.suppress_errors(f"{name} reader"):
+                reader = exporter.make_reader()
+            opened.append((exporter, reader))
+        return opened
+
+    def _make_exporter(self, name: str) -> Exporter:
+        """Return an exporter. Its module is imported only if it is used."""
+        config = self.config
+        if name == "file":
+            from verl_otel.exporting.files import FileExporter
+
+            return FileExporter(config.run_path, config.file_mib << 20, config.file_count, RECORDER.capacity)
+        if name == "otlp":
+            from verl_otel.exporting.otlp.exporter import OtlpExporter
+
+            asked = collection.observed()
+            return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file, asked)
+        if name == "prometheus":
+            from verl_otel.exporting.prometheus import PrometheusExporter
+
+            return PrometheusExporter(config.prometheus_host, config.prometheus_port, self.refresh, self.announce)
+        if name == "tensorboard":
+            from verl_otel.exporting.tensorboard.exporter import TensorBoardExporter
+
+            return TensorBoardExporter(config.run_path)
+        from verl_otel.exporting.console import ConsoleExporter
+
+        return ConsoleExporter()
+
+    def _shut_unused(self, opened: list[tuple[Exporter, Any]], used: Sequence[Any]) -> None:
+        """Close the readers that no provider uses: the user has providers of their own, and at a scrape the readers would only warn."""
+        for exporter, reader in opened:
+            if reader is not None and reader not in used:
+                reader.shutdown()
+                exporter.detach_reader()
+
+    def _list_sending(self) -> list[Exporter]:
+        """Return the exporters that send something somewhere."""
+        return [*self.exporters, *([self._user] if self._user is not None and self._user.is_serving else ())]
+
+    def _for_each(self, what: str, call: Callable[[Exporter], None]) -> None:
+        """Call something with every exporter; an exception is counted and does not keep the next one from its call."""
+        others = [exporter for exporter in (self._user, self._run_log) if exporter is not None]
+        for exporter in (*self._watchdog, *self.exporters, *others):
+            with error_boundary.suppress_errors(f"{what} {exporter.name}"):
+                call(exporter)
+
+    # -- overhead -----------------------------------------------------------------------------------------------------
+
+    def _update_limiter(self) -> None:
+        """Compare the CPU time of telemetry with its budget. Called on the drain thread, whose CPU time is read here."""
+        self._drain_seconds = time.thread_time()
+        just_opened, self._just_opened = self._just_opened, False
+        update = self._limiter.restart if just_opened else self._limiter.update
+        update(time.monotonic(), sum(self._measure_overhead().values()))
 
     def _measure_overhead(self) -> dict[str, float]:
         """Return the CPU seconds that telemetry has taken in this process, by kind of work."""
+        drain = self._drain_seconds + collectors.read_cpu_seconds()
         totals = {"recording": estimate_recording(RECORDER.ended_count, series_registry.count_values())}
-        for component in self._components:
-            for kind, seconds in component.read_cpu_seconds().items():
-                totals[kind] = totals.get(kind, 0.0) + seconds
+        totals["drain"] = drain + (self._user.metrics.cpu_seconds if self._user is not None else 0.0)
+        for exporter in (*self._watchdog, *self._list_sending()):
+            if exporter.cpu_seconds:
+                totals[exporter.name] = totals.get(exporter.name, 0.0) + exporter.cpu_seconds
         return totals
+
+
+def _consume_metrics(exporter: Exporter, message: bytes) -> None:
+    exporter.consume_metrics(message)
 
 
 def _wait(deadline: float | None) -> float:

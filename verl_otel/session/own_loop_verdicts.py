@@ -6,36 +6,27 @@ from __future__ import annotations
 
 from typing import Final
 
-from verl_otel.config import Config
-from verl_otel.model import Batch
 from verl_otel.recording import own_loop
 from verl_otel.recording.own_loop import EndedStep
 from verl_otel.recording.series_registry import gauge
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.session.components import Component
 
 _REWARD: Final = ((attr.METRIC, "reward"),)
 
 
-class OwnLoopVerdicts(Component):
-    """What is reported of steps of verl when they end: what held them, progress of the reward, sudden changes, share of the tail."""
-
-    name = "own loop"
+class OwnLoopVerdicts:
+    """What is reported of steps of an own loop when they end: what held them, progress of the reward, sudden changes, share of the tail."""
 
     def __init__(self) -> None:
         self._judge: _Judge | None = None
 
-    def start(self, config: Config) -> None:
-        """Note the run, for the line at its end."""
-        self._run_id = config.run_id
-
-    def stop(self, deadline: float) -> None:  # noqa: ARG002 - as every component
+    def log_end(self, run_id: str) -> None:
         """Log what held the run."""
         if self._judge is not None:
-            self._judge.log_end(self._run_id)
+            self._judge.log_end(run_id)
 
-    def on_batch(self, batch: Batch) -> None:  # noqa: ARG002 - as every component
+    def judge(self) -> None:
         """Judge the steps that the drain has taken. Their metrics are in the next batch."""
         for step in own_loop.take_ended():
             if self._judge is None:

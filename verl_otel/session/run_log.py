@@ -10,7 +10,7 @@ import math
 import os
 import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,14 +18,14 @@ from verl_otel._internal import safe_files
 from verl_otel._internal.deadline import run_locked
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
+from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.exporting.line_file import LineFile, encode_line
-from verl_otel.model import Batch, LogRecord, Resource, SpanRecord
+from verl_otel.model import Batch, LogRecord, Resource, Scope, SpanRecord
 from verl_otel.recording import run_log
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
 from verl_otel.semconv.spans import SPANS
 from verl_otel.session import python_logging
-from verl_otel.session.components import Component, ConfiguredExporters, Context
 
 MAX_WAITING: Final = 20_000
 """Records that may wait for a disk that is slow; their bytes are bounded, too."""
@@ -50,53 +50,58 @@ _DETAIL: Final = {
 """Fields of the records of spans, by attribute."""
 
 
-class RunLog(Component):
-    """Takes the records of the run log at each drain, hands them to the exporters, and writes them if files are written.
+def start(config: Config) -> None:
+    """Set the level, and copy records of Python's ``logging``."""
+    level = logs.OFF if config.log_level == "off" else logs.LEVELS[config.log_level.upper()]
+    run_log.configure(level if config.exporters else logs.OFF, config.log_debug_seconds)
+    if run_log.is_enabled(logs.CRITICAL):
+        python_logging.install()
+
+
+def stop() -> None:
+    """Copy no records of Python's ``logging`` any more."""
+    python_logging.uninstall()
+
+
+class RunLog(Exporter):
+    """Takes the records of the run log at each drain, for all exporters, and writes them if files are written.
 
     Args:
-        configured: The exporters that receive the records.
+        config: The settings.
     """
 
     name = "run log"
 
-    def __init__(self, configured: ConfiguredExporters) -> None:
-        self._configured = configured
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self._config = config
         self._waiting: deque[LogRecord] = deque()
         self._waiting_bytes = 0
         self._lock = threading.Lock()  # of the file: the drain thread and a caller that flushes both write
         self._file: LogFile | None = None
-        self._resource = Resource({})
 
-    def start(self, config: Config) -> None:
-        """Set the level."""
-        level = logs.OFF if config.log_level == "off" else logs.LEVELS[config.log_level.upper()]
-        run_log.configure(level if config.exporters else logs.OFF, config.log_debug_seconds)
-        if run_log.is_enabled(logs.CRITICAL):
-            python_logging.install()
-
-    def open(self, context: Context) -> None:
+    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - as every exporter
         """Set the folder; a file is created with its first line."""
-        self._resource = context.resource
-        if "file" in context.config.exporters:
-            limits = context.config.file_mib << 20, context.config.file_count
-            self._file = LogFile(context.config.run_path, context.resource, *limits)
+        self._resource = resource
+        if "file" in self._config.exporters:
+            self._file = LogFile(self._config.run_path, resource, self._config.file_mib << 20, self._config.file_count)
 
     def update_resource(self, resource: Resource) -> None:
         """Use another resource from now on."""
         self._resource = resource
 
-    def on_batch(self, batch: Batch) -> None:
-        """Take the records, and at level DEBUG one for each trajectory and worker call that has ended."""
+    def take(self, batch: Batch) -> list[LogRecord]:
+        """Return the records since the last call, and at level DEBUG one for each trajectory and worker call that has ended."""
         derived = list(_read_spans(batch.spans))
         records = [*run_log.take(), *derived]
-        if records:
-            self._configured.export_logs(records)
-            if self._file is not None:
-                self._put(records)
-                self._file.has_steps |= run_log.trains() or any(record.scope == logs.TRAINING for record in derived)
+        if records and self._file is not None:
+            self._file.has_steps |= run_log.trains() or any(record.scope == logs.TRAINING for record in derived)
+        return records
 
-    def _put(self, records: list[LogRecord]) -> None:
-        """Let records wait for `poll`. What is too much is dropped and counted."""
+    def consume_logs(self, records: Sequence[LogRecord]) -> None:
+        """Queue the records for the next `poll`. What is too much is dropped and counted."""
+        if self._file is None:
+            return
         limit, dropped = run_log.find_limit(), 0
         for record in records:
             weight = run_log.weigh(record.fields)
@@ -125,9 +130,8 @@ class RunLog(Component):
         """Write the records, unless another thread hangs in writing until the deadline."""
         run_locked(self._lock, self._write, deadline)
 
-    def stop(self, deadline: float) -> None:
+    def close(self, deadline: float) -> None:
         """Write the records and close the file. It stays open if another thread hangs in writing: the number of its descriptor may be reused."""
-        python_logging.uninstall()
         run_locked(self._lock, self._end, deadline)
 
     def _end(self) -> None:
@@ -137,8 +141,6 @@ class RunLog(Component):
 
     def after_fork(self) -> None:
         """Close the file: the child has one of its own."""
-        python_logging.uninstall()
-        self._lock = threading.Lock()
         if self._file is not None:
             self._file.close()
 

@@ -318,9 +318,9 @@ def check_runs(settings: config.Config) -> Iterator[Finding]:
 
 def check_provider() -> Iterator[Finding]:
     """Whether another library sets OpenTelemetry's global provider."""
-    from verl_otel.exporting import providers
+    from verl_otel.exporting import own_opentelemetry
 
-    foreign = providers.foreign_provider()
+    foreign = own_opentelemetry.foreign_provider()
     named = os.environ.get("OTEL_PYTHON_TRACER_PROVIDER", "")
     if foreign or named:
         yield Finding(

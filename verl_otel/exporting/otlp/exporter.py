@@ -17,7 +17,7 @@ from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_D
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.deadline import remaining
-from verl_otel.exporting.base import Exporter
+from verl_otel.exporting.base import Sender
 from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.otlp.transport import EXPONENTIAL, Answer, connect, load_endpoint, sent_signals
 from verl_otel.model import SAMPLED, SIGNALS, HistogramValue, Labels, Point, WeighedAttributes, to_float
@@ -397,7 +397,7 @@ MAX_MESSAGES: Final = 60
 """Delta messages of the user's own metrics that may wait: usually ten minutes."""
 
 
-class OtlpExporter(Exporter):
+class OtlpExporter(Sender):
     """Sends spans and metrics by OTLP.
 
     Encoded spans wait in a queue that is bounded by bytes. Metrics do not wait: each request is built from the current state, so that an
@@ -425,7 +425,7 @@ class OtlpExporter(Exporter):
         self._endpoints = {signal: load_endpoint(signal, token_file) for signal in SIGNALS}
         preference = self._endpoints["metrics"].temporality
         self._deltas = Deltas(preference, asked) if preference != "cumulative" else None
-        self._has_reader = self.needs_reader
+        self._has_reader = self._deltas is not None or self._endpoints["metrics"].histograms == EXPONENTIAL
         """Whether the user's own metrics arrive from a reader of this exporter alone."""
         self._pending: deque[tuple[bytes, int]] = deque()
         """Requests that were neither accepted nor rejected. Deltas are sent again unchanged, so that nothing is counted twice."""
@@ -434,22 +434,14 @@ class OtlpExporter(Exporter):
         self._sent = sent_signals()
         self._messages: deque[bytes] = deque()
         self._lock = threading.Lock()
-        self._wake = threading.Event()
-        self._flushed = threading.Condition()
-        self._wanted = self._done = 0
-        """Numbers of the last requested and of the last completed flush."""
-        self._deadline: float | None = None
-        self._stopped = False
         self._cursor = 0
         self._full_at = float("-inf")  # the monotonic clock may start at 0 with the machine
-        self._thread: threading.Thread | None = None
 
     def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:
         """Connect and start the thread."""
         self._resource, self._scope, self._state = resource, scope, state
         self._channels = {signal: RetryingSender(connect(endpoint)) for signal, endpoint in self._endpoints.items()}
-        self._thread = threading.Thread(target=self._run, name="verl-otel-otlp", daemon=True)
-        self._thread.start()
+        self._start()
 
     def consume(self, batch: Batch) -> None:
         """Encode and queue the sampled spans. The oldest are dropped if the queue is full."""
@@ -479,20 +471,15 @@ class OtlpExporter(Exporter):
             self.drop("spans", len(spans) - len(good), "cannot be encoded")
             return protobuf.encode_traces(self._resource, self._scope, good), len(good)
 
-    @property
-    def temporality(self) -> str:
-        """The temporality preference, one of `PREFERENCES`."""
-        return self._endpoints["metrics"].temporality
+    def make_reader(self) -> Any:
+        """Return a reader of the user's own metrics if they differ from those of other exporters in temporality or aggregation."""
+        if not self._has_reader:
+            return None
+        from verl_otel.exporting.own_opentelemetry import OtlpReader
 
-    @property
-    def wants_exponential_histograms(self) -> bool:
-        """Whether the user's own histograms are to have exponential buckets."""
-        return self._endpoints["metrics"].histograms == EXPONENTIAL
-
-    @property
-    def needs_reader(self) -> bool:
-        """Whether the user's own metrics differ from those of other exporters in temporality or aggregation."""
-        return self._deltas is not None or self.wants_exponential_histograms
+        endpoint = self._endpoints["metrics"]
+        exponential = endpoint.histograms == EXPONENTIAL
+        return OtlpReader(endpoint.temporality, self.consume_read, exponential=exponential)
 
     def consume_metrics(self, message: bytes) -> None:
         """Queue cumulative metrics of the user, unless they arrive by `consume_read`."""
@@ -531,23 +518,9 @@ class OtlpExporter(Exporter):
         self.drop("points", int(too_many), "queue full")
         self._wake.set()
 
-    def flush(self, deadline: float) -> None:
-        """Send the queue until ``deadline``, also what waits for a retry."""
-        if self._thread is None:
-            return
-        with self._flushed:
-            self._wanted += 1
-            wanted = self._wanted
-            self._deadline = deadline
-            self._wake.set()
-            self._flushed.wait_for(lambda: self._done >= wanted, remaining(deadline))
-            self._deadline = None
-
     def close(self, deadline: float) -> None:
         """Send the queue until ``deadline``, stop, and count the rest as dropped."""
-        self.flush(deadline)
-        self._stopped = True
-        self._wake.set()
+        super().close(deadline)
         self.drop("spans", self._queue.clear(), "not sent before exit")
         self.drop("logs", self._log_queue.clear(), "not sent before exit")
         if self._deltas is not None:
@@ -555,33 +528,20 @@ class OtlpExporter(Exporter):
 
     def _run(self) -> None:
         _suppress_instrumentation()
-        wanted = 0
-        while not self._stopped:
-            self._wake.wait(self._seconds_until_due())
-            self._wake.clear()
-            if (
-                self._wanted > wanted
-            ):  # here, after a request that was on its way when the flush began, and may have failed
-                for channel in self._channels.values():
-                    channel.not_before = 0.0
-            wanted = self._wanted
-            try:
-                begin = time.monotonic()
-                self._send_queue("traces", self._queue, "spans")
-                self._send_queue("logs", self._log_queue, "logs")
-                metrics_sent = "metrics" not in self._sent or self._send_metrics(full=self._done < wanted)
-                sent = metrics_sent and not self._queue and not self._log_queue
-                self.seconds += time.monotonic() - begin
-                self.cpu_seconds = time.thread_time()
-            except Exception as error:
-                error_boundary.record_internal_error("otlp", error)
-                sent = False
-            if sent and self._done < wanted:
-                with self._flushed:
-                    self._done = wanted
-                    self._flushed.notify_all()
+        super()._run()
         for channel in self._channels.values():
             channel.transport.close()
+
+    def _begin_pass(self) -> None:
+        """Do not wait for retries: a request that was on its way when the flush began may have failed."""
+        for channel in self._channels.values():
+            channel.not_before = 0.0
+
+    def _send(self, *, is_flush: bool) -> bool:
+        self._send_queue("traces", self._queue, "spans")
+        self._send_queue("logs", self._log_queue, "logs")
+        metrics_sent = "metrics" not in self._sent or self._send_metrics(full=is_flush)
+        return metrics_sent and not self._queue and not self._log_queue
 
     def _seconds_until_due(self) -> float:
         """Return the seconds until the next retry or full export of metrics."""

@@ -1,15 +1,21 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Global OpenTelemetry providers for the user's own instruments, which share the exporters of verl-otel.
+"""The user's own OpenTelemetry: its spans and metrics reach the exporters of verl-otel, and spans of verl-otel its span processors.
 
-A provider that is set already stays. The user's spans and metrics go to its exporters, and to those of verl-otel by a span processor and by
-readers that are attached to it, see `verl_otel.exporting.attachment`.
+Where the user has set no global provider, one is installed. A provider that is set stays: its spans and metrics go to its exporters, and to those of
+verl-otel by a span processor and by readers that are attached to it. Nothing else of it changes. A meter provider of an older OpenTelemetry has fixed
+readers and is left alone.
 """
 
 from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - its fork hooks must be first: a TracerProvider uses a pool in every child
-from collections.abc import Callable
+import contextlib
+import functools
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -20,19 +26,89 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
+from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from verl_otel._internal import error_boundary
-from verl_otel.exporting import attachment, fork_locks
-from verl_otel.model import NONE_DROPPED, REMOTE, EventRecord, LinkRecord, Scope, SpanRecord, WeighedAttributes, cut
+from verl_otel._internal.deadline import remaining
+from verl_otel.exporting.base import Sender
+from verl_otel.model import (
+    NONE_DROPPED,
+    REMOTE,
+    SAMPLED,
+    TRACE_FLAGS,
+    EventRecord,
+    LinkRecord,
+    Scope,
+    SpanRecord,
+    WeighedAttributes,
+    cut,
+)
 from verl_otel.semconv.metric_names import MAX_LABEL_BYTES
+from verl_otel.semconv.spans import STATUS_ERROR
 
 if TYPE_CHECKING:
     from opentelemetry.trace import SpanContext
 
-    from verl_otel.model import Attributes, Resource
+    from verl_otel.exporting.base import MetricState
+    from verl_otel.model import Attributes, Batch, Resource, Scope, SpanRecord
+
+
+ATTACH_SECONDS: Final = 1.0
+"""Seconds to wait for the lock of the user's provider, which a collection holds while it calls the user's callbacks."""
+_OTLP: Final = "opentelemetry.exporter.otlp."
+_EXPORTER_ATTRIBUTES: Final = ("_exporter", "span_exporter")
+"""Where readers and span processors of the SDK keep their exporter."""
+
+
+def can_attach(meter: Any) -> bool:
+    """Return whether readers can be added to a meter provider that exists, and removed from it."""
+    return all(callable(getattr(meter, name, None)) for name in ("add_metric_reader", "remove_metric_reader"))
+
+
+def has_otlp_exporter(parts: Iterable[Any]) -> bool:
+    """Return whether a reader or a span processor among some sends by one of OpenTelemetry's own OTLP exporters."""
+    exporters = [getattr(part, name, None) for part in parts for name in _EXPORTER_ATTRIBUTES]
+    return any(base.__module__.startswith(_OTLP) for exporter in exporters for base in type(exporter).__mro__)
+
+
+def find_readers(meter: Any) -> tuple[Any, ...]:
+    """Return the readers of a meter provider of the SDK."""
+    return tuple(getattr(getattr(meter, "_measurement_consumer", None), "_reader_storages", ()))
+
+
+def attach_readers(meter: Any, readers: Iterable[Any]) -> None:
+    """Add readers to the user's meter provider. After `ATTACH_SECONDS` it goes on in the background."""
+    _call_for(ATTACH_SECONDS, meter.add_metric_reader, tuple(readers))
+
+
+def detach_readers(meter: Any, readers: Iterable[Any], seconds: float) -> None:
+    """Remove readers from the user's meter provider, waiting for at most ``seconds``."""
+    _call_for(seconds, meter.remove_metric_reader, tuple(readers))
+
+
+def is_attached(reader: Any) -> bool:
+    """Return whether a provider serves a reader. The SDK warns when another one is asked to collect."""
+    return getattr(reader, "_collect", True) is not None
+
+
+def _call_for(seconds: float, call: Callable[[Any], None], readers: tuple[Any, ...]) -> None:
+    """Call something with each reader on a thread of its own, which may outlive this call; an exception is counted."""
+    if not readers:
+        return
+
+    def run() -> None:
+        for reader in readers:
+            with error_boundary.suppress_errors("attach readers"):
+                call(reader)
+
+    thread = threading.Thread(target=run, name="verl-otel-attach", daemon=True)
+    with contextlib.suppress(RuntimeError):  # CPython 3.12 starts no threads during interpreter shutdown
+        thread.start()
+        thread.join(max(0.0, seconds))
 
 
 LONG_TEXT: Final = 256
@@ -79,14 +155,14 @@ class Providers:
         if _installed.attached_to is meter:
             _installed.attached_to = _installed.reader = None
             _installed.readers = ()
-        attachment.detach_readers(meter, readers, seconds)
+        detach_readers(meter, readers, seconds)
 
     @property
     def pull_readers(self) -> tuple[PullReader, ...]:
         """The readers that collect on request."""
         own = (self.reader,) if self.reader is not None else ()
         readers = (*own, *(reader for reader in self.readers if isinstance(reader, OtlpReader)))
-        return tuple(reader for reader in readers if attachment.is_attached(reader))
+        return tuple(reader for reader in readers if is_attached(reader))
 
 
 _installed = Providers()
@@ -103,8 +179,24 @@ def foreign_provider() -> str:
 
 
 def after_fork() -> None:
-    """Replace the locks of the user's instruments in a forked child: a thread of the parent may have held them."""
-    fork_locks.renew(_installed.meter, _installed.reader, _installed.readers)
+    """Give our readers new storages in a forked child, whose totals begin at 0.
+
+    Every measurement takes the locks of the storages, and a thread of the parent may have held them. Readers of the user's are left alone.
+    """
+    meter: Any = _installed.meter if _installed.meter is not None else _installed.attached_to
+    consumer = getattr(meter, "_measurement_consumer", None)
+    if consumer is None:
+        return
+    consumer._lock = threading.Lock()
+    ours = (_installed.reader, *_installed.readers)
+    consumer._reader_storages = {
+        reader: type(storage)(
+            consumer._sdk_config, reader._instrument_class_temporality, reader._instrument_class_aggregation
+        )
+        if reader in ours
+        else storage
+        for reader, storage in consumer._reader_storages.items()
+    }
 
 
 def install(
@@ -154,7 +246,7 @@ def _install_tracer(
         made.add_span_processor(_Forward(on_span))
         trace.set_tracer_provider(made)
         providers.tracer = _installed.tracer = made
-    elif isinstance(tracer, TracerProvider) and not (sends_otlp and attachment.sends_otlp(_processors(tracer))):
+    elif isinstance(tracer, TracerProvider) and not (sends_otlp and has_otlp_exporter(_processors(tracer))):
         earlier = [processor for processor in _processors(tracer) if type(processor) is _Forward]
         providers.attached = earlier[0] if earlier else _Forward(on_span)
         providers.attached.on_span = on_span
@@ -184,9 +276,9 @@ def _install_meter(
     if type(meter).__name__ == "_ProxyMeterProvider":  # the API does not export the class
         providers.meter = MeterProvider(resource=resource, metric_readers=[reader, *readers], shutdown_on_exit=False)
         metrics.set_meter_provider(providers.meter)
-    elif attachment.can_attach(meter) and not (sends_otlp and attachment.sends_otlp(attachment.find_readers(meter))):
+    elif can_attach(meter) and not (sends_otlp and has_otlp_exporter(find_readers(meter))):
         providers.attached_to = meter
-        attachment.attach_readers(meter, (reader, *readers))
+        attach_readers(meter, (reader, *readers))
     else:
         return
     providers.reader, providers.readers = reader, readers
@@ -230,10 +322,10 @@ class NoScrapes(Sampler):
 def _exchange_readers(installed: Providers, readers: tuple[Any, ...]) -> tuple[Any, ...]:
     """Replace the readers of the installed provider; return the registered ones (none with older versions of the SDK)."""
     meter: Any = installed.meter if installed.meter is not None else installed.attached_to
-    if not attachment.can_attach(meter):
+    if not can_attach(meter):
         return ()
-    attachment.detach_readers(meter, installed.readers, attachment.ATTACH_SECONDS)
-    attachment.attach_readers(meter, readers)
+    detach_readers(meter, installed.readers, ATTACH_SECONDS)
+    attach_readers(meter, readers)
     installed.readers = readers
     return readers
 
@@ -398,3 +490,233 @@ def _weighed(given: Any, parts: list[Any]) -> Attributes:
 def _attributes(given: Any) -> Attributes:
     """Return attributes of the SDK, which has validated them, as a dictionary."""
     return dict(given or {})
+
+
+MAX_MESSAGES: Final = 16
+"""Collected messages that are queued for the drain, which runs every second; the oldest are dropped."""
+
+
+class UserMetricsThread:
+    """Runs one collection at a time and queues the results.
+
+    Example:
+        collection.begin(providers.pull_readers)
+        collection.wait(time.monotonic() + 1.0)
+        for message in collection.take(): ...
+    """
+
+    def __init__(self) -> None:
+        self.cpu_seconds = 0.0
+        self._thread: threading.Thread | None = None
+        self._messages: deque[bytes] = deque(maxlen=MAX_MESSAGES)
+        self._collect_again: Sequence[PullReader] = ()
+        """Readers that collect once more: the collection that is running may have begun before the request."""
+
+    def begin(self, readers: Sequence[PullReader]) -> None:
+        """Start a collection; if one is running, another follows it in `wait`."""
+        if self._is_running():
+            self._collect_again = readers
+            return
+        self._collect_again = ()
+        if not readers:
+            return
+        thread = threading.Thread(target=self._collect, args=(readers,), name="verl-otel-collect", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # CPython 3.12 starts no threads during interpreter shutdown
+            self._collect(readers)
+        else:
+            self._thread = thread
+
+    def wait(self, deadline: float) -> None:
+        """Wait for the collection that was started last, until a deadline (``time.monotonic``)."""
+        self._join(deadline)
+        if self._collect_again and not self._is_running():
+            self.begin(self._collect_again)
+            self._join(deadline)
+
+    def put(self, message: bytes) -> None:
+        """Queue an encoded message of a reader."""
+        self._messages.append(message)
+
+    @property
+    def has_messages(self) -> bool:
+        """Whether a message is queued."""
+        return bool(self._messages)
+
+    def take(self) -> list[bytes]:
+        """Return the messages since the last call, oldest first."""
+        return [self._messages.popleft() for _ in range(len(self._messages))]
+
+    def _is_running(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _join(self, deadline: float) -> None:
+        if self._thread is not None:
+            self._thread.join(remaining(deadline))
+
+    def _collect(self, readers: Sequence[PullReader]) -> None:
+        begin = time.thread_time()
+        for reader in readers:
+            with error_boundary.suppress_errors("user metrics"):
+                reader.collect()
+        self.cpu_seconds += time.thread_time() - begin
+
+
+MAX_WAITING: Final = 10_000
+"""Spans that may wait for the user's processors."""
+
+
+def make_readable(span: SpanRecord, resource: Any, scope: Scope) -> ReadableSpan:
+    """Return a record as a span of the SDK.
+
+    Args:
+        span: An ended span.
+        resource: The SDK's ``Resource`` of this process.
+        scope: The scope of verl-otel.
+    """
+    parent = _context(span.trace_id, span.parent_id, span.trace_state, span.flags) if span.parent_id else None
+    return ReadableSpan(
+        span.name,
+        _context(span.trace_id, span.span_id, span.trace_state, span.flags & TRACE_FLAGS),
+        parent,
+        resource,
+        dict(span.attributes),
+        [Event(event.name, dict(event.attributes), event.time_ns) for event in span.events],
+        [
+            Link(_context(link.trace_id, link.span_id, link.trace_state, link.flags), dict(link.attributes))
+            for link in span.links
+        ],
+        SpanKind(span.kind - 1),  # OTLP counts from 1
+        status=Status(StatusCode(span.status), (span.message or None) if span.status == STATUS_ERROR else None),
+        start_time=span.start_ns,
+        end_time=span.end_ns,
+        instrumentation_scope=InstrumentationScope(scope.name, scope.version, scope.schema_url),
+    )
+
+
+class OwnOpenTelemetry(Sender):
+    """Connects a session with the user's own OpenTelemetry.
+
+    Sampled spans of verl-otel go to the user's span processors on a thread of its own, since processors may block. It starts with the first
+    processor that is added to our provider.
+
+    Args:
+        providers: The installed providers.
+        metrics: The thread that collects the user's instruments.
+        capacity: Spans that may wait; the oldest are dropped.
+    """
+
+    name = "user"
+
+    def __init__(self, providers: Providers, metrics: UserMetricsThread, capacity: int = MAX_WAITING) -> None:
+        super().__init__()
+        self.metrics = metrics
+        self._providers = providers
+        self._capacity = capacity
+        self._waiting: deque[SpanRecord] = deque()
+
+    def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
+        """Set the scope of the spans."""
+        self._scope = scope
+
+    @property
+    def readers(self) -> tuple[Any, ...]:
+        """The further readers that see the user's instruments."""
+        return self._providers.readers
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether the user has span processors and the thread runs, which is started here."""
+        if self._thread is None and self._providers.user_processors:
+            try:
+                self._start()
+            except RuntimeError as error:  # no more threads
+                error_boundary.warn_once("user", "verl-otel: your span processors get no spans of verl-otel: %s", error)
+        return self._thread is not None
+
+    def collect(self) -> None:
+        """Have the user's instruments collected, on a thread of their own."""
+        self.metrics.begin(self._providers.pull_readers)
+
+    def consume(self, batch: Batch) -> None:
+        """Queue the spans of verl-otel. The user's own spans in the batch have been processed already."""
+        if not self.is_serving:
+            return
+        spans = [span for span in batch.spans if span.scope is None and span.flags & SAMPLED]
+        self._waiting.extend(spans)
+        dropped = 0
+        while len(self._waiting) > self._capacity:
+            with contextlib.suppress(IndexError):  # the thread has taken the rest
+                self._waiting.popleft()
+                dropped += 1
+        self.drop("spans", dropped, "queue full")
+        if spans:
+            self._wake.set()
+
+    def begin_flush(self, deadline: float) -> None:
+        """Start to flush the user's processors, which takes place while our exporters are flushed."""
+        if self.is_serving:
+            self._request_flush(deadline)
+
+    def close(self, deadline: float) -> None:
+        """Flush, stop, count the rest as dropped, and leave the providers of the user's."""
+        super().close(deadline)
+        left = len(self._waiting)
+        self._waiting.clear()
+        self.drop("spans", left, "not sent before exit")
+        self._providers.detach(remaining(deadline))
+
+    def after_fork(self) -> None:
+        """Let the user's instruments measure in a forked child."""
+        after_fork()
+
+    def _send(self, *, is_flush: bool) -> bool:
+        self._forward()
+        deadline = self._deadline
+        if is_flush and deadline is not None:
+            with error_boundary.suppress_errors("user exporter"):
+                self._providers.flush(remaining(deadline))
+        return True
+
+    def _forward(self) -> None:
+        while self._waiting:
+            try:
+                span = self._waiting.popleft()
+            except IndexError:  # it was dropped to make room
+                return
+            try:
+                readable = make_readable(span, self._providers.resource, self._scope)
+            except Exception:
+                self.drop("spans", 1, "cannot be encoded")
+                continue
+            for processor in self._providers.user_processors:
+                with error_boundary.suppress_errors("user exporter"):
+                    processor.on_end(readable)
+
+
+def attach(
+    resource: Resource,
+    id_generator: Any,
+    on_span: Callable[[SpanRecord], None],
+    readers: tuple[Any, ...],
+    *,
+    sends_otlp: bool,
+) -> OwnOpenTelemetry:
+    """Install providers or attach to those that are set; arguments as of `install`."""
+    thread = UserMetricsThread()
+    return OwnOpenTelemetry(
+        install(resource, id_generator, on_span, thread.put, readers, sends_otlp=sends_otlp), thread
+    )
+
+
+def _context(trace_id: int, span_id: int, trace_state: str, flags: int) -> SpanContext:
+    return SpanContext(
+        trace_id, span_id, bool(flags & REMOTE), TraceFlags(SAMPLED | flags & TRACE_FLAGS), _read_state(trace_state)
+    )
+
+
+@functools.lru_cache(maxsize=64)
+def _read_state(text: str) -> TraceState:
+    """Return a parsed trace state; a process has a handful of them."""
+    return TraceState.from_header([text]) if text else TraceState()

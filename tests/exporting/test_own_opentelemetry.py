@@ -5,26 +5,37 @@
 import json
 import subprocess
 import sys
+import threading
+import time
+from types import SimpleNamespace
 
 import pytest
+from hypothesis import given
 from opentelemetry import trace
+from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+from opentelemetry.sdk.resources import Resource as SdkResource
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from opentelemetry.sdk.trace.sampling import ALWAYS_OFF, ALWAYS_ON
 
-from verl_otel.exporting.providers import NoScrapes
+from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch, make_span, plain, plain_mapping, spans, steady
+from verl_otel.exporting.base import MetricState
+from verl_otel.exporting.otlp import protobuf
+from verl_otel.exporting.own_opentelemetry import NoScrapes, OwnOpenTelemetry, UserMetricsThread, make_readable
+from verl_otel.model import NONE_DROPPED, Batch, Scope
 
 HEAD = """
 import json, random
 from opentelemetry import metrics, trace
-from verl_otel.exporting import providers; from verl_otel.exporting.otlp import protobuf
+from verl_otel.exporting import own_opentelemetry; from verl_otel.exporting.otlp import protobuf
 from verl_otel.model import Resource, Scope
 from verl_otel.recording import id_generator
 RESOURCE = Resource({"service.name": "verl", "verl.rank": 3})
 spans, messages = [], []
 def install(*readers):
-    return providers.install(RESOURCE, id_generator, spans.append, messages.append, readers)
+    return own_opentelemetry.install(RESOURCE, id_generator, spans.append, messages.append, readers)
 def say(**facts):
     print("FACTS " + json.dumps(facts))
 """
@@ -55,7 +66,7 @@ group = ExportMetricsServiceRequest.FromString(messages[0]).resource_metrics[0]
 metric = group.scope_metrics[0].metrics[0]
 inner, outer = spans
 say(names=[inner.name, outer.name], child=inner.parent_id == outer.span_id and inner.trace_id == outer.trace_id,
-    attributes=dict(outer.attributes), scope=list(outer.scope), foreign=providers.foreign_provider(),
+    attributes=dict(outer.attributes), scope=list(outer.scope), foreign=own_opentelemetry.foreign_provider(),
     resource=sorted(pair.key for pair in group.resource.attributes), metric=metric.name,
     value=metric.sum.data_points[0].as_int, sampled=outer.flags & 1, random=trace.get_tracer_provider().id_generator.is_trace_id_random())
 """)
@@ -144,7 +155,7 @@ span = tracer.start_span("full", attributes={"a": 1, "b": 2, "c": 3}, links=link
 for number in range(4):
     span.add_event("happened", {"a": 1, "b": number})
 span.end()
-record = providers._record(span)
+record = own_opentelemetry._record(span)
 ours = ExportTraceServiceRequest.FromString(protobuf.encode_traces(RESOURCE, Scope("verl_otel"), [record]))
 theirs = encode_spans([span]).resource_spans[0].scope_spans[0].spans[0]
 theirs.ClearField("status")
@@ -172,7 +183,7 @@ with trace.get_tracer("user").start_as_current_span("a"):
     pass
 metrics.get_meter("user").create_counter("hits").add(1)
 say(stays=trace.get_tracer_provider() is mine, ours=[made.tracer, made.meter], taken=[span.name for span in spans],
-    his=[span.name for span in memory.get_finished_spans()], foreign=providers.foreign_provider(),
+    his=[span.name for span in memory.get_finished_spans()], foreign=own_opentelemetry.foreign_provider(),
     hits=reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].name)
 """)
     assert facts == {
@@ -194,7 +205,7 @@ class Mine(trace.TracerProvider):
         return trace.NoOpTracer()
 trace.set_tracer_provider(Mine())
 made = install()
-say(foreign=providers.foreign_provider(), tracer=made.tracer is None, meter=made.meter is metrics.get_meter_provider())
+say(foreign=own_opentelemetry.foreign_provider(), tracer=made.tracer is None, meter=made.meter is metrics.get_meter_provider())
 """)
     assert facts == {"foreign": "__main__.Mine", "tracer": True, "meter": True}
 
@@ -203,9 +214,9 @@ say(foreign=providers.foreign_provider(), tracer=made.tracer is None, meter=made
 def test_without_any_provider_none_is_foreign():
     """Before anybody has set a provider, none is foreign, and asking sets none."""
     facts = run("""
-before = providers.foreign_provider()
+before = own_opentelemetry.foreign_provider()
 install()
-say(before=before, after=providers.foreign_provider(), ours=type(trace.get_tracer_provider()).__module__)
+say(before=before, after=own_opentelemetry.foreign_provider(), ours=type(trace.get_tracer_provider()).__module__)
 """)
     assert facts == {"before": "", "after": "", "ours": "opentelemetry.sdk.trace"}
 
@@ -245,6 +256,42 @@ say(sent=len(messages))
     assert facts == {"sent": 1}
 
 
+@pytest.mark.smoke
+def test_a_forked_child_measures_while_the_parent_collects():
+    """A child that is forked while another thread holds every lock of our readers measures, from 0 on."""
+    facts = run("""
+import os, threading
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+made = install()
+counter = metrics.get_meter("user").create_counter("hits")
+counter.add(5)
+consumer = made.meter._measurement_consumer
+(storage,) = consumer._reader_storages.values()
+(match,) = next(iter(storage._instrument_view_instrument_matches.values()))
+held, forked = threading.Event(), threading.Event()
+def hold():
+    with consumer._lock, storage._lock, match._lock:
+        held.set()
+        forked.wait(60)
+threading.Thread(target=hold, daemon=True).start()
+held.wait()
+answer, question = os.pipe()
+if not os.fork():
+    import signal
+    signal.alarm(20)
+    own_opentelemetry.after_fork()
+    counter.add(7)
+    made.reader.collect()
+    metric = ExportMetricsServiceRequest.FromString(messages[0]).resource_metrics[0].scope_metrics[0].metrics[0]
+    os.write(question, b"%d" % metric.sum.data_points[0].as_int)
+    os._exit(0)
+_, status = os.wait()
+forked.set()
+say(status=status, value=int(os.read(answer, 10)) if not status else None)
+""")
+    assert facts == {"status": 0, "value": 7}
+
+
 @pytest.mark.full
 def test_what_the_user_has_added_is_served_after_a_second_start():
     """Processors that the user has added to our provider are known to a later session, with what it says of itself."""
@@ -252,7 +299,7 @@ def test_what_the_user_has_added_is_served_after_a_second_start():
 from opentelemetry.sdk.trace import SpanProcessor
 mine = SpanProcessor()
 install().tracer.add_span_processor(mine)
-made = providers.install(Resource({"service.name": "child"}), id_generator, spans.append, messages.append)
+made = own_opentelemetry.install(Resource({"service.name": "child"}), id_generator, spans.append, messages.append)
 say(mine=[each is mine for each in made.user_processors], resource=made.resource.attributes["service.name"])
 """)
     assert facts == {"mine": [True], "resource": "child"}
@@ -264,7 +311,7 @@ def test_differences_are_collected_beside_the_whole():
     facts = run("""
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 found = []
-made = install(providers.OtlpReader("delta", found.append))
+made = install(own_opentelemetry.OtlpReader("delta", found.append))
 counter, gauge = metrics.get_meter("user").create_counter("hits"), metrics.get_meter("user").create_up_down_counter("open")
 for amount in (3, 4):
     counter.add(amount)
@@ -362,3 +409,123 @@ def test_a_sampler_that_does_not_look_at_parents_still_does_not():
     parent = trace.SpanContext(1, 2, is_remote=True, trace_flags=trace.TraceFlags(0))
     around = trace.set_span_in_context(trace.NonRecordingSpan(parent))
     assert NoScrapes(ALWAYS_ON).should_sample(around, 1, "any").decision.is_sampled()
+
+
+# -- spans of verl-otel for the processors of the user --
+
+SDK_RESOURCE = SdkResource(dict(RESOURCE.attributes))
+
+
+class Taker:
+    """A user's span processor."""
+
+    def __init__(self, broken=False):
+        self.names, self.broken, self.begun = [], broken, 0
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def on_end(self, span):
+        self.begun += 1
+        self.gate.wait()
+        if self.broken:
+            raise RuntimeError("as told")
+        self.names.append(span.name)
+
+
+@pytest.mark.full
+@steady
+@given(spans())
+def test_the_sdks_exporter_sends_the_same(span):
+    """Any span that we may record is encoded by the SDK's own encoder as it is by ours, when it is handed on."""
+    values = {"name": plain(span.name), "message": plain(span.message), "attributes": plain_mapping(span.attributes)}
+    span = span._replace(scope=None, dropped=NONE_DROPPED, links=(), events=(), **values)
+    theirs = encode_spans([make_readable(span, SDK_RESOURCE, SCOPE)])
+    theirs.resource_spans[0].scope_spans[0].schema_url = SCOPE.schema_url
+    found = theirs.resource_spans[0].scope_spans[0].spans[0]
+    if not found.status.ByteSize():
+        found.ClearField("status")
+    assert str(ExportTraceServiceRequest.FromString(protobuf.encode_traces(RESOURCE, SCOPE, [span]))) == str(theirs)
+
+
+@pytest.fixture
+def user():
+    """Have made-up processors of a user served; what they have is complete after a flush."""
+    made, gates = [], []
+
+    def serve(*processors, **keywords):
+        providers = SimpleNamespace(user_processors=processors, resource=SDK_RESOURCE)
+        providers.flush = providers.detach = lambda seconds: None
+        exporter = OwnOpenTelemetry(providers, UserMetricsThread(), **keywords)
+        exporter.open(RESOURCE, SCOPE, MetricState())
+        made.append(exporter)
+        gates.extend(each.gate for each in processors)
+        return exporter
+
+    yield serve
+    for gate in gates:
+        gate.set()
+    for exporter in made:
+        exporter.close(soon())
+
+
+def soon():
+    return time.monotonic() + 60
+
+
+def test_only_ours_that_are_kept_are_handed_on(user):
+    """The user's own spans are not handed to him twice, and the root of a trajectory that is not kept stays here."""
+    taker = Taker()
+    exporter = user(taker)
+    exporter.consume(Batch(0, (make_span(1), make_span(2, scope=Scope("his")), make_span(3, flags=0))))
+    exporter.flush(soon())
+    assert taker.names == ["span 1"]
+
+
+def test_a_processor_that_fails_costs_itself_only(user, swallow):
+    """What a user's processor raises is swallowed, and the next one has every span."""
+    taker = Taker()
+    exporter = user(Taker(broken=True), taker)
+    exporter.consume(make_batch(1, 2))
+    exporter.flush(soon())
+    assert taker.names == ["span 1", "span 2"]
+
+
+def test_a_span_that_cannot_be_made_costs_itself_only(user):
+    """A status that OpenTelemetry does not have loses this span, which is counted; the rest of the batch arrives."""
+    taker = Taker()
+    exporter = user(taker)
+    exporter.consume(Batch(0, (make_span(1), make_span(2, status=7), make_span(3))))
+    exporter.flush(soon())
+    assert taker.names == ["span 1", "span 3"]
+    assert exporter.dropped("spans") == {"cannot be encoded": 1}
+
+
+@pytest.mark.full
+def test_a_slow_processor_is_waited_for_by_nobody(user, wait_for):
+    """Spans are taken while it works; the oldest make room and are counted; what it has got is complete and in order."""
+    taker = Taker()
+    taker.gate.clear()
+    exporter = user(taker, capacity=3)
+    exporter.consume(make_batch(1))
+    wait_for(lambda: taker.begun)
+    for number in range(2, 9):
+        exporter.consume(make_batch(number))
+    assert exporter.dropped("spans") == {"queue full": 4}
+    exporter.flush(time.monotonic() + 0.05)  # returns although it has not been done
+    taker.gate.set()
+    exporter.flush(soon())
+    assert taker.names == ["span 1", "span 6", "span 7", "span 8"]
+
+
+@pytest.mark.full
+def test_what_waits_at_the_end_is_counted(user):
+    """A processor that does not come back holds the end up until its deadline; what it was not given is dropped."""
+    taker = Taker()
+    taker.gate.clear()
+    exporter = user(taker)
+    exporter.consume(make_batch(1, 2, 3))
+    exporter.close(time.monotonic() + 0.2)
+    assert sum(exporter.dropped("spans").values()) >= 2
+    before = time.monotonic()
+    exporter.flush(before + 20)
+    assert time.monotonic() < before + 10  # it does not wait for the thread that has ended
