@@ -274,11 +274,9 @@ MAX_LINE: Final = 16 << 20
 """Longest line that is read, in bytes. A typical line of 256 spans has 200 kB; our writer splits longer lines."""
 MAX_JSON: Final = 64 << 20
 """Largest file that is read as one JSON document, in bytes."""
-MAX_DEPTH: Final = 64
-"""Largest nesting depth of arrays and objects; a line of spans has 10."""
 MAX_INT64: Final = (1 << 63) - 1
 _BLOCK: Final = 1 << 20
-READ_ERRORS: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
+READ_ERRORS: Final = (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 """What reading a file and extracting values from its document may raise, whatever the document contains."""
 
 
@@ -299,17 +297,10 @@ def open_regular(path: Path, *, follow: bool = True, buffering: int = -1) -> Bin
     """
     flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
     handle = os.open(path, flags if follow else flags | os.O_NOFOLLOW)
-    try:
-        _check_regular(handle, path)
-        return os.fdopen(handle, "rb", buffering)  # type: ignore[return-value]  # a buffered reader
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def _check_regular(handle: int, path: Path) -> None:
     if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
         raise OSError(errno.EINVAL, "not a regular file", str(path))
+    return os.fdopen(handle, "rb", buffering)  # type: ignore[return-value]  # a buffered reader
 
 
 def read_bytes(path: Path, limit: int = MAX_JSON, *, follow: bool = True) -> bytes:
@@ -344,34 +335,15 @@ def read_json(path: Path, limit: int = MAX_JSON, *, follow: bool = True) -> Any:
 
 
 def parse_json(data: bytes | str) -> Any:
-    """Return a JSON document of bounded depth.
+    """Return a JSON document.
 
     Raises:
-        DamagedError: It is not JSON, or nested too deeply. All other errors of the parser are converted to this one.
+        DamagedError: It is not JSON, or nested too deeply for the parser. All other errors of it are converted to this one.
     """
     try:
-        document = json.loads(data)
+        return json.loads(data)
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise DamagedError(f"no JSON ({type(error).__name__})") from None
-    brackets = (data.count(b"[") + data.count(b"{")) if isinstance(data, bytes) else data.count("[") + data.count("{")
-    if brackets > MAX_DEPTH and _is_deep(document):
-        raise DamagedError(f"nested more than {MAX_DEPTH} levels deep")
-    return document
-
-
-def _is_deep(document: Any) -> bool:
-    level = [document]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            child
-            for value in level
-            if isinstance(value, (list, dict))
-            for child in (value.values() if isinstance(value, dict) else value)
-            if isinstance(child, (list, dict))
-        ]
-        if not level:
-            return False
-    return True
 
 
 def read_lines(file: BinaryIO, begin: int, end: int) -> Iterator[tuple[int, bytes | None, int]]:

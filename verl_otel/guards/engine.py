@@ -140,15 +140,6 @@ class Guards:
         return Decision(findings[0] if findings else None, record.wants_checkpoint, best)
 
 
-def make_guards(
-    thresholds: Mapping[str, float] = DEFAULTS,
-    *,
-    nan: int,
-    kl: int,
-    reward_fall: int,
-    plateau: int,
-    best_checkpoint: str,
-) -> Guards:
-    """Return the guards of a configuration; see `make_conditions` and `BestMetric`."""
-    conditions = make_conditions(thresholds, nan=nan, kl=kl, reward_fall=reward_fall, plateau=plateau)
-    return Guards(conditions, BestMetric(best_checkpoint) if best_checkpoint else None)
+def make_guards(thresholds: Mapping[str, float] = DEFAULTS, *, best_checkpoint: str, **steps: int) -> Guards:
+    """Return the guards of a configuration; see `make_conditions` for the steps, and `BestMetric`."""
+    return Guards(make_conditions(thresholds, **steps), BestMetric(best_checkpoint) if best_checkpoint else None)

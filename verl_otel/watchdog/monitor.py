@@ -353,23 +353,13 @@ class Monitor(threading.Thread):
                 continue
             incident = self._incidents.get(finding.key)
             if incident is None:
-                if finding.key in self._reported_before or not self._died_before(
-                    status, run_end, certain=first and self._saw_running
-                ):
-                    continue
+                if finding.key in self._reported_before or status.heartbeat_ns >= run_end.time_ns:
+                    continue  # it was killed because of the failure
+                if not (first and self._saw_running) and self._reporter.explain(status) is None:
+                    continue  # this monitor has not seen the run alive within the last second, and the cluster does not know, either
                 incident = self._incidents[finding.key] = Incident(finding, now)
             if incident.reported_at is None and not self._mute_if_unwanted(incident, status, now):
                 self._report(snapshot, incident, status, now)
-
-    def _died_before(self, status: ProcessStatus, run_end: process_reports.RunEnd, *, certain: bool) -> bool:
-        """Return whether the last heartbeat of a process is older than the failure of the run, so that it was not killed because of it.
-
-        Args:
-            status: The dead process.
-            run_end: The end of the run.
-            certain: Whether this monitor has seen the run alive within the last second. Otherwise the cluster is asked.
-        """
-        return status.heartbeat_ns < run_end.time_ns and (certain or self._reporter.explain(status) is not None)
 
     def _expire_dead(self) -> None:
         """Remove dead processes for which no open work was found for `KEEP_DEAD_SECONDS`."""

@@ -167,14 +167,8 @@ class Snapshot:
         moving: Collection[str] = (),
         busy: Collection[str] = (),
     ) -> None:
-        self.now_ns, self.reports, self.states, self.peers, self.default_timeout = (
-            now_ns,
-            reports,
-            states,
-            peers,
-            default_timeout,
-        )
-        self.moving, self.busy = moving, busy
+        self.now_ns, self.reports, self.states = now_ns, reports, states
+        self.peers, self.default_timeout, self.moving, self.busy = peers, default_timeout, moving, busy
         self.rows = {row.span_id: row for row in rows}
         self.suspects: dict[str, SuspectSpan] = {
             suspect.span_id: suspect

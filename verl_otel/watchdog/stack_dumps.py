@@ -204,27 +204,18 @@ def _find_loops() -> dict[Any, int]:
 def _walk_coroutine(coroutine: Any) -> Iterator[str]:
     """Yield the lines at which a coroutine and the coroutines that it awaits are suspended."""
     for _ in range(MAX_FRAMES):
-        frame = next(
-            (
-                value
-                for name in ("cr_frame", "ag_frame", "gi_frame")
-                if (value := getattr(coroutine, name, None)) is not None
-            ),
-            None,
-        )
+        frame = _find_attribute(coroutine, "cr_frame", "ag_frame", "gi_frame")
         if frame is None:
             if coroutine is not None:
                 yield f"  awaits {type(coroutine).__module__}.{type(coroutine).__qualname__}"
             return
         yield format_frame(frame)
-        coroutine = next(
-            (
-                value
-                for name in ("cr_await", "ag_await", "gi_yieldfrom")
-                if (value := getattr(coroutine, name, None)) is not None
-            ),
-            None,
-        )
+        coroutine = _find_attribute(coroutine, "cr_await", "ag_await", "gi_yieldfrom")
+
+
+def _find_attribute(thing: Any, *names: str) -> Any:
+    """Return the first attribute that is there and not None; None if none is."""
+    return next((value for name in names if (value := getattr(thing, name, None)) is not None), None)
 
 
 # -- stacks of another process, which is frozen --
