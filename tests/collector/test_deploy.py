@@ -180,23 +180,6 @@ def test_nothing_reaches_the_pods_that_is_not_written(build):
                 assert name == "host-port" or "hostPort" not in port
 
 
-def test_a_changed_configuration_is_another_one(build):
-    """The pods name the ConfigMap by a hash of its content: they start again when it changes."""
-    names = {each["metadata"]["name"] for each in find(build("base"), "ConfigMap")}
-    assert all(re.fullmatch(r"otelcol-(agent|gateway)-[a-z0-9]{10}", name) for name in names)
-    assert {template["spec"]["volumes"][0]["configMap"]["name"] for _, template in pods(build("base"))} == names
-
-
-def test_a_tenants_gateway_stamps_and_takes_from_the_tenant_alone(build):
-    """With the component `tenant` the gateway is told whose it is, and the agents take what the namespaces of that tenant send."""
-    objects = build("tenant")
-    container = find(objects, "StatefulSet")[0]["spec"]["template"]["spec"]["containers"][0]
-    assert container["args"][-1] == "--config=/etc/otelcol-files/tenant.yaml"
-    assert {"name": "OTELCOL_TENANT", "value": "north"} in container["env"]
-    senders = find(objects, "NetworkPolicy", "otelcol-agent")["spec"]["ingress"][0]["from"]
-    assert senders == [{"namespaceSelector": {"matchLabels": {"verl-otel/sends": "north"}}}]
-
-
 def test_ray_sends_to_one_name_on_every_node(build):
     """The patch reaches head and workers, with the Service of the agents: a node's own address would be forwarded to other nodes."""
     (cluster,) = find(build("kuberay"), "RayCluster")

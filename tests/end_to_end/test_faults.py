@@ -2,13 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of ``make test-extra ONLY=faults``, its judgement and its page; it trains nothing."""
 
-import itertools
-
 import pytest
 
 from tests.end_to_end.faults import judging, page
-from tests.end_to_end.faults.kinds import KINDS, VALIDATE_EVERY
-from tests.end_to_end.faults.plan import APART, TRAININGS, Fault, make_plan
+from tests.end_to_end.faults.kinds import KINDS
+from tests.end_to_end.faults.plan import Fault
 
 RIGHT = ["between", "logging", "file", "file", "trainer-0", 2.0]
 
@@ -24,51 +22,10 @@ def result(kind="slow tracker", *, verdicts=(), reached=100.0, **more):
     return {**known, "state": "finished", "events": [], "lines": [], **more}
 
 
-def test_a_plan_follows_from_its_seed():
-    """Equal seeds make equal plans, a longer one begins like a shorter one, and faults keep their distance."""
-    plan = make_plan(7, 2 * len(TRAININGS))
-    assert plan == make_plan(7, 2 * len(TRAININGS))
-    assert plan[:5] == make_plan(7, 5)
-    assert plan != make_plan(8, 2 * len(TRAININGS))
-    for training in plan:
-        steps = [fault.step for fault in training.faults]
-        assert all(second - first >= APART for first, second in itertools.pairwise(steps))
-        assert all(1 < step <= training.steps for step in steps)
-        assert not any(
-            step % VALIDATE_EVERY for fault, step in zip(training.faults, steps, strict=True) if KINDS[fault.kind].needs
-        )
-
-
-def test_a_round_plants_each_kind_once():
-    """No kind is left out, and none is planted more often than others."""
-    kinds = [fault.kind for training in make_plan(3, len(TRAININGS)) for fault in training.faults]
-    assert sorted(kinds) == sorted(KINDS)
-
-
 def test_there_are_many_kinds_and_a_third_is_held_out():
     """As the page says."""
     assert len(KINDS) >= 40
     assert sum(kind.held_out for kind in KINDS.values()) >= len(KINDS) // 3
-
-
-@pytest.mark.parametrize(
-    ("kind", "plant"),
-    [
-        ("slow tool", "tool:2.00:44"),
-        ("slow tracker", "log:2.00:6"),
-        ("slow request on one replica", "server:2.00:5:1"),
-        ("slow update on all ranks", "rank:2.00:6:*"),
-        ("slow checkpoint", "checkpoint:2.00:1:*"),
-    ],
-)
-def test_a_fault_is_planted_in_its_step(kind, plant):
-    """The number of a call tells its step."""
-    assert Fault(kind, 6, 2.0).plant(validations=False) == plant
-
-
-def test_validations_count_as_calls():
-    """The tool is called in validations, too: one lies before step 7."""
-    assert Fault("slow tool", 7, 2.0).plant(validations=True) == "tool:2.00:60"
 
 
 @pytest.mark.parametrize(

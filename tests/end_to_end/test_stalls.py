@@ -22,7 +22,7 @@ HANG = 45
 
 
 def read_events(training):
-    """Return what the black box has written so far."""
+    """Return What the watchdog has written so far."""
     return [
         json.loads(line)
         for path in (training.out / "runs").glob("*/events.jsonl")

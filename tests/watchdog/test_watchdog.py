@@ -43,8 +43,8 @@ class Run:
                 env={
                     **self._environ,
                     "VERL_OTEL_DRAIN_INTERVAL": "0.2",
-                    "BLACK_BOX_SLACK": overdue,
-                    "BLACK_BOX_SILENT": silent,
+                    "WATCHDOG_SLACK": overdue,
+                    "WATCHDOG_SILENT": silent,
                     **variables,
                 },
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True,

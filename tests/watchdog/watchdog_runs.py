@@ -27,9 +27,9 @@ FAST = (
     (
         snapshot,
         {
-            "SLACK": float(os.environ.get("BLACK_BOX_SLACK", "2")),
+            "SLACK": float(os.environ.get("WATCHDOG_SLACK", "2")),
             "QUIET": 1.5,
-            "HEARTBEAT_TIMEOUT": float(os.environ.get("BLACK_BOX_SILENT", "3")),
+            "HEARTBEAT_TIMEOUT": float(os.environ.get("WATCHDOG_SILENT", "3")),
             "HEARTBEAT_SLACK": 1.0,
         },
     ),

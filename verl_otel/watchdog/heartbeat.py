@@ -236,7 +236,7 @@ class Heartbeat(Exporter):
 
     def _write_report(self) -> None:
         """Replace the report if it has changed."""
-        with error_boundary.suppress_errors("black box"):
+        with error_boundary.suppress_errors("watchdog"):
             peers = RECORDER.durations.by_name()
             suspects = tuple(self._find_suspects(peers))
             written = self._written

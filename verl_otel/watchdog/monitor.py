@@ -245,7 +245,7 @@ class Monitor(threading.Thread):
         last = 0.0
         while not self._stop_requested.wait(POLL_SECONDS):
             now = time.monotonic()
-            with error_boundary.suppress_errors("watcher"):
+            with error_boundary.suppress_errors("watchdog"):
                 self._leader_lock.renew()
                 if not self._leader_lock.is_held or self._leader_lock.should_step_down():
                     return  # the session stopped and could not wait for this check
@@ -255,7 +255,7 @@ class Monitor(threading.Thread):
                 self._check()
             last = time.monotonic()
             self.cpu_seconds = time.thread_time()
-        with error_boundary.suppress_errors("watcher"):
+        with error_boundary.suppress_errors("watchdog"):
             if process_reports.read_run_end(self._folder) is not None:
                 self._check()
 
