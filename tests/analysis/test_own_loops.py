@@ -9,6 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 import verl_otel
+from tests.builders import stories
 from verl_otel.analysis import summary
 from verl_otel.cli.explain import render_text
 
@@ -72,6 +73,26 @@ def train(folder, rollout, **settings):
     finally:
         verl_otel.shutdown()
     return summary.explain([folder / "own"])
+
+
+def test_the_gpu_of_a_loop_waits_for_its_tools(tmp_path):
+    """A process that generates and trains on its own GPU: LLM calls and updates use it, tools leave it idle."""
+    story = stories.Story(tmp_path / "r1")
+    loop = story.process("process", index=7)
+    for number, begin in enumerate((0, 10), 1):
+        calls = [("llm", "", begin, begin + 3), ("tool", "search", begin + 3, begin + 7)]
+        rollout = stories.trajectory(loop, begin, begin + 7, uid=str(number), step=number, calls=calls)
+        root = stories.step(loop, number, begin, begin + 10, [("gen", begin, begin + 7)], [rollout])
+        loop.span("verl.worker update", begin + 7, begin + 9, root, verl__worker__method="update")
+    loop.scalar("verl.gpu.owner", 1, 1, hw__id="GPU-a", hw__name="0")
+    loop.scalar("hw.gpu.utilization", 1, 0.5, hw__id="GPU-a")
+    run = summary.explain([story.write()])
+    (gpu,) = run.devices
+    assert run.has_gpu
+    assert not run.problems
+    assert {cause: spent / 1e9 for cause, spent in gpu.nanoseconds.items()} == {
+        "rollout": 6, "tool_wait": 8, "train": 4, "data": 2,
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("rollout", [run_in_turn, run_at_once])

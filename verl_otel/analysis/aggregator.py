@@ -14,6 +14,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.devices import find as find_devices
+from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.io.slices import END
@@ -514,7 +515,8 @@ class Aggregator:
         for window in windows:
             if self._gpu_account is None:
                 self.start_ns = window.begin_ns
-                run_devices = find_devices(map(Resource, self.writers.resources), self._manifest)
+                owners = find_owners(key for key, _ in self.columns.columns())
+                run_devices = find_devices(map(Resource, self.writers.resources), self._manifest, owners)
                 self.problems += run_devices.problems
                 self._gpu_account = GpuAccount(run_devices)
             if window.restarted:

@@ -130,3 +130,25 @@ def test_any_name_of_a_node_can_be_sorted(name):
     """Digits without an end, and digits that are none to `int`, are text."""
     assert len(sorted([name, "node-2/10", "node-2/9"], key=devices._natural)) == 3
     assert sorted(["node-2/10", "node-2/9"], key=devices._natural) == ["node-2/9", "node-2/10"]
+
+
+def test_an_own_loop_has_the_gpus_that_it_reports_as_a_metric():
+    """It trains and generates on them itself; beside LLM servers it only trains. A process with ids of Ray keeps these."""
+    series = [
+        ("verl.gpu.owner", (("hw.id", "GPU-a"), ("hw.name", "1"), ("instance", "process-7"))),
+        ("verl.gpu.owner", (("hw.id", "GPU-b"), ("instance", "process-8"))),
+        ("verl.gpu.owner", (("hw.id", "GPU-c"), ("hw.name", "3"), ("instance", "actor-0"))),
+        ("hw.power", (("hw.id", "GPU-a"), ("instance", "process-7"))),
+    ]
+    owners = devices.find_owners(series)
+    loops = [resource("process-7"), resource("process-8"), resource("process-9")]
+    found = devices.find(loops, {}, owners)
+    assert lanes(found) == {"node/1": "hybrid", "node/GPU-b": "hybrid"}
+    assert used(found, "process-7") == ["node/1"]
+    assert found.own == {"process-7", "process-8"}
+    assert (
+        lanes(devices.find([*loops, resource("llm_server-0", verl__gpu__ids=("5",))], {}, owners))["node/1"] == "train"
+    )
+    ranked = devices.find([resource("actor-0", rank=0, **gpus("0"))], {}, owners)
+    assert list(lanes(ranked)) == ["node/0"]
+    assert not ranked.own

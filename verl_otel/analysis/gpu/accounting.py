@@ -61,7 +61,7 @@ class WindowActivity:
     """Activity around a window, in lists that `accounting` sweeps over."""
 
     def __init__(self, devices: Devices) -> None:
-        self.users = devices.users
+        self.users, self.own = devices.users, devices.own
         self.serving = [number for number, device in enumerate(devices.gpus) if device.serves]
         self.work: list[list[tuple[int, int, int]]] = [[] for _ in devices.gpus]
         """By device: start, end, index of `WORK`."""
@@ -129,7 +129,7 @@ class WindowActivity:
         waits: dict[str, list[tuple[int, int]]] = {}
         is_served = False
         for kind, _, instance, start, end, _, _ in trajectory.activities:
-            if kind == "server":
+            if kind == "server" or (kind == "llm" and instance in self.own):
                 self._requests[instance, work].append((start, end))
                 is_served = True
             else:

@@ -5,20 +5,25 @@
 A process reports the ids of its GPUs (`verl.gpu.ids`): a worker those that Ray reserved for it, an LLM server those that verl made
 visible to it. A device is then (host, node, id), whichever processes share it. Where no ids are reported, each process with a rank
 stands for one device, and servers are assigned to these: a standalone replica to its own ranks, the others to the actor's ranks in
-order, as verl itself places them (``RolloutReplica.init_hybrid``).
+order, as verl itself places them (``RolloutReplica.init_hybrid``). A process of an own loop reports its GPUs as a metric (`verl.gpu.owner`), because
+it has them only after its start; it trains and generates on them itself.
 """
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.metric_names import GPU_OWNER
 
 _SERVER: Final = "llm_server"
+OWN: Final = "process"
+"""Role of the processes of own loops."""
 _PURPOSE: Final = re.compile(r"llm_server-(reward|teacher)-")
 _METRICS: Final = "hw.gpu."
 """Prefix of the metrics of GPUs that a driver reports."""
@@ -53,6 +58,8 @@ class Devices(NamedTuple):
     """Indexes of the devices that a process computes on, by its instance."""
     problems: tuple[str, ...] = ()
     """Messages about missing GPUs."""
+    own: frozenset[str] = frozenset()
+    """Processes of own loops that generate on their GPUs themselves."""
 
     @property
     def replicas(self) -> int:
@@ -70,17 +77,35 @@ class _Process(NamedTuple):
     """Host and node of Ray."""
 
 
-def find(resources: Iterable[Resource], manifest: Mapping[str, Any]) -> Devices:
+def find(
+    resources: Iterable[Resource],
+    manifest: Mapping[str, Any],
+    owners: Mapping[str, Sequence[str]] = MappingProxyType({}),
+) -> Devices:
     """Return the GPUs of a run.
 
     Args:
         resources: The resources of all its processes.
         manifest: The run's manifest: how many GPUs the trainer has.
+        owners: Ids of the GPUs that a process reports as a metric, by its instance.
     """
-    processes = sorted(map(_read, resources), key=lambda process: (_natural(process.instance), process.place))
+    read = [_read(resource) for resource in resources]
+    own = {
+        process.instance for process in read if not process.ids and process.role == OWN and owners.get(process.instance)
+    }
+    read = [
+        process._replace(ids=tuple(owners[process.instance])) if process.instance in own else process
+        for process in read
+    ]
+    processes = sorted(read, key=lambda process: (_natural(process.instance), process.place))
     used = _assign_workers(processes)
     _assign_servers(processes, used)
-    trains = {name for process in processes if _is_trainer(process) for name in used.get(process.instance, ())}
+    trains = {
+        name
+        for process in processes
+        if _is_trainer(process) or process.instance in own
+        for name in used.get(process.instance, ())
+    }
     serves: dict[str, str] = {}
     for process in processes:
         if process.role == _SERVER:
@@ -88,13 +113,30 @@ def find(resources: Iterable[Resource], manifest: Mapping[str, Any]) -> Devices:
             for name in used.get(process.instance, ()):
                 if serves.get(name) != "rollout":  # a reward model may share the GPUs of the rollout
                     serves[name] = purpose[1] if purpose else "rollout"
+    if any(process.role == _SERVER for process in processes):
+        own = set()
+    serves |= {name: "rollout" for instance in own for name in used[instance]}
     names = sorted({name for device_names in used.values() for name in device_names}, key=_natural)
     index = {name: number for number, name in enumerate(names)}
     devices = tuple(Device(name, name in trains, serves.get(name, "")) for name in names)
     users = {
         instance: tuple(sorted(index[name] for name in set(device_names))) for instance, device_names in used.items()
     }
-    return Devices(devices, users, _find_problems(processes, devices, manifest))
+    return Devices(devices, users, _find_problems(processes, devices, manifest), frozenset(own))
+
+
+def find_owners(series: Iterable[tuple[str, Sequence[tuple[str, str]]]]) -> dict[str, list[str]]:
+    """Return the GPUs that processes report as a metric: numbers, or ids where the numbers are not known, by instance.
+
+    Args:
+        series: Name and labels of the run's metrics.
+    """
+    owners: dict[str, list[str]] = {}
+    for name, labels in series:
+        values = dict(labels)
+        if name == GPU_OWNER and "instance" in values:
+            owners.setdefault(values["instance"], []).append(values.get(attr.HW_NAME) or values.get(attr.HW_ID, ""))
+    return owners
 
 
 def has_gpu(resources: Iterable[Resource], metrics: Iterable[str], manifest: Mapping[str, Any]) -> bool:
