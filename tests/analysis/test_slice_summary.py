@@ -10,6 +10,7 @@ from tests.builders import stories
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.io import run_files, slices
 from verl_otel.analysis.io.slices import Slice
+from verl_otel.analysis.model import Segment
 from verl_otel.analysis.slice_summary import Context
 from verl_otel.analysis.traces.clocks import Clock
 
@@ -50,6 +51,16 @@ def test_clocks_that_are_apart_make_the_edges_wider(digested):
     clocks = {"a": Clock((0,), (7 * 10**9,), (0.0,)), "b": Clock((0,), (-(10**9),), (0.0,))}
     assert Context(clocks=clocks).slack_ns == 13 * 10**9
     assert not digested(90, 130, clocks=clocks).trajectories
+
+
+def test_doubt_is_that_of_the_clocks_on_the_path():
+    """The worst of the hosts that a path leads through; none with one clock."""
+    clocks = {"a": Clock((0,), (0,), (0.0,)), "b": Clock((0,), (5,), (25e7,)), "c": Clock((0,), (5,), (7e9,))}
+    path = [Segment(0, 1, "phase", "gen", instance="trainer-0"), Segment(1, 2, "tool", "t", instance="agent_loop-0")]
+    hosts = {"trainer-0": "a", "agent_loop-0": "b", "agent_loop-1": "c"}
+    assert Context(clocks=clocks, hosts=hosts).find_uncertainty(path) == 0.25
+    assert Context(hosts=hosts).find_uncertainty(path) == 0.0
+    assert Context(clocks=clocks).find_uncertainty(path) == 0.0
 
 
 def test_what_is_still_open_is_handed_on(digested):

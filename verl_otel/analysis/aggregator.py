@@ -24,20 +24,19 @@ from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import (
     Context,
     SliceSummary,
-    StepSummary,
     ahead_of,
     find_trajectory,
     name_instance,
-    summarise_step,
 )
 from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.timeline import add_consumption, consumes_submitted, is_submitted, mark_unlinked
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble, walk
-from verl_otel.analysis.verdicts import blocked_loops, engine
+from verl_otel.analysis.verdicts import blocked_loops, engine, own_workers, stragglers
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
+from verl_otel.analysis.verdicts.what_if import find_savings
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
@@ -285,7 +284,6 @@ class Aggregator:
         self._spent: OrderedDict[int, Trajectory] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
         """Response tokens that no step trained on, by the step for which they were generated (None: unknown) and by reason."""
-        self._step_summaries: dict[int, StepSummary] = {}
         self._verdict_engine = engine.VerdictEngine()
         self._between_steps = BetweenSteps()
         self.blocked_loops = blocked_loops.BlockedLoops()
@@ -312,7 +310,6 @@ class Aggregator:
         if slice_summary.last_ns:
             self._note_times(slice_summary.first_ns, slice_summary.last_ns)
         self._counts["spans"] += slice_summary.read
-        self._step_summaries.update((summary.step.trace_id, summary) for summary in slice_summary.step_summaries)
         for trajectory in slice_summary.trajectories:
             self._add_trajectory(trajectory)
         for span, process in slice_summary.spans:
@@ -428,7 +425,7 @@ class Aggregator:
             if root.span.parent_id or attr.OPEN_AGE in root.span.attributes:
                 continue
             if root.span.name == STEP:
-                self._add_step(root, trace.spans)
+                self._add_step(root)
             elif root.span.name == VALIDATION:
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
@@ -457,32 +454,52 @@ class Aggregator:
 
     # -- steps --
 
-    def _add_step(self, root: Node, spans: int) -> None:
-        summary = self._step_summaries.pop(root.span.trace_id, None)
+    def _add_step(self, root: Node) -> None:
         if consumes_submitted(root):
             add_consumption(root, [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)])
-            if summary is not None and set(summary.step.trajectories) != set(timeline.find_consumed(root)):
-                summary = None  # it was summarised without trajectories of other slices
-        consumed = timeline.find_consumed(root) if summary is None else summary.step.trajectories
+        consumed = timeline.find_consumed(root)
         members_by_id = {trace_id: member for trace_id in consumed if (member := self._consume(trace_id)) is not None}
         filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
-        if summary is None or summary.spans != spans or len(members_by_id) < len(consumed):
-            summary = summarise_step(root, members_by_id, self._context.clock_uncertainty, filtered)
-        number = summary.step.number
+        step, findings = self._summarise_step(root, members_by_id, filtered)
+        number = step.number
         members = tuple(
             member if member.step is not None else member._replace(step=number) for member in members_by_id.values()
         )
         self.slowest.replace(members)
-        attempt = 1 + sum(restart.started_ns < summary.step.end_ns for restart in self._restarts)
+        attempt = 1 + sum(restart.started_ns < step.end_ns for restart in self._restarts)
         is_first, self._attempt = attempt != self._attempt, attempt
-        slowest = _slowest((*members, *filtered.values()), summary.step.path)
-        step = summary.step._replace(slowest=slowest, attempt=attempt)
+        slowest = _slowest((*members, *filtered.values()), step.path)
+        step = step._replace(slowest=slowest, attempt=attempt)
         step = self._mark_blocked(step, members, is_first=is_first)
         if not members and consumes_submitted(root):
             path = mark_unlinked(step.path, self._waiting.values())
             step = step._replace(path=path, groups=critical_path.group(path))
-        step = step._replace(verdicts=self._verdict_engine.judge(step, summary.findings))
+        step = step._replace(verdicts=self._verdict_engine.judge(step, findings))
         self._windows.add_step(Draft(step, members))
+
+    def _summarise_step(
+        self, root: Node, members_by_id: Mapping[int, Trajectory], filtered: Mapping[int, Trajectory]
+    ) -> tuple[Step, engine.Findings]:
+        """Return a step without what depends on its neighbours (verdicts, GPU time, cost), and what may have held it.
+
+        Args:
+            root: The root span of the step.
+            members_by_id: The trajectories that it trained on, by trace id, as far as they were found.
+            filtered: Those that it waited for, too, and did not train on, as far as they were found.
+        """
+        members = tuple(members_by_id.values())
+        awaited = {**members_by_id, **filtered}
+        path = critical_path.of_step(root, awaited, tuple(awaited))
+        doubt = self._context.find_uncertainty(path)
+        step = timeline.build_step(root, members_by_id)._replace(
+            path=path,
+            groups=critical_path.group(path),
+            stragglers=(*stragglers.find(root, uncertainty=doubt), *own_workers.find(root, uncertainty=doubt)),
+            blind_spots=own_workers.find_blind_spots(root),
+            uncertainty=doubt,
+        )
+        step = step._replace(savings=find_savings(step, members, root))
+        return step, engine.examine(step, root, members)
 
     def _mark_blocked(self, step: Step, members: tuple[Trajectory, ...], *, is_first: bool) -> Step:
         """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""

@@ -13,94 +13,25 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from operator import itemgetter
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import BEGINNING, END, Slice
-from verl_otel.analysis.model import Activity, Segment, Step, Trajectory
+from verl_otel.analysis.model import Activity, Segment, Trajectory
 from verl_otel.analysis.scalars import Columns
-from verl_otel.analysis.traces import critical_path, timeline, tree
+from verl_otel.analysis.traces import critical_path, tree
 from verl_otel.analysis.traces.clocks import Clock
-from verl_otel.analysis.traces.span_names import STEP, TRAJECTORY
+from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.analysis.traces.timeline import (
-    add_consumption,
     build_trajectory,
-    consumes_submitted,
-    find_consumed,
-    find_filtered,
-    is_submitted,
 )
-from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Node, Trace, Written
-from verl_otel.analysis.verdicts import own_workers, stragglers
-from verl_otel.analysis.verdicts.engine import Findings, examine
-from verl_otel.analysis.verdicts.what_if import find_savings
+from verl_otel.analysis.traces.tree import LATE_NS, Ahead, Trace, Written
 from verl_otel.model import AttributeValue, SpanRecord
 from verl_otel.semconv import attributes as attr
 
-# -- The part of a step that depends only on its own trace and on the trajectories that it trained on, without verdicts and GPU time --
-
-
-class StepSummary(NamedTuple):
-    """A step before it is compared with other steps."""
-
-    step: Step
-    """The step, without verdicts, GPU time, cost and its slowest trajectories."""
-    findings: Findings
-    spans: int = 0
-    """Number of spans of its trace."""
-
-
-class ClockUncertainty(NamedTuple):
-    """The uncertainty of the clocks of a run's hosts."""
-
-    clocks: Mapping[str, Clock] = {}
-    """By host; empty where there is only one."""
-    hosts: Mapping[str, str] = {}
-    """Host of each process, by its instance."""
-
-    def find(self, path: Iterable[Segment]) -> float:
-        """Return by how many seconds the clocks on a path may differ: infinite where one of them has no bound."""
-        if not self.clocks:
-            return 0.0
-        passed = {self.hosts.get(segment.instance, "") for segment in path}
-        uncertainties = (self.clocks[host].uncertainty for host in passed if host in self.clocks)
-        return max(uncertainties, default=0.0)
-
-
-def summarise_step(
-    root: Node,
-    trajectories: Mapping[int, Trajectory],
-    clock_uncertainty: ClockUncertainty,
-    filtered: Mapping[int, Trajectory] = MappingProxyType({}),
-) -> StepSummary:
-    """Summarise one step without its neighbours.
-
-    Args:
-        root: The root span of the step.
-        trajectories: The trajectories that it trained on, by trace id, as far as they were found.
-        clock_uncertainty: How far clocks may be apart.
-        filtered: Those that it waited for, too, and did not train on, as far as they were found.
-    """
-    members = tuple(trajectories.values())
-    awaited = {**trajectories, **filtered}
-    path = critical_path.of_step(root, awaited, tuple(awaited))
-    uncertainty = clock_uncertainty.find(path)
-    step = timeline.build_step(root, trajectories)._replace(
-        path=path,
-        groups=critical_path.group(path),
-        stragglers=(*stragglers.find(root, uncertainty=uncertainty), *own_workers.find(root, uncertainty=uncertainty)),
-        blind_spots=own_workers.find_blind_spots(root),
-        uncertainty=uncertainty,
-    )
-    step = step._replace(savings=find_savings(step, members, root))
-    return StepSummary(step, examine(step, root, members))
-
-
 _NEVER: Final = 1 << 64
-_KNOWN: Final = (TRAJECTORY, STEP)
 _START: Final = itemgetter(SpanRecord._fields.index("start_ns"))
 _END: Final = itemgetter(SpanRecord._fields.index("end_ns"))
 _PATH, _ACTIVITIES = Trajectory._fields.index("path"), Trajectory._fields.index("activities")
@@ -119,15 +50,17 @@ class Context(NamedTuple):
     """Host of each process, by its instance."""
 
     @property
-    def clock_uncertainty(self) -> ClockUncertainty:
-        """The uncertainty of the clocks."""
-        return ClockUncertainty(self.clocks, self.hosts)
-
-    @property
     def slack_ns(self) -> int:
         """Minimum distance in nanoseconds between a trace and the edge of its slice, so that the slice has all its spans."""
         shifts = [shift for clock in self.clocks.values() for shift in clock.ahead_ns]
         return LATE_NS + max(shifts, default=0) - min(shifts, default=0)
+
+    def find_uncertainty(self, path: Iterable[Segment]) -> float:
+        """Return by how many seconds the clocks on a path may differ: infinite where one of them has no bound."""
+        if not self.clocks:
+            return 0.0
+        passed = {self.hosts.get(segment.instance, "") for segment in path}
+        return max((self.clocks[host].uncertainty for host in passed if host in self.clocks), default=0.0)
 
 
 class SliceSummary(NamedTuple):
@@ -146,8 +79,6 @@ class SliceSummary(NamedTuple):
     last_ns: int
     columns: Columns
     problems: tuple[str, ...]
-    step_summaries: tuple[StepSummary, ...] = ()
-    """Summaries of the steps that lie in the slice with all trajectories that they trained on."""
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle trajectories as plain tuples, in half the time. Both ends run the same interpreter, so that marshal can be used."""
@@ -179,14 +110,10 @@ def summarise_spans(piece: Slice, context: Context) -> SliceSummary:
     instances = [name_instance(values) for values in writers.resources]
     ahead = ahead_of(writers.resources, context.clocks)
     tally, trajectories, rest, read = Tally(context.engine), list[Trajectory](), list[Written](), 0
-    steps: list[tuple[int, list[Written]]] = []
     slack = context.slack_ns
     for trace_id, written in by_trace.items():
-        name = _find_inside(written, piece, context, slack)
-        if name != TRAJECTORY:
+        if not _is_inside(written, piece, context, slack):
             rest += written
-            if name == STEP:
-                steps.append((trace_id, written))
             continue
         trace = tree.assemble(trace_id, written, instances, ahead)
         tally.add(trace)
@@ -196,56 +123,8 @@ def summarise_spans(piece: Slice, context: Context) -> SliceSummary:
         read += trace.spans
     first, last = _bounds(firsts, writers, ahead)
     processes = tuple(zip(writers.resources, writers.newest, strict=True))
-    members = {trajectory.trace_id: trajectory for trajectory in trajectories if not trajectory.validate}
-    submitted: defaultdict[int, list[Trajectory]] = defaultdict(list)
-    for trajectory in members.values():
-        submitted[trajectory.submitter].append(trajectory)
-    summaries = (
-        _summarise_step(tree.assemble(*step, instances, ahead), members, submitted, context.clock_uncertainty)
-        for step in steps
-    )
-    step_summaries = tuple(summary for summary in summaries if summary is not None)
     return SliceSummary(
-        processes,
-        tuple(trajectories),
-        tuple(rest),
-        tally,
-        read,
-        first,
-        last,
-        Columns(),
-        tuple(problems),
-        step_summaries,
-    )
-
-
-def _summarise_step(
-    trace: Trace,
-    trajectories: Mapping[int, Trajectory],
-    submitted: Mapping[int, Sequence[Trajectory]],
-    clock_uncertainty: ClockUncertainty,
-) -> StepSummary | None:
-    """Return the summary of a step; None where a trajectory of it is missing in this slice.
-
-    Args:
-        trace: Its trace.
-        trajectories: The trajectories of the slice, by trace id.
-        submitted: The same, by the trace that submitted them.
-        clock_uncertainty: How far clocks may be apart.
-    """
-    if len(trace.roots) != 1:
-        return None
-    root = trace.roots[0]
-    if consumes_submitted(root):
-        candidates = (*submitted.get(trace.trace_id, ()), *submitted.get(0, ()))
-        add_consumption(root, [candidate for candidate in candidates if is_submitted(root, candidate)])
-    members = {trace_id: trajectories.get(trace_id) for trace_id in find_consumed(root)}
-    known_members = {trace_id: trajectory for trace_id, trajectory in members.items() if trajectory is not None}
-    filtered = {one: trajectories[one] for one in find_filtered(root) if one in trajectories}
-    return (
-        summarise_step(root, known_members, clock_uncertainty, filtered)._replace(spans=trace.spans)
-        if len(known_members) == len(members)
-        else None
+        processes, tuple(trajectories), tuple(rest), tally, read, first, last, Columns(), tuple(problems)
     )
 
 
@@ -295,14 +174,10 @@ def ahead_of(resources: Iterable[Mapping[str, AttributeValue]], clocks: Mapping[
     return ahead
 
 
-def _find_inside(written: Sequence[Written], piece: Slice, context: Context, slack: int) -> str:
-    """Return the name of the root span of a trace that lies completely in a slice; empty if it does not."""
-    for root, _ in written:
-        if not root.parent_id:
-            break
-    else:
-        return ""
-    if root.name not in _KNOWN or root.trace_id in context.open_traces:
-        return ""
+def _is_inside(written: Sequence[Written], piece: Slice, context: Context, slack: int) -> bool:
+    """Return whether a trace is that of a trajectory and lies completely in a slice."""
+    root = next((span for span, _ in written if not span.parent_id), None)
+    if root is None or root.name != TRAJECTORY or root.trace_id in context.open_traces:
+        return False
     begins = piece.begin_ns == BEGINNING or root.start_ns >= piece.begin_ns + slack
-    return root.name if begins and (piece.end_ns == END or root.end_ns + slack <= piece.end_ns) else ""
+    return begins and (piece.end_ns == END or root.end_ns + slack <= piece.end_ns)

@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.builders import forests as f
-from verl_otel.analysis.slice_summary import ClockUncertainty, summarise_step
 from verl_otel.analysis.verdicts import what_if
 
 LAW = settings(max_examples=150, deadline=None)
@@ -54,14 +53,6 @@ def test_the_rest_of_a_wait_was_forced():
     assert save(0, 10 * S, [roll(5, 9)], before=[wake_up])["slowest"] == (1, 6.0)
     beside = f.call("load", 4 * S, 7 * S)
     assert save(0, 10 * S, [roll(2, 9)], before=[beside])["slowest"] == (1, 2.0)
-
-
-def test_a_sketched_step_is_not_promised_the_rest_of_its_wait():
-    """What people read comes from the sketch: while a call went on, a faster trajectory would not have ended the phase."""
-    member = roll(2, 9)
-    root = f.step(0, 10 * S, f.phase("gen", 0, 10 * S, f.call("load", 4 * S, 7 * S), f.consume(10 * S, member)))
-    (slowest, *_) = summarise_step(root, {member.trace_id: member}, ClockUncertainty()).step.savings
-    assert (slowest.what, slowest.seconds) == ("slowest", 2.0)
 
 
 def test_a_step_that_waited_for_nobody_saves_nothing():

@@ -20,7 +20,7 @@ SILENT_SECONDS: Final = 12.0
 """A process with open work writes its open-span file at least every ten seconds; one that is silent for longer while others write is
 dead."""
 _LLM_SERVER: Final = "llm_server"
-OPERATIONS: Final = ("chat", "text_completion")
+_OPERATIONS: Final = ("chat", "text_completion")
 """Operation names of LLM calls."""
 
 
@@ -59,15 +59,12 @@ class Tally:
             answered = sum(child.span.name.startswith(WORKER_PREFIX) for child in node.children)
             if answered < expected:
                 self.ranks[(str(values.get(attr.WORKER_GROUP, "workers")), answered, expected)] += 1
-        elif values.get(attr.GEN_AI_OPERATION) in OPERATIONS:
+        elif values.get(attr.GEN_AI_OPERATION) in _OPERATIONS:
             has_server = GENERATE in [child.span.name for child in node.children]
-            self.add_llm_call(str(values.get(attr.GEN_AI_PROVIDER, "")), span.flags, has_server=has_server)
-
-    def add_llm_call(self, provider: str, flags: int, *, has_server: bool) -> None:
-        """Count an LLM call. If it went to the run's own servers and is sampled, it should have a server side."""
-        if flags & SAMPLED and provider in self._own:
-            self.calls += 1
-            self.calls_without_server += not has_server
+            # if it went to the run's own servers and is sampled, it should have a server side
+            if span.flags & SAMPLED and str(values.get(attr.GEN_AI_PROVIDER, "")) in self._own:
+                self.calls += 1
+                self.calls_without_server += not has_server
 
     def merge(self, other: Tally) -> None:
         """Add the counts of another instance."""

@@ -107,7 +107,7 @@ def _enter(
     """Push a span between two times onto the stack, or add its own time where no child of it can be on the path."""
     if awaited and node.span.span_id in awaited:
         stack.extend(_splice(node, place, begin, end, awaited[node.span.span_id]))
-    elif not node.children or (place.kind == "server" and is_engine(node.span)):
+    elif not node.children or (place.kind == "server" and is_engine(node.span.attributes)):
         _add(segments, node, place, begin, end)
     else:
         stack.append([node, place, begin, end, _find_waited(node, begin, end)])
@@ -181,7 +181,7 @@ def _add(segments: list[Segment], node: Node, place: Place, begin: int, end: int
     if end <= begin:
         return
     kind, name, phase, trace_id, turn, span_id = place
-    if kind == "server" and is_engine(node.span):
+    if kind == "server" and is_engine(node.span.attributes):
         for state, start, stop in reversed(list(split_engine(node.span, begin, end))):
             segments.append(Segment(start, stop, state, name, phase, node.instance, trace_id, turn, span_id))
         return

@@ -127,7 +127,7 @@ def find_kind(name: str, attributes: Attributes) -> tuple[str, str]:
         return kind, rest
     if attr.GEN_AI_TOOL in attributes:
         return "tool", str(attributes[attr.GEN_AI_TOOL])
-    if says_engine(attributes):
+    if is_engine(attributes):
         return "server", ""
     if attr.GEN_AI_MODEL in attributes:
         return MAYBE_LLM, str(attributes[attr.GEN_AI_MODEL])
@@ -146,12 +146,7 @@ def _read(name: str) -> tuple[str, str]:
     return "", name
 
 
-def is_engine(span: SpanRecord) -> bool:
-    """Return whether an engine recorded on this span how long the request was in its states."""
-    return says_engine(span.attributes)
-
-
-def says_engine(attributes: Attributes) -> bool:
+def is_engine(attributes: Attributes) -> bool:
     """Return whether attributes contain how long a request was in the states of an engine."""
     return _DECODE in attributes or _PREFILL in attributes
 
