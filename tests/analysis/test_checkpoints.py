@@ -3,15 +3,11 @@
 """A long run is explained a second time from where it was read before, with the same result, or from its beginning if anything is in doubt."""
 
 import functools
-import os
-import pickle
 import re
-from pathlib import Path
 
 import pytest
 
 from tests.analysis import big_run
-from verl_otel._internal import safe_files
 from verl_otel.analysis import checkpoints, slice_summary, summary
 from verl_otel.analysis.io import slices
 from verl_otel.exporting import line_file
@@ -171,37 +167,3 @@ def test_few_checkpoints_are_kept(run, monkeypatch):
     monkeypatch.setattr(checkpoints, "LEAST_BYTES", 1 << 40)
     run.explain(steps=frozenset({9}))
     assert len(list(run.cache.iterdir())) == 2
-
-
-class Foreign:
-    """Pickled as the call of a function."""
-
-    def __init__(self, function, *arguments):
-        self.call = (function, arguments)
-
-    def __reduce__(self):
-        return self.call
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        lambda mark: pickle.dumps(Foreign(Path.touch, mark)),
-        lambda mark: pickle.dumps(Foreign(os.mkdir, str(mark))),
-        lambda mark: pickle.dumps(Foreign(safe_files.make_folder, mark)),
-        lambda mark: b"\x80\x04\x8c\x1everl_otel.analysis.checkpoints\x8c\x08os.mkdir\x93\x8c"
-        + bytes([len(str(mark))]) + str(mark).encode() + b"\x85R.",
-    ],
-    ids=["method", "function", "function of the package", "function by a path of names"],
-)  # fmt: skip
-def test_a_checkpoint_runs_nothing(tmp_path, data):
-    """A file that calls a function is not used, and the function is not called."""
-    mark, path = tmp_path / "mark", tmp_path / "x.checkpoint"
-    content = data(mark)
-    path.write_bytes(content)
-    path.chmod(0o600)
-    tmp_path.chmod(0o700)
-    assert checkpoints.load(path) is None
-    assert not mark.exists()
-    pickle.loads(content)  # what `pickle` itself would do
-    assert mark.exists()

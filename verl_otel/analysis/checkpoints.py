@@ -7,7 +7,6 @@ recognised by its first bytes, whether it was rotated or compressed since. A che
 read from its beginning.
 
 Checkpoints are pickled. They are in the cache folder of the user, never in the folder of a run, and only read if no other user can write them.
-Reading one makes objects of the analysis and of a few containers; a file that names anything else is not used.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ import stat
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from verl_otel._internal import rotated_files, safe_files
 from verl_otel._internal.rotated_files import Head
@@ -38,13 +37,6 @@ LEAST_BYTES: Final = 256 << 20
 MIN_SLICES: Final = 2
 """The last one is read again: lines may be added to it."""
 _SUFFIX: Final = ".checkpoint"
-_PACKAGES: Final = ("verl_otel.analysis", "verl_otel.model", "verl_otel._internal.rotated_files")
-_CONTAINERS: Final = {
-    "array": {"_array_reconstructor", "array"},
-    "builtins": {"dict", "float", "frozenset", "int", "list", "set", "str", "tuple"},
-    "collections": {"Counter", "OrderedDict", "defaultdict", "deque"},
-}
-"""What a checkpoint contains that is not of this package."""
 _OTHERS: Final = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -86,19 +78,6 @@ def path_of(cache: Path, folders: Iterable[Path], run_id: str, steps: frozenset[
     return cache / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}{_SUFFIX}"
 
 
-class _Unpickler(pickle.Unpickler):
-    """Makes objects of the classes that a checkpoint consists of. A pickle can name any function of any module; here that is an error."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        if module in _PACKAGES or module.startswith(tuple(f"{package}." for package in _PACKAGES)):
-            found = None if "." in name else super().find_class(module, name)
-            if isinstance(found, type) and found.__module__ == module:
-                return found
-        elif name in _CONTAINERS.get(module, ()):
-            return super().find_class(module, name)
-        raise pickle.UnpicklingError(f"{module}.{name} is not part of a checkpoint")
-
-
 def load(path: Path) -> Checkpoint | None:
     """Return a checkpoint; None if there is none that can be trusted and read."""
     try:
@@ -108,7 +87,7 @@ def load(path: Path) -> Checkpoint | None:
             status = os.fstat(file.fileno())
             if not _is_own(status) or status.st_size > MAX_BYTES:
                 return None
-            checkpoint = _Unpickler(file).load()
+            checkpoint = pickle.load(file)  # noqa: S301 - only this user can have written it
     except Exception:
         return None
     return checkpoint if isinstance(checkpoint, Checkpoint) else None

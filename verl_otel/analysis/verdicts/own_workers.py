@@ -19,7 +19,14 @@ from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.timeline import SUBMITTED
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import stragglers
-from verl_otel.analysis.verdicts.stragglers import LEAD_SECONDS, LEAD_SHARE, PAIR_FACTOR, RankValues, method_of
+from verl_otel.analysis.verdicts.stragglers import (
+    LEAD_SECONDS,
+    LEAD_SHARE,
+    PAIR_FACTOR,
+    RankValues,
+    method_of,
+    sum_delays,
+)
 from verl_otel.semconv import attributes as attr
 
 BEGAN: Final = "began"
@@ -43,14 +50,12 @@ def find(root: Node, *, uncertainty: float = 0.0) -> tuple[Straggler, ...]:
     """
     if not is_own(root):
         return ()
-    sums: dict[tuple[str, int, str, str], float] = defaultdict(float)
-    for is_call, group in _groups(root):
-        for straggler in _compare(group, uncertainty):
-            if is_call and straggler.evidence == BEGAN:
-                continue  # found by `stragglers`
-            sums[(straggler.method, straggler.rank, straggler.instance, straggler.evidence)] += straggler.seconds
-    found = [Straggler(*key[:3], seconds, key[3]) for key, seconds in sums.items()]
-    return tuple(sorted(found, key=lambda straggler: (-straggler.seconds, straggler.rank, straggler.method)))
+    return sum_delays(
+        straggler
+        for is_call, group in _groups(root)
+        for straggler in _compare(group, uncertainty)
+        if not (is_call and straggler.evidence == BEGAN)  # found by `stragglers`
+    )
 
 
 def find_blind_spots(root: Node) -> tuple[str, ...]:

@@ -118,20 +118,17 @@ def find(root: Node, *, uncertainty: float = 0.0) -> tuple[Straggler, ...]:
         root: The step, including the spans of its workers.
         uncertainty: Seconds by which the clocks of its hosts may differ; smaller delays are ignored.
     """
+    late = (each for method, ranks in _groups(root) if len(ranks) > 1 for each in _compare(method, ranks, uncertainty))
+    return sum_delays(late)
+
+
+def sum_delays(late: Iterable[Straggler]) -> tuple[Straggler, ...]:
+    """Return late ranks with the delays of one rank, method and evidence added up, the largest first."""
     sums: dict[tuple[str, int, str, str], float] = defaultdict(float)
-    for method, ranks in _groups(root):
-        if len(ranks) > 1:
-            for straggler in _compare(method, ranks, uncertainty):
-                sums[(straggler.method, straggler.rank, straggler.instance, straggler.evidence)] += straggler.seconds
-    stragglers = [
-        Straggler(method, rank, instance, seconds, evidence)
-        for (method, rank, instance, evidence), seconds in sums.items()
-    ]
-    return tuple(
-        sorted(
-            stragglers, key=lambda straggler: (-straggler.seconds, straggler.rank, straggler.method, straggler.evidence)
-        )
-    )
+    for each in late:
+        sums[each.method, each.rank, each.instance, each.evidence] += each.seconds
+    found = [Straggler(*key[:3], seconds, key[3]) for key, seconds in sums.items()]
+    return tuple(sorted(found, key=lambda each: (-each.seconds, each.rank, each.method, each.evidence)))
 
 
 def find_blind_spots(root: Node) -> tuple[str, ...]:
