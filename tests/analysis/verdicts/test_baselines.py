@@ -7,7 +7,7 @@ from statistics import median
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.analysis.verdicts import baselines as thresholds
+from verl_otel.analysis.verdicts import baselines
 from verl_otel.analysis.verdicts.baselines import Baseline, Baselines, measure
 
 DURATIONS = st.lists(st.floats(0, 1e6), min_size=1, max_size=30)
@@ -63,14 +63,14 @@ def test_the_spread_within_steps_counts():
 def test_memory_is_bounded():
     """Names that are made of ids, and runs without an end: neither is remembered whole."""
     typical = Baselines()
-    for key in range(3 * thresholds.MAX_KEYS):
+    for key in range(3 * baselines.MAX_KEYS):
         typical.learn(key, 1, [1.0])
-    for step in range(10 * thresholds.REMEMBERED_STEPS):
+    for step in range(10 * baselines.REMEMBERED_STEPS):
         typical.learn(0, step, [float(step)])
-    assert len(typical._entries) == thresholds.MAX_KEYS
-    assert len(typical._entries[0]) == thresholds.REMEMBERED_STEPS
-    assert typical.of_others(0, -1).median > 9 * thresholds.REMEMBERED_STEPS
-    assert typical.of_others(3 * thresholds.MAX_KEYS - 1, 2) is None
+    assert len(typical._entries) == baselines.MAX_KEYS
+    assert len(typical._entries[0]) == baselines.REMEMBERED_STEPS
+    assert typical.of_others(0, -1).median > 9 * baselines.REMEMBERED_STEPS
+    assert typical.of_others(3 * baselines.MAX_KEYS - 1, 2) is None
 
 
 def test_few_peers_have_to_be_exceeded_clearly():
@@ -90,4 +90,4 @@ def test_longer_is_never_more_allowed(usual, spread, peers, seconds, floor):
     if not yard.allows(seconds, floor):
         assert not yard.allows(seconds + 1, floor)
         assert not yard._replace(spread=spread / 2).allows(seconds, floor)
-        assert seconds - usual >= thresholds.SPREADS * spread
+        assert seconds - usual >= baselines.SPREADS * spread

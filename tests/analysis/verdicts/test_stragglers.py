@@ -3,6 +3,7 @@
 """Stragglers: who came late, prepared long, had more tokens or computed more, before collectives made all equally slow."""
 
 import sys
+from statistics import median
 
 import pytest
 from hypothesis import given, settings
@@ -214,3 +215,20 @@ def test_persistence_over_steps():
     assert (first.rank, first.late, first.steps, first.seconds, first.evidence) == (0, 2, 3, 3.0, "arrival")
     assert (second.rank, second.late, second.seconds) == (1, 1, 9.0)
     assert stragglers.find_persistent([]) == ()
+
+
+# -- What stands out from the others does so whichever way it is computed --
+
+
+@settings(deadline=None, database=None, max_examples=200)
+@given(st.lists(st.integers(0, 50), min_size=2, max_size=12), st.integers(0, 20))
+def test_each_value_is_compared_with_the_median_of_the_others(values, lead):
+    """The one sorted list of all ranks says the same as a list of the others for each of them."""
+    field = stragglers.RankValues(values)
+    for index, own in enumerate(values):
+        others = values[:index] + values[index + 1 :]
+        usual = median(others)
+        spread = 1.4826 * median(abs(each - usual) for each in others)
+        is_clear = own > usual and own - usual >= lead and own - usual > stragglers.OUTLIER * spread
+        assert field.median_without(own) == usual
+        assert field.excess(own, lead) == (own - usual if is_clear else 0.0)
