@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from dashboards.evaluation.client import OPENER, Prometheus
-from verl_otel.cli.stack.command import cache_folder
+from verl_otel.cli.stack import cache_folder
 
 WAIT: Final = 30.0
 """Timeout in seconds for the start of Prometheus."""

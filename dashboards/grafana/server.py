@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Final
 
 from dashboards.grafana.client import Grafana
-from verl_otel.cli.stack import addresses as stack_addresses
-from verl_otel.cli.stack import components
+from verl_otel.cli import stack_components
+from verl_otel.cli import stack_components as stack_addresses
 
 HOW: Final = "give the folder of an unpacked Grafana 10.4 to 13, in which bin/grafana is (the standalone Linux binaries of grafana.com/grafana/download)"
 OPEN: Final = {
@@ -55,9 +55,9 @@ def serve(home: Path, prometheus: str, folder: Path) -> Iterator[Grafana]:
         VerlOtelError: It has ended or does not answer; the end of its log is in the message.
     """
     # Nobody listens where Tempo would be: rows that need one are folded, and ask nothing.
-    addresses = {**stack_addresses.choose({}, free=True), "prometheus": prometheus}
-    plan = components.Plan(addresses, folder, folder / "targets", tempo=False)
-    child = components.make_grafana(home, plan, OPEN)
+    addresses = {**stack_addresses.choose_addresses({}, free=True), "prometheus": prometheus}
+    plan = stack_components.Plan(addresses, folder, folder / "targets", tempo=False)
+    child = stack_components.make_grafana(home, plan, OPEN)
     try:
         child.start()
         child.wait_ready(threading.Event())

@@ -12,10 +12,7 @@ from hypothesis import strategies as st
 from tests.builders import stories
 from tests.builders.damage import replace_value
 from verl_otel.analysis import summary
-from verl_otel.cli.explain import render_json, render_text
-from verl_otel.cli.page import document
-from verl_otel.cli.report import render_json as report_json
-from verl_otel.cli.report import render_text as report_text
+from verl_otel.cli import explain, page, report
 
 FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 
@@ -45,14 +42,14 @@ def name(kind):
     return "events.jsonl" if kind == "events" else f"{kind}-x-y-1.jsonl"
 
 
-def explain(folder):
+def read(folder):
     """Do with a folder all that the commands do; returns what is known of it."""
     run = summary.explain([folder])
-    assert report_text.render(run).startswith("Run ")
-    assert json.dumps(report_json.to_json(run), allow_nan=False)
-    assert render_text.render(run).startswith("Run ")
-    assert json.dumps(render_json.to_json(run, run.steps), allow_nan=False)
-    assert document.render(run)
+    assert report.render(run).startswith("Run ")
+    assert json.dumps(report.to_json(run), allow_nan=False)
+    assert explain.render(run).startswith("Run ")
+    assert json.dumps(explain.to_json(run, run.steps), allow_nan=False)
+    assert page.render(run)
     window = run.end_ns - run.start_ns
     assert {sum(device.nanoseconds.values()) for device in run.devices} <= {window}
     return run
@@ -61,9 +58,9 @@ def explain(folder):
 def test_a_file_that_was_cut_off_is_read_up_to_there(folder):
     """A last line without its end is said and left out; every line before it is used."""
     (path,) = folder.glob("traces-trainer-*")
-    whole = explain(folder).counts.spans
+    whole = read(folder).counts.spans
     path.write_bytes(path.read_bytes()[:-40])
-    run = explain(folder)
+    run = read(folder)
     assert run.counts.spans == whole - 1
     (problem,) = run.problems
     assert problem.startswith(f"{path.name} ends in the middle of a line")
@@ -73,10 +70,10 @@ def test_a_file_that_was_cut_off_is_read_up_to_there(folder):
 def test_a_line_that_cannot_be_read_costs_that_line(folder, line):
     """A damaged line in the middle is named with its number; the lines around it are used."""
     (path,) = folder.glob("traces-trainer-*")
-    whole = explain(folder).counts.spans
+    whole = read(folder).counts.spans
     first, rest = path.read_bytes().split(b"\n", 1)
     path.write_bytes(first + b"\n" + line + b"\n" + rest)
-    run = explain(folder)
+    run = read(folder)
     assert run.counts.spans == whole
     (problem,) = run.problems
     assert problem.startswith(f"{path.name} line 2 cannot be read")
@@ -88,14 +85,14 @@ def test_empty_files_and_empty_lines_are_no_problem(folder):
         (folder / f"{kind}-empty-x-1.jsonl").write_bytes(b"")
     (folder / "open-empty-x-1.jsonl").write_bytes(b"\n\n  \n")
     (folder / "events.jsonl").write_bytes(b"\n")
-    assert not explain(folder).problems
+    assert not read(folder).problems
 
 
 def test_a_damaged_record_of_the_run_is_done_without(folder):
     """Without a readable run.json the run is named by its files."""
     for text in ("{", "[1]", ""):
         (folder / "run.json").write_text(text)
-        run = explain(folder)
+        run = read(folder)
         assert (run.run_id, run.manifest) == ("r1", {})
 
 
@@ -107,7 +104,7 @@ def test_random_bytes_never_stop_the_report(tmp_path_factory, data):
     folder = tmp_path_factory.mktemp("run")
     for kind in ("traces", "metrics", "open", "events"):
         (folder / name(kind)).write_bytes(data.draw(st.binary(max_size=200)))
-    explain(folder)
+    read(folder)
 
 
 @pytest.mark.full
@@ -121,7 +118,7 @@ def test_damaged_bytes_never_stop_the_report(tmp_path_factory, lines, data):
         for _ in range(data.draw(st.integers(0, 3)) if content else 0):
             content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
         (folder / name(kind)).write_bytes(content)
-    explain(folder)
+    read(folder)
 
 
 OTHER_VALUES = [None, True, -1, 0, 3, 10**30, 0.5, -2.5e30, "", "x", "-1", "1e999", "\u20ac\u0000"]
@@ -143,7 +140,7 @@ def test_values_of_another_kind_never_stop_the_report(tmp_path_factory, lines, s
     changed = [*lines[kind]]
     changed[damaged] = replace_value(draw, json.loads(changed[damaged]), OTHER_VALUES)
     (folder / name(kind)).write_bytes(b"\n".join(changed))
-    explain(folder)
+    read(folder)
 
 
 NUMBER = (
@@ -163,7 +160,7 @@ METRIC = (
 def test_numbers_that_are_none_never_stop_the_report(tmp_path, kind, line):
     """A step or a value that is no number costs that number and not the report."""
     (tmp_path / name(kind)).write_text(line + "\n")
-    explain(tmp_path)
+    read(tmp_path)
 
 
 def test_contradictory_times_never_stop_the_report(story):
@@ -173,5 +170,5 @@ def test_contradictory_times_never_stop_the_report(story):
     stories.step(trainer, 1, 10, 5, [("gen", 100, -7)], [member, member])
     stories.step(trainer, 2, 0, 1000, [("gen", 500, 600)], [member])
     stories.step(trainer, 2, 100, 200, [("gen", 500, 600)])
-    run = explain(story.write())
+    run = read(story.write())
     assert [step.number for step in run.steps] == [2, 1, 2]

@@ -11,7 +11,7 @@ import pytest
 import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.cli.explain import render_text
+from verl_otel.cli import explain
 
 pytestmark = pytest.mark.full
 
@@ -105,7 +105,7 @@ def test_the_slow_tool_is_named(tmp_path, rollout):
         "trajectory", f"p{SLOW_STEP}/{SLOW_SAMPLE}", "tool", "search", 0,
     )  # fmt: skip
     assert SLOW / 2 < verdict.saved <= step.seconds
-    largest = render_text.render(run).partition("Critical path, largest parts first\n")[2].partition("\n")[0]
+    largest = explain.render(run).partition("Critical path, largest parts first\n")[2].partition("\n")[0]
     assert f"trajectory p{SLOW_STEP}/{SLOW_SAMPLE}: tool search" in largest
 
 
@@ -127,7 +127,7 @@ def test_without_a_link_the_cause_is_unknown(tmp_path):
         with verl_otel.step(100 + number):
             run_in_bare_threads(number)
 
-    text = render_text.render(train(tmp_path, run_beside_another_step))
+    text = explain.render(train(tmp_path, run_beside_another_step))
     assert "gen: unknown: no trajectory is linked to this step" in text
     assert "gen: the trainer itself" not in text
     assert "  no link: begin trajectories inside of the step" in text
@@ -216,6 +216,6 @@ def test_tokens_without_a_price_are_printed_once(tmp_path):
                 search(find_seconds(number, index))
                 span.set_attribute("verl.response.tokens", 10)
 
-    text = render_text.render(train(tmp_path, run_with_tokens))
+    text = explain.render(train(tmp_path, run_with_tokens))
     assert text.count("is not known") == 1
     assert f"{10 * STEPS * SAMPLES} tokens were trained on" in text

@@ -11,7 +11,7 @@ from verl_otel.analysis import summary
 from verl_otel.analysis.model import Segment
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts.blocked_loops import BlockedLoops
-from verl_otel.cli.explain import render_text
+from verl_otel.cli import explain
 from verl_otel.model import SpanRecord
 
 SLOW = 4
@@ -57,7 +57,7 @@ def test_a_stopped_process_is_named(story, role):
         "process", f"{role}-0", "paused", "the process did not run",
     )  # fmt: skip
     assert verdict.seconds == pytest.approx(2.5, abs=0.1)
-    text = render_text.render(run)
+    text = explain.render(run)
     assert f"{role}-0 was paused for 2.50 s: the process did not run." in text
     assert "paused process: " in text
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from verl_otel.analysis import retention, step_lengths
 from verl_otel.analysis.model import Cost, DeviceTime, Phase, Segment, Step, Straggler, Trajectory
 from verl_otel.analysis.retention import Shortener, ShortStep, Slowest, Steps
-from verl_otel.cli.explain.wording import device_seconds
+from verl_otel.cli.wording import device_seconds
 
 
 def trajectory(length, number=0):

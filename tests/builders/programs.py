@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli.stack.command import cache_folder
+from verl_otel.cli.stack import cache_folder
 
 BUILD = Path(__file__).resolve().parents[2] / "collector" / "build.sh"
 

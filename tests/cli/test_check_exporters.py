@@ -5,7 +5,7 @@
 import pytest
 
 from verl_otel import config
-from verl_otel.cli.check import exporter_checks
+from verl_otel.cli import check
 from verl_otel.config import EXPORTERS
 
 
@@ -14,4 +14,4 @@ def test_every_exporter_has_a_check(exporter, tmp_path, monkeypatch):
     """Whatever is configured is checked, and nothing raises."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
     settings = config.load({}, exporters=exporter, run_dir=str(tmp_path))
-    assert all(finding.state in ("ok", "note", "fail") for finding in exporter_checks.check_exporters(settings))
+    assert all(finding.state in ("ok", "note", "fail") for finding in check.check_exporters(settings))

@@ -5,13 +5,13 @@
 import contextlib
 import importlib.metadata
 import json
+import shutil
 import socket
 import sys
 
 import pytest
 
 from tests.fakes.http_server import HttpServer
-from verl_otel.cli.check import exporter_checks
 from verl_otel.integrations import source_inspection
 
 SET_PROVIDER = """
@@ -258,8 +258,8 @@ def test_a_cluster_that_cannot_be_asked(call, runs, monkeypatch):
 
 def test_a_disk_that_is_full(call, runs, monkeypatch):
     """Less than one GiB of room is a failure with the room that is left."""
-    usage = exporter_checks.shutil.disk_usage("/")._replace(free=5 << 20)
-    monkeypatch.setattr(exporter_checks.shutil, "disk_usage", lambda _: usage)
+    usage = shutil.disk_usage("/")._replace(free=5 << 20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
     result = call("check")
     assert result.code == 1
     assert f"files: {runs}: only 5 MiB free" in lines(result, "FAIL")

@@ -11,8 +11,7 @@ import pytest
 
 from tests.fakes.http_server import HttpServer
 from verl_otel import config
-from verl_otel.cli.check import cluster, connections, stack_checks
-from verl_otel.cli.stack import components
+from verl_otel.cli import check_stack, stack_components
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def serve():
 
 
 def group_names():
-    return {name for path in components.find_rules() for name in stack_checks._read_groups(path.read_text())}
+    return {name for path in stack_components.find_rules() for name in check_stack._read_groups(path.read_text())}
 
 
 def prometheus(groups=None, targets=(), offset=0.0):
@@ -56,7 +55,7 @@ def target(address, health="up", error=""):
 
 
 def grafana(sources=("prometheus",), boards=None):
-    uids = stack_checks._read_uids() if boards is None else boards
+    uids = check_stack._read_uids() if boards is None else boards
     return {
         "/api/health": {},
         "/api/frontend/settings": {"datasources": {name: {"name": name, "type": name} for name in sources}},
@@ -71,8 +70,8 @@ def check(monkeypatch, tmp_path):
     def run(prometheus, grafana="127.0.0.1:9", entries=()):
         monkeypatch.setenv("STACK_PROMETHEUS", prometheus)
         monkeypatch.setenv("STACK_GRAFANA", grafana)
-        monkeypatch.setattr(stack_checks.discover, "find_entries", lambda *_: list(entries))
-        findings = list(stack_checks.check_stack(config.load({}, run_dir=tmp_path)))
+        monkeypatch.setattr(check_stack.discover, "find_entries", lambda *_: list(entries))
+        findings = list(check_stack.check_stack(config.load({}, run_dir=tmp_path)))
         assert all(finding.advice for finding in findings if finding.state == "fail")
         return {finding.subject: finding for finding in findings}
 
@@ -186,7 +185,7 @@ def test_a_grafana_without_data_or_boards(check, serve):
 )
 def test_each_reason_of_a_failed_connection_has_its_own_text(problem, words, advice):
     """Each has its own words and its own next command."""
-    text, next_command = connections.explain("http://10.0.0.1:4318", problem)
+    text, next_command = check_stack.explain("http://10.0.0.1:4318", problem)
     assert (words in text, advice in next_command) == (True, True), (text, next_command)
 
 
@@ -205,32 +204,37 @@ def test_each_reason_of_a_failed_connection_has_its_own_text(problem, words, adv
 )
 def test_a_proxy_in_between_is_named(environ, variable):
     """The variable that sends OTLP to a proxy, unless the host is exempt from it."""
-    assert connections.find_proxy("http://10.0.0.1:4318", environ) == variable
+    assert check_stack.find_proxy("http://10.0.0.1:4318", environ) == variable
 
 
 def node(**changes):
     """What a node answers."""
-    answer = {"verl_otel": cluster.__version__, "versions": cluster._read_versions(), "endpoint": "", "problem": None}
+    answer = {
+        "verl_otel": check_stack.__version__,
+        "versions": check_stack._read_versions(),
+        "endpoint": "",
+        "problem": None,
+    }
     return {**answer, "proxies": {}, "time": time.time(), **changes}
 
 
 def test_versions_and_resources_of_a_node():
     """Versions and resources are reported; those that differ from here are a note."""
     pytest.importorskip("ray", reason="ray is not installed in this environment")
-    (found,) = cluster._judge("node a", node(), {"CPU": 16.0, "GPU": 8.0, "memory": 1e12})
+    (found,) = check_stack._judge("node a", node(), {"CPU": 16.0, "GPU": 8.0, "memory": 1e12})
     assert found.state == "ok"
-    assert f"ray {cluster._read_versions()['ray']}" in found.text
+    assert f"ray {check_stack._read_versions()['ray']}" in found.text
     assert "16 CPU, 8 GPU" in found.text
-    *_, other = cluster._judge("node a", node(versions={**cluster._read_versions(), "ray": "2.1.0"}), {})
+    *_, other = check_stack._judge("node a", node(versions={**check_stack._read_versions(), "ray": "2.1.0"}), {})
     assert (other.state, "ray 2.1.0, here" in other.text) == ("note", True)
 
 
 def test_a_node_that_does_not_reach_the_endpoint():
     """Refused and proxied are two findings of the node, each with what to do there."""
     url = "http://10.0.0.1:4318"
-    refused = list(cluster._judge("node a", node(endpoint=url, problem=errno.ECONNREFUSED), {}))[-1]
-    proxied = list(cluster._judge("node a", node(endpoint=url, proxies={"HTTP_PROXY": "http://p:1"}), {}))[-1]
-    reached = list(cluster._judge("node a", node(endpoint=url), {}))[-1]
+    refused = list(check_stack._judge("node a", node(endpoint=url, problem=errno.ECONNREFUSED), {}))[-1]
+    proxied = list(check_stack._judge("node a", node(endpoint=url, proxies={"HTTP_PROXY": "http://p:1"}), {}))[-1]
+    reached = list(check_stack._judge("node a", node(endpoint=url), {}))[-1]
     assert [each.state for each in (refused, proxied, reached)] == ["fail", "fail", "ok"]
     assert "ss -ltn" in refused.advice
     assert "add 10.0.0.1 to NO_PROXY" in proxied.advice
@@ -247,5 +251,5 @@ def test_the_clock_of_a_node(offset, found):
         return {"time": time.time() + offset}
 
     ray = SimpleNamespace(wait=lambda references, timeout: (references, []), get=lambda answer: answer)
-    _, seconds = cluster._ask_node(ray, SimpleNamespace(remote=remote))
+    _, seconds = check_stack._ask_node(ray, SimpleNamespace(remote=remote))
     assert seconds == pytest.approx(found, abs=0.2)

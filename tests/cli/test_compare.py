@@ -13,7 +13,7 @@ from tests.builders import explanations, stories
 from verl_otel.analysis import comparison as analysis
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Series
-from verl_otel.cli.compare import conditions, render_text
+from verl_otel.cli import compare
 
 TOOL = ("tool", "python")
 
@@ -294,7 +294,7 @@ def test_text_and_markdown_say_the_same(pair):
     """The cells of both tables are equal."""
     made = pair(scale={TOOL: 1.65})
     found = analysis.compare(made["a"], made["b"])
-    plain, marked = (render_text.render(found, [], markdown=markdown) for markdown in (False, True))
+    plain, marked = (compare.render(found, [], markdown=markdown) for markdown in (False, True))
     for row in found.rows:
         assert any(line.split("  ")[1] == row.name for line in plain.splitlines() if line.startswith("  "))
         assert f"| {row.name} |" in marked
@@ -328,6 +328,6 @@ NAMES = (
 def test_whatever_is_written_as_a_condition_is_read_as_one(name, percent, more, space):
     """Name, direction and limit come back as they were written."""
     sign, side = ("+", ">") if more else ("-", "<")
-    found = conditions.parse(f"{space}{name}{space}{side}{space}{sign}{percent:f}{space}%")
+    found = compare.parse_condition(f"{space}{name}{space}{side}{space}{sign}{percent:f}{space}%")
     assert (found.name, found.more) == (name, more)
     assert found.limit == pytest.approx(float(f"{sign}{percent}") / 100)

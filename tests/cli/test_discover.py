@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from tests.fakes.http_server import HttpServer
-from verl_otel.cli.discover import service_discovery
+from verl_otel.cli import discover
 from verl_otel.integrations.ray import discovery
 
 PAGE = b'# HELP up x\n# TYPE up gauge\nup 1\nverl_step{a="b c"} 2 \n'
@@ -225,7 +225,7 @@ def test_without_a_cluster_this_machine_is_listed_and_it_is_said(call, listed, p
         raise discovery.NoClusterError("no running Ray cluster here")
 
     monkeypatch.setattr(discovery, "find_cluster", find)
-    monkeypatch.setattr(service_discovery, "_printed", set())
+    monkeypatch.setattr(discover, "_printed", set())
     listed("r1", page())
     done = call("discover")
     assert (done.code, done.err) == (

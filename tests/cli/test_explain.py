@@ -9,8 +9,7 @@ import pytest
 
 from tests.builders import explanations, stories
 from verl_otel.analysis.model import Completeness, Cost, Counts, Event, Saving, Segment, Straggler, Trajectory, Verdict
-from verl_otel.cli import run_selection
-from verl_otel.cli.explain import advice, render_text
+from verl_otel.cli import explain, run_selection
 
 TOOL = ("tool", "python")
 
@@ -89,7 +88,7 @@ def test_a_long_step_without_a_cause_is_not_called_healthy(call, explained):
     out = call("explain", "r1").out
     assert "1 of 6 steps was slow, none explained: step 4 (43.40 s)." in out
     assert "Step 4 took 43.40 s (others: median 4.40 s). No single cause was found." in out
-    assert advice.ADVICE["long generation"][:40] in out
+    assert explain.ADVICE["long generation"][:40] in out
 
 
 def test_slow_steps_are_counted_with_and_without_a_cause(call, held, explained):
@@ -313,7 +312,7 @@ def test_hidden_characters_are_shown_as_what_they_are(call, explained):
 def test_a_step_of_which_only_the_sums_were_kept():
     """In a long run most steps have no path any more: their groups are shown."""
     steps = [step._replace(path=()) for step in explanations.steps(explanations.HEALTHY, 3, start_up=False)]
-    text = render_text.render(explanations.explanation(steps))
+    text = explain.render(explanations.explanation(steps))
     assert "45%    2.00 s  tool python" in text
 
 
@@ -325,7 +324,7 @@ def test_trajectories_keep_their_names_in_the_path():
         for n, trace in enumerate((0xF << 124, 0xE << 124))
     )
     step = explanations.step(1, {TOOL: 2.0}, begin=explanations.T0, slowest=(slow,))._replace(path=path)
-    text = render_text.render(explanations.explanation([step]))
+    text = explain.render(explanations.explanation([step]))
     assert "trajectory prompt-7/2: LLM call" in text
     assert "trajectory e0000000: LLM call" in text
 
@@ -333,7 +332,7 @@ def test_trajectories_keep_their_names_in_the_path():
 def test_a_run_without_an_ended_span_has_no_times_since_its_start():
     """Where it is not known when the run began nothing is said to be after that, and no title stands alone."""
     event = Event("stall", explanations.T0, "verl.step for 60 s", {})
-    text = render_text.render(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
+    text = explain.render(explanations.explanation([], start_ns=0, end_ns=0, events=(event,)))
     assert "STALL: verl.step for 60 s" in text
     assert " after " not in text
     assert "The whole run" not in text
@@ -343,7 +342,7 @@ def test_how_long_a_failed_step_took_is_nobodys_measure():
     """The median of the others is of whole steps."""
     steps = explanations.steps(explanations.HEALTHY, 4, start_up=False)
     steps[1:3] = [each._replace(failed=True, end_ns=each.start_ns + 10**9) for each in steps[1:3]]
-    text = render_text.render(explanations.explanation(steps))
+    text = explain.render(explanations.explanation(steps))
     assert "Step 4 took 4.40 s (step 1: 4.40 s)." in text
 
 

@@ -10,9 +10,9 @@ import pytest
 
 from tests.builders import explanations
 from verl_otel.analysis.model import KINDS, Verdict
-from verl_otel.cli.explain import advice
+from verl_otel.cli import explain
 
-PAGE = Path(__file__).resolve().parents[2] / advice.PAGE
+PAGE = Path(__file__).resolve().parents[2] / explain.PAGE
 
 
 def test_settings_that_the_advice_names_are_settings_of_verl():
@@ -34,7 +34,7 @@ def test_settings_that_the_advice_names_are_settings_of_verl():
     for name in names:
         path = f"actor_rollout_ref.{name}" if name.startswith(("rollout.", "actor.")) else name
         assert any(_has_setting(each, path.split(".")) for each in settings), name
-    sentences = " ".join(advice.ADVICE.values())
+    sentences = " ".join(explain.ADVICE.values())
     assert set(re.findall(r"\b(?:rollout|trainer|data|reward)\.\w[\w.]*\w", sentences)) <= names
 
 
@@ -58,7 +58,7 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
     explained(explanations.explanation(steps))
     out = call("explain", "r1").out
     assert out.count("  slow tool: ") == 1
-    assert f"What to do (table in {advice.PAGE})" in out
+    assert f"What to do (table in {explain.PAGE})" in out
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5)))
     assert "What to do" not in call("explain", "r1").out
 
@@ -77,12 +77,12 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
 )
 def test_each_verdict_has_its_advice(verdict, key):
     """What to do follows from who delayed the step, or from the work that took the time."""
-    assert advice.find_key(verdict) == key
-    assert key in advice.ADVICE
+    assert explain.find_key(verdict) == key
+    assert key in explain.ADVICE
 
 
 def test_every_kind_of_work_has_advice_and_a_row_in_the_documents():
     """Each kind of segment leads to a sentence, and the table of the page has exactly the rows of the sentences."""
     for kind in KINDS:
-        assert advice.find_key(Verdict(1, 9, "phase", "gen", kind, "", 3, 2)) in advice.ADVICE
-    assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(advice.ADVICE)
+        assert explain.find_key(Verdict(1, 9, "phase", "gen", kind, "", 3, 2)) in explain.ADVICE
+    assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(explain.ADVICE)

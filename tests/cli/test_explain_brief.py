@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.builders import stories
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import Event
-from verl_otel.cli.explain import render_brief
+from verl_otel.cli import explain
 
 
 def test_a_verdict_has_its_evidence(call, tmp_path):
@@ -40,10 +40,10 @@ def test_it_is_bounded_whatever_happened(count, text):
     story_run = _run()
     events = tuple(Event("stall", 1, text, {}) for _ in range(count))
     steps = story_run.steps * 40
-    shown = render_brief.render(story_run._replace(events=events, problems=(text,) * count), steps)
+    shown = explain.render_brief(story_run._replace(events=events, problems=(text,) * count), steps)
     lines = shown.split("\n")
-    assert len(lines) <= render_brief.MAX_LINES
-    assert all(len(line) <= render_brief.MAX_LINE + 3 for line in lines)
+    assert len(lines) <= explain.MAX_LINES
+    assert all(len(line) <= explain.MAX_LINE + 3 for line in lines)
 
 
 _kept = []

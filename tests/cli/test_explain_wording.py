@@ -7,7 +7,7 @@ import pytest
 from tests.builders import explanations
 from verl_otel.analysis.model import Counts, Verdict
 from verl_otel.analysis.verdicts import engine
-from verl_otel.cli.explain import wording
+from verl_otel.cli import wording
 
 
 def test_a_run_of_one_step_is_in_the_singular(call, explained):

@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import stories
 from verl_otel import cli
-from verl_otel.cli.report.render_text import seconds
+from verl_otel.cli.report import seconds
 
 
 def block(text, title):

@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders import stories
 from tests.builders.run_ages import DAY, report_of, set_age
-from verl_otel.cli.runs import retention
+from verl_otel.cli.runs import delete
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
 
@@ -123,13 +123,13 @@ def test_links_are_not_followed(call, make_run, runs, tmp_path):
     assert (precious / "model.bin").read_text() == "x"
 
 
-def test_a_run_that_is_continued_meanwhile_stays(make_run, runs):
+def test_a_run_that_is_continued_meanwhile_stays(make_run):
     """Between the list and its deletion a run may be resumed: it is looked at again."""
     folder = make_run("r1", DAY)
     run_manifest.begin_attempt(folder)
-    assert retention.delete(folder).startswith("written ")
+    assert delete(folder).startswith("written ")
     shutil.rmtree(folder)
-    assert retention.delete(folder) == "not a run any more"
+    assert delete(folder) == "not a run any more"
 
 
 def test_a_run_that_cannot_be_deleted(call, make_run, runs, monkeypatch):

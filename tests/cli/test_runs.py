@@ -12,7 +12,7 @@ import pytest
 from tests.builders import stories
 from tests.builders.run_ages import DAY, report_of, set_age
 from verl_otel._internal import safe_files
-from verl_otel.cli.runs import file_ends
+from verl_otel.cli import run_overview
 from verl_otel.session import run_manifest
 from verl_otel.system import procfs
 
@@ -102,7 +102,7 @@ def test_a_logged_step_is_the_last_one_while_its_span_is_open(listing, story):
 def test_an_own_loop_in_the_driver_beside_many_workers(listing, story):
     """The steps of an own loop under Ray are those of the driver, whichever of its many workers has written last."""
     stories.step(story.process("driver"), 3, 0, 2)
-    for number in range(2 * file_ends.MAX_FILES):
+    for number in range(2 * run_overview.MAX_FILES):
         worker = story.process("actor", number)
         worker.span("verl.trajectory", 1, 2)
         worker.scalar("verl.trajectory.duration", 2, 1)
@@ -175,7 +175,7 @@ def test_a_large_run_is_not_read(runs, listing, make_run, monkeypatch):
     row = listing()["r1"]
     assert (row["state"], row["last_step"], row["last_step_seconds"]) == ("finished", 2, 15.0)
     assert row["steps"] is None  # a histogram may be in the part that was not read
-    assert 0 < sum(sizes) <= 2 * file_ends.MAX_FILES * file_ends.TAIL_BYTES
+    assert 0 < sum(sizes) <= 2 * run_overview.MAX_FILES * run_overview.TAIL_BYTES
 
 
 @pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b'{"attempts": 3}', b'{"attempts": [{"started": 1e999}]}'])

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from tests.builders.environments import inherit
-from verl_otel.cli.discover import service_discovery
-from verl_otel.cli.discover.http_auth import HttpAuth
+from verl_otel.cli import discover
+from verl_otel.cli.http_auth import HttpAuth
 from verl_otel.integrations.ray import discovery
 
 
@@ -183,9 +183,9 @@ def test_targets_that_cannot_be_read_leave_prometheus_what_it_has(monkeypatch):
             raise discovery.ClusterError("the Ray cluster at head:1 does not answer")
         return []
 
-    monkeypatch.setattr(service_discovery, "_printed", set())
-    monkeypatch.setattr(service_discovery, "FRESH_SECONDS", 0.0)
-    server = service_discovery.Server(("127.0.0.1", 0), HttpAuth(), service_discovery.TargetList(find))
+    monkeypatch.setattr(discover, "_printed", set())
+    monkeypatch.setattr(discover, "FRESH_SECONDS", 0.0)
+    server = discover.Server(("127.0.0.1", 0), HttpAuth(), discover.TargetList(find))
     server.start()
     try:
         code, _, body = ask(server.url)
@@ -204,7 +204,7 @@ def test_a_cluster_that_is_away_is_asked_once_for_many_requests():
         asked.append(1)
         raise discovery.ClusterError("the Ray cluster at head:1 does not answer")
 
-    targets = service_discovery.TargetList(find)
+    targets = discover.TargetList(find)
     for _ in range(5):
         with pytest.raises(discovery.ClusterError, match="does not answer"):
             targets.read()

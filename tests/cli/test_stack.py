@@ -13,9 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli import signals
-from verl_otel.cli.stack import addresses, components, lock
-from verl_otel.cli.stack.components import Plan
+from verl_otel.cli import signals, stack, stack_components
+from verl_otel.cli.stack_components import Plan
 from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles, rules_file
 
@@ -25,7 +24,7 @@ def bare_machine(tmp_path, monkeypatch, runs):
     """A machine with none of the programs, and nothing in the environment that speaks of them."""
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    for listener in addresses.LISTENERS.values():
+    for listener in stack_components.LISTENERS.values():
         monkeypatch.delenv(listener.variable, raising=False)
 
 
@@ -92,7 +91,7 @@ def test_a_folder_that_is_in_use_is_refused_with_its_holder(call, tmp_path, prog
     """A second stack on the folder of a running one is code 2; it says who holds it and has written nothing there."""
     data = tmp_path / "data"
     data.mkdir()
-    with lock.hold(data):
+    with stack.hold_folder(data):
         (data / "prometheus.yml").write_text("of the running one")
         done = call("stack", "--data", data, "--free-ports", *programs)
         assert done.code == 2
@@ -110,7 +109,7 @@ def test_a_folder_without_locks_is_taken(tmp_path, monkeypatch):
         raise OSError(37, "No locks available")
 
     monkeypatch.setattr(fcntl, "flock", refuse)
-    with lock.hold(tmp_path):
+    with stack.hold_folder(tmp_path):
         assert (tmp_path / ".lock").exists()
 
 
@@ -163,39 +162,39 @@ def test_a_folder_that_is_no_grafana_is_refused(call, tmp_path, programs):
 def test_a_wrong_address_is_refused(text):
     """What has no port in it is not taken for one."""
     with pytest.raises(VerlOtelError, match="OTELCOL_GRPC"):
-        addresses.choose({"OTELCOL_GRPC": text})
+        stack_components.choose_addresses({"OTELCOL_GRPC": text})
 
 
 def test_addresses_are_the_usual_ones_on_the_loopback():
     """Without variables every part listens on its usual port, on the loopback; a bare port is one there, too."""
-    usual = addresses.choose({})
+    usual = stack_components.choose_addresses({})
     assert usual["http"] == "127.0.0.1:4318"
     assert all(address.startswith("127.0.0.1:") for address in usual.values())
-    assert addresses.choose({"OTELCOL_HTTP": "5000"})["http"] == "127.0.0.1:5000"
+    assert stack_components.choose_addresses({"OTELCOL_HTTP": "5000"})["http"] == "127.0.0.1:5000"
 
 
 def test_a_host_is_told_to_its_part(tmp_path):
     """Where a variable names a host, the part listens there, as the printed address says; nothing else leaves the loopback."""
     environ = {"OTELCOL_SELF_PORT": "10.0.0.7:5001", "STACK_TEMPO": "10.0.0.8:5002", "STACK_TEMPO_GRPC": "5003"}
-    plan = Plan(addresses.choose(environ), tmp_path, tmp_path / "targets", tempo=True)
-    collector = components.make_collector(Path("otelcol"), plan)._environ
+    plan = Plan(stack_components.choose_addresses(environ), tmp_path, tmp_path / "targets", tempo=True)
+    collector = stack_components.make_collector(Path("otelcol"), plan)._environ
     assert (collector["OTELCOL_SELF_HOST"], collector["OTELCOL_SELF_PORT"]) == ("10.0.0.7", "5001")
-    tempo = components.make_tempo(Path("tempo"), plan)._environ
+    tempo = stack_components.make_tempo(Path("tempo"), plan)._environ
     assert (tempo["TEMPO_HTTP_HOST"], tempo["TEMPO_HTTP_PORT"]) == ("10.0.0.8", "5002")
     assert (tempo["TEMPO_GRPC_HOST"], tempo["TEMPO_GRPC_PORT"]) == ("127.0.0.1", "5003")
 
 
 def test_free_ports_are_all_different():
     """No two listeners get the same port."""
-    found = list(addresses.choose({}, free=True).values())
-    assert len(set(found)) == len(found) == len(addresses.LISTENERS)
+    found = list(stack_components.choose_addresses({}, free=True).values())
+    assert len(set(found)) == len(found) == len(stack_components.LISTENERS)
 
 
 def test_prometheus_is_told_of_this_stack(tmp_path):
     """Its settings name the addresses, the targets and the rules of this stack, whatever characters are in a path."""
     folder = tmp_path / 'a "b" \\c'
-    plan = Plan(addresses.choose({}, free=True), folder, folder / "targets", tempo=False)
-    text = components.write_settings(plan)
+    plan = Plan(stack_components.choose_addresses({}, free=True), folder, folder / "targets", tempo=False)
+    text = stack_components.write_settings(plan)
     assert f'targets: ["{plan.addresses["metrics"]}"]' in text
     assert f'targets: ["{plan.addresses["self"]}"]' in text
     assert json.dumps(f"{folder}/targets/*.json") in text
@@ -205,12 +204,18 @@ def test_prometheus_is_told_of_this_stack(tmp_path):
 def test_alerts_have_the_thresholds_of_the_profile(tmp_path):
     """Prometheus loads the file of this stack instead of the committed one, and every other rule file."""
     plan = Plan(
-        addresses.choose({}, free=True), tmp_path, tmp_path / "targets", tempo=False, profile=profiles.load("math")
+        stack_components.choose_addresses({}, free=True),
+        tmp_path,
+        tmp_path / "targets",
+        tempo=False,
+        profile=profiles.load("math"),
     )
-    components.make_prometheus(Path("prometheus"), plan)
-    line = next(line for line in (tmp_path / components.SETTINGS_FILE).read_text().splitlines() if "rule_files" in line)
+    stack_components.make_prometheus(Path("prometheus"), plan)
+    line = next(
+        line for line in (tmp_path / stack_components.SETTINGS_FILE).read_text().splitlines() if "rule_files" in line
+    )
     loaded = json.loads(line.partition(":")[2])
-    assert sorted(Path(path).name for path in loaded) == [path.name for path in components.find_rules()]
+    assert sorted(Path(path).name for path in loaded) == [path.name for path in stack_components.find_rules()]
     (thresholds,) = [Path(path) for path in loaded if path.endswith(rules_file.FILE)]
     assert thresholds.read_text() == rules_file.render(profiles.load("math"))
     assert "name: reward_low}, expr: vector(0.02)" in thresholds.read_text()
@@ -225,8 +230,8 @@ def test_grafana_has_no_password_that_everybody_knows(tmp_path, monkeypatch, pas
         monkeypatch.setenv(password, "of-the-user")
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin" / "grafana").touch()
-    plan = Plan(addresses.choose({}, free=True), tmp_path, tmp_path / "targets", tempo=False)
-    environ = components.make_grafana(tmp_path, plan)._environ
+    plan = Plan(stack_components.choose_addresses({}, free=True), tmp_path, tmp_path / "targets", tempo=False)
+    environ = stack_components.make_grafana(tmp_path, plan)._environ
     closed = {
         "GF_SECURITY_DISABLE_INITIAL_ADMIN_CREATION": "true",
         "GF_AUTH_BASIC_ENABLED": "false",

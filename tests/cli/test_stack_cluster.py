@@ -9,9 +9,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.cli.stack import addresses, cluster, components
-from verl_otel.cli.stack.cluster import Publication
-from verl_otel.cli.stack.components import ClusterPlan, Plan
+from verl_otel.cli import stack, stack_components
+from verl_otel.cli.stack import Publication
+from verl_otel.cli.stack_components import ClusterPlan, Plan
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray import cluster_endpoint, discovery
@@ -76,7 +76,7 @@ def publish(head):
 @pytest.fixture(autouse=True)
 def no_line_printed(monkeypatch):
     """Lines that are printed once in a process are printed in every test."""
-    monkeypatch.setattr("verl_otel.cli.discover.service_discovery._printed", set())
+    monkeypatch.setattr("verl_otel.cli.discover._printed", set())
 
 
 def test_without_ray_it_names_what_works(call, tmp_path, monkeypatch):
@@ -108,28 +108,28 @@ def test_a_certificate_needs_its_key(call, head, tmp_path):
 
 def test_the_address_is_that_of_the_route_to_the_head():
     """On the head itself it is the head's own address, whatever that is; nothing has to listen there."""
-    assert cluster.find_own_address("127.0.0.1:6379") == "127.0.0.1"
-    assert cluster.find_own_address("127.0.0.9:6379") in ("127.0.0.1", "127.0.0.9")
+    assert stack.find_own_address("127.0.0.1:6379") == "127.0.0.1"
+    assert stack.find_own_address("127.0.0.9:6379") in ("127.0.0.1", "127.0.0.9")
     with pytest.raises(VerlOtelError, match="--host"):
-        cluster.find_own_address("nowhere.invalid:6379")
+        stack.find_own_address("nowhere.invalid:6379")
 
 
 @pytest.mark.parametrize("free", [False, True])
 def test_only_otlp_leaves_the_loopback(free):
     """The derived address is that of OTLP; Prometheus, Grafana and all others stay where they are. A variable with a host wins."""
-    found = addresses.choose({}, free=free, outside="127.0.0.3")
+    found = stack_components.choose_addresses({}, free=free, outside="127.0.0.3")
     outside = {name for name, address in found.items() if address.startswith("127.0.0.3:")}
     assert outside == {"http", "grpc"}
     assert {address.rpartition(":")[0] for name, address in found.items() if name not in outside} == {"127.0.0.1"}
-    chosen = addresses.choose({"OTELCOL_HTTP": "127.0.0.5:4000"}, outside="fd00::1")
+    chosen = stack_components.choose_addresses({"OTELCOL_HTTP": "127.0.0.5:4000"}, outside="fd00::1")
     assert (chosen["http"], chosen["grpc"]) == ("127.0.0.5:4000", "[fd00::1]:4317")
 
 
 def test_every_address_is_bound_only_by_an_option(head):
     """With ``--host 0.0.0.0`` trainings read the address of the route, which they can reach."""
     words = {"cluster": True, "address": "127.0.0.1:6379", "tls_cert": None, "tls_key": None, "tls_ca": None}
-    assert cluster.prepare(SimpleNamespace(**words, host=None)).host == "127.0.0.1"
-    service = cluster.prepare(SimpleNamespace(**words, host="0.0.0.0"))
+    assert stack.prepare_cluster(SimpleNamespace(**words, host=None)).host == "127.0.0.1"
+    service = stack.prepare_cluster(SimpleNamespace(**words, host="0.0.0.0"))
     assert service.host == "0.0.0.0"
     assert service._advertise("0.0.0.0") == "127.0.0.1"
     assert "--host" in service.describe()["bound"]
@@ -137,14 +137,14 @@ def test_every_address_is_bound_only_by_an_option(head):
 
 def test_a_token_is_made_once_and_is_private(tmp_path):
     """A stack that starts again has the token that running trainings use; one that others can read is refused."""
-    path = cluster.make_token(tmp_path)
+    path = stack.make_token(tmp_path)
     token = path.read_text()
     assert cluster_endpoint.decode(OURS._replace(token=token).encode())
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
-    assert cluster.make_token(tmp_path).read_text() == token
+    assert stack.make_token(tmp_path).read_text() == token
     path.chmod(0o644)
     with pytest.raises(VerlOtelError, match="other users can read"):
-        cluster.make_token(tmp_path)
+        stack.make_token(tmp_path)
 
 
 def test_the_programs_are_configured_for_the_cluster(tmp_path):
@@ -152,14 +152,18 @@ def test_the_programs_are_configured_for_the_cluster(tmp_path):
     certificates = {"certificate": tmp_path / "c.pem", "key": tmp_path / "c.key"}
     for more in ({}, certificates):
         plan = Plan(
-            addresses.choose({}), tmp_path, tmp_path, tempo=False, cluster=ClusterPlan(tmp_path / "token", **more)
+            stack_components.choose_addresses({}),
+            tmp_path,
+            tmp_path,
+            tempo=False,
+            cluster=ClusterPlan(tmp_path / "token", **more),
         )
-        collector = components.make_collector(tmp_path / "otelcol", plan)
+        collector = stack_components.make_collector(tmp_path / "otelcol", plan)
         files = [word.rpartition("/")[2] for word in collector._command[1:]]
         assert files == ["local.yaml", "traces-to-file.yaml", "token.yaml", *(["tls.yaml"] if more else [])]
         assert collector._environ["OTELCOL_TOKEN_FILE"] == str(tmp_path / "token")
         assert not more or collector._environ["OTELCOL_TLS_KEY"] == str(tmp_path / "c.key")
-    prometheus = components.make_prometheus(tmp_path / "prometheus", plan)
+    prometheus = stack_components.make_prometheus(tmp_path / "prometheus", plan)
     assert "--web.enable-lifecycle" in prometheus._command
     text = (tmp_path / "prometheus.yml").read_text()
     assert 'http_sd_configs: [{url: "http://127.0.0.1:9465/"' in text
@@ -176,7 +180,7 @@ def test_the_endpoint_is_published_and_withdrawn(head, publish):
 
 def test_a_restarted_cluster_gets_it_again(head, publish, monkeypatch, wait_for, capsys):
     """An empty store, and a head that was away meanwhile: the endpoint is written again, and each is printed once."""
-    monkeypatch.setattr(cluster, "PUBLISH_SECONDS", 0.02)
+    monkeypatch.setattr(stack, "PUBLISH_SECONDS", 0.02)
     publish()
     head.away = True
     head.values.clear()

@@ -8,7 +8,7 @@ import tracemalloc
 import pytest
 
 from tests.fakes.hostile_endpoints import REFUSING, TAKING, Endpoint, redirect
-from verl_otel.cli.discover import target_probe
+from verl_otel.cli import discover
 
 SECONDS = 0.5
 ROOM = 4.0
@@ -18,7 +18,7 @@ ROOM = 4.0
 def probe(address):
     """Return the answer of a target, and assert that its time was kept."""
     begin = time.monotonic()
-    answer = target_probe.probe({"targets": [address], "labels": {}}, SECONDS)
+    answer = discover.probe({"targets": [address], "labels": {}}, SECONDS)
     assert time.monotonic() - begin < SECONDS + ROOM
     return answer
 
@@ -31,7 +31,7 @@ def test_a_hostile_target_costs_its_time_and_few_bytes(hostile):
         tracemalloc.start()
         try:
             answer = probe(endpoint.url.removeprefix("http://"))
-            assert tracemalloc.get_traced_memory()[1] < 10 * target_probe.MAX_BYTES
+            assert tracemalloc.get_traced_memory()[1] < 10 * discover.MAX_BYTES
         finally:
             tracemalloc.stop()
     assert answer.state in ("silent", "no metrics")
@@ -47,11 +47,11 @@ def endless_metrics(connection, stopped):
 
 def test_of_a_page_without_an_end_the_beginning_is_read(monkeypatch):
     """Not more than the first bytes count."""
-    monkeypatch.setattr(target_probe, "MAX_BYTES", 40_000)
+    monkeypatch.setattr(discover, "MAX_BYTES", 40_000)
     with Endpoint(endless_metrics) as endpoint:
-        answer = target_probe.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 30)
+        answer = discover.probe({"targets": [endpoint.url.removeprefix("http://")], "labels": {}}, 30)
     assert answer.state == "ok"
-    assert 0 < int(answer.text.split()[0]) <= target_probe.MAX_BYTES // len(b"up 1\n") + 1
+    assert 0 < int(answer.text.split()[0]) <= discover.MAX_BYTES // len(b"up 1\n") + 1
 
 
 def test_a_redirect_is_followed_within_the_same_limits():

@@ -11,7 +11,7 @@ import subprocess
 import pytest
 
 from tests.collector.tiers import COLLECTOR, variables_of
-from verl_otel.cli.discover import command as discover
+from verl_otel.cli import discover
 
 yaml = pytest.importorskip("yaml")
 

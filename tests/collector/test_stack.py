@@ -157,6 +157,6 @@ def test_the_ports_of_the_environment_are_taken(start_stack):
 
 
 def _find_ports(count):
-    from verl_otel.cli.stack import addresses
+    from verl_otel.cli import stack_components
 
-    return [address.rpartition(":")[2] for address in addresses.choose({}, free=True).values()][:count]
+    return [address.rpartition(":")[2] for address in stack_components.choose_addresses({}, free=True).values()][:count]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tests.builders import otlp_json
 from tests.builders.environments import inherit
-from verl_otel.cli.stack import addresses
+from verl_otel.cli import stack_components
 
 COLLECTOR = Path(__file__).resolve().parents[2] / "collector"
 OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
@@ -56,7 +56,7 @@ class Process:
         self.folder.mkdir(parents=True)
         self.name = name
         self.log = self.folder / "log.txt"
-        self.addresses = addresses.choose({}, free=True)
+        self.addresses = stack_components.choose_addresses({}, free=True)
         self.ready_url = f"http://{self.addresses[listener]}{self.ready_path}"
         self.process = None
         self._begin = 0

@@ -10,7 +10,7 @@ from itertools import product
 import pytest
 
 from tests.dashboards.scenes import RULES, alerts, yaml
-from verl_otel.cli.stack.command import cache_folder
+from verl_otel.cli.stack import cache_folder
 
 FILE = RULES / "alertmanager.example.yml"
 URGENCY = {"info": 0, "warning": 1, "critical": 2}

@@ -10,8 +10,8 @@ pytestmark = pytest.mark.ray
 from tests.ray.test_ray import run
 from verl_otel import config
 from verl_otel.analysis import Run, summary
-from verl_otel.cli.check.checks import check_runs
-from verl_otel.cli.explain import wording
+from verl_otel.cli import wording
+from verl_otel.cli.check import check_runs
 
 SETTINGS = {
     "plain": lambda folder: {"VERL_OTEL_ENABLED": 1},

@@ -18,9 +18,8 @@ from verl_otel.analysis.checkpoints import cache_folder
 from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation
-from verl_otel.cli import missing_run
-from verl_otel.cli.run_folders import list_runs
-from verl_otel.cli.stack.data_folder import is_data_folder
+from verl_otel.cli import run_folders
+from verl_otel.cli.run_folders import is_data_folder, list_runs
 from verl_otel.errors import VerlOtelError
 
 QUIET_SECONDS = 1.0
@@ -44,7 +43,7 @@ def find_folder(named: Path, command: str) -> Path:
     except (OSError, ValueError) as error:  # no permission, a name that is too long, or one with a NUL
         raise VerlOtelError(f"{named} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if is_stack:
-        raise FileNotFoundError(missing_run.describe(named, command))
+        raise FileNotFoundError(run_folders.describe(named, command))
     return named if is_there or len(named.parts) != 1 else _find_id(named)
 
 
@@ -55,7 +54,7 @@ def _find_id(named: Path) -> Path:
     runs = list_runs(base)
     candidates = [run for run in runs if run.name.startswith(named.name)]
     if len(candidates) > 1:
-        raise FileNotFoundError(missing_run.describe_name(named.name, base, runs))
+        raise FileNotFoundError(run_folders.describe_name(named.name, base, runs))
     return candidates[0] if candidates else named
 
 
@@ -68,7 +67,7 @@ def find_newest() -> Path:
     base = config.read("run_dir")
     runs = list_runs(base)
     if not runs:
-        raise FileNotFoundError(missing_run.describe_none(base))
+        raise FileNotFoundError(run_folders.describe_none(base))
     return runs[0]
 
 
@@ -86,7 +85,7 @@ def find_places(named: Sequence[Path], command: str, *, files: bool = False) -> 
     places = [find_folder(path, command) for path in named] or [find_newest()]
     for place in places:
         if not (place.is_dir() or (files and place.exists())):
-            raise FileNotFoundError(missing_run.describe(place, command))
+            raise FileNotFoundError(run_folders.describe(place, command))
     return places
 
 
@@ -114,7 +113,7 @@ def explain(
         missing = next((folder for folder in folders if not holds_run(folder)), None)
         if missing is None:
             raise
-        raise FileNotFoundError(missing_run.describe(missing, command)) from None
+        raise FileNotFoundError(run_folders.describe(missing, command)) from None
 
 
 def explain_traces(files: Sequence[Path], named: Sequence[Path], *, steps: frozenset[int] | None = None) -> Explanation:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.builders import stories
 from verl_otel.analysis import Run
 from verl_otel.analysis.model import Process
-from verl_otel.cli.export.perfetto.selection import Selection
-from verl_otel.cli.export.perfetto.timeline import Lanes, split_rows, walk
+from verl_otel.cli.export.perfetto import Selection
+from verl_otel.cli.export.perfetto_timeline import Lanes, split_rows, walk
 from verl_otel.model import Resource, SpanRecord
 
 schema = pytest.importorskip(

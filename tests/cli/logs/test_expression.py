@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.cli.logs.expression import parse
+from verl_otel.cli.logs import parse_condition
 from verl_otel.errors import VerlOtelError
 
 RECORD = {
@@ -46,7 +46,7 @@ RECORD = {
 )
 def test_what_holds(text, holds):
     """Comparisons, short names, and, or, not and parentheses; a missing field matches no comparison."""
-    assert parse(text)(RECORD) is holds
+    assert parse_condition(text)(RECORD) is holds
 
 
 @pytest.mark.parametrize(
@@ -69,21 +69,21 @@ def test_what_holds(text, holds):
 def test_what_is_refused(text):
     """A text that is no condition is refused with an example."""
     with pytest.raises(VerlOtelError, match=r"example: kl > 0\.1"):
-        parse(text)
+        parse_condition(text)
 
 
 @pytest.mark.parametrize("text", ["(" * 100 + "a" + ")" * 100, "not " * 100 + "a", "a or " * 1000 + "a"])
 def test_what_is_too_large(text):
     """Depth and length are bounded."""
     with pytest.raises(VerlOtelError, match="more than"):
-        parse(text)
+        parse_condition(text)
 
 
 @given(st.text(alphabet="kl ()<>=!'\"1.andort-/", max_size=40))
 def test_any_text_is_a_condition_or_an_error(text):
     """Nothing else than a message comes from a text."""
     try:
-        condition = parse(text)
+        condition = parse_condition(text)
     except VerlOtelError:
         return
     assert condition(RECORD) in (True, False)

@@ -9,8 +9,7 @@ import pytest
 from tests.cli.page import explanations
 from tests.fakes.http_server import HttpServer
 from verl_otel._internal import printable
-from verl_otel.cli import page
-from verl_otel.cli.report import headlines
+from verl_otel.cli import headlines, page
 
 pytestmark = pytest.mark.browser
 

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from tests.cli.page import explanations
 from verl_otel.analysis.model import CAUSES, Cost, DeviceTime, Series, Verdict
-from verl_otel.cli.explain import render_json, render_text
-from verl_otel.cli.page import data, detail, downsampling, lists
+from verl_otel.cli import explain
+from verl_otel.cli.page import data
 
 
 @pytest.mark.full
@@ -43,7 +43,7 @@ def test_more_keys_than_fit_share_the_last_column():
 def test_the_ledger_sums_all_gpus_and_lists_the_least_productive(windows):
     """The total is over all GPUs, however many are listed; who is listed is no more productive than who is not."""
     devices = [DeviceTime(f"gpu{index}", each) for index, each in enumerate(windows)]
-    found = detail.of_devices(devices, detail.Names(), 20)
+    found = data.of_devices(devices, data.Names(), 20)
     assert found["count"] == len(devices)
     assert len(found["rows"]) == min(20, len(devices))
     for place, cause in enumerate(CAUSES):
@@ -56,11 +56,11 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
     steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
     run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
-    page, explained = data.build(run)["cost"], render_json.to_json(run, run.steps)["run"]["cost"]
+    page, explained = data.build(run)["cost"], explain.to_json(run, run.steps)["run"]["cost"]
     assert page["generated"] == explained["generated_tokens"] == 5000
     assert dict(page["wasted"]) == explained["wasted_tokens"]
     assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6
-    assert "800 of 5,000 tokens (16%) trained on without a gradient" in render_text.render(run)
+    assert "800 of 5,000 tokens (16%) trained on without a gradient" in explain.render(run)
 
 
 def test_the_page_and_explain_give_the_same_saving_of_a_step():
@@ -73,16 +73,16 @@ def test_the_page_and_explain_give_the_same_saving_of_a_step():
     run = run._replace(steps=tuple(steps))
     columns = data.build(run)["steps"]
     assert columns["saved"][6] / columns["unit"] == pytest.approx(verdict.saved + 2.0)
-    assert f"{verdict.saved + 2.0:.2f} s longer than necessary" in render_text.render(run)
-    assert "1 of 8 steps took longer than necessary, by" in render_text.render(run)
+    assert f"{verdict.saved + 2.0:.2f} s longer than necessary" in explain.render(run)
+    assert "1 of 8 steps took longer than necessary, by" in explain.render(run)
 
 
 def test_verdicts_of_all_steps_are_counted_where_only_some_are_shown(monkeypatch):
     """The sums by cause and the number of verdicts are those of the run, as in explain."""
     run = explanations.make(40, gpus=1, members=2, scalars=0, slow=range(3, 40, 2))
     whole = data.build(run)["verdicts"]
-    rows = downsampling.rows
-    monkeypatch.setattr(downsampling, "rows", lambda steps: rows(steps, 10))
+    rows = data.choose_rows
+    monkeypatch.setattr(data, "choose_rows", lambda steps: rows(steps, 10))
     found = data.build(run)["verdicts"]
     assert len(found["rows"]) < len(whole["rows"]) == 19
     assert (found["count"], found["causes"]) == (whole["count"], whole["causes"])
@@ -164,5 +164,5 @@ def test_events_are_bounded():
     run = explanations.make(2, gpus=1, scalars=0)
     event = explanations.troubled(run).events[0]
     deep = {"stack": "line\n" * 10**5, "list": list(range(10**5)), "deep": {"a": {"b": {"c": {"d": {"e": 1}}}}}}
-    assert len(data.encode(lists.of_events(run._replace(events=(event._replace(detail=deep),) * 1000)))) < 10**7
-    assert len(data.encode(lists.plain(deep))) < 30_000
+    assert len(data.encode(data.of_events(run._replace(events=(event._replace(detail=deep),) * 1000)))) < 10**7
+    assert len(data.encode(data.plain(deep))) < 30_000

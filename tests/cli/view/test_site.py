@@ -8,9 +8,8 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.cli.view.access import Access
-from verl_otel.cli.view.catalogue import Catalogue
 from verl_otel.cli.view.site import Site
-from verl_otel.cli.view.watching import Watcher
+from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Request
 from verl_otel.health import profiles
 

@@ -7,7 +7,7 @@ import pytest
 from tests.analysis.test_live_run import long_training
 from verl_otel.analysis import live_run
 from verl_otel.cli.view import watching
-from verl_otel.cli.view.catalogue import Catalogue
+from verl_otel.cli.view.watching import Catalogue
 
 pytestmark = pytest.mark.full
 

@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import printable, safe_files
+from verl_otel._internal.printable import counted
 from verl_otel._version import __version__
+from verl_otel.analysis.levers.ranking import Lever, find_levers
 from verl_otel.analysis.model import Explanation
 from verl_otel.analysis.verdicts.engine import sum_savings
-from verl_otel.cli import formatting
-from verl_otel.cli.page import assembly, data, levers
-from verl_otel.cli.report import headlines
+from verl_otel.cli import formatting, headlines
+from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, choose, describe, describe_interval
+from verl_otel.cli.page import assembly, data
 from verl_otel.errors import VerlOtelError
 
 SCRIPTS: Final = (
@@ -44,7 +46,7 @@ _STATES: Final = {"finished": "✓", "failed": "✕", "running": "▶", "ended":
 def render(run: Explanation) -> str:
     """Return the page as text."""
     name = html.escape(printable.show(run.run_id))
-    levers_section = levers.render(run)
+    levers_section = _render_levers(run)
     parts = {
         "run": name,
         "state": _state(run.state),
@@ -150,3 +152,38 @@ def _links(run: Explanation, *, has_levers: bool) -> str:
 def _state(state: str) -> str:
     kind = "failed" if state == "failed" else "other"
     return f'<span class="state state-{kind}">{_STATES.get(state, "?")} {html.escape(printable.show(state or "no end seen"))}</span>'
+
+
+# -- The section about the levers of a run: a table that needs no script --
+
+_SECTION: Final = """<section id="levers" aria-labelledby="levers-title">
+<h2 id="levers-title">{title}</h2>
+<table>
+<thead><tr><th scope="col" class="number">gain a step</th><th scope="col" class="number">share</th><th scope="col">interval of 90 %</th><th scope="col">what is changed</th></tr></thead>
+<tbody>
+{rows}
+</tbody>
+</table>
+<p class="soft">Found by replaying {steps} with one thing changed. {unknown}.</p>
+</section>
+"""
+
+
+def _render_levers(run: Explanation) -> str:
+    """Return the section; empty if nothing would make a step shorter, or nothing is known of it."""
+    found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
+    shown = choose(found.levers)
+    if not shown:
+        return ""
+    return _SECTION.format(
+        title=html.escape(TITLE),
+        rows="\n".join(map(_row, shown)),
+        steps=counted(len(found.steps), "step"),
+        unknown=html.escape("; ".join(found.unknown).capitalize()),
+    )
+
+
+def _row(lever: Lever) -> str:
+    cells = (formatting.seconds(lever.seconds), f"{lever.share:.0%}")
+    numbers = "".join(f'<td class="number">{html.escape(cell)}</td>' for cell in cells)
+    return f"<tr>{numbers}<td>{html.escape(describe_interval(lever))}</td><td>{html.escape(describe(lever))}</td></tr>"

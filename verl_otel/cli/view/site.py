@@ -8,28 +8,32 @@ import functools
 import html
 import os
 import time
-from collections.abc import Mapping, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qs, unquote
 
 import msgspec
 
+from verl_otel._internal import printable, safe_files
 from verl_otel._version import __version__
-from verl_otel.analysis import comparison
-from verl_otel.analysis.io import run_files
-from verl_otel.analysis.model import Explanation
-from verl_otel.cli import page, rollouts
-from verl_otel.cli.compare import render_json as compare_json
-from verl_otel.cli.explain import render_json as explain_json
-from verl_otel.cli.page import assembly, downsampling
-from verl_otel.cli.runs import file_ends, overview, render
-from verl_otel.cli.view import api, log_lines
+from verl_otel.analysis import comparison, indicators, retention, scalars
+from verl_otel.analysis.io import run_files, run_log
+from verl_otel.analysis.io.run_log import Record
+from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
+from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.cli import compare as compare_json
+from verl_otel.cli import explain as explain_json
+from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
+from verl_otel.cli.logs import render_line
+from verl_otel.cli.page import assembly, data
 from verl_otel.cli.view.access import Access
-from verl_otel.cli.view.catalogue import Catalogue
-from verl_otel.cli.view.watching import Watcher
+from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
+from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
+from verl_otel.semconv.metric_names import TRAINING_STEP
 
 # -- The list of all runs with what the ends of their files contain. A run is read again only when one of its files has changed --
 
@@ -59,7 +63,7 @@ class Listing:
     def read(self) -> list[dict[str, Any]]:
         """Return a row for each run, the one that was written last first."""
         self._refresh()
-        running = [name for name, (_, row) in self._rows.items() if row["state"] == overview.RUNNING][:MAX_RUNNING]
+        running = [name for name, (_, row) in self._rows.items() if row["state"] == run_overview.RUNNING][:MAX_RUNNING]
         for name in running:
             self._watcher.ask(name)
         return [{**row, "last": self._last_step(name)} for name, (_, row) in self._rows.items()]
@@ -78,26 +82,26 @@ class Listing:
     def _read(self, name: str, folders: tuple[Path, ...]) -> tuple[_Signature, dict[str, Any]]:
         signature = tuple(entry for folder in folders for entry in _sign(folder))
         known = self._rows.get(name)
-        if known is not None and known[0] == signature and known[1]["state"] != overview.RUNNING:
+        if known is not None and known[0] == signature and known[1]["state"] != run_overview.RUNNING:
             return known
-        rows = [render.to_json(overview.read(folder)) for folder in folders]
+        rows = [run_overview.to_json(run_overview.read(folder)) for folder in folders]
         row = max(rows, key=lambda row: row["last_step"] or -1)
         found = run_files.read_events(folders, [])
-        rewards = [file_ends.read_last(folder, REWARDS) for folder in folders]
+        rewards = [run_overview.read_last_value(folder, REWARDS) for folder in folders]
         reward = next((value for value in rewards if value is not None), None)
         return signature, {
             **row,
             "run": name,
             "folder": None,
             "nodes": len(folders),
-            "reward": None if reward is None else downsampling.finite(reward),
+            "reward": None if reward is None else data.finite(reward),
             "alarms": len(found),
             "open_alarms": sum("resolved" not in event.detail for event in found),
         }
 
     def _last_step(self, name: str) -> dict[str, Any] | None:
         run = self._watcher.peek(name)
-        return api.describe_step(run.steps[-1]) if run is not None and run.steps else None
+        return describe_step(run.steps[-1]) if run is not None and run.steps else None
 
 
 def _sign(folder: Path) -> list[tuple[str, int, int]]:
@@ -240,8 +244,8 @@ class Site:
         known = self._described.get(name)
         if known is None or known[0] is not run:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
-            known = self._described[name] = run, api.describe_run(run)
-        return {**known[1], "read": round(read, 4), "log": log_lines.read(run.folders)}
+            known = self._described[name] = run, describe_run(run)
+        return {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
 
     def _find(self, name: str) -> tuple[Explanation, float]:
         """Return what is known of a run, and the share of its files that was read."""
@@ -255,7 +259,7 @@ def _explain(run: Explanation, query: _Query) -> dict[str, Any]:
     """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict."""
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    return explain_json.to_json(run, steps[-api.MAX_EXPLAINED :])
+    return explain_json.to_json(run, steps[-MAX_EXPLAINED:])
 
 
 def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
@@ -268,11 +272,11 @@ def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
 
 
 def _steps(run: Explanation, query: _Query) -> dict[str, Any]:
-    return api.list_steps(run, max(0, int(query.get("first", ["0"])[0])))
+    return list_steps(run, max(0, int(query.get("first", ["0"])[0])))
 
 
 def _scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
-    return api.list_scalars(run, query.get("name", []))
+    return list_scalars(run, query.get("name", []))
 
 
 _DOCUMENTS: Final = {"steps": _steps, "scalars": _scalars, "explain": _explain, "samples": _samples}
@@ -285,3 +289,222 @@ def _html(text: str) -> Reply:
 
 def _json(document: Any) -> Reply:
     return Reply(200, (("Content-Type", "application/json"), *HEADERS), _ENCODER.encode(document))
+
+
+# -- The JSON documents. Their keys are stable and described in docs/reference/live-page.md --
+
+MAX_STEPS: Final = 20_000
+"""Steps of one answer."""
+MAX_EXPLAINED: Final = 100
+"""Steps of one answer in the form of `explain`."""
+MAX_OPEN: Final = 50
+MAX_KEYS: Final = 40
+"""Phases, and causes of GPU time."""
+UNSETTLED: Final = 3
+"""The last steps may change: their GPU time becomes known with the next ones."""
+
+
+def describe_run(run: Explanation) -> dict[str, Any]:
+    """Return what the page of a run shows besides its steps, scalars and log lines."""
+    return {
+        "id": printable.show(run.run_id),
+        "headline": [line for line in formatting.headline(run) if line],
+        "start": run.start_ns / 1e9,
+        "end": run.end_ns / 1e9,
+        "counts": run.counts._asdict(),
+        "steps": len(run.steps),
+        "has_gpu": run.has_gpu,
+        "findings": [
+            {"step": line.step.number if line.step else None, "text": printable.show(line.text, formatting.SENTENCE)}
+            for line in headlines.find_headlines(run)
+        ],
+        **_indicators(run),
+        "last_step": describe_step(run.steps[-1]) if run.steps else None,
+        "open": _open(run),
+        "unfinished": [
+            {"process": printable.show(entry.process.label), "dead": entry.dead, "silent": entry.silent}
+            for entry in run.completeness.unfinished[: data.LISTED]
+        ],
+        "slowest": [_trajectory(trajectory) for trajectory in run.slowest],
+        "events": [
+            {
+                "kind": printable.show(event.kind),
+                "time": event.time_ns / 1e9,
+                "text": printable.show(event.text, formatting.SENTENCE),
+                "resolved": "resolved" in event.detail,
+            }
+            for event in run.events[-data.LISTED :]
+        ],
+        "missing": [printable.show(text, formatting.SENTENCE) for text in (*run.completeness.missing, *run.problems)],
+        "samples": rollouts.has_folder(run.manifest),
+        "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:1000],
+    }
+
+
+def _indicators(run: Explanation) -> dict[str, Any]:
+    profile, found = indicators.find(run)
+    rows = [{**one._asdict(), "value": None if one.value is None else data.finite(one.value)} for one in found]
+    return {"profile": printable.show(profile), "indicators": rows}
+
+
+def describe_step(step: Step) -> dict[str, Any]:
+    """Return the number and the verdicts of a step."""
+    return {
+        "number": step.number,
+        "seconds": step.seconds,
+        "failed": step.failed,
+        "verdicts": [
+            printable.show(headlines.verdict_line(verdict), formatting.SENTENCE) for verdict in step.verdicts[:5]
+        ],
+    }
+
+
+def list_steps(run: Explanation, first: int) -> dict[str, Any]:
+    """Return the steps from one index on, in columns.
+
+    Args:
+        run: What is known of the run.
+        first: Index of the first step that is wanted.
+    """
+    steps = run.steps[first : first + MAX_STEPS]
+    phases, gpu = _Columns(len(steps)), _Columns(len(steps))
+    for index, step in enumerate(map(retention.unpack_step, steps)):  # one at a time: together they take much memory
+        phases.add(index, _phase_seconds(step))
+        gpu.add(index, _gpu_seconds(step))
+    return {
+        "first": first,
+        "all": len(run.steps),
+        "settled": max(0, min(first + len(steps), len(run.steps) - UNSETTLED)),
+        "number": [step.number for step in steps],
+        "start": [round(step.start_ns / 1e9, 3) for step in steps],
+        "seconds": [round(step.seconds, 4) for step in steps],
+        "failed": [step.failed for step in steps],
+        "verdicts": [len(step.verdicts) for step in steps],
+        "phases": phases.rounded(),
+        "gpu": gpu.rounded(),
+    }
+
+
+def list_scalars(run: Explanation, names: Iterable[str]) -> list[dict[str, Any]]:
+    """Return the points of scalars, over steps where their steps are known."""
+    steps = scalars.find_steps(run.series)
+    wanted = set(names)
+    return [_scalar(series, steps, run.start_ns) for series in run.series if series.name in wanted][:50]
+
+
+def _scalar(series: Series, steps: Mapping[int, float], begin_ns: int) -> dict[str, Any]:
+    by_steps, xs = scalars.find_axis(series, steps, begin_ns)
+    return {
+        "name": printable.show(series.name),
+        "labels": {printable.show(key): printable.show(value) for key, value in series.labels},
+        "by_steps": by_steps,
+        "x": [round(x, 3) for x in xs],
+        "y": [data.finite(value) for value in series.values],
+    }
+
+
+def _phase_seconds(step: Step) -> Iterator[tuple[str, float]]:
+    yield from ((phase.key, phase.seconds) for phase in step.phases)
+    if step.no_phase:
+        yield "no phase", step.no_phase
+
+
+def _gpu_seconds(step: Step) -> Iterator[tuple[str, float]]:
+    for device in step.devices:
+        for cause, length in device.nanoseconds.items():
+            yield cause, device.gpus * length / 1e9
+
+
+class _Columns:
+    """One column of sums for each of a bounded number of keys.
+
+    Args:
+        count: Number of rows.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self._columns: dict[str, array[float]] = {}
+
+    def add(self, index: int, row: Iterable[tuple[str, float]]) -> None:
+        """Add the values of a row."""
+        for key, value in row:
+            column = self._columns.get(key)
+            if column is None:
+                if len(self._columns) >= MAX_KEYS:
+                    continue
+                column = self._columns[key] = array("d", bytes(8 * self._count))
+            column[index] += value
+
+    def rounded(self) -> dict[str, array[float]]:
+        """Return the columns, by keys that are safe to show."""
+        return {
+            printable.show(key): array("d", (round(value, 4) for value in column))
+            for key, column in self._columns.items()
+        }
+
+
+def _open(run: Explanation) -> list[dict[str, Any]]:
+    """Return the open spans without a parent, the oldest first: the current step, and trajectories under way."""
+    spans = [work for entry in run.completeness.unfinished for work in entry.work if not work.span.parent_id]
+    spans.sort(key=lambda work: -work.age)
+    steps = [work for work in spans if work.span.name != TRAJECTORY]
+    return [
+        _open_span(work) for work in [*steps[:MAX_OPEN], *(w for w in spans if w.span.name == TRAJECTORY)][:MAX_OPEN]
+    ]
+
+
+def _open_span(work: OpenSpan) -> dict[str, Any]:
+    values = work.span.attributes
+    return {
+        "name": printable.show(work.span.name),
+        "age": round(work.age, 1),
+        "last_child": printable.show(work.last_child),
+        "step": values.get(attr.STEP_NUMBER) if isinstance(values.get(attr.STEP_NUMBER), int) else None,
+        "uid": printable.show(values.get(attr.SAMPLE_UID, "")),
+    }
+
+
+def _trajectory(trajectory: Trajectory) -> dict[str, Any]:
+    return {
+        "trace_id": f"{trajectory.trace_id:032x}",
+        "label": printable.show(trajectory.label),
+        "uid": printable.show(trajectory.uid),
+        "rollout_index": trajectory.rollout_index,
+        "step": trajectory.step,
+        "seconds": trajectory.seconds,
+        "turns": trajectory.turns,
+        "tokens": [trajectory.prompt_tokens, trajectory.response_tokens],
+        "score": None if trajectory.score is None else data.finite(trajectory.score),
+        "failed": trajectory.failed,
+        "parts": [
+            {"kind": printable.show(part.kind), "name": printable.show(part.name), "seconds": part.seconds}
+            for part in trajectory.parts
+        ],
+    }
+
+
+# -- The last lines of the run log (``verl_logs*.jsonl``), if the run has one --
+
+LOG_LINES: Final = 50
+LOG_BYTES: Final = 64 << 10
+LOG_FILES: Final = 16
+LONGEST_LINE: Final = 500
+
+
+def read_log(folders: Iterable[str]) -> list[str]:
+    """Return the last records of all processes as ``verl-otel logs`` shows them, the oldest first."""
+    paths = [path for path in run_log.find_files(map(Path, folders)) if not run_log.is_rotated(path)]
+    records = sorted((record for path in paths[:LOG_FILES] for record in _read_records(path)), key=run_log.time_of)
+    return [printable.show(render_line(record), LONGEST_LINE) for record in records[-LOG_LINES:]]
+
+
+def _read_records(path: Path) -> Iterator[Record]:
+    try:
+        data = safe_files.read_tail(path, LOG_BYTES)
+    except OSError:  # it was deleted meanwhile
+        return
+    for line in data.splitlines()[-LOG_LINES:]:
+        record = run_log.parse(line)
+        if record is not None:
+            yield record

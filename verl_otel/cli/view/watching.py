@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Final
 
@@ -13,7 +14,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.model import Explanation
 from verl_otel.analysis.summary import ENDED, NO_END
-from verl_otel.cli.view.catalogue import Catalogue
+from verl_otel.cli.run_folders import is_run, list_runs
 
 LOOK_SECONDS: Final = 5.0
 """How often files are looked at."""
@@ -155,3 +156,32 @@ def _finish(watched: _Watched) -> None:
     if run.state in ENDED or (run.state == NO_END and age > ABANDONED_SECONDS):
         watched.live.finish()
         _explain_now(watched)
+
+
+# -- The runs that the page shows, by name. A name from a request is looked up here and is never part of a path --
+
+
+class Catalogue:
+    """Finds the runs again at each call: new ones appear, deleted ones go.
+
+    Args:
+        folders: Folders of runs, and folders that hold one folder per run. Folders of the same name are nodes of one run.
+    """
+
+    def __init__(self, folders: Iterable[Path]) -> None:
+        self._folders = tuple(folders)
+
+    def find(self) -> dict[str, tuple[Path, ...]]:
+        """Return the folders of each run by its name, the run that was written last first."""
+        found: dict[str, list[Path]] = {}
+        for folder in self._folders:
+            for run in [folder] if is_run(folder) else _list(folder):
+                found.setdefault(run.absolute().name, []).append(run)
+        return {name: tuple(folders) for name, folders in found.items()}
+
+
+def _list(base: Path) -> list[Path]:
+    try:
+        return list_runs(base)
+    except OSError:  # it was deleted, or cannot be read for a while
+        return []

@@ -1,0 +1,465 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Compare two runs: what is slower in run B than in run A, what of that is significant, and what explains it.
+
+Compares steps, phases, GPU time by cause, and tokens. A difference is significant if a statistical test confirms it and it is at least 3 %.
+The first step of each run is left out. For runs on several nodes, use verl-otel collect first.
+
+Examples:
+  verl-otel compare RUN_A RUN_B
+  verl-otel compare --md main pull-request >> "$GITHUB_STEP_SUMMARY"
+  verl-otel compare A B --fail-if 'step>+5%' --fail-if 'tokens_per_second<-5%' --fail-if 'gpu idle>+10%'
+  verl-otel compare --json A B | jq '.rows[] | select(.significant)'
+
+Exit code: 0 no condition holds, 1 a condition of --fail-if holds (significant, and beyond its limit), 2 wrong usage, 3 a condition
+cannot be judged (too few complete steps: a run crashed or was short).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from verl_otel._internal.printable import counted, show
+from verl_otel.analysis import comparison, significance
+from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
+from verl_otel.analysis.significance import Sample
+from verl_otel.cli import options, run_selection
+from verl_otel.cli.explain import strict
+from verl_otel.cli.formatting import SENTENCE, print_json, seconds
+from verl_otel.cli.wording import KINDS, doing, figure
+
+NOT_JUDGED: Final = 3
+"""Exit code: a condition could not be judged."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    parser.add_argument("a", type=Path, metavar="A", help="folder or id of the baseline run")
+    parser.add_argument("b", type=Path, metavar="B", help="folder or id of the run that is compared with it")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    form.add_argument("--md", action="store_true", help="print Markdown, for a pull request")
+    parser.add_argument(
+        "--fail-if",
+        action="append",
+        default=[],
+        type=_parse_condition,
+        metavar="CONDITION",
+        help="exit with 1 if this holds, e.g. 'step>+5%%'; NAME is a row: step, a phase, tokens_per_second, gpu idle ...",
+    )
+    parser.add_argument(
+        "--noise",
+        type=_percent,
+        default=significance.NOISE,
+        metavar="PERCENT",
+        help="difference between runs of the same code (2%%); measure it on a shared machine",
+    )
+    parser.add_argument(
+        "--skip",
+        type=options.count,
+        default=comparison.START_UP_STEPS,
+        metavar="N",
+        help="number of first steps to leave out (1)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read both runs, compare, print. Returns 1 when a condition holds, 3 when one could not be judged."""
+    a, b = (run_selection.explain([folder], "compare") for folder in (arguments.a, arguments.b))
+    conditions: list[Condition] = arguments.fail_if
+    row_names = dict.fromkeys([*comparison.names(a), *comparison.names(b)])
+    compared = comparison.compare(
+        a, b, asked=[condition.name for condition in conditions], noise=arguments.noise, skip=arguments.skip
+    )
+    if compared.enough or len(row_names) > 1:  # otherwise there are no recorded names to check against
+        for condition in conditions:
+            if condition.name not in row_names:
+                print(
+                    show(
+                        f"verl-otel: --fail-if {condition.text!r}: {_suggest(condition.name, list(row_names))}",
+                        SENTENCE,
+                    ),
+                    file=sys.stderr,
+                )
+                return 2
+    results = [(condition, condition.judge(compared)) for condition in conditions]
+    if arguments.json:
+        print_json(to_json(compared, results))
+    else:
+        print(render(compared, results, markdown=arguments.md))
+    for condition, result in results:
+        if not result.judged:
+            text = f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}"
+            print(show(text, SENTENCE), file=sys.stderr)
+    if any(result.holds for _, result in results):
+        return 1
+    return 0 if all(result.judged for _, result in results) else NOT_JUDGED
+
+
+def _parse_condition(text: str) -> Condition:
+    try:
+        return parse_condition(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _percent(text: str) -> float:
+    try:
+        value = float(text.strip().removesuffix("%"))
+    except ValueError:
+        value = -1.0
+    if not 0 <= value <= 100:  # noqa: PLR2004 - per cent
+        raise argparse.ArgumentTypeError(f"{text!r} is no share: give a number from 0 to 100, e.g. 2%")
+    return value / 100
+
+
+def _suggest(name: str, row_names: list[str]) -> str:
+    shown = [row_name for row_name in row_names if not row_name.startswith("path ")]
+    return f"there is no row {name!r}; the rows are {', '.join(shown)}, and 'path KIND NAME' for parts of the critical path"
+
+
+# -- Conditions on a comparison: ``NAME OP SIGNED-PERCENT``, for example ``step>+5%`` --
+
+_FORM: Final = re.compile(r"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<sign>[<>])\s*(?P<percent>[+-]\s*\d+(\.\d+)?)\s*%\s*")
+_HELP: Final = (
+    "write NAME>+PERCENT% or NAME<-PERCENT%, e.g. 'step>+5%' (slower by more than 5 %) or 'tokens_per_second<-5%'"
+)
+
+
+class Result(NamedTuple):
+    """Whether a condition holds."""
+
+    holds: bool
+    reason: str
+    judged: bool = True
+    """False: there are too few steps to judge it."""
+
+
+class Condition(NamedTuple):
+    """One condition."""
+
+    text: str
+    name: str
+    """Name of a row of the comparison."""
+    more: bool
+    """True: holds when the row grew by more than the limit; False: when it shrank by more."""
+    limit: float
+    """Relative change, with its sign."""
+
+    def judge(self, comparison: Comparison) -> Result:
+        """Return whether it holds: the change must be significant and beyond the limit."""
+        row = next((row for row in comparison.rows if row.name == self.name), None)
+        if row is None:
+            if not comparison.enough or self.name in comparison.untested:
+                return Result(False, "too few steps to tell", judged=False)
+            return Result(False, "neither run has any")
+        change = row.difference.change
+        beyond = change > self.limit if self.more else change < self.limit
+        shown = f"{change:+.1%}" if math.isfinite(change) else "a value that A lacks"
+        if not beyond:
+            return Result(False, f"{shown} is within the limit")
+        if not row.significant:
+            return Result(False, f"{shown} is not significant")
+        return Result(True, f"{shown} is significant and beyond the limit")
+
+
+def parse_condition(text: str) -> Condition:
+    """Return a condition.
+
+    Raises:
+        ValueError: It is not one; the message describes the format.
+    """
+    match = _FORM.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text!r} is no condition: {_HELP}")
+    limit = float(match["percent"].replace(" ", "")) / 100
+    more = match["sign"] == ">"
+    if limit != 0 and more != (limit > 0):
+        raise ValueError(f"{text!r} would hold for runs that did not change: {_HELP}")
+    return Condition(text.strip(), " ".join(match["name"].split()).removeprefix("phase "), more, limit)
+
+
+# -- The text, for a terminal or as Markdown --
+
+EXPLAINED_SHARE: Final = 0.1
+"""Contributions below this share of a difference are summed."""
+_LATENCY: Final = {
+    "tool": "tool latency",
+    "server": "LLM servers",
+    "llm": "LLM calls outside their servers",
+    "queue": "the engines' queues",
+    "prefill": "prefill",
+    "decode": "decoding",
+    "worker": "the workers' methods",
+    "call": "transport to the workers and back",
+    "phase": "the trainer's own code",
+    "step": "the trainer between phases",
+    "trajectory": "the agent loop's own code and waiting time",
+    "start": "waiting for room in the agent loop",
+    "poll": "rollouts that had ended unnoticed",
+}
+
+
+def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], *, markdown: bool = False) -> str:
+    """Return a comparison as text."""
+    parts = ["\n".join(_head(comparison, markdown=markdown))]
+    if comparison.rows:
+        parts.append(_table(comparison, markdown=markdown))
+        parts.append(_legend(comparison))
+    resources = _render_resources(comparison, markdown=markdown)
+    if resources:
+        parts.append(resources)
+    if comparison.notes:
+        parts.append(
+            "\n".join(["Take note", *(f"{'- ' if markdown else '  '}{show(note)}" for note in comparison.notes)])
+        )
+    if results:
+        lines = [f"{'- ' if markdown else '  '}{_condition(*result)}" for result in results]
+        parts.append("\n".join(["Conditions", *lines]))
+    return "\n\n".join(parts)
+
+
+def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
+    counts = comparison.counts
+    title = (
+        f"A {show(comparison.a)} ({counted(counts[0], 'step')}) · B {show(comparison.b)} ({counted(counts[1], 'step')})"
+    )
+    yield f"### {title}\n" if markdown else title
+    if not comparison.enough:
+        yield (
+            f"Too few steps to tell anything: {min(counts)} in the shorter run{_after(comparison.skipped)}, "
+            f"{significance.FEWEST} are needed, 6 or more tell a change of a fifth."
+        )
+        return
+    step = next(row for row in comparison.rows if row.name == "step")
+    before, after = step.difference.a.typical, step.difference.b.typical
+    assumed = f"assuming that runs alike differ by {figure(100 * comparison.noise)}%"
+    if comparison.noise == significance.NOISE:
+        assumed += "; on a shared machine measure it: --noise"
+    if step.significant:
+        word = "slower" if after > before else "faster"
+        yield f"B is {abs(step.difference.change):.0%} {word}: a typical step took {seconds(before)} in A, {seconds(after)} in B ({assumed})."
+        yield from _explain(comparison, after - before, before)
+    else:
+        yield (
+            f"Not significant: a typical step took {seconds(before)} in A, {seconds(after)} in B ({_change(step)}). "
+            f"Only a change of {step.detectable:.0%} or more would have been noticed ({assumed})."
+        )
+        others = [row.name for row in comparison.rows if row.significant]
+        if others:
+            yield f"But these differ significantly: {', '.join(map(show, others))}."
+
+
+def _after(skipped: int) -> str:
+    return f" after the first {'step' if skipped == 1 else f'{skipped} steps'}" if skipped else ""
+
+
+def _explain(comparison: Comparison, more: float, before: float) -> Iterator[str]:
+    """Yield the contributions to the difference of a step, in percentage points."""
+    if not comparison.contributions:
+        yield "What explains it is not known: a run has steps without a critical path."
+        return
+    large = [
+        contribution
+        for contribution in comparison.contributions
+        if abs(contribution.seconds) >= EXPLAINED_SHARE * abs(more)
+    ]
+    for contribution in large:
+        yield f"  {_points(contribution.seconds / before)} {_LATENCY.get(contribution.kind, KINDS.get(contribution.kind, contribution.kind))}{_names(contribution)}"
+    rest = more - sum(contribution.seconds for contribution in large)
+    yield f"  {_points(rest / before)} everything else on the critical path"
+
+
+def _points(share: float) -> str:
+    return f"{100 * share:+6.1f} points:"
+
+
+def _names(contribution: Contribution) -> str:
+    """Return the largest parts of a contribution."""
+    large = [
+        part for part in contribution.names if part[0] and abs(part[2] - part[1]) >= 0.25 * abs(contribution.seconds)
+    ][:2]
+    shown = [
+        f"{doing('tool', name) if contribution.kind == 'tool' else name}: {seconds(a)} -> {seconds(b)}"
+        for name, a, b in large
+    ]
+    if not shown:
+        shown = [
+            f"{seconds(sum(part[1] for part in contribution.names))} -> {seconds(sum(part[2] for part in contribution.names))}"
+        ]
+    return show(f" ({', '.join(shown)})")
+
+
+def _table(comparison: Comparison, *, markdown: bool) -> str:
+    cells = [["", "A", "B", "change", ""]]
+    for row in comparison.rows:
+        scale, suffix = _scale(row)
+        suffix = suffix if comparison.has_gpu else suffix.replace("GPU", "device")
+        samples = [_sample(sample, scale, suffix) for sample in (row.difference.a, row.difference.b)]
+        cells.append([show(row.name), *samples, _change(row), _judgement(row)])
+    return _lay_out(cells, markdown=markdown)
+
+
+def _scale(row: Row) -> tuple[int, str]:
+    """Return the unit of all numbers of a row, and by what they are multiplied: they are there to be compared."""
+    if row.unit.startswith("s"):
+        return (1, " s") if max(row.difference.a.median, row.difference.b.median) >= 1 else (1000, " ms")
+    return (1000, " GPU ms") if row.unit.startswith("GPU") else (1, "/s")
+
+
+def _sample(sample: Sample, scale: int, suffix: str) -> str:
+    """Return the median with the middle half of the steps."""
+    return f"{figure(scale * sample.median)}{suffix} ({figure(scale * sample.low)}-{figure(scale * sample.high)})"
+
+
+def _change(row: Row) -> str:
+    change = row.difference.change
+    return "new" if math.isinf(change) else f"{change:+.1%}"
+
+
+def _judgement(row: Row) -> str:
+    if row.significant:
+        return f"significant (p {'< 0.001' if row.p < 0.001 else f'= {row.p:.3f}'})"  # noqa: PLR2004 - three digits
+    return "not significant"
+
+
+def _legend(comparison: Comparison) -> str:
+    return (
+        f"Median (middle half) of {_count(comparison)} steps each{_after(comparison.skipped)}{_device_rows(comparison)}.\n"
+        f"Change: of the mean without the fastest and slowest fifth. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
+        f"{counted(len(comparison.rows), 'row')}."
+    )
+
+
+def _device_rows(comparison: Comparison) -> str:
+    if not any(row.name.startswith("gpu ") for row in comparison.rows):
+        return ""
+    device = "GPU" if comparison.has_gpu else "device (CPU)"
+    return f"; gpu rows: seconds of one {device} until the next step"
+
+
+def _count(comparison: Comparison) -> str:
+    least, most = sorted(comparison.counts)
+    return f"{least}" if least == most else f"the same {least}"
+
+
+def _condition(condition: Condition, result: Result) -> str:
+    state = "HOLDS" if result.holds else "does not hold" if result.judged else "could not be judged"
+    return f"{show(condition.text)}: {state}, {result.reason}"
+
+
+# -- The resources of two runs: GPUs, tokens per second, utilisation, memory, and how throughput scales with the number of GPUs --
+
+_GIB: Final = 1 << 30
+_ROWS: Final[dict[str, tuple[str, Callable[[float], str]]]] = {
+    "gpus": ("GPUs", lambda value: f"{value:.0f}"),
+    "trained_tokens_per_second": ("trained tokens", lambda value: f"{figure(value)}/s"),
+    "rollout_tokens_per_second": ("rollout tokens", lambda value: f"{figure(value)}/s"),
+    "gpu_utilization": ("GPU utilisation", lambda value: f"{value:.0%}"),
+    "gpu_memory": ("GPU memory, mean", lambda value: f"{figure(value / _GIB)} GiB"),
+    "gpu_memory_highest": ("GPU memory, highest", lambda value: f"{figure(value / _GIB)} GiB"),
+}
+"""Name and form of each value of `Resources`."""
+
+
+def _render_resources(comparison: Comparison, *, markdown: bool) -> str:
+    """Return the resources of both runs as a table; empty if nothing but their number of GPUs is known."""
+    before, after = comparison.resources
+    cells = [["Resources", "A", "B", "change", ""]]
+    for field, (name, form) in _ROWS.items():
+        a, b = getattr(before, field), getattr(after, field)
+        if a is not None or b is not None:
+            shown = [form(value) if value is not None else "unknown" for value in (a, b)]
+            cells.append(
+                [name if comparison.has_gpu else name.replace("GPUs", "devices"), *shown, _resource_change(a, b), ""]
+            )
+    if len(cells) <= 2:  # noqa: PLR2004 - the head, and the number of GPUs
+        return ""
+    lines = [_lay_out(cells, markdown=markdown), *_scaling(comparison)]
+    return "\n".join(lines)
+
+
+def _resource_change(a: float | None, b: float | None) -> str:
+    return f"{b / a - 1:+.1%}" if a and b is not None else ""
+
+
+def _scaling(comparison: Comparison) -> list[str]:
+    scaling, (a, b) = comparison.scaling, comparison.resources
+    if scaling is None:
+        return []
+    shares = {"trained tokens": scaling.trained_tokens, "rollout tokens": scaling.rollout_tokens}
+    known = [f"{share:.0%} for {name}" for name, share in shares.items() if share is not None]
+    if not known:
+        return []
+    unit = "GPUs" if comparison.has_gpu else "devices"
+    return ["", f"Scaling efficiency from {a.gpus} to {b.gpus} {unit}: {', '.join(known)} (100% is linear)."]
+
+
+# -- The tables: name, A, B, change, remark --
+
+
+def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
+    """Return a table of five columns as text; the first row is its head."""
+    if markdown:
+        lines = [
+            " | ".join(line).join(("| ", " |"))
+            for line in [[part.replace("|", "\\|") for part in row] for row in cells]
+        ]
+        return "\n".join([lines[0], "|---|---:|---:|---:|---|", *lines[1:]])
+    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
+    return "\n".join(
+        f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
+        for row in cells
+    )
+
+
+# -- JSON. The keys are stable --
+
+
+def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]]) -> dict[str, Any]:
+    """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero."""
+    document = {
+        "a": comparison.a,
+        "b": comparison.b,
+        "steps": {"a": comparison.counts[0], "b": comparison.counts[1]},
+        "skipped": comparison.skipped,
+        "enough": comparison.enough,
+        "noise": comparison.noise,
+        "rows": [_row(row) for row in comparison.rows],
+        "explanation": [
+            {
+                "kind": contribution.kind,
+                "seconds": contribution.seconds,
+                "share": contribution.share,
+                "names": [{"name": name, "a": before, "b": after} for name, before, after in contribution.names],
+            }
+            for contribution in comparison.contributions
+        ],
+        "resources": {name: used._asdict() for name, used in zip("ab", comparison.resources, strict=True)},
+        "scaling": None if comparison.scaling is None else comparison.scaling._asdict(),
+        "notes": list(comparison.notes),
+        "conditions": [
+            {"condition": condition.text, "holds": result.holds, "judged": result.judged, "reason": result.reason}
+            for condition, result in results
+        ],
+    }
+    return {key: strict(value) for key, value in document.items()}
+
+
+def _row(row: Row) -> dict[str, Any]:
+    return {
+        "name": row.name,
+        "unit": row.unit,
+        "a": row.difference.a._asdict(),
+        "b": row.difference.b._asdict(),
+        "change": row.difference.change,
+        "p": row.p,
+        "significant": row.significant,
+        "detectable": row.detectable,
+    }

@@ -1,0 +1,673 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Explain why steps were slow: verdict, critical path, GPU time.
+
+RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
+run have folders of their own. Runs that are active or were killed can be read, too.
+
+Examples:
+  verl-otel explain
+  verl-otel explain 20261121-093000-a3f2 --steps 5
+  verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
+  verl-otel explain node-1/RUN node-2/RUN
+  verl-otel explain --brief RUN
+  verl-otel explain --json RUN | jq '.steps[0].verdicts'
+
+Exit code: 0 explained, 1 the run contains nothing to explain, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+import textwrap
+from collections.abc import Iterable, Iterator, Sequence
+from statistics import median
+from typing import Any, Final
+
+from verl_otel._internal.printable import counted, show
+from verl_otel.analysis import step_lengths
+from verl_otel.analysis.gpu import devices, token_cost
+from verl_otel.analysis.levers.ranking import find_levers
+from verl_otel.analysis.model import DeviceTime, Explanation, Segment, Step, Verdict
+from verl_otel.analysis.traces.timeline import UNLINKED
+from verl_otel.analysis.verdicts import stragglers
+from verl_otel.analysis.verdicts.engine import sum_savings
+from verl_otel.cli import options, run_selection
+from verl_otel.cli import wording as words
+from verl_otel.cli.formatting import dead, failed, headline, number, orphans, print_json, seconds
+from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_runs(parser)
+    options.add_otlp(parser)
+    which = parser.add_mutually_exclusive_group()
+    which.add_argument(
+        "--step", type=options.count, metavar="N", help="explain this step, with its complete critical path"
+    )
+    which.add_argument(
+        "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
+    )
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    form.add_argument("--brief", action="store_true", help="print at most 40 lines, with ids as evidence")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, analyse, say. Returns 1 when the run has nothing to explain."""
+    asked = None if arguments.step is None else frozenset({arguments.step})
+    explanation = run_selection.explain(arguments.folders, "explain", otlp=arguments.otlp, steps=asked)
+    if asked:
+        chosen = [step for step in explanation.steps if step.number in asked]
+        if not chosen:
+            print(f"verl-otel: step {arguments.step} is not in the run: {_known(explanation)}", file=sys.stderr)
+            return 2
+    else:
+        chosen = choose(explanation, arguments.steps)
+    if arguments.json:
+        print_json(to_json(explanation, chosen))
+    elif arguments.brief:
+        print(render_brief(explanation, chosen))
+    else:
+        print(render_step(explanation, chosen) if asked else render(explanation, steps=arguments.steps))
+    if explanation.steps or explanation.events or explanation.completeness.unfinished:
+        return 0
+    print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)
+    return 1
+
+
+def _known(explanation: Explanation) -> str:
+    numbers = sorted(step.number for step in explanation.steps if step.number is not None)
+    if not numbers:
+        return "none of its steps has ended"
+    if len(numbers) == 1:
+        return f"it has one step, {numbers[0]}"
+    return f"it has {len(numbers):,} steps, {numbers[0]} to {numbers[-1]}"
+
+
+def _nothing(explanation: Explanation) -> str:
+    if explanation.counts.trajectories:
+        found = counted(explanation.counts.trajectories, "trajectory", "trajectories")
+        return f"no step to explain, only {found}: verl-otel report shows more"
+    return "nothing to explain: no step was recorded. verl-otel check says whether training is hooked"
+
+
+# -- The text: why steps were slow --
+
+WIDTH: Final = 120
+PATH_LINES: Final = 8
+"""Number of parts of a critical path that are shown by default."""
+EVENT_LINES: Final = 5
+VERDICT_LINES: Final = 3
+LISTED_STEPS: Final = 5
+"""Maximum number of unexplained steps that are listed; the others are counted."""
+LEVER_LINES: Final = 3
+NOTED_UNCERTAINTY: Final = 0.01
+"""Smaller clock uncertainties in seconds are not reported."""
+
+
+def render(run: Explanation, *, steps: int = 3) -> str:
+    """Return why the slowest steps of a run were slow, and how GPU time and tokens were spent."""
+    chosen = choose(run, steps)
+    parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
+    parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
+    parts.append("\n".join(_advice(run, chosen)))
+    whole = list(_whole_run(run))
+    parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
+    """Return all detail of some steps."""
+    parts = [_head(run), "\n".join(_events(run))]
+    parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
+    parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def choose(run: Explanation, count: int) -> list[Step]:
+    """Return the steps to explain: those with the largest savings, then slow ones without a verdict; without either, the slowest step."""
+    held = sorted((step for step in run.steps if step.verdicts), key=lambda step: -sum_savings(step))
+    slow = [*held, *step_lengths.find_unexplained(run.steps)]
+    if slow or not run.steps or count < 1:
+        return slow[:count]
+    starting = {step.trace_id for step in step_lengths.find_start_up(run.steps)}
+    usual = [step for step in run.steps[1:] if not step.failed and step.trace_id not in starting] or run.steps
+    return [max(usual, key=lambda step: step.seconds)]
+
+
+def _head(run: Explanation) -> str:
+    return "\n".join([f"Run {show(run.run_id)} · {show(run.state)}", *filter(None, headline(run))])
+
+
+def _events(run: Explanation) -> Iterator[str]:
+    """Yield failures, stalls and crashes; these come first."""
+    yield from filter(None, [failed(run)])
+    for event in run.events[:EVENT_LINES]:
+        after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
+        yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
+    if len(run.events) > EVENT_LINES:
+        yield f"and {counted(len(run.events) - EVENT_LINES, 'more stall or crash', 'more stalls and crashes')}"
+    for unfinished in run.completeness.unfinished:
+        if unfinished.dead:
+            yield f"DEAD: {show(dead(unfinished))}"
+        elif unfinished.work:
+            oldest = max(unfinished.work, key=lambda work: work.age)
+            child = f", last in {oldest.last_child}" if oldest.last_child else ""
+            yield show(f"STILL OPEN: {unfinished.process.label}: {oldest.span.name} for {seconds(oldest.age)}{child}")
+
+
+def _verdict_count(run: Explanation) -> str:
+    if not run.steps:
+        return "No step has ended yet, so there is none to explain."
+    return "\n".join(filter(None, [_count_slow(run), describe_start_up(run)]))
+
+
+def _count_slow(run: Explanation) -> str:
+    held = [step for step in run.steps if step.verdicts]
+    unexplained = describe_unexplained(run)
+    steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
+    if not slow:
+        return f"Nothing delayed {f'any of {steps}' if len(run.steps) > 1 else 'the only step'} noticeably."
+    total, whole = sum(map(sum_savings, held)), sum(step.seconds for step in run.steps)
+    share = f"{words.share(total / max(whole, 1e-9))} of the time of all steps"
+    if not unexplained:
+        return f"{slow:,} of {steps} took longer than necessary, by {seconds(total)} in all ({share})."
+    were = "was" if slow == 1 else "were"
+    if not held:
+        return f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
+    took = (
+        f"it took {seconds(total)} longer than necessary"
+        if len(held) == 1
+        else f"{seconds(total)} longer than necessary"
+    )
+    return f"{slow:,} of {steps} {were} slow, {len(held):,} explained: {took} ({share}). Not explained: {unexplained}."
+
+
+def describe_unexplained(run: Explanation) -> str:
+    """Return the slow steps without a verdict, the longest first; empty if there are none."""
+    slow = step_lengths.find_unexplained(run.steps)
+    texts = [f"step {number(step)} ({seconds(step.seconds)})" for step in slow[:LISTED_STEPS]]
+    more = [f"{len(slow) - LISTED_STEPS:,} more"] if len(slow) > LISTED_STEPS else []
+    return ", ".join([*texts, *more])
+
+
+def describe_start_up(run: Explanation) -> str:
+    """Return the message about the steps that contain start-up; empty if there are none."""
+    starting = step_lengths.find_start_up(run.steps)
+    if not starting:
+        return ""
+    first, again = starting[0], len(starting) - 1
+    top = max(first.phases, key=lambda phase: phase.seconds, default=None)
+    phase = f" ({show(top.key)} {top.share:.0%})" if top is not None else ""
+    name = f"Step {number(first)}, the first one," if first is run.steps[0] else f"Step {number(first)}"
+    more = f" {counted(again, 'later step')} also contain{'s' if again == 1 else ''} start-up." if again else ""
+    return f"{name} took {seconds(first.seconds)}, which includes the start-up{phase}.{more}"
+
+
+# -- one step --
+
+
+def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+    yield _title(run, step)
+    shown = step.verdicts if whole else step.verdicts[:VERDICT_LINES]
+    for verdict in shown:
+        yield textwrap.fill(
+            words.describe_verdict(verdict),
+            WIDTH,
+            initial_indent="  ",
+            subsequent_indent="    ",
+            break_on_hyphens=False,
+        )
+    if len(shown) < len(step.verdicts):
+        yield f"  And {len(step.verdicts) - len(shown)} more: --step {number(step)} shows them."
+    yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
+    if whole and step.path:
+        yield from _block("Critical path in the order of time", _path_in_order(run, step))
+    until = "the last record" if step is run.steps[-1] else "the next step"
+    yield from _block(f"Then {seconds(step.between)} until {until}", _between(step, whole=whole))
+    yield from _block("The step would have been shorter by", words.describe_savings(step.savings, step.seconds))
+    title = words.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
+    yield from _block(title, words.describe_devices(step.devices))
+    late = step.stragglers if whole else step.stragglers[:VERDICT_LINES]
+    yield from _block("Ranks that others waited for", map(words.describe_straggler, late))
+    if step.cost is not None and (
+        step.cost[0] or any(step.cost[2].values())
+    ):  # without both only the sum of the run says something
+        yield from _block("Tokens", words.describe_cost(*step.cost, has_gpu=run.has_gpu))
+    if step.uncertainty >= NOTED_UNCERTAINTY:
+        yield f"  Clocks of its hosts may be {seconds(step.uncertainty)} apart: nothing shorter is sure between them."
+
+
+def _title(run: Explanation, step: Step) -> str:
+    others = step_lengths.find_comparable(run.steps, step)
+    usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
+    if len(others) == 1:
+        usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
+    name = f"Step {number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
+    if step.verdicts:
+        longer = f"{seconds(sum_savings(step))} longer than necessary"
+        if all(verdict.kind == "between" for verdict in step.verdicts):
+            return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
+        return f"{name}, {longer}{usual}."
+    is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
+    return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
+
+
+def _block(title: str, lines: Iterable[str]) -> Iterator[str]:
+    shown = list(lines)
+    if shown:
+        yield f"  {title}"
+        yield from (f"    {line}" for line in shown)
+
+
+def _path(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
+    """Yield what a step waited for, in groups: parts of a trajectory by activity, parts of workers by phase."""
+    sums: dict[str, int] = {}
+    labels = _labels(run, step)
+    for segment in step.path:
+        text = _segment(segment, labels)
+        sums[text] = sums.get(text, 0) + segment.end_ns - segment.start_ns
+    if not sums:
+        sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.groups}
+    yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
+
+
+def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
+    """Yield nanoseconds by text, the most first, and a sum of what is left out."""
+    total = max(1, sum(sums.values()))
+    rows = sorted(sums.items(), key=lambda pair: -pair[1])
+    kept = [row for row in rows[:limit] if row[1] / total >= words.SMALLEST_ROW]
+    for text, nanoseconds in kept:
+        yield f"{nanoseconds / total:4.0%} {seconds(nanoseconds / 1e9):>9}  {text}"
+    rest = sum(nanoseconds for _, nanoseconds in rows[len(kept) :])
+    if rest / total >= words.SMALLEST_ROW:
+        smaller = counted(len(rows) - len(kept), "smaller one")
+        yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
+
+
+def _between(step: Step, *, whole: bool) -> Iterator[str]:
+    """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
+    sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
+    if whole or step.between >= words.NOTABLE_BETWEEN * step.seconds:
+        yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
+
+
+def _path_in_order(run: Explanation, step: Step) -> Iterator[str]:
+    """Yield a critical path in the order of time: adjacent parts with equal text are merged, and so are adjacent short ones."""
+    labels = _labels(run, step)
+    named = [(part.start_ns, part.end_ns, 1, _segment(part, labels, turns=True)) for part in step.path]
+    shortest = words.SMALLEST_ROW * (step.end_ns - step.start_ns)
+    short = [(begin, end, parts, text if end - begin >= shortest else "") for begin, end, parts, text in _merge(named)]
+    left_out = 0
+    for begin, end, parts, text in _merge(short):
+        if end - begin < shortest:
+            left_out += parts
+            continue
+        at = f"+{(begin - step.start_ns) / 1e9:9.3f} s {seconds((end - begin) / 1e9):>9}"
+        yield f"{at}  {text or counted(parts, 'short part')}"
+    if left_out:
+        yield f"{counted(left_out, 'part')} below 1% of the step {'is' if left_out == 1 else 'are'} left out here (--json has all)"
+
+
+def _merge(parts: Iterable[tuple[int, int, int, str]]) -> list[tuple[int, int, int, str]]:
+    """Return adjacent parts with equal text as one: start, end, number of merged parts, text."""
+    merged: list[tuple[int, int, int, str]] = []
+    for begin, end, count, text in parts:
+        if merged and merged[-1][3] == text:
+            merged[-1] = (merged[-1][0], end, merged[-1][2] + count, text)
+        else:
+            merged.append((begin, end, count, text))
+    return merged
+
+
+def _labels(run: Explanation, step: Step) -> dict[int, str]:
+    """Return the labels of trajectories, by trace id, as far as they are known."""
+    labels = {trajectory.trace_id: trajectory.label for trajectory in (*run.slowest, *step.slowest)}
+    labels |= {verdict.trace_id: verdict.subject for verdict in step.verdicts if verdict.kind == "trajectory"}
+    return labels
+
+
+def _segment(segment: Segment, labels: dict[int, str], *, turns: bool = False) -> str:
+    """Return the text for a part of a critical path, with the process where that is more specific than the kind."""
+    if segment.trace_id:
+        label = f"trajectory {labels.get(segment.trace_id, f'{segment.trace_id:032x}'[:8])}"
+        turn = f", turn {segment.turn}" if segment.turn is not None and (turns or segment.kind == "tool") else ""
+        where = f", on {segment.instance}" if segment.instance and segment.kind != "trajectory" else ""
+        return show(f"{label}: {words.doing(segment.kind, segment.name)}{turn}{where}")
+    phase = f"{segment.phase}: " if segment.phase else ""
+    if segment.kind == "worker":
+        return show(f"{phase}{segment.name if turns else 'the workers'} on {segment.instance}")
+    name = segment.name if segment.kind in ("tool", "unknown") or turns else ""
+    return show(f"{phase}{words.doing(segment.kind, name if name != segment.phase else '')}")
+
+
+# -- the run --
+
+
+def _whole_run(run: Explanation) -> Iterator[str]:
+    for start_up in run.start_ups[-1:]:
+        if start_up.seconds >= words.NOTED_START_UP:
+            first = next((step for step in run.steps if step.attempt == start_up.attempt), None)
+            name = f"step {number(first)}" if first is not None else "the first step"
+            rows = (
+                f"{nanoseconds / 1e9 / start_up.seconds:4.0%} {seconds(nanoseconds / 1e9):>9}  {show(text)}"
+                for text, nanoseconds in words.describe_start_up(start_up)
+            )
+            yield from _block(f"Before {name}: {seconds(start_up.seconds)}", rows)
+    title = words.device_title(run.devices, has_gpu=run.has_gpu)
+    yield from _block(title, words.describe_devices(run.devices))
+    price = token_cost.sum_costs(run.steps, run.unused)
+    if price is not None:
+        lines = words.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
+        yield from _block("Tokens", lines)
+    late = stragglers.find_persistent(run.steps)
+    yield from _block("Ranks that others waited for", map(words.describe_persistence, late[:VERDICT_LINES]))
+    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS).levers
+    yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
+
+
+def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+    """Yield what can be done about the causes in some steps, each kind of cause once."""
+    unexplained = [step for step in steps if any(other is step for other in step_lengths.find_unexplained(run.steps))]
+    keys = find_keys(steps, unexplained)
+    if keys:
+        yield f"What to do (table in {PAGE})"
+    for key in keys:
+        yield textwrap.fill(
+            f"{key}: {ADVICE[key]}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+        )
+
+
+def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+    """Yield what is missing, and in one sentence what is not observable."""
+    missing = [*map(show, (*run.completeness.missing, *run.problems)), *filter(None, [orphans(run)])]
+    missing += [
+        f"the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
+        for host, ahead, doubt in run.offsets
+        if max(abs(ahead), doubt) >= NOTED_UNCERTAINTY
+    ]
+    if missing:
+        yield "What is not known"
+        yield from (f"  {text}" for text in missing)
+    blind = [_blind_spots(steps)]
+    if run.has_gpu and not run.devices and devices.UNKNOWN_GPUS not in run.problems:
+        blind.append("GPU time, as no process reports its GPUs")
+    blind.append("padding, repeated computation and energy of tokens")
+    yield from textwrap.wrap(f"Not observable: {'; '.join(blind)}.", WIDTH, subsequent_indent="  ")
+
+
+def _blind_spots(steps: Sequence[Step]) -> str:
+    """Return what is not observable about late ranks in any of the steps."""
+    never = [
+        evidence for evidence in stragglers.EVIDENCE if steps and all(evidence in step.blind_spots for step in steps)
+    ]
+    if not steps or len(never) == len(stragglers.EVIDENCE):
+        return "late ranks, as no call reached more than one rank"
+    names = {"arrival": "arrival", "data": "preparation", "tokens": "tokens", "cpu": "CPU time"}
+    return f"late ranks by {', '.join([*(names[evidence] for evidence in never), 'GPU clocks and power'])}"
+
+
+# -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --
+
+MAX_LINES: Final = 40
+MAX_LINE: Final = 400
+"""Characters of a line; longer ones are cut."""
+_EVENTS: Final = 5
+_VERDICTS: Final = 3
+
+
+def render_brief(run: Explanation, steps: Sequence[Step]) -> str:
+    """Return at most `MAX_LINES` lines of at most `MAX_LINE` characters.
+
+    Args:
+        run: The explained run.
+        steps: The steps to describe, the most important first.
+    """
+    lines = [show(line, MAX_LINE) for line in _lines(run, steps)]
+    if len(lines) > MAX_LINES:
+        left = len(lines) - MAX_LINES + 1
+        lines = [*lines[: MAX_LINES - 1], f"and {counted(left, 'more line')}: verl-otel explain --json has everything"]
+    return "\n".join(lines)
+
+
+def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+    yield f"run {run.run_id}: {run.state}, {counted(len(run.steps), 'step')}, {counted(run.counts.trajectories, 'trajectory', 'trajectories')}"
+    lengths = [step.seconds for step in run.steps]
+    if lengths:
+        held = sum(bool(step.verdicts) for step in run.steps)
+        unexplained = len(step_lengths.find_unexplained(run.steps))
+        yield (
+            f"median step {seconds(median(lengths))}, longest {seconds(max(lengths))}; "
+            f"{counted(held, 'step')} held by a cause, {unexplained} slow without one"
+        )
+    for event in run.events[:_EVENTS]:
+        yield f"{event.kind}: {event.text}"
+    if len(run.events) > _EVENTS:
+        yield f"and {counted(len(run.events) - _EVENTS, 'more stall or crash', 'more stalls and crashes')}"
+    yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
+    for step in steps:
+        yield from _describe_step(step)
+    for key in find_keys(steps, [step for step in steps if not step.verdicts]):
+        yield f"do ({key}): {ADVICE[key]}"
+    problems = [*run.completeness.missing, *run.problems]
+    yield from (f"not known: {problem}" for problem in problems[:_EVENTS])
+    yield f"more: verl-otel explain --step N {run.run_id}; verl-otel report --json {run.run_id}"
+
+
+def _describe_step(step: Step) -> Iterator[str]:
+    yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id:032x}]{f' FAILED {step.error}' if step.failed else ''}"
+    for verdict in step.verdicts[:_VERDICTS]:
+        yield f"  cause: {words.describe_verdict(verdict)} [{_evidence(verdict)}]"
+    if not step.verdicts:
+        parts = ", ".join(
+            f"{words.doing(kind, name)} {seconds(length / 1e9)}" for kind, name, length in step.groups[:3]
+        )
+        yield f"  no single cause; it waited for: {parts or 'unknown'}"
+
+
+def _evidence(verdict: Verdict) -> str:
+    parts = [f"kind {verdict.kind}", f"cause {verdict.cause}"]
+    parts += [f"trace {verdict.trace_id:032x}"] if verdict.trace_id else []
+    parts += [f"turn {verdict.turn}"] if verdict.turn is not None else []
+    parts += [f"process {verdict.instance}"] if verdict.instance else []
+    return ", ".join(parts)
+
+
+# -- JSON. The keys are stable --
+
+
+def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
+    """Return an explanation of some steps as plain data. Durations in seconds; ids in hexadecimal; null for unknown values."""
+    price = token_cost.sum_costs(run.steps, run.unused)
+    document = {
+        "run_id": run.run_id,
+        "state": run.state,
+        "folders": list(run.folders),
+        "counts": {
+            **run.counts._asdict(),
+            "steps": len(run.steps),
+            "held": sum(bool(step.verdicts) for step in run.steps),
+            "unexplained": len(step_lengths.find_unexplained(run.steps)),
+        },
+        "steps": [_step_json(step) for step in steps],
+        "run": {
+            "gpu": _devices_json(run.devices),
+            "cost": None if price is None else price._asdict(),
+            "stragglers": [straggler._asdict() for straggler in stragglers.find_persistent(run.steps)],
+            "start_up": [
+                {
+                    "attempt": start_up.attempt,
+                    "seconds": start_up.seconds,
+                    "parts": [
+                        {"kind": part.kind, "name": part.name, "seconds": part.nanoseconds / 1e9}
+                        for part in start_up.parts
+                    ],
+                }
+                for start_up in run.start_ups
+            ],
+        },
+        "events": [
+            {
+                "kind": event.kind,
+                "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
+                "text": event.text,
+                "detail": event.detail,
+            }
+            for event in run.events
+        ],
+        "missing": [*run.completeness.missing, *run.problems],
+        "orphans": run.completeness.orphans,
+        "unknown": list(token_cost.UNKNOWN),
+        "next": [f"verl-otel explain {run.run_id} --step {step.number}" for step in steps if step.number is not None],
+        "clocks": [{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
+    }
+    return {key: strict(value) for key, value in document.items()}
+
+
+def strict(value: Any) -> Any:
+    """Return plain data with null for numbers that JSON does not support."""
+    if isinstance(value, dict):
+        return {str(key): strict(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [strict(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _step_json(step: Step) -> dict[str, Any]:
+    return {
+        "number": step.number,
+        "attempt": step.attempt,
+        "repeated": step.repeated,
+        "trace_id": f"{step.trace_id:032x}",
+        "seconds": step.seconds,
+        "failed": step.failed,
+        "error": step.error,
+        "verdicts": [_verdict_json(verdict) for verdict in step.verdicts],
+        "path": [_segment_json(segment, step.start_ns) for segment in step.path],
+        "path_summed": [{"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.groups],
+        "between": step.between,
+        "between_summed": [
+            {"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.between_groups
+        ],
+        "phases": {phase.key: phase.seconds for phase in step.phases},
+        "savings": [saving._asdict() for saving in step.savings],
+        "gpu": _devices_json(step.devices),
+        "stragglers": [straggler._asdict() for straggler in step.stragglers],
+        "not_observable": list(step.blind_spots),
+        "cost": None if step.cost is None else step.cost._asdict(),
+        "uncertainty": step.uncertainty,
+    }
+
+
+def _verdict_json(verdict: Verdict) -> dict[str, Any]:
+    return {
+        **verdict._asdict(),
+        "trace_id": f"{verdict.trace_id:032x}" if verdict.trace_id else None,
+        "next": ADVICE[find_key(verdict)],
+    }
+
+
+def _segment_json(segment: Segment, start_ns: int) -> dict[str, Any]:
+    return {
+        "after": (segment.start_ns - start_ns) / 1e9,
+        "seconds": segment.seconds,
+        "kind": segment.kind,
+        "name": segment.name,
+        "phase": segment.phase,
+        "process": segment.instance,
+        "trace_id": f"{segment.trace_id:032x}" if segment.trace_id else None,
+        "turn": segment.turn,
+    }
+
+
+def _devices_json(devices: Iterable[DeviceTime]) -> dict[str, dict[str, float]]:
+    return {device.device: {cause: length / 1e9 for cause, length in device.nanoseconds.items()} for device in devices}
+
+
+# -- What to do about a verdict: one sentence for each kind of cause, and the page that has the rest --
+
+PAGE: Final = "docs/how-to/act-on-verdicts.md"
+"""The page. Its table has a row for each key of `ADVICE`."""
+ADVICE: Final = {
+    "slow tool": "give the tool a time-out, and run blocking code in a thread (asyncio.to_thread)",
+    "slow reward": "give the reward function a time-out, cache what it looks up, or raise reward.num_workers",
+    "agent loop": "look for a blocking call in the agent loop or its tools, which holds all trajectories of the process; use asyncio.to_thread",
+    "blocked loop": "call blocking code with await asyncio.to_thread(...), or use an asynchronous client for it",
+    "paused process": "look at what is named: collections (gc.freeze after start-up), CPUs and other programs of the node, threads that compute, a debugger",
+    "no free slot": "raise rollout.agent.num_workers, so that more trajectories start at once",
+    "noticed late": "nothing in your code: the trainer polls for the end of the rollouts; longer steps lose a smaller share",
+    "long generation": "limit data.max_response_length and the number of turns, or use an asynchronous trainer",
+    "engine queue": "raise rollout.max_num_seqs or rollout.gpu_memory_utilization, or add replicas",
+    "slow replica": "compare the GPU and the host of this replica with the others, and its load",
+    "late rank": "compare the GPU, CPU load and data of this rank with the others; balance tokens with trainer.balance_batch",
+    "slow worker": "compare the tokens of this step with others, and look at the process that is named",
+    "transport": "look at the size of the batch, and at what the worker that is named did before",
+    "weight sync": "look at the network, and at rollout.checkpoint_engine.update_weights_bucket_megabytes",
+    "checkpoint": "write to faster storage, or less often (trainer.save_freq)",
+    "validation": "validate less often (trainer.test_freq) or on fewer samples (data.val_max_samples)",
+    "logging": "give the tracker that is named a time-out or its offline mode, and log less often or in a thread",
+    "data loading": "raise data.dataloader_num_workers, and look at what the dataset does for one item",
+    "between steps": "look at what your code does after a step (dumps, callbacks), and add spans to it",
+    "slow phase": "add spans to what runs in this phase, so that its parts are visible",
+    "no link": "begin trajectories inside of the step (copy the context into threads), pass step=, or call verl_otel.consume",
+    "unknown": "run verl-otel check: spans of a process are missing",
+}
+"""Sentences by kind of cause."""
+_KEYS: Final = {
+    "tool": "slow tool",
+    "reward": "slow reward",
+    "trajectory": "agent loop",
+    "blocked": "blocked loop",
+    "paused": "paused process",
+    "start": "no free slot",
+    "poll": "noticed late",
+    "llm": "long generation",
+    "server": "long generation",
+    "prefill": "long generation",
+    "decode": "long generation",
+    "queue": "engine queue",
+    "worker": "slow worker",
+    "call": "transport",
+    "weight_sync": "weight sync",
+    "checkpoint": "checkpoint",
+    "validation": "validation",
+    "logging": "logging",
+    "data_loading": "data loading",
+    "between": "between steps",
+    "phase": "slow phase",
+    "step": "slow phase",
+}
+"""Keys of `ADVICE` by kind of segment."""
+_NO_LINK: Final = "no link"
+_OWN_KEYS: Final = {"rank": "late rank", "replica": "slow replica"}
+"""Kinds of verdict whose subject determines what to do, whatever the cause."""
+
+
+def find_key(verdict: Verdict) -> str:
+    """Return the key of a verdict in `ADVICE`."""
+    return _OWN_KEYS.get(verdict.kind) or _KEYS.get(verdict.cause, "unknown")
+
+
+def find_keys(steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:
+    """Return the keys of what can be done about some steps, each once.
+
+    Args:
+        steps: Steps whose verdicts are shown.
+        unexplained: Slow steps without a verdict: what takes most of their critical path is the place to look at.
+    """
+    keys = [_NO_LINK if _lacks_link(step) else find_key(verdict) for step in steps for verdict in step.verdicts]
+    keys += [
+        _NO_LINK if _lacks_link(step) else _KEYS.get(step.groups[0][0], "unknown")
+        for step in unexplained
+        if step.groups
+    ]
+    return tuple(dict.fromkeys(keys))
+
+
+def _lacks_link(step: Step) -> bool:
+    """Return whether trajectories ran in a step that are linked to none, so that its cause is unknown."""
+    return any(kind == "unknown" and name == UNLINKED for kind, name, _ in step.groups)

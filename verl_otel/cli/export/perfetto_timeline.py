@@ -1,0 +1,402 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Draws a run on the tracks of a Perfetto trace.
+
+    Steps                    step 7, with its verdicts
+      critical path          what the step waited for, without a gap
+      GPU time: <device>     one slice a step, with the seconds of each cause
+      stalls and crashes
+    <node>
+      <process>
+        steps, trajectories  one lane for each that runs at the same time
+    Metrics
+      <series>               a counter
+
+Arrows lead from a call to the worker or server that executes it, from a step to the trajectories that it submitted, and from a trajectory to
+the step that trained on it.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from typing import IO, Any, Final, NamedTuple
+
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import Trace, TrackDescriptor, TrackEvent
+
+from verl_otel.analysis.model import Explanation, Process, Step
+from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.cli.export.perfetto import Written
+from verl_otel.cli.wording import describe_verdict
+from verl_otel.model import SpanRecord
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import TRACESTATE_STEP
+
+# -- Places spans on tracks. The slices of one Perfetto track must nest; spans of concurrent work do not --
+
+Row = list[SpanRecord]
+
+
+def split_rows(spans: Iterable[SpanRecord]) -> list[Row]:
+    """Divide the spans of one trace in one process into rows within which they nest.
+
+    Two spans of a row are disjoint, or one contains the other. Each span is placed in the first row that has room, so that sequential
+    work stays below its parent.
+
+    Returns:
+        Rows in the order of their first span; each sorted by start, outer spans first.
+    """
+    rows: list[Row] = []
+    stacks: list[list[SpanRecord]] = []
+    for span in sorted(spans, key=lambda span: (span.start_ns, -span.end_ns, bool(span.parent_id), span.span_id)):
+        for row, stack in zip(rows, stacks, strict=True):
+            while stack and stack[-1].end_ns <= span.start_ns:
+                stack.pop()
+            if not stack or stack[-1].end_ns >= span.end_ns:
+                row.append(span)
+                stack.append(span)
+                break
+        else:
+            rows.append([span])
+            stacks.append([span])
+    return rows
+
+
+def walk(row: Row) -> Iterator[tuple[SpanRecord, bool]]:
+    """Return the begins (True) and ends (False) of the spans of a row in the order in which Perfetto must read them."""
+    stack: list[SpanRecord] = []
+    for span in row:
+        while stack and stack[-1].end_ns <= span.start_ns:
+            yield stack.pop(), False
+        stack.append(span)
+        yield span, True
+    while stack:
+        yield stack.pop(), False
+
+
+class Lanes:
+    """Numbers of lanes such that the intervals of one lane are disjoint (first fit)."""
+
+    def __init__(self) -> None:
+        self._lanes: list[list[tuple[int, int]]] = []
+
+    def place(self, begin_ns: int, end_ns: int) -> int:
+        """Return the first lane with room for an interval, and occupy it. Intervals of one lane do not touch."""
+        for number, intervals in enumerate(self._lanes):
+            place = bisect_left(intervals, (begin_ns, end_ns))
+            after_previous = place == 0 or intervals[place - 1][1] < begin_ns
+            if after_previous and (place == len(intervals) or end_ns < intervals[place][0]):
+                intervals.insert(place, (begin_ns, end_ns))
+                return number
+        self._lanes.append([(begin_ns, end_ns)])
+        return len(self._lanes) - 1
+
+
+# -- Draws a run on the tracks of a Perfetto trace --
+
+MAX_COUNTERS: Final = 500
+"""Counters beyond this number are left out: the viewer draws a row for each."""
+
+
+class Arrows(NamedTuple):
+    """Numbers of the arrows that begin and end at spans, by span id."""
+
+    begins: Mapping[int, list[int]]
+    ends: Mapping[int, list[int]]
+
+
+def find_arrows(traces: Mapping[int, list[Written]]) -> Arrows:
+    """Return the arrows between spans: from parents to children in other processes, and from linked spans to those that link to them.
+
+    A link to a span that is not there has no arrow.
+    """
+    begins: defaultdict[int, list[int]] = defaultdict(list)
+    ends: defaultdict[int, list[int]] = defaultdict(list)
+    processes = {one.span.span_id: one.process.instance for written in traces.values() for one in written}
+    number = 0
+    for written in traces.values():
+        for process, span in written:
+            sources = [span.parent_id] if processes.get(span.parent_id, process.instance) != process.instance else []
+            sources += [link.span_id for link in span.links if link.span_id in processes]
+            for source in sources:
+                number += 1
+                begins[source].append(number)
+                ends[span.span_id].append(number)
+    return Arrows(begins, ends)
+
+
+class Timeline:
+    """Draws the parts of a run.
+
+    Args:
+        file: The trace to write.
+    """
+
+    def __init__(self, file: TraceFile) -> None:
+        self._file = file
+        self._nodes: dict[str, int] = {}
+        self._processes: dict[tuple[str, str], int] = {}
+        self._lanes: dict[tuple[int, str], tuple[Lanes, list[int]]] = {}
+
+    # -- what the analysis found --
+
+    def draw_steps(self, run: Explanation, steps: Iterable[Step]) -> None:
+        """Draw steps with their verdicts, critical path and GPU time."""
+        file = self._file
+        track = file.add_track("Steps", rank=0)
+        path = file.add_track("critical path", track, rank=0)
+        devices: dict[str, int] = {}
+        chosen = sorted(steps, key=lambda step: step.start_ns)
+        ends = [step.start_ns for step in run.steps if step.start_ns]
+        for step in chosen:
+            self._slice(track, step.start_ns, step.end_ns, f"step {step.number}", _describe_step(step))
+            for segment in step.path:
+                details = {"kind": segment.kind, "phase": segment.phase, "process": segment.instance}
+                details |= {"trace_id": f"{segment.trace_id:032x}"} if segment.trace_id else {}
+                self._slice(path, segment.start_ns, segment.end_ns, segment.name or segment.kind, details)
+            end = min((start for start in ends if start > step.start_ns), default=step.end_ns)
+            for device in step.devices:
+                if device.device not in devices:
+                    devices[device.device] = file.add_track(f"GPU time: {device.device}", track, rank=1 + len(devices))
+                causes = {cause: length / 1e9 for cause, length in device.nanoseconds.items() if length}
+                name = max(causes, key=lambda cause: causes[cause], default="unknown")
+                share = causes.get(name, 0.0) / max(1e-9, sum(causes.values()))
+                self._slice(devices[device.device], step.start_ns, end, f"{name} {share:.0%}", causes)
+
+    def draw_events(self, run: Explanation, begin_ns: int, end_ns: int) -> None:
+        """Mark stalls and crashes."""
+        events = [event for event in run.events if begin_ns <= event.time_ns < end_ns]
+        if events:
+            track = self._file.add_track("stalls and crashes", rank=1)
+            for event in events:
+                self._file.instant(track, event.time_ns, event.kind, {"text": event.text})
+
+    def draw_metrics(self, run: Explanation, begin_ns: int, end_ns: int) -> int:
+        """Draw gauges and counters of the run; return how many series were left out."""
+        root, drawn, left_out = 0, 0, 0
+        for series in run.series:
+            values = [
+                (time_ns, value)
+                for time_ns, value in zip(series.times_ns, series.values, strict=True)
+                if begin_ns <= time_ns < end_ns
+            ]
+            if not values:
+                continue
+            drawn += 1
+            if drawn > MAX_COUNTERS:
+                left_out += 1
+                continue
+            root = root or self._file.add_track("Metrics", rank=1_000_000)
+            labels = ", ".join(f"{key}={value}" for key, value in series.labels)
+            track = self._file.add_track(f"{series.name} {labels}".strip(), root, rank=drawn, unit="")
+            for time_ns, value in values:
+                self._file.count(track, time_ns, value)
+        return left_out
+
+    def _slice(self, track: int, start_ns: int, end_ns: int, name: str, arguments: Mapping[str, Value]) -> None:
+        if end_ns > start_ns:
+            self._file.begin(track, start_ns, name, arguments)
+            self._file.end(track, end_ns)
+
+    # -- spans --
+
+    def draw_spans(self, traces: Mapping[int, list[Written]]) -> None:
+        """Draw the spans of traces in their processes."""
+        arrows = find_arrows(traces)
+        parts: list[tuple[int, Process, str, Row]] = []
+        for written in traces.values():
+            by_process: dict[tuple[str, str], tuple[Process, list[SpanRecord]]] = {}
+            for process, span in written:
+                by_process.setdefault(_key(process), (process, []))[1].append(span)
+            for process, spans in by_process.values():
+                group = _find_group(spans)
+                parts += [(row[0].start_ns, process, group, row) for row in split_rows(spans)]
+        for _, process, group, row in sorted(parts, key=lambda part: part[0]):
+            self._draw_row(self._find_track(process, group, row), row, arrows)
+
+    def _draw_row(self, track: int, row: Row, arrows: Arrows) -> None:
+        for span, begins in walk(row):
+            if not begins:
+                self._file.end(track, span.end_ns)
+                continue
+            self._file.begin(
+                track,
+                span.start_ns,
+                span.name,
+                {**span.attributes, "trace_id": f"{span.trace_id:032x}", "span_id": f"{span.span_id:016x}"},
+                category="failed" if attr.ERROR_TYPE in span.attributes else "",
+                flows=arrows.begins.get(span.span_id, ()),
+                ends_flows=arrows.ends.get(span.span_id, ()),
+            )
+
+    def _find_track(self, process: Process, group: str, row: Row) -> int:
+        """Return the lane on which a row is drawn."""
+        owner = self._find_process(process)
+        lanes, tracks = self._lanes.setdefault((owner, group), (Lanes(), []))
+        number = lanes.place(row[0].start_ns, max(span.end_ns for span in row))
+        if number == len(tracks):
+            tracks.append(self._file.add_track(group, owner, rank=number if group == "steps" else 1_000 + number))
+        return tracks[number]
+
+    def _find_process(self, process: Process) -> int:
+        key = _key(process)
+        if key not in self._processes:
+            host = process.resource.text(attr.HOST_NAME, "unknown host")
+            if host not in self._nodes:
+                self._nodes[host] = self._file.add_track(host, rank=10 + len(self._nodes))
+            role = process.resource.text(attr.ROLE)
+            rank = (0 if role == "trainer" else 1_000) + len(self._processes)
+            self._processes[key] = self._file.add_track(process.label, self._nodes[host], rank=rank)
+        return self._processes[key]
+
+
+def _key(process: Process) -> tuple[str, str]:
+    return process.resource.text(attr.HOST_NAME), process.label
+
+
+def _find_group(spans: Iterable[SpanRecord]) -> str:
+    """Return what the lanes of a trace are called in a process."""
+    first = next(iter(spans))
+    if first.trace_state.startswith(TRACESTATE_STEP):
+        return "steps"
+    return "trajectories" if first.trace_state or first.name == TRAJECTORY else "other traces"
+
+
+def _describe_step(step: Step) -> dict[str, Value]:
+    details: dict[str, Value] = {"seconds": step.seconds, "trajectories": step.members}
+    details |= {f"verdict {number}": describe_verdict(one) for number, one in enumerate(step.verdicts, 1)}
+    details |= {f"phase {phase.key}": phase.seconds for phase in step.phases}
+    return details | ({"error": step.error} if step.error else {})
+
+
+# -- The file: packets in Perfetto's own schema (package ``perfetto``, ``perfetto_trace.proto``) --
+
+_SEQUENCE: Final = 1
+_REALTIME: Final = 1
+_BOOTTIME: Final = 6
+"""Numbers of `BuiltinClock`. Timestamps are of BOOTTIME by default; both clocks are set equal, so that wall-clock time is shown."""
+
+Value = object
+"""Value of an argument of a slice: bool, int, float, or anything else as text."""
+
+
+class TraceFile:
+    """A Perfetto trace that is being written.
+
+    Args:
+        stream: Binary stream to write to.
+        start_ns: Start of the run, in nanoseconds since 1970.
+    """
+
+    def __init__(self, stream: IO[bytes], start_ns: int) -> None:
+        self._stream = stream
+        self._tracks = 0
+        clocks = Trace()
+        packet = clocks.packet.add(trusted_packet_sequence_id=_SEQUENCE)
+        for clock in (_REALTIME, _BOOTTIME):
+            packet.clock_snapshot.clocks.add(clock_id=clock, timestamp=start_ns)
+        self._write(clocks)
+
+    def add_track(self, name: str, parent: int = 0, *, rank: int = 0, unit: str | None = None) -> int:
+        """Declare a track.
+
+        Args:
+            name: Shown name.
+            parent: Track that it is shown below; 0: none.
+            rank: Position among its siblings.
+            unit: Unit of a counter; None: the track holds slices.
+
+        Returns:
+            Its number, for the other methods.
+        """
+        self._tracks += 1
+        trace = Trace()
+        descriptor = trace.packet.add(trusted_packet_sequence_id=_SEQUENCE).track_descriptor
+        descriptor.uuid = self._tracks
+        descriptor.name = name
+        descriptor.sibling_order_rank = rank
+        descriptor.child_ordering = TrackDescriptor.EXPLICIT
+        descriptor.sibling_merge_behavior = TrackDescriptor.SIBLING_MERGE_BEHAVIOR_NONE
+        if parent:
+            descriptor.parent_uuid = parent
+        if unit is not None:
+            descriptor.counter.unit_name = unit
+        self._write(trace)
+        return self._tracks
+
+    def begin(
+        self,
+        track: int,
+        time_ns: int,
+        name: str,
+        arguments: Mapping[str, Value] | None = None,
+        *,
+        category: str = "",
+        flows: Iterable[int] = (),
+        ends_flows: Iterable[int] = (),
+    ) -> None:
+        """Begin a slice.
+
+        Args:
+            track: Track that it is drawn on.
+            time_ns: Its start.
+            name: Shown name.
+            arguments: Shown in its details.
+            category: Category, for queries.
+            flows: Numbers of arrows that begin at it.
+            ends_flows: Numbers of arrows that end at it.
+        """
+        event = self._event(track, time_ns, TrackEvent.TYPE_SLICE_BEGIN, name, arguments)
+        if category:
+            event.packet[0].track_event.categories.append(category)
+        event.packet[0].track_event.flow_ids.extend(flows)
+        event.packet[0].track_event.terminating_flow_ids.extend(ends_flows)
+        self._write(event)
+
+    def end(self, track: int, time_ns: int) -> None:
+        """End the innermost slice of a track."""
+        self._write(self._event(track, time_ns, TrackEvent.TYPE_SLICE_END))
+
+    def instant(self, track: int, time_ns: int, name: str, arguments: Mapping[str, Value] | None = None) -> None:
+        """Mark a moment."""
+        self._write(self._event(track, time_ns, TrackEvent.TYPE_INSTANT, name, arguments))
+
+    def count(self, track: int, time_ns: int, value: float) -> None:
+        """Add a value of a counter; what is not finite is left out."""
+        if math.isfinite(value):
+            event = self._event(track, time_ns, TrackEvent.TYPE_COUNTER)
+            event.packet[0].track_event.double_counter_value = value
+            self._write(event)
+
+    def _event(
+        self, track: int, time_ns: int, kind: int, name: str = "", arguments: Mapping[str, Value] | None = None
+    ) -> Any:
+        trace = Trace()
+        packet = trace.packet.add(timestamp=time_ns, trusted_packet_sequence_id=_SEQUENCE)
+        event = packet.track_event
+        event.type = kind
+        event.track_uuid = track
+        if name:
+            event.name = name
+        for key, value in (arguments or {}).items():
+            _annotate(event.debug_annotations.add(name=key), value)
+        return trace
+
+    def _write(self, trace: Any) -> None:
+        self._stream.write(trace.SerializeToString())
+
+
+def _annotate(annotation: Any, value: Value) -> None:
+    if isinstance(value, bool):
+        annotation.bool_value = value
+    elif isinstance(value, int) and -(1 << 63) <= value < 1 << 63:
+        annotation.int_value = value
+    elif isinstance(value, float):
+        annotation.double_value = value
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _annotate(annotation.array_values.add(), item)
+    else:
+        annotation.string_value = str(value)

@@ -1,0 +1,114 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The first lines of a report or a page: failures, dead processes, and what delayed the run."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from verl_otel._internal.printable import show
+from verl_otel.analysis import step_lengths
+from verl_otel.analysis.model import Explanation, Part, Step, Verdict
+from verl_otel.analysis.verdicts import slow_trajectories
+from verl_otel.cli import explain, wording
+from verl_otel.cli.formatting import SENTENCE, dead, failed, number, seconds
+
+FIRST_LINES: Final = 3
+"""Maximum number of alarms, and of findings, in the first lines."""
+
+
+class Headline(NamedTuple):
+    """One of the first lines."""
+
+    text: str
+    step: Step | None = None
+    """The step that it refers to."""
+
+
+def find_headlines(run: Explanation) -> Iterator[Headline]:
+    """Yield failures, dead processes and delays; without any, where the slowest step spent its time. The texts are safe to print."""
+    alarms = list(filter(None, [failed(run)]))
+    alarms += [f"{event.kind.upper()}: {event.text}" for event in run.events]
+    alarms += [f"DEAD: {dead(unfinished)}" for unfinished in run.completeness.unfinished if unfinished.dead]
+    waits = slow_trajectories.find_single_waits(run)
+    awaited = {wait.trajectory.trace_id for wait in waits}
+    findings = [(wait.lead, Headline(_held_line(wait), wait.step)) for wait in waits]
+    findings += [
+        (verdict.saved, Headline(verdict_line(verdict), step))
+        for step in run.steps
+        for verdict in step.verdicts
+        if not verdict.trace_id or verdict.trace_id not in awaited
+    ]
+    findings.sort(key=lambda finding: -finding[0])
+    chosen = [Headline(text) for text in alarms[:FIRST_LINES]]
+    chosen += [line for _, line in findings[:FIRST_LINES]]
+    chosen += _describe_unexplained(run)
+    if not chosen and run.steps:
+        chosen = list(_describe_healthy(run))
+    yield from (Headline(show(line.text, SENTENCE), line.step) for line in chosen)
+
+
+def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
+    """Yield the slow steps without a verdict."""
+    steps = explain.describe_unexplained(run)
+    if steps:
+        worst = step_lengths.find_unexplained(run.steps)[0]
+        yield Headline(f"Slow, and no single cause was found: {steps}.", worst)
+
+
+def _describe_healthy(run: Explanation) -> Iterator[Headline]:
+    """Yield where the slowest step of a run without findings spent its time; start-up is reported separately."""
+    longest = max(explain.choose(run, 1), key=lambda step: step.seconds)
+    top = max(longest.phases, key=lambda phase: phase.seconds, default=None)
+    if top is None:
+        return
+    start_up = explain.describe_start_up(run)
+    spent = _spent(longest) if top.key == "gen" else ""
+    yield Headline(
+        f"Slowest step{' after the first' if start_up else ''}: {number(longest)}, {seconds(longest.seconds)}, "
+        f"{top.share:.0%} of it in {top.key}. No single trajectory delayed a step noticeably.{spent}",
+        longest,
+    )
+    if start_up:
+        yield Headline(start_up, step_lengths.find_start_up(run.steps)[0])
+
+
+def _held_line(wait: slow_trajectories.SingleWait) -> str:
+    step, part = wait.step, wait.part
+    return (
+        f"Step {number(step)} ({seconds(step.seconds)}) waited up to {seconds(wait.lead)} for trajectory "
+        f"{wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
+        f"{seconds(wait.trajectory.seconds)} in {_part_name(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
+    )
+
+
+def verdict_line(verdict: Verdict) -> str:
+    """Return a verdict with its step."""
+    which = "?" if verdict.step is None else verdict.step
+    return f"Step {which} ({seconds(verdict.step_seconds)}): {wording.describe_verdict(verdict)}"
+
+
+def _spent(step: Step) -> str:
+    """Return what the slowest trajectories of a step spent most of their time on: they may all have waited for one tool."""
+    by_name: dict[tuple[str, str], list[Part]] = defaultdict(list)
+    for part in (part for member in step.slowest for part in member.parts):
+        by_name[(part.kind, part.name)].append(part)
+    if not by_name:
+        return ""
+    sums = {key: sum(part.seconds for part in parts) for key, parts in by_name.items()}
+    top = max(sums, key=lambda key: sums[key])
+    share = sums[top] / max(sum(member.seconds for member in step.slowest), 1e-9)
+    which = f"{len(step.slowest)} slowest" if len(step.slowest) < step.members else str(step.members)
+    return f" Its {which} trajectories spent {share:.0%} of their time in {_part_name(by_name[top][0])}."
+
+
+def _part_name(part: Part) -> str:
+    words = {
+        "llm": "LLM calls",
+        "tool": f"tool {part.name}",
+        "reward": "its reward",
+        "wait": "waiting (queue, transfer, own code)",
+    }
+    return words[part.kind]

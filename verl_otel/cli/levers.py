@@ -1,0 +1,168 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Rank what would make a run faster, with the predicted gain and its uncertainty.
+
+The newest steps of the run, up to 64, are replayed with one thing changed: a tool that takes half of its time or no longer blocks its event
+loop, twice as many replicas, weights that are sent in the background, and others. RUN is as for explain.
+
+Examples:
+  verl-otel levers
+  verl-otel levers 20261121-093000-a3f2
+  verl-otel levers --json RUN | jq '.levers[0]'
+
+Exit code: 0 ranked, 1 the run contains nothing that can be replayed, 2 wrong usage.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from verl_otel._internal.printable import counted, show
+from verl_otel.analysis.levers.ranking import Lever, Levers, find_levers
+from verl_otel.analysis.model import Explanation
+from verl_otel.cli import options, run_selection
+from verl_otel.cli.formatting import print_json, seconds
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the command's arguments."""
+    options.add_runs(parser)
+    options.add_otlp(parser)
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Read, replay, print. Returns 1 when the run has nothing to replay."""
+    explanation = run_selection.explain(arguments.folders, "levers", otlp=arguments.otlp)
+    levers = find_levers(explanation.recent_steps)
+    if arguments.json:
+        print_json(to_json(explanation, levers))
+    else:
+        print(render(explanation, levers))
+    return 0 if levers.levers else 1
+
+
+# -- Text and JSON --
+
+TITLE: Final = "What would make a step shorter, each alone"
+SMALLEST_SHARE: Final = 0.01
+"""Levers with a smaller gain are only named."""
+REPLAYED_ITEMS: Final = 20_000
+"""Pieces of trajectories that are replayed where levers are shown beside other things: about a second."""
+_TEXTS: Final = {
+    "tool": "tool {} takes half of its time",
+    "unblocked_tool": "tool {} does not block its event loop",
+    "unblocked_reward": "reward {} does not block its event loop",
+    "reward": "reward {} takes half of its time",
+    "tail": "the slowest {} of the trajectories take no longer than the others",
+    "agent_loop_workers": "twice as many agent loop workers",
+    "replicas": "twice as many replicas",
+    "reward_workers": "twice as many reward workers",
+    "between": "the time between two steps is half as long",
+    "logging": "logging ({}) takes half of its time",
+    "data_loading": "loading the next batch takes half of its time",
+    "weight_sync": "weights are sent in the background",
+    "asynchrony": "trajectories are submitted one step earlier, on devices of their own",
+}
+_LIMITS: Final = {
+    "loop": "event loop of {}, blocked by tools",
+    "server": "{}: {}",
+    "reward": "{}: {}",
+}
+
+
+def describe(lever: Lever) -> str:
+    """Return what is changed by a lever.
+
+    Example:
+        ``tool search takes half of its time``
+    """
+    text = _TEXTS.get(lever.kind, f"{lever.kind} {{}}").format(show(lever.subject))
+    return " ".join(text.split())
+
+
+def choose(levers: Sequence[Lever]) -> list[Lever]:
+    """Return the levers that have a line of their own.
+
+    Those with less than `SMALLEST_SHARE` have none. Of tails with the same gain the smallest has one: with few trajectories in
+    a step, 1 % and 5 % of them are the same ones.
+
+    Args:
+        levers: The largest gain first.
+    """
+    chosen: list[Lever] = []
+    for lever in levers:
+        is_same = lever.kind == "tail" and any(
+            (lever.kind, lever.seconds) == (each.kind, each.seconds) for each in chosen
+        )
+        if lever.share >= SMALLEST_SHARE and not is_same:
+            chosen.append(lever)
+    return chosen
+
+
+def list_levers(levers: Sequence[Lever], limit: int | None = None) -> Iterator[str]:
+    """Yield a line for each lever with a gain: seconds, share, interval and text.
+
+    Args:
+        levers: The largest gain first.
+        limit: At most so many; None: all.
+    """
+    for lever in choose(levers)[:limit]:
+        yield f"{seconds(lever.seconds):>9} {lever.share:4.0%}  {describe_interval(lever):<20}  {describe(lever)}"
+
+
+def describe_interval(lever: Lever) -> str:
+    """Return the interval of the gain of a lever."""
+    if lever.low is None or lever.high is None:
+        return "uncertainty unknown"
+    return f"{_signed(lever.low)} to {_signed(lever.high)}"
+
+
+def _signed(value: float) -> str:
+    return f"-{seconds(-value)}" if value < 0 else seconds(value)
+
+
+def render(run: Explanation, found: Levers) -> str:
+    """Return the levers as text."""
+    lines = [f"Run {show(run.run_id)} · {show(run.state)}", *_describe_steps(found)]
+    shown = list(list_levers(found.levers))
+    if shown:
+        lines += ["", f"{TITLE} (gain, share, interval of 90 %)", *shown]
+    small = [describe(lever) for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
+    slower = [describe(lever) for lever in found.levers if lever.share <= -SMALLEST_SHARE]
+    for title, texts in ((f"Less than {SMALLEST_SHARE:.0%}", small), ("Slower, as others then come first", slower)):
+        if texts:
+            lines += ["", title, *(f"  {text}" for text in texts)]
+    if found.limits:
+        lines += ["", "Limits that were found", *(f"  {_describe_limit(*limit)}" for limit in found.limits)]
+    lines += ["", "What is not known", *(f"  {sentence}" for sentence in found.unknown)]
+    return "\n".join(lines)
+
+
+def _describe_steps(found: Levers) -> Iterator[str]:
+    if found.steps:
+        count = counted(len(found.steps), "step")
+        yield (
+            f"{count} replayed: {seconds(found.period)} from one to the next, "
+            f"{seconds(found.waited)} of it waiting for trajectories."
+        )
+
+
+def _describe_limit(kind: str, instance: str, slots: int) -> str:
+    return _LIMITS.get(kind, "{}: {}").format(show(instance), counted(slots, "slot"))
+
+
+def to_json(run: Explanation, found: Levers) -> dict[str, Any]:
+    """Return the levers as plain data. The keys are stable."""
+    return {
+        "run_id": run.run_id,
+        "state": run.state,
+        "steps": list(found.steps),
+        "period": found.period,
+        "waited": found.waited,
+        "levers": [{**lever._asdict(), "text": describe(lever)} for lever in found.levers],
+        "limits": [{"kind": kind, "process": instance, "slots": slots} for kind, instance, slots in found.limits],
+        "unknown": list(found.unknown),
+    }

@@ -1,3 +1,0 @@
-# SPDX-FileCopyrightText: The verl-otel authors
-# SPDX-License-Identifier: Apache-2.0
-"""The command ``verl-otel logs``."""
