@@ -15,7 +15,7 @@ import sys
 from opentelemetry import context, trace
 
 import verl_otel
-from verl_otel.recording.span import BareSpan
+from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
 
@@ -155,7 +155,7 @@ TARGETS = {
 
 def stands_before_exit(error):
     """Return whether an exception was raised before the first instruction of a span's ``__exit__``."""
-    trace_back, code = error.__traceback__, BareSpan.__exit__.__code__
+    trace_back, code = error.__traceback__, Span.__exit__.__code__
     while trace_back is not None:
         if trace_back.tb_frame.f_code is code and trace_back.tb_lineno == code.co_firstlineno:
             return True
@@ -183,7 +183,7 @@ class Outcome:
         self.lost += not arrived
         strayed = trace.get_current_span() is not outside
         with verl_otel.span("next") as span:
-            strayed = strayed or span._parent() is not (outside if isinstance(outside, BareSpan) else None)
+            strayed = strayed or span._parent() is not (outside if isinstance(outside, Span) else None)
         self.strayed += strayed
         if strayed:  # count each attempt by itself
             context.attach(trace.set_span_in_context(outside))

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import verl_otel
 from verl_otel.recording import context, series_registry, span_metrics
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.span import BareSpan
+from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 
 
@@ -97,7 +97,7 @@ def alive_spans():
     def count():
         gc.collect()
         # no isinstance: it asks objects of others for their class, and some of those raise
-        return sum(issubclass(type(thing), BareSpan) for thing in gc.get_objects())
+        return sum(issubclass(type(thing), Span) for thing in gc.get_objects())
 
     return count
 

@@ -11,7 +11,7 @@ BEGIN = """
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is what is tested
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, span_context, id_generator, collection, span
+    from verl_otel.recording import context, id_generator, collection, span
     from verl_otel.recording.state import RECORDER
 
     def switch_on():
@@ -148,7 +148,7 @@ def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
 @pytest.mark.parametrize(
     ("lock", "call", "expected"),
     [
-        ("span_context._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
+        ("span._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
     ],
     ids=["ids"],
 )
@@ -177,5 +177,5 @@ def test_a_fork_while_another_thread_holds_a_lock_does_not_stop_the_child(forkin
     thread.join()
     print(json.dumps(child))
     """
-    prepare = "switch_on()" if lock == "span_context._ids_lock" else ""
+    prepare = "switch_on()" if lock == "span._ids_lock" else ""
     assert forking(script.replace("PREPARE", prepare).replace("LOCK", lock).replace("CALL", call)) == expected

@@ -14,7 +14,7 @@ from verl_otel.recording import span as span_module
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.collection import collect
 from verl_otel.recording.open_table import OPEN_AFTER
-from verl_otel.recording.span import BareSpan, Span
+from verl_otel.recording.span import Span
 
 
 def remote(trace_id=5, span_id=6):
@@ -125,7 +125,7 @@ def test_what_joined_another_span_is_not_open_twice(recorded, later):
 
 def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, swallow, monkeypatch):
     """Where one open span cannot be turned into a record, the drain hands out all others and raises nothing."""
-    resolve = BareSpan.resolve
+    resolve = Span.resolve
 
     def fail(span):
         if span.name == "bad":
@@ -135,7 +135,7 @@ def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, sw
     with verl_otel.span("outer"), verl_otel.span("bad"):
         later(10)
         with monkeypatch.context() as broken:
-            broken.setattr(BareSpan, "resolve", fail)
+            broken.setattr(Span, "resolve", fail)
             assert [each.span.name for each in collect().open_spans] == ["outer"]
     assert error_boundary.counts() == {"open span": 1}
 

@@ -8,8 +8,8 @@ import pytest
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording import collection, open_table, span, span_context
-from verl_otel.recording.span import BareSpan, current
+from verl_otel.recording import collection, open_table, span
+from verl_otel.recording.span import Span, current
 from verl_otel.recording.state import RECORDER
 
 
@@ -48,7 +48,7 @@ def test_spans_have_the_time_of_the_wall_clock(recorded, monkeypatch):
     """A span's times are Unix times: what the wall clock said when its trace began, and monotonic time after that."""
     ticks = iter([100.0, 101.0, 103.5])
     monkeypatch.setattr(span, "clock", lambda: next(ticks))
-    monkeypatch.setattr(span_context, "wall_offset_ns", lambda: 1_000_000_000_000)
+    monkeypatch.setattr("verl_otel.recording.span.wall_offset_ns", lambda: 1_000_000_000_000)
     with verl_otel.step(1) as made, verl_otel.phase("gen"):
         monkeypatch.setattr(span, "clock", lambda: 102.0)
     assert (made.start_ns, made.end_ns, made.error) == (1_100_000_000_000, 1_102_000_000_000, "")
@@ -277,4 +277,4 @@ def test_a_span_is_always_true(recorded):
     """A span is true although it has a length as a context, so that `if span:` means what it seems to mean."""
     with verl_otel.step(1) as step:
         assert bool(step) is True
-    assert isinstance(step, BareSpan)
+    assert isinstance(step, Span)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from verl_otel.model import Instrument
-from verl_otel.recording import span_context, span_metrics
+from verl_otel.recording import span_metrics
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.series import Histogram
 from verl_otel.recording.span import Span
@@ -40,7 +40,7 @@ def test_bins_have_readable_names(score, name):
 
 def test_a_step_counts_itself_and_says_when_it_ended(recorded, monkeypatch):
     """A completed step adds one to the steps, and the time of its end is a gauge."""
-    monkeypatch.setattr(span_context, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr("verl_otel.recording.span.wall_offset_ns", lambda: 0)
     for number in (1, 2):
         with verl_otel.step(number) as step:
             pass
@@ -50,7 +50,7 @@ def test_a_step_counts_itself_and_says_when_it_ended(recorded, monkeypatch):
 
 def test_a_checkpoint_says_when_it_was_saved(recorded, monkeypatch):
     """A checkpoint that was saved leaves the time of its end; one that failed does not."""
-    monkeypatch.setattr(span_context, "wall_offset_ns", lambda: 0)
+    monkeypatch.setattr("verl_otel.recording.span.wall_offset_ns", lambda: 0)
     with pytest.raises(OSError), Span(CallSite("checkpoint", hook=True)):
         raise OSError
     assert "verl.checkpoint.last.timestamp" not in names(recorded)

@@ -11,7 +11,8 @@ from opentelemetry import trace
 
 import verl_otel
 from verl_otel.model import RANDOM, SAMPLED, SharedAttributes, SpanRecord
-from verl_otel.recording import span_context, span_records
+from verl_otel.recording import span as span_module
+from verl_otel.recording import span_records
 from verl_otel.recording.collection import collect
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
@@ -192,8 +193,8 @@ def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):
     class Handler(logging.Handler):
         def emit(self, record):
             def ask():
-                free.append(span_context._ids_lock.acquire(timeout=5))
-                span_context._ids_lock.release()
+                free.append(span_module._ids_lock.acquire(timeout=5))
+                span_module._ids_lock.release()
 
             asking = threading.Thread(target=ask)
             asking.start()

@@ -242,10 +242,10 @@ def test_a_fork_while_another_thread_makes_ids_does_not_hang_the_child(run):
     """Whatever another thread of the parent was doing at the fork, the child can record and end."""
     work = """
 import signal
-from verl_otel.recording import span_context
+from verl_otel.recording import span
 held, done = threading.Event(), threading.Event()
 def hold():
-    with span_context._ids_lock:
+    with span._ids_lock:
         held.set()
         done.wait()
 thread = threading.Thread(target=hold)

@@ -19,7 +19,7 @@ from verl_otel.recording.call_attributes import extract_batch, extract_llm, extr
 from verl_otel.recording.callsite import CallSite, Extract
 from verl_otel.recording.decorate import decorate, is_decorated, wrap_timed
 from verl_otel.recording.phase_names import phase_site
-from verl_otel.recording.span import Span, make_span
+from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
@@ -31,7 +31,7 @@ F = TypeVar("F", bound="Callable[..., Any]")
 
 
 def _span(site: CallSite, attributes: dict[str, Any]) -> Span:
-    span = make_span(site)
+    span = Span(site)
     for key, value in attributes.items():
         if value is not None:
             span.set_attribute(key, value)
@@ -98,7 +98,7 @@ def phase(key: str) -> Span:
         with verl_otel.phase("adv"):
             compute_advantage(batch)
     """
-    return make_span(phase_site(key))
+    return Span(phase_site(key))
 
 
 @overload
@@ -317,10 +317,10 @@ def span(name: Any = None, *, attributes: dict[str, Any] | None = None, extract:
             ...
     """
     if type(name) is str and attributes is None and extract is None:
-        return make_span(_spans.get(name) or _remember(name))
+        return Span(_spans.get(name) or _remember(name))
     text = to_name(name) if _is_text(name) else ""
     site = (_spans.get(text) or _remember(text)) if text and extract is None else None
-    new_span = make_span(site or CallSite("span", text, extract=extract))
+    new_span = Span(site or CallSite("span", text, extract=extract))
     new_span.set_attributes(attributes)  # type: ignore[arg-type]  # None and anything but a mapping give none
     return new_span(name) if is_decorated(name) else new_span
 

@@ -18,14 +18,14 @@ from verl_otel.model import Instrument
 from verl_otel.recording import api, consumption, instruments, run_log
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.series import BoundCounter, Counter
-from verl_otel.recording.span import BareSpan, make_span
+from verl_otel.recording.span import Span
 
 _SITE: Final = CallSite("span", "compiled")
 _COUNTER: Final = Counter(Instrument("compiled", "counter", "", ""), ()).buffer
 
 
 def _verb(given: Any = None, *_: object, **__: object) -> Any:
-    return given if callable(given) else make_span(_SITE)
+    return given if callable(given) else Span(_SITE)
 
 
 def _enter(block: Any) -> Any:
@@ -58,7 +58,7 @@ _STAND_INS: Final[dict[Any, _StandIns]] = {
     },
     consumption: {"consume": _ignore},
     run_log: {"log": _ignore},
-    BareSpan: {
+    Span: {
         **dict.fromkeys(("set_attribute", "set_attributes", "set_status", "update_name", "add_event"), _ignore),
         **dict.fromkeys(("add_link", "link", "link_record", "record_exception", "fail"), _ignore),
         **dict.fromkeys(("end", "close", "discard"), _ignore),

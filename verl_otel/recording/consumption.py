@@ -11,8 +11,7 @@ from typing import Final
 from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.span import Span, make_span
-from verl_otel.recording.span_context import SpanIdentity
+from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import MAX_LINKS
@@ -42,14 +41,14 @@ def consume(trajectories: Iterable[Span | str]) -> None:
         links = list(dict.fromkeys(_find_ids(trajectories)))
         for begin in range(0, len(links), MAX_LINKS):
             part = links[begin : begin + MAX_LINKS]
-            with make_span(_CONSUME, {attr.SAMPLES: len(part)}) as span:
+            with Span(_CONSUME, {attr.SAMPLES: len(part)}) as span:
                 for trace_id, span_id in part:
                     span.link_record(LinkRecord(trace_id, span_id, _CONSUMED, "", REMOTE))
 
 
 def _find_ids(trajectories: Iterable[Span | str]) -> Iterator[tuple[int, int]]:
     for trajectory in trajectories:
-        if isinstance(trajectory, SpanIdentity):
+        if isinstance(trajectory, Span):
             ids = trajectory.resolve()
             yield ids.trace_id, ids.span_id
         elif (match := _TRACEPARENT.fullmatch(str(trajectory)[:64])) is not None:

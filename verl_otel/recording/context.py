@@ -71,9 +71,9 @@ def load() -> None:
         access.reset = runtime.detach if runtime is not None else context.detach
     access.span_of = trace.get_current_span
     access.invalid = trace.INVALID_SPAN
-    from verl_otel.recording.otel_span import OTelSpan
+    from verl_otel.recording.span import Span
 
-    trace.Span.register(OTelSpan)
+    trace.Span.register(Span)
     access.key = span_key()
 
 

@@ -24,7 +24,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import context_access
 from verl_otel.recording.series_registry import record_failure
-from verl_otel.recording.span import clock, make_span
+from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def _span_of_value(function: Any, site: CallSite, binder: ArgumentBinder | None)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not RECORDER.on or site.superseded:
             return function(*args, **kwargs)
-        span = make_span(site)
+        span = Span(site)
         try:
             span.__enter__()
             result = function(*args, **kwargs)
@@ -171,7 +171,7 @@ def _span_of_coroutine(function: Any, site: CallSite, binder: ArgumentBinder | N
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
         if not RECORDER.on or site.superseded:
             return await function(*args, **kwargs)
-        span = make_span(site)
+        span = Span(site)
         try:
             span.__enter__()
             result = await function(*args, **kwargs)
@@ -327,7 +327,7 @@ class _Body:
     __slots__ = ("_arguments", "_inner", "_inside", "_outer", "span")
 
     def __init__(self, site: CallSite, binder: ArgumentBinder | None, args: Any, kwargs: Any) -> None:
-        self.span = make_span(site)
+        self.span = Span(site)
         self._arguments: Any = None if binder is None else partial(binder.bind, args, kwargs)
         self._inner: Any = None
         self._outer: Any = None

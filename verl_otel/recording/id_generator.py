@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import random
 import struct
+from typing import NamedTuple
 
 from verl_otel._internal import process_state
 
@@ -45,3 +46,15 @@ def make_span_ids(count: int) -> tuple[int, ...]:
 def draw() -> float:
     """Return a random number in [0, 1)."""
     return _bits(53) / (1 << 53)
+
+
+class SpanIds(NamedTuple):
+    """Ids and trace flags of a span, and the clock offset of its trace in this process."""
+
+    trace_id: int
+    span_id: int
+    parent_id: int
+    flags: int
+    state: str
+    offset_ns: int
+    """Unix time minus monotonic time, taken when the trace began in this process, so that long runs do not drift."""

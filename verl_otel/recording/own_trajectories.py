@@ -17,7 +17,7 @@ from verl_otel._internal import process_state
 from verl_otel.model import REMOTE, AttributeValue, LinkRecord
 from verl_otel.recording import series_registry
 from verl_otel.recording.attribute_values import to_name, to_number
-from verl_otel.recording.span_context import SpanIds
+from verl_otel.recording.id_generator import SpanIds
 from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import describe_tail, measure_waits, sum_scores
 from verl_otel.semconv import attributes as attr

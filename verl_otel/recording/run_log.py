@@ -13,9 +13,9 @@ from typing import Final
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import AttributeValue, LogRecord
-from verl_otel.recording import byte_accounting, state
+from verl_otel.recording import state
 from verl_otel.recording.attribute_values import coerce_attribute, to_name, to_number
-from verl_otel.recording.span import Span, current
+from verl_otel.recording.span import Span, current, weigh_attributes
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
@@ -100,7 +100,7 @@ def add(record: LogRecord, *, wanted: bool = True) -> None:
 
 def weigh(fields: Mapping[str, AttributeValue]) -> int:
     """Return about how many bytes a record with these fields takes."""
-    return _RECORD_BYTES + byte_accounting.weigh_attributes(fields)
+    return _RECORD_BYTES + weigh_attributes(fields)
 
 
 def find_limit() -> int:

@@ -17,8 +17,7 @@ from verl_otel.recording.attribute_values import is_cancellation
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import CONTEXT
 from verl_otel.recording.series import CHUNK
-from verl_otel.recording.span import Span, clock, make_span
-from verl_otel.recording.span_context import without_leaked
+from verl_otel.recording.span import Span, clock, without_leaked
 from verl_otel.recording.state import RECORDER, take
 
 if TYPE_CHECKING:
@@ -105,7 +104,7 @@ class SampledTimer:
 
     def _make(self, seconds: float) -> Span:
         """Return the span of a call that ended now, as a child of the current span."""
-        span = make_span(self.site)
+        span = Span(self.site)
         span.outer = without_leaked(CONTEXT.get())
         span.stop = clock()
         span.start = span.stop - seconds

@@ -3,32 +3,45 @@
 """The span: one object that is OpenTelemetry's span, OpenTelemetry's context and the record of the drain.
 
 As a context it implements ``get`` and ``copy`` as OpenTelemetry's own does, so that entering a span costs one object and one context
-variable. The drain derives its metrics: leaving a span costs a clock reading and restoring the context.
+variable. The drain derives its metrics: leaving a span costs a clock reading and restoring the context. Ids are created on demand: few spans
+need them before they are drained, for a propagation header, a child of the OpenTelemetry SDK or an exemplar.
 """
 
 from __future__ import annotations
 
+import functools
+import threading
 import time
+from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from verl_otel._internal import error_boundary
-from verl_otel.model import REMOTE, AttributeValue, LinkRecord
-from verl_otel.recording.attribute_values import error_name, is_cancellation, to_message
-from verl_otel.recording.context import CONTEXT
-from verl_otel.recording.otel_span import LEAKED, MAX_MESSAGE
-from verl_otel.recording.span_context import SpanIdentity, local_span, without_leaked
+from verl_otel._internal import error_boundary, process_state
+from verl_otel.model import NONE_DROPPED, REMOTE, TRACE_FLAGS, AttributeValue, EventRecord, LinkRecord
+from verl_otel.recording import id_generator
+from verl_otel.recording.attribute_values import (
+    coerce_attribute,
+    error_name,
+    is_cancellation,
+    items_of,
+    to_message,
+    to_name,
+    to_number,
+    to_text,
+)
+from verl_otel.recording.context import CONTEXT, context_access
+from verl_otel.recording.id_generator import SpanIds
 from verl_otel.recording.span_metrics import measure
-from verl_otel.recording.state import RECORDER, count_dropped, find_room
+from verl_otel.recording.state import RECORDER, count_dropped, find_room, wall_offset_ns
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from types import TracebackType
 
-    from verl_otel.recording.callsite import CallSite
+    from opentelemetry.trace import SpanContext, TraceState
 
-__all__ = ["BareSpan", "Span", "clock", "current", "local_span", "make_span"]
+    from verl_otel.recording.callsite import CallSite
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -36,16 +49,159 @@ clock = time.perf_counter
 _SUBMITTED: Final = {attr.LINK_TYPE: "submitted_by"}
 
 
-class BareSpan(SpanIdentity):
-    """A span as context manager, decorator and OpenTelemetry span. Has no constructor.
+class _Leaked:
+    """Class of `LEAKED`, of which a process has one instance, also after unpickling a wrapper that holds it."""
 
-    CPython 3.11 creates an object 100 ns faster if its class has no ``__init__``: `begin` and `make_span` fill the slots.
+    def __reduce__(self) -> str:
+        return "LEAKED"
+
+
+LEAKED: Final = _Leaked()
+"""Token of a span that was exited where it was not current. It has ended; contexts that hold it use its parent instead."""
+
+MAX_EVENTS: Final = 128
+"""Events of one span, OpenTelemetry's limit. Further ones are dropped and counted."""
+_LARGEST: Final = (1 << 63) - 1
+MAX_MESSAGE: Final = 1024
+"""Characters of an exception message, where messages are recorded at all."""
+
+# -- Memory of attributes, events and links. A span counts as `verl_otel.recording.state.SPAN_BYTES`, which includes a dozen short attributes and a
+# link. What goes beyond is weighed when it is set, and added to the account of the span and of the process. What exceeds a limit is dropped and
+# counted in the record, as OpenTelemetry does. All that waits for a drain takes no more than half of ``VERL_OTEL_MEMORY_MIB``. --
+
+MAX_ATTRIBUTES: Final = 128
+"""Attributes of one span, event or link, OpenTelemetry's limit. Further ones are dropped and counted."""
+MAX_SPAN: Final = 256 << 10
+"""Bytes of the attributes, events and links of one span on top of `SPAN_BYTES`."""
+FEW: Final = 12
+"""Number of small attributes that `SPAN_BYTES` includes."""
+SHORT: Final = 40
+"""Characters up to which a key or text is small without being weighed; a UUID has 36."""
+FREE: Final = 256
+"""Bytes up to which an attribute, or the attributes of a link, are small after having been weighed."""
+SMALL: Final = 1024
+"""Bytes up to which an item may use the reserve: an exception, an outcome."""
+RESERVE: Final = 16 << 10
+"""Bytes of small items beyond the limit of a span."""
+EVENT: Final = 400
+LINK: Final = 250
+"""Bytes of an event and of a link without attributes."""
+ATTRIBUTES, EVENTS, LINKS = range(3)
+"""Kinds of dropped items, in the order of `SpanRecord.dropped`."""
+_NUMBER: Final = 32
+_SLOT: Final = 100
+"""Bytes of a dictionary entry, including the reserve of a growing dictionary."""
+
+
+def weigh(value: AttributeValue) -> int:
+    """Return the bytes of an attribute value."""
+    if type(value) is str:
+        return getsizeof(value)
+    if type(value) is tuple:
+        return getsizeof(value) + sum(map(getsizeof, value))
+    return _NUMBER
+
+
+def weigh_key(key: str) -> int:
+    """Return the bytes of one more key."""
+    return getsizeof(key) + _SLOT
+
+
+def weigh_attributes(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return the bytes of attributes."""
+    return sum([weigh_key(key) + weigh(value) for key, value in attributes.items()])
+
+
+def coerce_attributes(attributes: Any) -> dict[str, AttributeValue]:
+    """Return the first attributes of a mapping, converted. Never raises."""
+    return {to_name(key): coerce_attribute(value) for key, value in items_of(attributes)[:MAX_ATTRIBUTES]}
+
+
+def count_missing(attributes: Any, kept: dict[str, AttributeValue]) -> int:
+    """Return how many attributes of a mapping were not kept. Never raises."""
+    if issubclass(type(attributes), dict):
+        return max(0, dict.__len__(attributes) - len(kept))
+    return max(0, len(items_of(attributes)) - len(kept))
+
+
+# -- Ids --
+
+_new = tuple.__new__  # avoids the constructor of a named tuple, which costs as much as all the rest
+_ids_lock = threading.RLock()  # re-entrant: a signal handler may need ids while its own thread holds the lock
+
+
+class SpanDetail:
+    """Rarely used fields of a span."""
+
+    __slots__ = (
+        "bytes", "context", "dropped", "error", "events", "links", "merged_child", "merged_parent", "message",
+        "name", "scores", "status", "unrecorded",
+    )  # fmt: skip
+
+    def __init__(self) -> None:
+        self.merged_child: Span | None = None
+        """The child that merged with this span."""
+        self.merged_parent: Span | None = None
+        """The parent that this span merged with."""
+        self.context: SpanContext | None = None
+        """OpenTelemetry's span context. Cached: every record of a user's histogram asks for it."""
+        self.bytes = 0
+        """Bytes of large attributes, events and links on top of `state.SPAN_BYTES`; see `verl_otel.recording.byte_accounting`."""
+        self.dropped = NONE_DROPPED
+        """Number of dropped attributes, events and links."""
+        self.error = ""
+        self.events: list[EventRecord] | None = None
+        self.links: list[LinkRecord] | None = None
+        self.unrecorded = False
+        """Whether no drain will see the span: there was no room, it is only measured, or it was discarded."""
+        self.message = ""
+        self.name = ""
+        self.scores: tuple[float, ...] = ()
+        """All scores of a batch; the attribute holds the first ones only."""
+        self.status = semconv.STATUS_UNSET
+
+
+class Span:
+    """A span as context manager, decorator, OpenTelemetry span and OpenTelemetry context. The verbs return it (`verl_otel.phase` and the others).
+
+    Example:
+        with verl_otel.tool("python") as span:
+            span.set_attribute("exit_code", run())
     """
 
-    __slots__ = ("last",)
+    __slots__ = ("_attributes", "_detail", "ids", "last", "outer", "site", "start", "stop", "token")
 
+    _attributes: dict[str, AttributeValue] | None
+    """Attributes of this call."""
+    _detail: SpanDetail | None
+    outer: Any
+    """The context in which the span was entered."""
+    start: float
+    """Monotonic seconds; 0 before it begins."""
+    stop: float
+    """Monotonic seconds; 0 while it is open."""
+    token: Any
+    """Token that restores the context; None while the span is not current."""
+    ids: SpanIds | tuple[SpanIds, int] | None
+    """None until they are needed. A drain stores the parent's ids and the own span id: few ended spans are asked again."""
+    site: CallSite
     last: CallSite | None
     """Call site of the child that was opened last."""
+
+    def __init__(self, site: CallSite, attributes: Mapping[str, object] | None = None) -> None:
+        self.site = site
+        self.start = self.stop = 0.0
+        self._attributes = self._detail = self.ids = self.outer = self.token = self.last = None
+        if attributes:
+            self.set_attributes(attributes)
+
+    @property
+    def detail(self) -> SpanDetail:
+        """The rarely used fields, created at the first use."""
+        detail = self._detail
+        if detail is None:
+            detail = self._detail = SpanDetail()
+        return detail
 
     # -- life cycle --------------------------------------------------------------------------------------------------------
 
@@ -56,30 +212,30 @@ class BareSpan(SpanIdentity):
         try:
             site, get, make_current = self.site, CONTEXT.get, CONTEXT.set
             outer = get()
-            parent: Any = None
-            if type(outer) is BareSpan and outer.token is not LEAKED:
+            parent: Span | None = None
+            if type(outer) is Span and outer.token is not LEAKED:
                 parent = outer
             elif outer:
                 outer = without_leaked(outer)
                 parent = local_span(outer)
             if parent is not None:
                 if site.merges_with_parent and self._merge_into(parent):
-                    return parent  # type: ignore[no-any-return]  # a span, as `local_span` says
+                    return parent
                 parent.last = site
             elif site.needs_parent:
                 self.detail.unrecorded = True  # measured only: a phase outside a step is no span
                 self.start = clock()
-                return self  # type: ignore[return-value]  # see `begin`
+                return self
             self.outer = outer
             if site.spec.root:
                 self._link_submitter()
             self.token = make_current(self)
             if len(RECORDER.begun) < RECORDER.room:
-                RECORDER.begun.append(self)  # type: ignore[arg-type]  # see `begin`
+                RECORDER.begun.append(self)
             else:
                 self.store_or_drop()
             self.start = clock()
-            return self  # type: ignore[return-value]  # see `begin`
+            return self
         except BaseException:
             self.cancel_entry()
             raise
@@ -151,7 +307,7 @@ class BareSpan(SpanIdentity):
         finally:
             self.stop = stop  # last: a drain may take it from now on
         if self._detail is not None and self._detail.unrecorded:
-            measure(self, self.stop - self.start)  # type: ignore[arg-type]  # see `begin`
+            measure(self, self.stop - self.start)
 
     def discard(self) -> None:
         """Exclude the span from recording, as if it had never been opened. Call before it ends."""
@@ -181,12 +337,12 @@ class BareSpan(SpanIdentity):
         if RECORDER.on and self.stop:
             message = "verl-otel: %r was entered twice; call the verb again for each block"
             error_boundary.warn_once(f"again {self.name}", message, self.name)
-        return self  # type: ignore[return-value]  # see `begin`
+        return self
 
     def store_or_drop(self) -> None:
         """Store a span that begins although there seems to be no room. If there is none, it is dropped, counted and only measured."""
         if find_room(root=self.site.spec.root):
-            RECORDER.begun.append(self)  # type: ignore[arg-type]  # see `begin`
+            RECORDER.begun.append(self)
         else:
             self.drop()
 
@@ -216,9 +372,9 @@ class BareSpan(SpanIdentity):
 
     def _end_inside(self, error: BaseException) -> None:
         """End the spans inside whose blocks an exception has left, too: CPython runs signal handlers before the first instruction of ``__exit__``."""
-        inside: list[BareSpan] = []
+        inside: list[Span] = []
         inner = CONTEXT.get()
-        while type(inner) is BareSpan and inner is not self and not inner.site.hook:
+        while type(inner) is Span and inner is not self and not inner.site.hook:
             inside.append(inner)
             inner = inner.outer
         if inner is self:
@@ -238,7 +394,7 @@ class BareSpan(SpanIdentity):
         )
         if not same or parent.stop or parent.detail.merged_child is not None:
             return False
-        parent.detail.merged_child = self  # type: ignore[assignment]  # see `begin`
+        parent.detail.merged_child = self
         self.detail.merged_parent = parent
         attributes = {key: value for key, value in site.attributes.items() if key not in site.defaults}
         attributes.update(self._attributes or {})
@@ -307,40 +463,391 @@ class BareSpan(SpanIdentity):
         if self.start and not self.stop:
             self._finish(None)
 
+    # -- ids, parent and times --------------------------------------------------------------------------------------------
 
-class Span(BareSpan):
-    """A span as the verbs return it (`verl_otel.phase` and the others).
+    def resolve(self) -> SpanIds:
+        """Return the ids. The first call creates them and, for a root, makes the sampling decision."""
+        if self.ids is None:
+            # A loop, no recursion: spans may be nested deeper than the stack allows.
+            waiting: list[Span] = []
+            span: Span | None = self
+            while span is not None and span.ids is None:
+                waiting.append(span)
+                span = span._parent()
+            for span in reversed(waiting):
+                new_ids = span._make_ids()
+                with _ids_lock:
+                    if span.ids is None:
+                        span.ids = new_ids
+        ids = self.ids
+        assert ids is not None  # noqa: S101 - set above
+        if not isinstance(ids, SpanIds):  # another thread that does this at the same time gets the same ids
+            parent_ids, span_id = ids
+            ids = self.ids = _child_ids(parent_ids, span_id)
+        return ids
 
-    Its instances are of class `BareSpan`; this class is for type hints.
+    def _parent(self) -> Span | None:
+        return None if self.site.spec.root or self.outer is None else local_span(self.outer)
 
-    Example:
-        with verl_otel.tool("python") as span:
-            span.set_attribute("exit_code", run())
-    """
+    def _make_ids(self) -> SpanIds:
+        root = self.site.spec.root or self.outer is None
+        parent = self._parent()
+        if parent is not None:
+            return _child_ids(parent.resolve(), id_generator.make_span_id())
+        if not root:
+            remote = context_access().span_of(self.outer).get_span_context()
+            if remote.is_valid:
+                state = remote.trace_state.to_header()
+                flags = int(remote.trace_flags) & TRACE_FLAGS | (REMOTE if remote.is_remote else 0)
+                return SpanIds(
+                    remote.trace_id, id_generator.make_span_id(), remote.span_id, flags, state, wall_offset_ns()
+                )
+        trace_id = id_generator.make_trace_id()
+        flags = RECORDER.sampling.decide(self, trace_id)
+        return SpanIds(trace_id, id_generator.make_span_id(), 0, flags, self.site.spec.state, wall_offset_ns())
 
-    __slots__ = ()
+    def get_span_context(self) -> SpanContext:
+        """Return OpenTelemetry's span context. A span whose context was returned is always exported."""
+        from opentelemetry.trace import INVALID_SPAN_CONTEXT, SpanContext, TraceFlags
 
-    def __new__(cls, site: CallSite, attributes: dict[str, AttributeValue] | None = None) -> Span:
-        """Return a span that has not begun."""
-        span = make_span(site)
-        if attributes:
-            span.set_attributes(attributes)
-        return span
+        detail = self.detail
+        if detail.merged_parent is not None:
+            return detail.merged_parent.get_span_context()
+        if self.outer is None:  # recording is off, or the span is only measured: it is not exported
+            return INVALID_SPAN_CONTEXT
+        if detail.context is None:
+            ids = self.resolve()
+            flags = TraceFlags(ids.flags & TRACE_FLAGS)
+            detail.context = SpanContext(ids.trace_id, ids.span_id, False, flags, _read_state(ids.state))
+        return detail.context
 
-    def __init__(self, site: CallSite, attributes: dict[str, AttributeValue] | None = None) -> None:
-        raise NotImplementedError  # for type checkers
+    @property
+    def traceparent(self) -> str:
+        """The span's W3C ``traceparent``, for `verl_otel.consume` and for systems that continue the trace; empty while recording is off."""
+        if self.outer is None and not self.start:
+            return ""
+        ids = self.resolve()
+        return f"00-{ids.trace_id:032x}-{ids.span_id:016x}-{ids.flags & TRACE_FLAGS:02x}"
+
+    @property
+    def start_ns(self) -> int:
+        """Start in Unix nanoseconds, by the clock of its trace."""
+        return int(self.start * 1e9) + self.resolve().offset_ns
+
+    @property
+    def end_ns(self) -> int:
+        """End in Unix nanoseconds, by the clock of its trace."""
+        return int(self.stop * 1e9) + self.resolve().offset_ns
+
+    # -- OpenTelemetry's span ----------------------------------------------------------------------------
+
+    def set_attribute(self, key: str, value: object) -> None:
+        """Set one attribute. Values of types that OpenTelemetry does not support become text. Never raises."""
+        own = self._attributes
+        if own is None:
+            own = self._attributes = {}
+        kind = type(value)
+        if (  # a small value of a common type: nothing to convert or weigh
+            type(key) is str
+            and len(key) <= SHORT
+            and len(own) < FEW
+            and (
+                (kind is str and len(value) <= SHORT)  # type: ignore[arg-type]  # checked by its type
+                or (kind is int and -_LARGEST <= value <= _LARGEST)  # type: ignore[operator]  # as above
+                or kind is float
+                or kind is bool
+                or (kind is tuple and len(value) == 1 and type(value[0]) is str and len(value[0]) <= SHORT)  # type: ignore[arg-type,index]  # as above
+            )
+        ):
+            own[key] = value  # type: ignore[assignment]  # as above
+        else:
+            self._set_weighed(own, to_name(key), coerce_attribute(value))
+
+    def _set_weighed(self, own: dict[str, AttributeValue], key: str, value: AttributeValue) -> None:
+        """Set an attribute that may be large, or one of many, if there is room for it."""
+        before = own.get(key)
+        if before is None and len(own) >= MAX_ATTRIBUTES:
+            self._drop(ATTRIBUTES)
+            return
+        size = weigh(value) + (weigh_key(key) if before is None else -weigh(before))
+        if (size <= FREE and len(own) < FEW) or self.charge(size):
+            own[key] = value
+        else:
+            self._drop(ATTRIBUTES)
+
+    def charge(self, size: int, most: int = MAX_SPAN) -> bool:
+        """Add bytes to the account of this span if its limit and that of all spans allow; return whether they do.
+
+        Args:
+            size: Bytes; negative to release some.
+            most: Limit of this span in bytes.
+        """
+        detail = self.detail
+        reserve = 0 < size <= SMALL  # for the error or outcome of a span
+        if size > 0 and (
+            detail.bytes + size > most + (RESERVE if reserve else 0)
+            or RECORDER.bytes + size > RECORDER.byte_limit + (RECORDER.byte_limit // 4 if reserve else 0)
+        ):
+            return False
+        size = max(size, -detail.bytes)
+        detail.bytes += size
+        RECORDER.bytes += size
+        return True
+
+    def _drop(self, which: int) -> None:
+        """Count a dropped attribute, event or link."""
+        detail = self.detail
+        attributes, events, links = detail.dropped
+        counts = attributes + (which == ATTRIBUTES), events + (which == EVENTS), links
+        detail.dropped = counts if which != LINKS else (attributes, events, links + 1)
+
+    def set_attributes(self, attributes: Mapping[str, object]) -> None:
+        """Set several attributes."""
+        own = self._attributes
+        if own is None:
+            own = self._attributes = {}
+        for key, value in items_of(attributes):
+            kind = type(value)
+            if (  # as in `set_attribute`, without a call for each attribute
+                type(key) is str
+                and len(key) <= SHORT
+                and len(own) < FEW
+                and ((kind is str and len(value) <= SHORT) or (kind is int and -_LARGEST <= value <= _LARGEST))
+            ):
+                own[key] = value
+            else:
+                self.set_attribute(key, value)
+
+    def add_event(
+        self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None
+    ) -> None:
+        """Add an event. ``timestamp``: nanoseconds since the Unix epoch, now if absent. Never raises."""
+        detail = self.detail
+        if detail.events is None:
+            detail.events = []
+        values = coerce_attributes(attributes)
+        size = EVENT + weigh_attributes(values)
+        if len(detail.events) >= MAX_EVENTS or not self.charge(size):
+            self._drop(EVENTS)
+            return
+        dropped = count_missing(attributes, values)
+        detail.events.append(EventRecord(to_name(name), _to_time(timestamp), values, dropped))
+
+    def add_link(self, context: SpanContext, attributes: Mapping[str, object] | None = None) -> None:
+        """Link to another span. Links beyond 128 are dropped, as OpenTelemetry does."""
+        self.link(context, attributes)
+
+    def link(self, context: SpanContext, attributes: Mapping[str, object] | None = None) -> None:
+        """Link to another span by its context. Never raises."""
+        try:
+            trace_id, span_id = int(context.trace_id), int(context.span_id)
+            state = to_text(context.trace_state.to_header()) if context.trace_state else ""
+            flags = REMOTE if context.is_remote else 0
+        except Exception as error:  # not a span context
+            error_boundary.may_propagate(error)
+            trace_id = span_id = -1
+        if not 0 <= trace_id < 1 << 128 or not 0 <= span_id < 1 << 64:
+            self._drop(LINKS)
+            return
+        values = coerce_attributes(attributes)
+        dropped = count_missing(attributes, values)
+        self.link_record(LinkRecord(trace_id, span_id, values, state, flags, dropped))
+
+    def link_record(self, record: LinkRecord) -> None:
+        """Link to another span by its ids."""
+        detail = self.detail
+        if detail.links is None:
+            detail.links = []
+        size = weigh_attributes(record.attributes)
+        if detail.links or size > FREE:  # `SPAN_BYTES` includes one small link
+            size += LINK
+            if len(detail.links) >= semconv.MAX_LINKS or not self.charge(size):
+                self._drop(LINKS)
+                return
+        detail.links.append(record)
+
+    def update_name(self, name: str) -> None:
+        """Rename the span."""
+        self.detail.name = to_name(name)
+
+    def is_recording(self) -> bool:
+        """Whether the span is open."""
+        return bool(self.start) and not self.stop
+
+    def set_status(self, status: Any, description: str | None = None) -> None:
+        """Set the status from an OpenTelemetry ``Status`` or ``StatusCode``; anything else is ignored."""
+        try:
+            code = getattr(status, "status_code", status)
+            number = to_number(getattr(code, "value", code))
+            text = getattr(status, "description", None)
+        except Exception as error:
+            error_boundary.may_propagate(error)
+            return
+        if number in (semconv.STATUS_UNSET, semconv.STATUS_OK, semconv.STATUS_ERROR):
+            self.detail.status = int(number)
+        text = description if text is None else text
+        if RECORDER.capture_content and text is not None:  # OpenTelemetry's helpers put the exception message here
+            self._keep_message(to_text(text)[:MAX_MESSAGE])
+
+    def _keep_message(self, text: str) -> None:
+        if self.charge(weigh(text)):
+            self.detail.message = text
+
+    def record_exception(
+        self,
+        exception: BaseException,
+        attributes: Mapping[str, object] | None = None,
+        timestamp: int | None = None,
+        escaped: bool = False,  # noqa: FBT001, FBT002 - OpenTelemetry's signature
+    ) -> None:
+        """Add an exception as an event: its type, and its message if content may be recorded."""
+        values: dict[str, object] = {attr.EXCEPTION_TYPE: error_name(exception)}
+        values.update((to_name(key), value) for key, value in items_of(attributes))
+        if escaped is True:
+            values["exception.escaped"] = True
+        if RECORDER.capture_content:
+            values[attr.EXCEPTION_MESSAGE] = to_message(exception)[:MAX_MESSAGE]
+        self.add_event("exception", values, timestamp)
+
+    # -- OpenTelemetry's context --------------------------------------------------------------------------
+
+    def get(self, key: str, default: object = None) -> object:
+        """Return a value of this context: the span itself for the key of the current span, else the value of the outer context."""
+        if key == context_access().key and self.token is not LEAKED:
+            return self
+        return self._outer_context(key).get(key, default)
+
+    def copy(self) -> dict[str, object]:
+        """Return the context as a new dictionary."""
+        key = context_access().key
+        values = dict(self._outer_context().copy())
+        span = self.get(key)
+        if span is None:
+            values.pop(key, None)
+        else:
+            values[key] = span
+        return values
+
+    def _outer_context(self, key: str = "") -> Any:
+        """Return the context below all verl-otel spans; for the key of the current span, the next open one. A loop, no recursion."""
+        context = self.outer
+        wanted = key and key == context_access().key
+        while isinstance(context, Span) and not (wanted and context.token is not LEAKED):
+            context = context.outer
+        return context if context is not None else {}
+
+    def __getitem__(self, key: str) -> object:
+        value = self.get(key, LEAKED)
+        if value is LEAKED:
+            raise KeyError(key)
+        return value
+
+    def __contains__(self, key: object) -> bool:
+        return self.get(str(key), LEAKED) is not LEAKED
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.copy())
+
+    def __len__(self) -> int:
+        return len(self.copy())
+
+    def __bool__(self) -> bool:
+        return True
+
+    def keys(self) -> Any:
+        """Return the context's keys."""
+        return self.copy().keys()
+
+    def values(self) -> Any:
+        """Return the context's values."""
+        return self.copy().values()
+
+    def items(self) -> Any:
+        """Return the context's items."""
+        return self.copy().items()
 
 
-def make_span(site: CallSite, attributes: dict[str, AttributeValue] | None = None) -> Span:
-    """Return a span that has not begun. A little faster than `Span`."""
-    span: Any = BareSpan()
-    span.site = site
-    span._attributes = attributes
-    span._detail = span.ids = span.outer = span.token = span.last = None
-    span.start = span.stop = 0.0
-    return span  # type: ignore[no-any-return]  # as in `begin`
+def _to_time(timestamp: object) -> int:
+    """Return a timestamp in Unix nanoseconds; now if ``timestamp`` is not valid."""
+    number = to_number(timestamp)
+    return int(number) if number is not None and 0 < number <= _LARGEST else time.time_ns()
 
 
 def current() -> Span | None:
     """Return the current span if it is a verl-otel span."""
     return local_span(without_leaked(CONTEXT.get())) if RECORDER.on else None
+
+
+def _child_ids(parent: SpanIds, span_id: int) -> SpanIds:
+    """Return the ids of a child."""
+    return SpanIds(parent.trace_id, span_id, parent.span_id, parent.flags & TRACE_FLAGS, parent.state, parent.offset_ns)
+
+
+@functools.lru_cache(maxsize=64)
+def _read_state(text: str) -> TraceState:
+    """Return a parsed trace state; a process has a handful of them."""
+    from opentelemetry.trace import TraceState
+
+    return TraceState.from_header([text]) if text else TraceState()
+
+
+def create_root_ids(roots: list[Span]) -> None:
+    """Create the ids of root spans, all at once.
+
+    On failure a span stays without ids, and `resolve` reports it later: logging under the lock could deadlock with a handler that needs ids.
+    """
+    random_ids = id_generator.make_span_ids(3 * len(roots))
+    offset = wall_offset_ns()
+    with _ids_lock:
+        for span, high, low, span_id in zip(roots, random_ids[::3], random_ids[1::3], random_ids[2::3], strict=True):
+            if span.ids is None:
+                trace_id = high << 64 | low or 1
+                try:
+                    flags = RECORDER.sampling.decide(span, trace_id)
+                    span.ids = _new(SpanIds, (trace_id, span_id or 1, 0, flags, span.site.spec.state, offset))
+                except Exception as error:
+                    error_boundary.may_propagate(error)
+
+
+def local_span(context: Any) -> Span | None:
+    """Return the verl-otel span of a context, or None."""
+    if isinstance(context, Span):
+        return context
+    span = context.get(context_access().key) if context else None
+    return span if isinstance(span, Span) else None
+
+
+def without_leaked(context: Any) -> Any:
+    """Return a context without the spans that were exited where they were not current: they have ended."""
+    while isinstance(context, Span) and context.token is LEAKED:
+        context = context.outer
+    if not isinstance(context, Span) and context:
+        held = context.get(context_access().key)
+        if isinstance(held, Span) and held.token is LEAKED:
+            from opentelemetry.trace import set_span_in_context
+
+            return set_span_in_context(context_access().span_of(without_leaked(held.outer)), context)
+    return context
+
+
+def release_ended_parents(span: Span) -> None:
+    """Release the ended spans around an ended span with ids: a chain of tasks would keep all of them alive."""
+    outer = span.outer
+    while isinstance(outer, Span) and outer.stop:
+        outer = outer.outer
+    span.outer = outer
+
+
+def _before_fork() -> None:
+    """Create the ids of open spans: parent and child process would create different ones."""
+    for span in RECORDER.opened:
+        with error_boundary.suppress_errors("fork"):
+            span.resolve()
+
+
+def _after_fork() -> None:
+    global _ids_lock
+    _ids_lock = threading.RLock()
+
+
+process_state.register(before_fork=_before_fork, after_fork=_after_fork)

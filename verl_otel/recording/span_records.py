@@ -12,10 +12,11 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import NONE_DROPPED, SAMPLED, TRACE_FLAGS, Attributes, Exemplar, SpanRecord, WeighedAttributes
-from verl_otel.recording import convention_aliases, id_generator, span_context
+from verl_otel.recording import convention_aliases, id_generator
+from verl_otel.recording import span as spans
 from verl_otel.recording.duration_stats import DurationLog
-from verl_otel.recording.span import BareSpan, Span
-from verl_otel.recording.span_context import SpanIds, release_ended_parents
+from verl_otel.recording.id_generator import SpanIds
+from verl_otel.recording.span import Span, release_ended_parents
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import SERVER, SPANS, STATUS_UNSET
@@ -97,18 +98,18 @@ def _identify(chunk: list[Span]) -> None:
             outer = span.outer
             if not outer or span.site.spec.root:  # a root
                 roots.append(span)
-            elif type(outer) is BareSpan and (type(outer.ids) is SpanIds or _has_ids(outer)):
+            elif type(outer) is Span and (type(outer.ids) is SpanIds or _has_ids(outer)):
                 waiting.append(span)
     random_ids = id_generator.make_span_ids(len(waiting))
-    with span_context._ids_lock:
+    with spans._ids_lock:
         for span, span_id in zip(waiting, random_ids, strict=True):
             if span.ids is None:
                 span.ids = (span.outer.ids, span_id or 1)
     if roots:
-        span_context.create_root_ids(roots)
+        spans.create_root_ids(roots)
 
 
-def _has_ids(span: BareSpan) -> bool:
+def _has_ids(span: Span) -> bool:
     """Return whether a span has ids; creates them if it has none."""
     with error_boundary.suppress_errors("record"):
         span.resolve()
@@ -133,7 +134,7 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
             if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
                 _measure(span, end_ns, trace_id, span_id, sampled=flags & SAMPLED)
             outer = span.outer
-            if type(outer) is BareSpan and outer.stop:
+            if type(outer) is Span and outer.stop:
                 release_ended_parents(span)
             if notes is not None:
                 served_ns = end_ns if spec.kind == SERVER else 0

@@ -20,7 +20,7 @@ from verl_otel._internal import error_boundary, thread_frames
 from verl_otel.model import LinkRecord
 from verl_otel.recording import series_registry
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.span import BareSpan, Span, clock
+from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER, keep
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -82,7 +82,7 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
         name = frame.f_code.co_filename
         if name.startswith(_OWN):
             for value in frame.f_locals.values():
-                if type(value) is BareSpan and value.start and not value.stop:
+                if type(value) is Span and value.start and not value.stop:
                     return value  # type: ignore[return-value]  # as every span
     return None
 
