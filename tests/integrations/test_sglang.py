@@ -97,15 +97,6 @@ async def test_an_object_without_the_field(sglang, recorded, swallow, obj):
         await ask(manager, obj)  # the fake's own complaint, not ours
 
 
-async def test_a_manager_without_the_switch(sglang, recorded, swallow):
-    """A release whose arguments have no such switch is served; our failure is ours."""
-    manager = sglang.make_manager(enable_trace=False)
-    with verl_otel.span("mine"):
-        manager.server_args = SimpleNamespace()
-        with pytest.raises(AttributeError, match="enable_trace"):  # the fake's own complaint
-            await ask(manager, make_request())
-
-
 def test_everything_is_put_back(sglang):
     """After uninstalling no function of SGLang is ours."""
     importlib.import_module("sglang.srt.utils")

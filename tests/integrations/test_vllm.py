@@ -170,13 +170,6 @@ async def test_an_engine_without_statistics_lives(fakes, sent, recorded, caplog)
     assert caplog.text.count("keeps no statistics") == 1
 
 
-async def test_without_us_it_would_die(fakes, sent, recorded):
-    """The fake dies as the real one does: statistics off and an endpoint."""
-    engine = make_engine(importlib.import_module("vllm.v1.engine.async_llm"))
-    await ask(engine, "r")
-    assert isinstance(engine.error, AssertionError)
-
-
 async def test_a_failure_of_tracing_does_not_end_the_engine(vllm, sent, recorded, swallow, monkeypatch):
     """Whatever vLLM's tracing raises, the requests are served."""
     monkeypatch.setattr("vllm.v1.engine.output_processor.instrument_manual", lambda **_: 1 / 0)

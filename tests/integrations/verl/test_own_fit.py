@@ -203,15 +203,6 @@ def test_a_step_may_train_on_a_surplus_alone(recorded, loop):
     assert read_links(recorded)[2, "consumed"] == [2, 3]
 
 
-def test_equal_rows_of_two_steps_are_not_taken_for_each_other(recorded, loop, monkeypatch):
-    """What was filtered in a step is not trained on by the next one because it has generated the same tokens again."""
-    monkeypatch.setattr(lineage, "describe_row", lambda output: {lineage.ROW: 7.0})
-    monkeypatch.setattr(lineage, "_sum_rows", lambda *_: [7])
-    lineage._Step.filtered = {7: "of the step before"}
-    loop.step([0])
-    assert read_links(recorded)[1, "consumed"] == [0, 1, 2, 3]
-
-
 def test_nothing_is_said_of_rows_that_the_loop_has_changed(recorded, loop):
     """Which of them were trained on cannot be known then."""
 

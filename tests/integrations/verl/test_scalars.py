@@ -63,13 +63,7 @@ def test_keys_that_collide_in_prometheus_are_kept_apart():
     """Keys that would have the same Prometheus name get names of their own, in the order in which they came."""
     made = names("a/b", "a.b", "a_b", "a-b", "a/b")
     assert made == ["verl.a.b", "verl.scalar.a.b", "verl.scalar.a_b.2", "verl.scalar.a-b.3", "verl.a.b"]
-    shown = {metric_name(scalars.metric_of(key)) for key in ("a/b", "a.b", "a_b", "a-b")}
-    assert len(shown) == 4
-
-
-def test_keys_that_differ_at_their_end_are_kept_apart():
-    """A sign at the end of a key, which Prometheus does not show, does not make two series of one name."""
-    keys = ("kl", "kl%", "kl/")
+    keys = ("a/b", "a.b", "a_b", "a-b", "kl", "kl%", "kl/")
     assert len({metric_name(scalars.metric_of(key)) for key in keys}) == len(keys)
 
 
@@ -162,6 +156,45 @@ def test_integers_beyond_64_bits_can_be_exported(value):
                 struct.pack("<q", int(point["asInt"]))
     assert json.dumps(metrics)
     assert all(float(point.value) is not None for point in points)
+
+
+@pytest.mark.parametrize(
+    ("key", "name", "labels", "factor"),
+    [
+        ("timing_s/agent_loop/slowest/tool_calls", "verl.rollout.slowest.duration", {"verl.part": "tool"}, 1),
+        ("timing_s/agent_loop/slowest/prompt_length", "verl.rollout.slowest.tokens", {"verl.token.type": "prompt"}, 1),
+        ("timing_s/agent_loop/slowest/num_preempted", "verl.rollout.slowest.preemptions", {}, 1),
+        ("timing_s/agent_loop/num_preempted/max", "verl.rollout.trajectory.preemptions", {"verl.aggregate": "max"}, 1),
+        ("checkpoint_engine/payload_mbytes", "verl.weight_sync.payload", {}, 2**20),
+        (
+            "actor/perf/max_memory_reserved_gb",
+            "verl.gpu.memory.peak",
+            {"verl.update.role": "actor", "verl.memory.type": "reserved"},
+            2**30,
+        ),
+        ("critic/perf/cpu_memory_used_gb", "verl.host.memory.used", {"verl.update.role": "critic"}, 2**30),
+    ],
+)
+def test_a_unit_that_a_key_gets_wrong_is_said_right_besides(key, name, labels, factor):
+    """Counts under ``timing_s`` are counts, ``gb`` and ``mbytes`` are bytes: as a metric of the catalogue, beside the scalar."""
+    converted, plain = make_points({key: 3.5}, 1)
+    assert (converted.instrument.name, dict(converted.labels), converted.value) == (name, labels, 3.5 * factor)
+    assert (plain.instrument.name, plain.value) == ("verl." + key.replace("/", "."), 3.5)
+
+
+def test_tensors_on_the_cpu_are_numbers():
+    """Torch's numbers have their value, whatever their type; two numbers are none."""
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    given = {
+        "half": torch.tensor(0.25).half(),
+        "bfloat16": torch.tensor(0.25).bfloat16(),
+        "int": torch.tensor(4),
+        "bool": torch.tensor(True),
+        "grad": torch.tensor(1.5, requires_grad=True),
+        "one": torch.tensor([1.0]),
+        "two": torch.tensor([1.0, 2.0]),
+    }
+    assert [point.value for point in make_points(given, 1)] == [0.25, 0.25, 4, 1, 1.5, 1.0]
 
 
 def test_phases_are_not_said_twice():

@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders.hooks import marked_timer, plain_timer
 from verl_otel.integrations import patch
-from verl_otel.integrations.verl import timers
+from verl_otel.integrations.verl import scalars, timers
 from verl_otel.integrations.verl.trainer import Trainer
 
 LOADER = '''
@@ -93,6 +93,14 @@ def test_a_step_says_what_it_is(recorded):
         "verl.trainer.mode": "sync",
         "verl.algorithm": "grpo",
     }
+
+
+def test_a_timer_with_a_doubled_prefix_is_the_phase_that_it_means(recorded):
+    """Verl 0.9 has a timer ``timing_s/param_sync``, which it logs as ``timing_s/timing_s/param_sync``."""
+    with marked_timer("timing_s/param_sync", {}):
+        pass
+    assert recorded.value("verl.phase.duration", verl_phase="param_sync") == 1
+    assert scalars.is_phase("timing_s/timing_s/param_sync")
 
 
 def test_a_timer_outside_of_a_step_is_a_metric_and_no_span(recorded):
