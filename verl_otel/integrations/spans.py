@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
@@ -27,6 +27,11 @@ def find_open(verb: str) -> Span | None:
     """Return the nearest open span of a verb around the current place, or None."""
     span = find_enclosing(verb)
     return span if span is not None and not span.stop else None
+
+
+def describe(span: Span, values: Mapping[str, Any]) -> None:
+    """Set the attributes whose values are known, which are not None."""
+    span.set_attributes({key: value for key, value in values.items() if value is not None})
 
 
 OPENERS: Final[dict[str, Callable[[str], Span | None]]] = {}

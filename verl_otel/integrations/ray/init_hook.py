@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal import error_boundary
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.patch import replace
+from verl_otel.integrations.patch import Steps, replace, surround
 from verl_otel.integrations.ray import cluster, cluster_endpoint
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import current as current_session
@@ -96,7 +96,7 @@ MAX_ACTORS: Final = 1000
 def patch_init(ray: ModuleType) -> None:
     """Wrap ``ray.init`` and ``ray.shutdown``."""
     replace(ray, "init", _wrap_init)
-    replace(ray, "shutdown", _wrap_shutdown)
+    replace(ray, "shutdown", surround("ray.shutdown", _wait_first))
     with error_boundary.suppress_errors("ray.init"):
         if _is_driver():
             _begin_job()
@@ -174,13 +174,9 @@ def _is_runtime_env_error(error: Exception) -> bool:
     return "Failed to merge" in text or "setup_hook" in text or "setup hook" in text
 
 
-def _wrap_shutdown(original: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(original)
-    def shutdown(*args: Any, **kwargs: Any) -> Any:
-        _wait_for_workers()
-        return original(*args, **kwargs)
-
-    return shutdown
+def _wait_first(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    _wait_for_workers()
+    yield
 
 
 @error_boundary.never_raises("ray.shutdown")

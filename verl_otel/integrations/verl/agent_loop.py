@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
-from verl_otel.integrations.spans import find_open
+from verl_otel.integrations.spans import describe, find_open
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory
@@ -49,24 +49,43 @@ def _agent_name(kwargs: dict[str, Any]) -> str:
     return to_name(name)
 
 
-def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
-    info = argument(args, kwargs, 1, "trajectory") or {}
-    agent = _agent_name(kwargs)
-    step = to_number(info.get("step"))
-    index = to_number(kwargs.get("session_id", info.get("rollout_n")))
+def open_trajectory(agent: str, *, uid: Any, index: Any, step: Any, validate: Any, fields: Mapping[str, Any]) -> Span:
+    """Return the span of a trajectory, not yet entered.
+
+    Args:
+        agent: Name of the agent.
+        uid: Its prompt.
+        index: Which of the samples of its prompt it is.
+        step: Number of the step; negative for fully asynchronous rollouts, which belong to none.
+        validate: Whether it is of a validation.
+        fields: The fields of its sample.
+    """
     attributes: dict[str, AttributeValue] = {
         attr.GEN_AI_OPERATION: "invoke_agent",
         attr.GEN_AI_AGENT: agent,
         attr.AGENT: agent,
-        attr.VALIDATE: bool(info.get("validate", False)),
-        attr.SAMPLE_UID: to_name(kwargs.get("uid", info.get("sample_index", ""))),
-        attr.ROLLOUT_INDEX: int(index or 0),
+        attr.VALIDATE: bool(validate),
+        attr.SAMPLE_UID: to_name(uid),
+        attr.ROLLOUT_INDEX: int(to_number(index) or 0),
     }
-    if step is not None and step >= 0:  # -1: fully asynchronous rollouts belong to no step
-        attributes[attr.STEP_NUMBER] = int(step)
-    if "data_source" in kwargs:
-        attributes[attr.DATA_SOURCE] = to_name(kwargs["data_source"])
+    number = to_number(step)
+    if number is not None and number >= 0:
+        attributes[attr.STEP_NUMBER] = int(number)
+    if "data_source" in fields:
+        attributes[attr.DATA_SOURCE] = to_name(fields["data_source"])
     return Span(_TRAJECTORY, attributes)
+
+
+def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
+    info = argument(args, kwargs, 1, "trajectory") or {}
+    return open_trajectory(
+        _agent_name(kwargs),
+        uid=kwargs.get("uid", info.get("sample_index", "")),
+        index=kwargs.get("session_id", info.get("rollout_n")),
+        step=info.get("step"),
+        validate=info.get("validate", False),
+        fields=kwargs,
+    )
 
 
 def _read_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
@@ -90,9 +109,7 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
         value = to_number(getattr(measured, name, None))
         if value is not None and value >= 0:  # -1 means unknown in verl
             attributes[key] = value
-    for key, value in attributes.items():
-        if value is not None:
-            span.set_attribute(key, value)
+    describe(span, attributes)
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:

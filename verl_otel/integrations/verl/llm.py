@@ -17,7 +17,7 @@ from weakref import WeakKeyDictionary
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
-from verl_otel.integrations.spans import OPENERS, current_span_context, find_open
+from verl_otel.integrations.spans import OPENERS, current_span_context, describe, find_open
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number, to_text
 from verl_otel.recording.call_attributes import extract_llm, extract_reward
@@ -78,9 +78,7 @@ def _finish_llm(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> 
     preempted = to_number(attributes.get(attr.PREEMPTIONS))
     if preempted is not None and preempted < 0:
         del attributes[attr.PREEMPTIONS]  # -1 means unknown in verl
-    for key in [key for key, value in attributes.items() if value is None]:
-        del attributes[key]
-    span.set_attributes(attributes)
+    describe(span, attributes)
     trajectory = find_open("trajectory")
     reasons = attributes.get(attr.GEN_AI_FINISH_REASONS)
     if trajectory is not None and reasons:
@@ -124,9 +122,7 @@ def _function_name(worker: Any) -> str:
 
 
 def _finish_reward(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
-    for key, value in extract_reward({}, result).items():
-        if value is not None and key not in span.attributes:
-            span.set_attribute(key, value)
+    describe(span, {key: value for key, value in extract_reward({}, result).items() if key not in span.attributes})
 
 
 def _carry_context(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:

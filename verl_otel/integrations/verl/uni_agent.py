@@ -13,10 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
 from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
-from verl_otel.integrations.verl.agent_loop import set_outcome, tool_site
+from verl_otel.integrations.spans import describe
+from verl_otel.integrations.verl.agent_loop import open_trajectory, set_outcome, tool_site
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
-from verl_otel.model import AttributeValue
-from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
+from verl_otel.recording.attribute_values import OTHER_NAME, to_name
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import context_access as otel_context
@@ -26,7 +26,6 @@ from verl_otel.semconv import attributes as attr
 
 MAX_SESSIONS: Final = 100_000
 """Sessions of one process whose context or origin is kept; of more, those of the oldest are forgotten."""
-_TRAJECTORY: Final = CallSite("trajectory", hook=True)
 _TURN: Final = CallSite("turn", hook=True)
 _SANDBOX: Final = CallSite("span", "sandbox start", hook=True)
 _OUTCOMES: Final = {"ok": "success", "format_error": "bad_arguments"}
@@ -69,21 +68,14 @@ def _keep(kept: dict[Any, Any], key: Any, value: Any) -> None:
 
 def _begin_session(_framework: Any, _args: Any, kwargs: dict[str, Any]) -> Span:
     fields = kwargs.get("sample_fields") or {}
-    agent = to_name(kwargs.get("runner_name", "agent"))
-    step = to_number(kwargs.get("global_steps"))
-    attributes: dict[str, AttributeValue] = {
-        attr.GEN_AI_OPERATION: "invoke_agent",
-        attr.GEN_AI_AGENT: agent,
-        attr.AGENT: agent,
-        attr.VALIDATE: bool(fields.get("validate", False)),
-        attr.SAMPLE_UID: to_name(fields.get("uid", "")),
-        attr.ROLLOUT_INDEX: int(to_number(kwargs.get("session_index")) or 0),
-    }
-    if step is not None and step >= 0:
-        attributes[attr.STEP_NUMBER] = int(step)
-    if "data_source" in fields:
-        attributes[attr.DATA_SOURCE] = to_name(fields["data_source"])
-    return Span(_TRAJECTORY, attributes)
+    return open_trajectory(
+        to_name(kwargs.get("runner_name", "agent")),
+        uid=fields.get("uid", ""),
+        index=kwargs.get("session_index"),
+        step=kwargs.get("global_steps"),
+        validate=fields.get("validate", False),
+        fields=fields,
+    )
 
 
 def _finish_session(span: Span, _args: Any, kwargs: dict[str, Any], result: Any) -> None:
@@ -93,7 +85,7 @@ def _finish_session(span: Span, _args: Any, kwargs: dict[str, Any], result: Any)
         return
     values = extract_trajectory({}, outputs[-1])
     values[attr.RESPONSE_TOKENS] = sum(len(output.response_ids) for output in outputs)
-    span.set_attributes({key: value for key, value in values.items() if value is not None})
+    describe(span, values)
     origin = find_origin()
     if origin is not None:
         uid = str((kwargs.get("sample_fields") or {}).get("uid"))

@@ -16,7 +16,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Call, Hook, Steps, argument, make_wrapper, surround
-from verl_otel.integrations.spans import find_enclosing
+from verl_otel.integrations.spans import describe, find_enclosing
 from verl_otel.integrations.verl import batch_lineage, gpu_time
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number
@@ -64,7 +64,7 @@ def _run_method(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Ste
             tags = getattr(batch, "tags", None)  # a KVBatchMeta: it holds the token counts in its tags, and no data
             if tags and values[attr.BATCH_TOKENS] is None:
                 values[attr.BATCH_TOKENS] = sum(int(tag.get("seq_len") or 0) for tag in tags)
-            span.set_attributes({key: value for key, value in values.items() if value is not None})
+            describe(span, values)
 
 
 def _call_group(group: Any, name: str, blocking: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
