@@ -15,12 +15,13 @@ import os
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel.config import Config
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import Hook, argument, assign, replace
 from verl_otel.integrations.verl.configuration import name_model, read_setting
@@ -59,16 +60,21 @@ def add_engines(addresses: Sequence[str], engine: str, labels: Sequence[dict[str
     Example:
         add_engines(["10.0.0.7:41231"], "vllm")
     """
+    default = [{"instance": f"llm_server-{index}-{engine}", _ROLE: "llm_server"} for index in range(len(addresses))]
+    _add({address: {_ENGINE: engine, **each} for address, each in zip(addresses, labels or default, strict=True)})
+
+
+def _add(labels_of: Mapping[str, dict[str, str]]) -> None:
+    """Add addresses as targets of this run; ``instance`` among their labels is without the run."""
     current = current_session()
     if current is None or not current.config.exporters:
         return
-    own_resource = build_resource(current.config)
-    run_id = own_resource.text(attr.RUN_ID)
-    entries = []
-    for index, address in enumerate(addresses):
-        target_labels = labels[index] if labels else {"instance": f"llm_server-{index}-{engine}", _ROLE: "llm_server"}
-        target_labels = {_ENGINE: engine, **target_labels, "instance": f"{run_id}/{target_labels['instance']}"}
-        entries.append(make_target(own_resource, address, **target_labels))
+    resource = build_resource(current.config)
+    run_id = resource.text(attr.RUN_ID)
+    entries = [
+        make_target(resource, address, **{**labels, "instance": f"{run_id}/{labels['instance']}"})
+        for address, labels in labels_of.items()
+    ]
     add_targets(current.config, entries)
 
 
@@ -85,13 +91,14 @@ def _add_transfer_queue() -> None:
     with error_boundary.suppress_errors("transfer queue"):
         address = sys.modules["transfer_queue"].get_metrics_endpoint()
         current = current_session()
-        if not address or current is None or not current.config.exporters:
-            return
-        if any(address in entry["targets"] for entry in read_targets(current.config)):
-            return  # verl's logger for RL-Insight was first
-        resource = build_resource(current.config)
-        labels = {"instance": f"{resource.text(attr.RUN_ID)}/transfer_queue-{address}", _ROLE: "transfer_queue"}
-        add_targets(current.config, [make_target(resource, to_text(address), **labels)])
+        if (
+            address and current is not None and address not in _read_addresses(current.config)
+        ):  # verl's logger for RL-Insight may be first
+            _add({to_text(address): {"instance": f"transfer_queue-{address}", _ROLE: "transfer_queue"}})
+
+
+def _read_addresses(config: Config) -> set[str]:
+    return {address for entry in read_targets(config) for address in entry["targets"]}
 
 
 async def _add_replica(replica: Any) -> None:
@@ -242,9 +249,8 @@ def _wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
         if not RECORDER.on or current is None or current.config.keep_prometheus_yml == "verl":
             return original(*args, **kwargs)
         with error_boundary.suppress_errors("engine targets"):
-            existing = {address for entry in read_targets(current.config) for address in entry["targets"]}
             addresses = argument(args, kwargs, 1, "server_addresses") or ()
-            if not existing.issuperset(addresses):  # replicas that were started in another way
+            if not _read_addresses(current.config).issuperset(addresses):  # replicas that were started in another way
                 add_engines(addresses, to_text(argument(args, kwargs, 2, "rollout_name") or "engine"))
             folder = current.config.run_dir / TARGETS_FOLDER
             if current.config.keep_prometheus_yml == "merge":
