@@ -59,20 +59,6 @@ def await_processes(stack, training, wait_for):
     return wait_for(find, 60, 1)
 
 
-def test_three_nodes(cluster, stack, tmp_path, wait_for):
-    """By ``ray job submit``: three ranks and three engines on three nodes, each found, and totals as the bed counted them."""
-    with ray_bed.submit_training(tmp_path, cluster, nodes=3) as (training, process):
-        await_engines(stack, training, process, wait_for, 3)
-        assert process.wait(600) == 0, training.log[-4000:]
-    assert find_unexpected(training.log) == []
-    processes = await_processes(stack, training, wait_for)
-    ranks = [labels for labels in processes if labels["verl_role"] == "actor_rollout_ref"]
-    assert {labels["verl_rank"] for labels in ranks} == {"0", "1", "2"}
-    assert len({labels["host_name"] for labels in ranks}) == 3
-    ray_bed.await_totals(stack, training, wait_for)
-    wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
-
-
 @pytest.mark.parametrize(("mode", "steps", "engines"), [("separate_async", 3, 2), ("fully_async", 8, 1)])
 def test_asynchronous_trainings(cluster, stack, tmp_path, wait_for, mode, steps, engines):
     """By ``ray job submit``, with a rollout on a node of its own: each process and each engine is found, and totals are as the bed counted them."""
@@ -103,21 +89,6 @@ def test_two_trainings_at_the_same_time_are_two_runs(cluster, stack, tmp_path, w
         assert other.poll() is None, long.log[-3000:]
     assert short.folder.name != long.folder.name
     ray_bed.await_totals(stack, short, wait_for)
-
-
-def test_a_wrong_token_is_named_and_the_training_goes_on(cluster, stack, tmp_path, wait_for):
-    """The log says once for each process that the endpoint refuses the token; files are complete, Prometheus has nothing of that run."""
-    token = tmp_path / "token"
-    token.write_text("wrong-token-of-some-length")
-    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": stack.otlp_http, "VERL_OTEL_TOKEN_FILE": token}
-    with ray_bed.start_training(tmp_path, cluster.address, **variables) as (training, process):
-        assert process.wait(600) == 0, training.log[-4000:]
-    lines = find_unexpected(training.log)
-    assert lines
-    assert all("401" in line for line in lines), lines
-    assert any(str(token) in line or "VERL_OTEL_TOKEN_FILE" in line for line in lines), lines
-    assert pipeline_values.read_last(training.folder)
-    assert ray_bed.query(stack, f'last_over_time(target_info{{verl_run_id="{training.folder.name}"}}[1h])') == []
 
 
 def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, wait_for):

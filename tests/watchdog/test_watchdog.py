@@ -285,20 +285,6 @@ def test_after_the_end_of_the_run_no_heartbeat_is_expected(training, wait_for):
     assert not training.events()
 
 
-def test_a_process_whose_death_fails_the_run_is_a_crash(training, wait_for):
-    """The trainer fails at once because of the death: the monitor reports it without the time to confirm it."""
-    trainer = training.start("trainer")
-    loop = training.start("agent_loop", 1, "wait")
-    training.go()
-    wait_for(lambda: training.has_open(loop) and training.has_open(trainer))
-    loop.kill()
-    loop.wait()
-    send(trainer, "fail")
-    event = wait_for_event(training, wait_for, "crash")
-    assert event["detail"]["culprit"]["pid"] == loop.pid
-    assert [(row["uid"], row["index"]) for row in event["detail"]["held_trajectories"]] == [("uid-1", 7)]
-
-
 def test_it_works_without_the_file_exporter(training, wait_for):
     """With Prometheus alone the open spans are written for the monitor, and nothing else."""
     only = {"VERL_OTEL_EXPORTERS": "prometheus"}

@@ -104,10 +104,6 @@ def train(what):
                 series_registry.gauge("verl.run.state").set(2)
                 session.flush()
                 print("finished", flush=True)
-            elif line.strip() == "fail":
-                series_registry.gauge("verl.run.state").set(3)
-                session.flush()
-                print("failed", flush=True)
             elif line.strip() == "fork_busy" and not os.fork():
                 work(600)
             elif line.strip() == "fork" and not os.fork():
