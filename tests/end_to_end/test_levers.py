@@ -2,13 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of ``make test-extra ONLY=levers`` and its page; it trains nothing."""
 
-import importlib
 import json
 
 import pytest
 
-from tests.end_to_end import bed_run, levers, levers_page
-from tests.end_to_end.levers_plan import EQUAL, PULLS, STEPS, TRAININGS, Pull, Training, find_plants
+from tests.end_to_end import levers, levers_page
+from tests.end_to_end.levers_plan import PULLS, STEPS, TRAININGS, Pull
 
 
 @pytest.mark.parametrize("name", PULLS)
@@ -18,34 +17,6 @@ def test_a_pulled_lever_changes_the_training(name):
     (first, before), (second, after) = pull.before, pull.after
     slow = TRAININGS[first].sections[before], TRAININGS[second].sections[after]
     assert slow[0] != slow[1] or TRAININGS[first].overrides != TRAININGS[second].overrides
-
-
-def test_enough_levers_are_pulled():
-    """At least twelve, beside sections that are equal."""
-    assert len(PULLS) >= 12
-    assert all(TRAININGS[a].sections[b] == TRAININGS[c].sections[d] for (a, b), (c, d) in EQUAL)
-
-
-def test_sections_follow_each_other():
-    """The plants of a section are reached in its steps only, as each kind counts them."""
-    training = Training({"a": {"tool": 1.0, "log": 2.0}, "b": {"tail": (3.0, (4,))}})
-    assert training.find_steps("a") == (3, 6)
-    assert training.find_steps("b") == (7, 10)
-    tail = [f"tool:3.0:{8 * step - 4}" for step in range(7, 11)]
-    assert find_plants(training).split(",") == ["tool:1.0:17-48", "log:2.0:3-6", *tail]
-    assert find_plants(Training({"a": {"tool": 1.0}})) == "tool:1.0:*"
-    assert find_plants(training._replace(agents=2)).startswith("tool:1.0:9-24,")
-
-
-@pytest.mark.parametrize(
-    ("when", "number", "expected"),
-    [("3-7", 2, False), ("3-7", 3, True), ("3-7", 7, True), ("3-7", 8, False), ("3-7", None, False), ("*", None, True), ("3", 3, True), ("3", 4, False)],
-)  # fmt: skip
-def test_a_plant_is_reached_in_its_range(monkeypatch, when, number, expected):
-    """Both ends belong to it."""
-    monkeypatch.syspath_prepend(bed_run.BED)
-    cpu_plant = importlib.import_module("cpu_plant")
-    assert cpu_plant.is_now(when, number) == expected
 
 
 def test_results_are_read_by_section(tmp_path):

@@ -25,9 +25,10 @@ def make_exporters(config: Config, since: float) -> list[Exporter]:
     """
     if not config.stalls or not config.exporters:
         return []
-    from verl_otel.watchdog import heartbeat
+    from verl_otel.watchdog.heartbeat import Heartbeat, OpenFile
 
-    return heartbeat.make_exporters(config, since)
+    heartbeat = Heartbeat(config, since)
+    return [heartbeat] if "file" in config.exporters else [heartbeat, OpenFile(config.run_path)]
 
 
 def begin_run(config: Config) -> None:

@@ -80,7 +80,7 @@ def _find_overdue(snapshot: Snapshot) -> Iterator[OpenSpanRow]:
     rows = [
         row
         for row in snapshot.rows.values()
-        if not snapshot.children.get(row.span_id) or _has_only_remote_children(snapshot, row)
+        if all(child.process_name != row.process_name for child in snapshot.children.get(row.span_id, ()))
     ]
     rows.sort(key=lambda row: (_WORST.index(snapshot.state(row.process_name)), row.start_ns))
     for row in rows:
@@ -94,11 +94,6 @@ def _find_group_call(snapshot: Snapshot, row: OpenSpanRow) -> OpenSpanRow:
         return row
     enclosing = (row, *snapshot.ancestors(row))
     return next((span for span in enclosing if span.name.startswith("verl.call ")), row)
-
-
-def _has_only_remote_children(snapshot: Snapshot, row: OpenSpanRow) -> bool:
-    """Return whether all open children of a span are in other processes."""
-    return all(child.process_name != row.process_name for child in snapshot.children[row.span_id])
 
 
 def _follow_to_culprit(snapshot: Snapshot, row: OpenSpanRow) -> Finding | None:

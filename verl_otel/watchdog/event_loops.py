@@ -42,8 +42,6 @@ RECENT_SECONDS: Final = 0.3
 class BlockingWork:
     """What blocks an event loop."""
 
-    __slots__ = ("_callback", "began", "line", "span", "span_name", "tool")
-
     def __init__(self, callback: FrameType | None, line: str, span: Span | None, began: float) -> None:
         self._callback = callback
         self.line = line
@@ -115,19 +113,6 @@ _SITE: Final = CallSite("blocked", hook=True)
 
 class LoopState:
     """One event loop that is watched."""
-
-    __slots__ = (
-        "_base",
-        "_changed",
-        "answered",
-        "before",
-        "loop",
-        "paused",
-        "pinged",
-        "queued_since",
-        "thread",
-        "work",
-    )
 
     def __init__(self, loop: Any, thread: int) -> None:
         self.loop = loop

@@ -341,12 +341,6 @@ class OpenFile(FileExporter):
         """Do nothing: metrics are not written."""
 
 
-def make_exporters(config: Config, since: float) -> list[Exporter]:
-    """Return the heartbeat, and an exporter of open spans if the file exporter does not write them."""
-    heartbeat = Heartbeat(config, since)
-    return [heartbeat] if "file" in config.exporters else [heartbeat, OpenFile(config.run_path)]
-
-
 def _have_grown(
     written: dict[str, duration_stats.DurationStats], peers: dict[str, duration_stats.DurationStats]
 ) -> bool:

@@ -70,13 +70,6 @@ def start_py_spy(pid: int, path: Path) -> subprocess.Popen[bytes] | None:
             os.close(handle)
 
 
-def end(program: subprocess.Popen[bytes]) -> None:
-    """End the program if it still runs."""
-    if program.poll() is None:
-        program.kill()
-        program.wait()
-
-
 # -- incidents, and the stack requests for them --
 
 MAX_REQUESTS: Final = 12
@@ -182,7 +175,10 @@ class StackRequests:
     def clear(self, incident: Incident) -> None:
         """Withdraw the requests that were not answered."""
         while incident.programs:
-            end(incident.programs.pop())
+            program = incident.programs.pop()
+            if program.poll() is None:
+                program.kill()
+                program.wait()
         for process_name in incident.requested:
             (self._folder / f"{process_reports.REQUEST_PREFIX}{process_name}").unlink(missing_ok=True)
 

@@ -200,9 +200,12 @@ class ProcessTable:
         status.last_heartbeat -= min(max(age, 0.0), MAX_SILENT_SECONDS)
         self.statuses[process_name] = status
 
+    def _heartbeat_path(self, process_name: str) -> Path:
+        return self._folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}"
+
     def _read_heartbeat(self, process_name: str) -> int:
         try:
-            return (self._folder / f"{process_reports.HEARTBEAT_PREFIX}{process_name}").stat().st_mtime_ns
+            return self._heartbeat_path(process_name).stat().st_mtime_ns
         except OSError:
             return 0
 
@@ -231,7 +234,7 @@ class ProcessTable:
 
     def _read_counts(self, status: ProcessStatus) -> None:
         """Read how many spans a process has open, and whether any has ended since the last heartbeat."""
-        path = self._folder / f"{process_reports.HEARTBEAT_PREFIX}{status.report.process_name}"
+        path = self._heartbeat_path(status.report.process_name)
         try:
             open_count, ended_count = map(int, safe_files.read_bytes(path, MAX_HEARTBEAT_BYTES, follow=False).split())
         except (OSError, ValueError):

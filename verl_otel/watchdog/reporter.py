@@ -19,7 +19,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -333,7 +333,7 @@ class Reporter:
         self._node = node
         self._oom_kills_seen = procfs.count_oom_kills()
         self._deaths: dict[str, DeathInfo | None] = {}
-        self._explain_attempts: dict[str, int] = {}
+        self._explain_attempts: Counter[str] = Counter()
         self._active: dict[tuple[str, str, str], Note] = {}
         self._published_at = float("-inf")
         self._published = False
@@ -362,13 +362,11 @@ class Reporter:
         report = status.report
         if not report.actor:
             return None
-        if (
-            self._deaths.get(report.process_name) is None
-            and self._explain_attempts.get(report.process_name, 0) < MAX_EXPLAIN
-        ):
-            self._explain_attempts[report.process_name] = self._explain_attempts.get(report.process_name, 0) + 1
-            self._deaths[report.process_name] = cluster_backend.query(lambda cluster: cluster.explain(report.actor))
-        return self._deaths.get(report.process_name)
+        name = report.process_name
+        if self._deaths.get(name) is None and self._explain_attempts[name] < MAX_EXPLAIN:
+            self._explain_attempts[name] += 1
+            self._deaths[name] = cluster_backend.query(lambda cluster: cluster.explain(report.actor))
+        return self._deaths.get(name)
 
     def _find_cause(self, finding: Finding, status: ProcessStatus | None, log: list[str]) -> str:
         if finding.reason != DIED or status is None:

@@ -64,7 +64,8 @@ class StackFile:
             return
         if self._file.tell() > MAX_BYTES:
             os.ftruncate(self._file.fileno(), 0)
-        self._file.write("\n".join([f"=== {_now()}, asked for", *_describe_threads(), *_describe_tasks(), "", ""]))
+        now = time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime())
+        self._file.write("\n".join([f"=== {now}, asked for", *_describe_threads(), *_describe_tasks(), "", ""]))
         self._file.flush()
 
     def close(self) -> None:
@@ -87,10 +88,6 @@ class StackFile:
                 faulthandler.unregister(self.signal)
             self._file.close()
         self._file, self.signal = None, 0
-
-
-def _now() -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime()) + " UTC"
 
 
 def format_frame(frame: FrameType) -> str:
