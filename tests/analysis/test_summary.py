@@ -2,7 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """A run is explained from its files, the same in one slice or many, in one process or several, on one host's clock or many."""
 
-import itertools
 import math
 import time
 
@@ -81,20 +80,6 @@ def test_a_small_run_is_explained_whole(tmp_path):
     assert run.problems == ()
 
 
-@pytest.mark.full
-def test_all_spans_are_counted_once(tmp_path):
-    """The number of spans is that of the files, whatever became of them."""
-    folder = long_story(tmp_path / "r1")
-    written = sum(
-        path.read_text().count('"spanId"') - path.read_text().count('"links"') for path in folder.glob("traces-*")
-    )
-    links = sum(path.read_text().count("verl.link.type") for path in folder.glob("traces-*"))
-    run = explain(folder)
-    assert (
-        run.counts.spans == written + sum(path.read_text().count('"links"') for path in folder.glob("traces-*")) - links
-    )
-
-
 def ordered(step):
     """A recent step with its trajectories in an order that does not depend on the slices."""
     return step._replace(members=tuple(sorted(step.members)))
@@ -113,29 +98,6 @@ def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, proces
     again = summary.explain([folder], processes=processes)
     assert again._replace(recent_steps=()) == whole._replace(recent_steps=())
     assert list(map(ordered, again.recent_steps)) == list(map(ordered, whole.recent_steps))
-
-
-@pytest.mark.full
-def test_windows_of_gpu_time_tile_the_run(tmp_path):
-    """Per GPU the windows of all steps, and what lies before the first, sum up to the run to the nanosecond."""
-    run = explain(long_story(tmp_path / "r1"))
-    assert run.devices
-    for number, device in enumerate(run.devices):
-        assert sum(device.nanoseconds.values()) == run.end_ns - run.start_ns
-        of_steps = sum(sum(step.devices[number].nanoseconds.values()) for step in run.steps)
-        assert of_steps == run.end_ns - run.steps[0].start_ns
-    for step, following in zip(run.steps, run.steps[1:], strict=False):
-        assert {sum(each.nanoseconds.values()) for each in step.devices} == {following.start_ns - step.start_ns}
-
-
-@pytest.mark.full
-def test_the_path_of_every_step_is_as_long_as_the_step(tmp_path):
-    """From the start of a step to its end there is neither gap nor overlap."""
-    for step in explain(long_story(tmp_path / "r1")).steps:
-        bounds = [(segment.start_ns, segment.end_ns) for segment in step.path]
-        assert (bounds[0][0], bounds[-1][1]) == (step.start_ns, step.end_ns)
-        assert all(first[1] == second[0] for first, second in itertools.pairwise(bounds))
-        assert sum(length for *_, length in step.groups) == step.end_ns - step.start_ns
 
 
 @pytest.mark.full

@@ -36,9 +36,9 @@ RUNNING_SECONDS: Final = 15.0
 NO_END: Final = "no end seen"
 """State of a run whose end was not recorded and that is too old to be running."""
 STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed", 5.0: "stopped by guard"}
+"""States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
 ENDED: Final = frozenset({"ended", *STATES.values()} - {NO_END})
 """States of a run that has ended."""
-"""States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
 """Samples from which the clock offsets of a long run on several hosts are estimated: 16 times 8 MiB."""

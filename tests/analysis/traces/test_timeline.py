@@ -38,15 +38,6 @@ def test_covered_counts_each_moment_once(intervals, begin, end):
     assert covered(intervals, begin, end) == brute
 
 
-@pytest.mark.full
-@given(INTERVALS, INTERVALS)
-def test_covered_grows_and_is_bounded(some, more):
-    """More spans cover no less, never more than the window and never more than both apart."""
-    both = covered(some + more, 0, 20)
-    assert max(covered(some, 0, 20), covered(more, 0, 20)) <= both <= 20
-    assert both <= covered(some, 0, 20) + covered(more, 0, 20)
-
-
 def test_a_step_has_its_phases_with_seconds_and_share(build, story):
     """Phases of one key are summed up, with their share of the step, in the order in which they began."""
     trainer = story.process()

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 import base64
 import json
-from collections import OrderedDict, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -31,7 +31,6 @@ MAX_PARTS: Final = 20_000
 """Minutes of all runs. Spans of further ones are left out."""
 MAX_TRACES: Final = 1_000_000
 """Traces of all runs whose spans of other services are found."""
-_MAX_OPEN: Final = 64
 _MINUTE_NS: Final = 60_000_000_000
 _SECOND_NS: Final = 1_000_000_000
 _KINDS: Final = {"INTERNAL": 1, "SERVER": 2, "CLIENT": 3, "PRODUCER": 4, "CONSUMER": 5}
@@ -71,7 +70,6 @@ def convert(paths: Iterable[Path], folder: Path, wanted: str = "") -> Imported:
                     parts.add(group)
             except otlp_json.UNREADABLE as error:
                 problems.append(f"{path.name}: a message cannot be read ({type(error).__name__}); the rest was used")
-    parts.close()
     if not parts.ends:
         expected = "expected OTLP/JSON of a Collector's file exporter, or a trace of Tempo"
         raise VerlOtelError("; ".join(["no spans", *problems[:3], expected]))
@@ -139,7 +137,6 @@ class _Parts:
         self.problems: list[str] = []
         self._folder = folder
         self._paths: dict[tuple[str, int], Path] = {}
-        self._open: OrderedDict[tuple[str, int], IO[bytes]] = OrderedDict()
         self._traces: dict[str, set[str]] = defaultdict(set)
         self._known = self._left_out = 0
 
@@ -167,25 +164,12 @@ class _Parts:
 
     def _write(self, run_id: str, time_ns: int, line: bytes) -> None:
         key = (run_id, time_ns // _MINUTE_NS)
-        file = self._open.get(key)
-        if file is None:
-            if key not in self._paths and len(self._paths) >= MAX_PARTS:
-                self._left_out += 1
-                return
-            path = self._paths.setdefault(key, self._folder / f"part-{len(self._paths)}")
-            file = self._open[key] = path.open("ab")
-            if len(self._open) > _MAX_OPEN:
-                self._open.popitem(last=False)[1].close()
-        else:
-            self._open.move_to_end(key)
-        file.write(b"%019d %s\n" % (time_ns, line))
-
-    def close(self) -> None:
-        """Close the files."""
-        while self._open:
-            self._open.popitem()[1].close()
-        if self._left_out:
-            self.problems.append(f"{self._left_out} groups of spans were left out: too many minutes")
+        if key not in self._paths and len(self._paths) >= MAX_PARTS:
+            self._left_out += 1
+            return
+        path = self._paths.setdefault(key, self._folder / f"part-{len(self._paths)}")
+        with path.open("ab") as file:
+            file.write(b"%019d %s\n" % (time_ns, line))
 
     def sorted_lines(self, run_id: str, problems: list[str]) -> Iterator[bytes]:
         """Yield the lines of one run in the order of time, with the spans of other services in its traces; remove the files."""
@@ -199,6 +183,8 @@ class _Parts:
             yield from (line[20:] for line in sorted(lines, key=lambda line: line[:19]))
         for path in self._paths.values():
             path.unlink(missing_ok=True)
+        if self._left_out:
+            self.problems.append(f"{self._left_out} groups of spans were left out: too many minutes")
 
     def _take(self, key: tuple[str, int], problems: list[str]) -> list[bytes]:
         path = self._paths.get(key)
