@@ -3,16 +3,12 @@
 """What every exporter shares: counting what is lost, and saying it once."""
 
 import threading
-import time
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.builders.exporting_records import RESOURCE, SCOPE, make_batch
-from verl_otel._internal.deadline import remaining
 from verl_otel._internal.safe_files import file_word
-from verl_otel.exporting.base import Exporter, MetricState
+from verl_otel.exporting.base import Exporter
 
 
 class Silent(Exporter):
@@ -22,20 +18,6 @@ class Silent(Exporter):
 
     def open(self, resource, scope, state):
         """Do nothing."""
-
-
-@pytest.mark.full
-def test_an_exporter_may_override_nothing():
-    """An exporter that implements nothing but `open` can be driven like any other."""
-    exporter = Silent()
-    exporter.open(RESOURCE, SCOPE, MetricState())
-    exporter.consume(make_batch(1))
-    exporter.consume_metrics(b"")
-    exporter.poll()
-    exporter.flush(time.monotonic())
-    exporter.close(time.monotonic())
-    exporter.after_fork()
-    assert (exporter.seconds, exporter.cpu_seconds) == (0.0, 0.0)
 
 
 def test_what_is_lost_is_counted_by_reason():
@@ -79,21 +61,6 @@ def test_losses_of_several_threads_add_up():
     for thread in threads:
         thread.join()
     assert exporter.dropped("spans") == {"full": 4000}
-
-
-def test_the_answer_is_a_copy():
-    """Who changes the answer does not change the counts."""
-    exporter = Silent()
-    exporter.drop("spans", 1, "full")
-    exporter.dropped("spans").clear()
-    assert exporter.dropped("spans") == {"full": 1}
-
-
-@pytest.mark.full
-def test_the_remaining_time_is_never_negative():
-    """What remains until a deadline is 0 after it."""
-    assert remaining(time.monotonic() - 5) == 0.0
-    assert 0 < remaining(time.monotonic() + 5) <= 5
 
 
 @given(st.text())

@@ -62,14 +62,6 @@ def test_lines_go_to_standard_error(capsys):
     assert printed.out == ""
 
 
-def test_what_waits_is_bounded():
-    """However many roots wait, only the newest thousand are printed."""
-    spans = tuple(make_span(number, name=str(number)) for number in range(1, 1201))
-    lines = lines_of(*spans)
-    assert len(lines) == 1000
-    assert lines[-1].startswith("verl-otel [trainer] 1200 ")
-
-
 @pytest.mark.parametrize("fields", [{"name": "a\nb"}, {"attributes": {attr.SAMPLE_UID: "u\n1"}}])
 def test_a_root_is_one_line_whatever_its_text(fields):
     """A line end in a name or attribute does not break the line."""

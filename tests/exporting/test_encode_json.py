@@ -19,7 +19,6 @@ from tests.builders.exporting_records import (
     SCOPE,
     attributes,
     integers64,
-    make_histogram,
     make_point,
     make_span,
     metrics,
@@ -32,7 +31,7 @@ from tests.builders.traces_object import traces_object
 from verl_otel.exporting.line_file import encode_line
 from verl_otel.exporting.otlp import encode_json, protobuf
 from verl_otel.exporting.otlp.encode_json import traces_line
-from verl_otel.model import REMOTE, EventRecord, Exemplar, LinkRecord, Resource, SharedAttributes
+from verl_otel.model import EventRecord, Resource, SharedAttributes
 
 IDS = ("traceId", "spanId", "parentSpanId")
 
@@ -173,15 +172,6 @@ def test_ids_are_hexadecimal_and_times_text():
     assert (span["kind"], span["startTimeUnixNano"]) == (1, str(NOW))
 
 
-def test_exemplars_stand_in_the_histogram():
-    """An exemplar in a line has hexadecimal ids and its value."""
-    point = make_point(kind="histogram", value=make_histogram(0.5), exemplars=[Exemplar(0.5, NOW, 0xABC, 0xDEF)])
-    ours, theirs = read_metrics(RESOURCE, [point])
-    assert_same(ours, theirs)
-    found = ours.resource_metrics[0].scope_metrics[0].metrics[0].histogram.data_points[0].exemplars
-    assert [int.from_bytes(each.trace_id, "big") for each in found] == [0xABC]
-
-
 def test_a_line_is_one_line():
     """No text in a span, not even with every kind of line end, splits its line."""
     text = "a\nb\rc\u2028d\x85e\x00"
@@ -196,42 +186,10 @@ def test_an_integer_of_more_than_64_bits_is_text(value):
     assert_same(*read_spans(RESOURCE, [make_span(attributes={"big": value})]))
 
 
-def test_a_number_of_more_than_64_bits_is_a_float():
-    """An integer point beyond 64 bits stands in the line as it goes over the wire: as a float."""
-    ours, theirs = read_metrics(RESOURCE, [make_point(kind="counter", value=1 << 64)])
-    assert_same(ours, theirs)
-
-
-def test_a_truth_value_is_a_number():
-    """A point whose value is True is 1 in the line, as on the wire."""
-    ours, theirs = read_metrics(RESOURCE, [make_point(kind="counter", value=True)])
-    assert_same(ours, theirs)
-
-
-@pytest.mark.parametrize(
-    "link", [LinkRecord(1, 2, {}, "verl=t"), LinkRecord(1, 2, {}, "", REMOTE), LinkRecord(1, 2, {})]
-)
-def test_a_link_is_whole(link):
-    """A link in a line has the trace state and the flags that it has on the wire."""
-    assert_same(*read_spans(RESOURCE, [make_span(links=(link,))]))
-
-
-def test_a_gauge_has_no_start():
-    """A gauge has no start time: it is not cumulative."""
-    assert_same(*read_metrics(RESOURCE, [make_point(value=1.0)]))
-
-
 @pytest.mark.parametrize("value", [None, ("a", None)])
 def test_a_users_none_does_not_raise(value):
     """A user's span with None in its attributes is written."""
     assert traces_line(RESOURCE, SCOPE, [make_span(attributes={"bad": value})])
-
-
-@pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_an_exemplar_that_is_not_finite_is_a_word(value):
-    """An exemplar whose value is NaN or infinite stands in the line as a word."""
-    point = make_point(kind="histogram", value=make_histogram(0.5), exemplars=[Exemplar(value, NOW, 1, 2)])
-    assert_same(*read_metrics(RESOURCE, [point]))
 
 
 def test_an_event_and_a_resource_with_broken_text():

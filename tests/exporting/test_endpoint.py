@@ -2,13 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """OpenTelemetry's own variables say where and how each signal is sent."""
 
-from pathlib import Path
-
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tests.builders.exporting_records import steady
 from verl_otel.errors import ConfigError
 from verl_otel.exporting.otlp.transport import load_endpoint, sent_signals
 
@@ -67,12 +62,6 @@ def test_the_signals_own_variable_wins(signal, name, field, own, general, defaul
     assert getattr(load(signal, **{other: own[0]}), field) == default
 
 
-def test_the_environment_is_read_by_default(monkeypatch):
-    """Without a mapping the variables of the process are read."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://here:1")
-    assert load_endpoint("metrics").url == "http://here:1/v1/metrics"
-
-
 @pytest.mark.parametrize(
     ("text", "headers"),
     [
@@ -114,31 +103,6 @@ def test_what_cannot_be_used_is_said(name, value, allowed):
     assert allowed in message
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [("PROTOCOL", "http/json"), ("COMPRESSION", "zstd"), ("TIMEOUT", "soon"), ("ENDPOINT", "collector:4318")],
-)
-def test_what_cannot_be_used_names_the_signals_variable(name, value):
-    """When it is the signal's own variable that cannot be used, the error names that one and its value."""
-    with pytest.raises(ConfigError) as raised:
-        load(**{f"METRICS_{name}": value}, signal="metrics")
-    assert str(raised.value).startswith(f"OTEL_EXPORTER_OTLP_METRICS_{name}={value!r}: use")
-
-
-@pytest.mark.parametrize(
-    ("name", "field", "expected"), [("TIMEOUT", "timeout", 7.0), ("HEADERS", "headers", {"a": "1"})]
-)
-def test_a_blank_variable_counts_as_absent(name, field, expected):
-    """A variable that holds only blanks counts as absent, as an empty one does."""
-    general = {"TIMEOUT": "7", "HEADERS": "a=1"}[name]
-    assert getattr(load(**{f"TRACES_{name}": " ", name: general}), field) == expected
-
-
-def test_a_header_without_a_name_is_left_out():
-    """A pair without a name is left out, as one without a value is."""
-    assert load(HEADERS="=x,a=1").headers == {"a": "1"}
-
-
 def test_secrets_are_not_shown(tmp_path):
     """Neither headers nor the token are in the text of an endpoint."""
     token = tmp_path / "token"
@@ -166,44 +130,6 @@ def test_the_token_is_read_each_time(tmp_path):
     token.unlink()
     with pytest.raises(OSError, match="token"):
         endpoint.fresh_headers()
-
-
-@pytest.mark.full
-@steady
-@given(
-    st.dictionaries(
-        st.sampled_from(
-            [
-                "ENDPOINT",
-                "HEADERS",
-                "TIMEOUT",
-                "PROTOCOL",
-                "COMPRESSION",
-                "METRICS_TEMPORALITY_PREFERENCE",
-                "METRICS_DEFAULT_HISTOGRAM_AGGREGATION",
-            ]
-        ),
-        st.text(max_size=20),
-    )
-)
-def test_any_text_is_used_or_said(variables):
-    """Any text in any variable gives an endpoint that can be used, or an error that names a variable."""
-    try:
-        endpoint = load(**variables)
-    except ConfigError as error:
-        endpoint, message = None, str(error)
-    if endpoint is None:
-        assert message.startswith("OTEL_EXPORTER_OTLP_")
-    else:
-        assert endpoint.url.startswith(("http://", "https://")) or endpoint.protocol == "grpc"
-        assert 0 < endpoint.timeout <= 3600
-        assert isinstance(endpoint.fresh_headers(), dict)
-
-
-def test_certificates_are_paths_as_given():
-    """Certificates are taken as paths, with blanks at the ends left out."""
-    endpoint = load(CERTIFICATE=" /a b/ca.pem ", CLIENT_KEY="k")
-    assert (Path(endpoint.certificate), endpoint.client_key) == (Path("/a b/ca.pem"), "k")
 
 
 @pytest.mark.parametrize(
@@ -260,11 +186,6 @@ def test_an_unknown_form_of_a_grpc_endpoint_is_an_error(endpoint):
     """What is not understood is not sent to in the clear."""
     with pytest.raises(ConfigError, match="use host:port, http://host:port or https://host:port"):
         load(PROTOCOL="grpc", ENDPOINT=endpoint)
-
-
-def test_schemes_of_http_are_of_any_case():
-    """A scheme is the same in upper case (RFC 3986, 3.1)."""
-    assert load(ENDPOINT="HTTPS://C:4318").url == "https://C:4318/v1/traces"
 
 
 @pytest.mark.parametrize(

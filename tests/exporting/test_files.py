@@ -5,8 +5,6 @@
 import logging
 import os
 import resource
-import subprocess
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -23,12 +21,11 @@ from tests.builders.exporting_records import (
     make_point,
     make_span,
 )
-from tests.exporting.exporting_files import attributes, read_lines, span_ids, spans, values
+from tests.exporting.exporting_files import read_lines, span_ids, values
 from verl_otel.exporting import files
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import FileExporter
 from verl_otel.model import Batch, WeighedAttributes
-from verl_otel.semconv import attributes as attr
 
 
 @pytest.fixture
@@ -129,25 +126,6 @@ def test_the_open_file_is_never_seen_half_written(start):
     assert len(seen) > 50
 
 
-@pytest.mark.full
-def test_the_open_file_goes_when_nothing_is_open(start):
-    """The open-span file is there while something is open, and gone after it ended or the process ended in order."""
-    exporter, _, folder = start()
-    exporter.consume(Batch(0, open_spans=(make_open(1),)))
-    exporter.poll()
-    (span,) = spans(folder, "open")
-    found = attributes(span)
-    assert (span["endTimeUnixNano"], found[attr.OPEN_AGE], found[attr.OPEN_LAST_CHILD]) == (
-        "0",
-        "2.0",
-        "verl.phase.gen",
-    )
-    assert int(found[attr.OPEN_WRITTEN]) == NOW
-    exporter.consume(Batch(0))
-    exporter.close(time.monotonic() + 5)
-    assert not list(folder.glob("open-*"))
-
-
 def test_the_open_file_is_written_when_the_oldest_row_was_read_again(start):
     """A table whose rows were not read again is not written again; the file goes at once when nothing is open."""
     exporter, _, folder = start()
@@ -182,25 +160,6 @@ def test_a_full_disk_costs_telemetry_only(start, caplog):
     assert len([record for record in caplog.records if record.levelno >= logging.WARNING]) == 1
     assert span_ids(folder) == [1, 4]
     assert read_lines(folder, "traces")[1] == 1
-
-
-def test_a_folder_that_cannot_be_made_costs_telemetry_only(start, tmp_path, caplog):
-    """Where the folder cannot be made spans and points are dropped and counted, with one line; when it can be, writing begins."""
-    obstacle = tmp_path / "run"
-    obstacle.write_text("a file in the way")
-    exporter, state, folder = start()
-    state.update([make_point()])
-    for number in (1, 2):
-        exporter.consume(make_batch(number, open_spans=(make_open(9),)))
-        exporter.poll()
-    assert sum(exporter.dropped("spans").values()) == 2
-    assert [record.args[-1] for record in caplog.records] == ["spans"]
-    assert str(folder) in caplog.text
-    obstacle.unlink()
-    exporter.consume(make_batch(3, open_spans=(make_open(9),)))
-    exporter.poll()
-    assert (span_ids(folder), span_ids(folder, "open")) == ([3], [9])
-    assert values(folder) == [("verl.test", 1.0)]
 
 
 def test_the_queue_is_bounded_and_put_does_not_wait(start):
@@ -249,39 +208,6 @@ def test_closing_writes_what_waits(start):
     exporter.consume(make_batch(2))
     exporter.close(time.monotonic() + 5)
     assert span_ids(folder) == [1, 2]
-
-
-WRITER = """
-import os, sys, pathlib
-from verl_otel.exporting import files
-from verl_otel.exporting.files import FileExporter
-from verl_otel.exporting.base import MetricState
-from verl_otel.model import Batch, Resource, Scope, SpanRecord
-exporter = FileExporter(pathlib.Path(sys.argv[1]))
-exporter.open(Resource({"verl.role": "trainer", "host.name": "node"}), Scope("verl_otel"), MetricState())
-span = SpanRecord(1, os.getpid(), 0, "n", 1, 1, 2, {}, (), (), 0, "", 1, "")
-for _ in range(50):
-    exporter.consume(Batch(0, (span,)))
-    exporter.poll()
-sys.stdin.read()
-"""
-
-
-@pytest.mark.full
-def test_two_processes_never_share_a_file(tmp_path):
-    """Processes of one role on one host write files of their own."""
-    command = [sys.executable, "-c", WRITER, tmp_path]
-    workers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(3)]
-    try:
-        for worker in workers:
-            worker.communicate(timeout=60)
-    finally:
-        for worker in workers:
-            worker.kill()
-    assert {worker.returncode for worker in workers} == {0}
-    names = sorted(path.name for path in tmp_path.iterdir())
-    assert names == sorted(f"traces-trainer-node-{worker.pid}.jsonl" for worker in workers)
-    assert sorted(span_ids(tmp_path)) == sorted(worker.pid for worker in workers for _ in range(50))
 
 
 def test_no_line_is_longer_than_what_is_read(tmp_path, monkeypatch):

@@ -7,7 +7,6 @@ import json
 import os
 import threading
 import time
-from pathlib import Path
 
 import pytest
 from google.protobuf import json_format
@@ -138,22 +137,6 @@ def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
     exporter.poll()
     exporter.poll()
     assert len(caplog.records) == 1
-
-
-@pytest.mark.full
-def test_an_open_file_that_cannot_be_removed_does_not_raise(exporter, folder, monkeypatch):
-    """Where the open-span file cannot be removed, as in a folder that became read-only, the other files are written."""
-    exporter.consume(Batch(0, open_spans=(make_open(1),)))
-    exporter.poll()
-
-    def refuse(path, missing_ok=False):
-        raise PermissionError(13, "Permission denied", str(path))
-
-    monkeypatch.setattr(Path, "unlink", refuse)
-    exporter.consume(make_batch(1))
-    exporter.poll()
-    exporter.close(time.monotonic() + 5)
-    assert span_ids(folder) == [1]
 
 
 @pytest.mark.parametrize("role", ["a/b", "../../a"])

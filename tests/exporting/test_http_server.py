@@ -83,16 +83,6 @@ def test_a_bad_request_has_its_answer(serve, request_, status):
     assert b"/metrics" in exchange(server, GOOD)
 
 
-@pytest.mark.full
-def test_a_request_in_pieces_is_understood(serve):
-    """A request that arrives in pieces is answered."""
-    with connect(serve()) as connection:
-        for piece in (GOOD[:3], GOOD[3:20], GOOD[20:]):
-            connection.sendall(piece)
-            time.sleep(0.01)
-        assert b"/metrics" in read_all(connection)
-
-
 @pytest.mark.parametrize("sent", [b"", b"GET", GOOD])
 def test_a_client_that_leaves_costs_nothing(serve, sent):
     """A client that closes at any point leaves nothing behind."""
@@ -189,13 +179,6 @@ def test_closing_frees_the_port_while_an_answer_is_made(serve):
         assert time.monotonic() - begin < 2
         assert not listening_hosts(server.port)
         may_end.set()
-
-
-def test_a_server_that_never_began_is_closed():
-    """A server that was made and not started frees its port."""
-    server = Server(("127.0.0.1", 0), lambda request: make_plain_reply(200, ""))
-    server.close()
-    assert not listening_hosts(server.port)
 
 
 @pytest.mark.parametrize(

@@ -114,24 +114,6 @@ def test_a_torn_write_breaks_one_line_only(tmp_path_factory, room):
     assert kept == [first, *([torn[:room] + b"\n"] if room else []), last]
 
 
-def test_a_write_that_fails_again_and_again_leaves_whole_lines(tmp_path, disk):
-    """After several torn writes in a row, every line that was taken can be read."""
-    path = tmp_path / "f.jsonl"
-    file, taken = LineFile(path, 1 << 20, 2), []
-    for number, line in enumerate(make_lines([20] * 12)):
-        disk.room = 1 << 20 if number % 4 == 3 else number
-        try:
-            file.write(line)
-        except OSError:
-            continue
-        taken.append(line)
-    file.close()
-    kept = kept_lines(path)
-    assert len(taken) == 3
-    assert [line for line in kept if line in taken] == taken
-    assert kept[-1] == taken[-1]
-
-
 def test_a_line_cut_by_a_kill_stays_alone(tmp_path):
     """A file whose last line was cut by a kill, continued by a process of the same id, loses that line only."""
     path = tmp_path / "f.jsonl"
@@ -140,18 +122,6 @@ def test_a_line_cut_by_a_kill_stays_alone(tmp_path):
     file.write(b'{"new":1}\n')
     file.close()
     assert b'{"new":1}\n' in kept_lines(path)
-
-
-def test_torn_writes_count_for_the_size(tmp_path, disk):
-    """A file never grows past its limit by more than one line, even if many writes are torn."""
-    path = tmp_path / "f.jsonl"
-    file = LineFile(path, 200, 2)
-    for line in make_lines([90] * 40):
-        disk.room = 80
-        with pytest.raises(OSError, match="No space left"):
-            file.write(line)
-    file.close()
-    assert path.stat().st_size <= 300
 
 
 def test_a_rotation_that_fails_is_no_failed_write(tmp_path):

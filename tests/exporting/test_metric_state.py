@@ -67,42 +67,6 @@ def test_a_reader_is_shown_only_what_changed(script):
             changed |= {(name, labels) for name, labels, _ in action}
 
 
-def test_one_reader_takes_nothing_from_another():
-    """What one reader has read is still new to another one, and a reader may begin again from nothing."""
-    state = MetricState()
-    state.update([make_point()])
-    first, _ = state.read()
-    assert [len(state.read(cursor)[1]) for cursor in (first, 0, first, 0)] == [0, 1, 0, 1]
-
-
-def test_an_empty_state_has_nothing():
-    """Before the first point there is nothing to read, and a reader that read then misses nothing later."""
-    state = MetricState()
-    cursor, points = state.read()
-    assert not points
-    state.update([make_point()])
-    assert len(state.read(cursor)[1]) == 1
-
-
-@pytest.mark.full
-def test_a_read_in_the_middle_of_an_update_misses_nothing():
-    """Who reads while an update is under way is shown all of it, then or with the next read."""
-    state = MetricState()
-    reader = Reader(state)
-
-    def points():
-        yield make_point("verl.a", value=1)
-        interrupting.start()
-        interrupting.join(0.3)  # what it can do meanwhile, it does
-        yield make_point("verl.b", value=2)
-
-    interrupting = threading.Thread(target=reader.read)
-    state.update(points())
-    interrupting.join()
-    reader.read()
-    assert {name: value for (name, _), value in reader.known.items()} == {"verl.a": 1, "verl.b": 2}
-
-
 @pytest.mark.full
 @steady
 @given(actions)

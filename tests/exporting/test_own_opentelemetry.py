@@ -85,21 +85,6 @@ say(names=[inner.name, outer.name], child=inner.parent_id == outer.span_id and i
 
 
 @pytest.mark.full
-def test_ids_are_out_of_reach_of_seeds():
-    """Processes that seed `random` alike give a user's spans different ids."""
-    facts = run("""
-install()
-found = []
-for _ in range(20):
-    random.seed(1)
-    with trace.get_tracer("user").start_as_current_span("a"):
-        pass
-say(traces=len({span.trace_id for span in spans}), spans=len({span.span_id for span in spans}))
-""")
-    assert facts == {"traces": 20, "spans": 20}
-
-
-@pytest.mark.full
 def test_a_record_says_what_the_span_says():
     """What reaches us of a span with everything in it encodes to what the SDK's own exporter sends of it."""
     facts = run("""
@@ -165,38 +150,6 @@ say(same=str(ours.resource_spans[0].scope_spans[0].spans[0]) == str(theirs), dro
 
 
 @pytest.mark.full
-def test_a_provider_of_the_user_stays():
-    """Where the user has set providers they stay, spans and metrics go where the user sends them and to us, and we can name it."""
-    facts = run("""
-from opentelemetry.sdk.metrics import MeterProvider
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-from opentelemetry.sdk.trace import TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
-memory, reader = InMemorySpanExporter(), InMemoryMetricReader()
-mine = TracerProvider()
-mine.add_span_processor(SimpleSpanProcessor(memory))
-trace.set_tracer_provider(mine)
-metrics.set_meter_provider(MeterProvider([reader]))
-made = install()
-with trace.get_tracer("user").start_as_current_span("a"):
-    pass
-metrics.get_meter("user").create_counter("hits").add(1)
-say(stays=trace.get_tracer_provider() is mine, ours=[made.tracer, made.meter], taken=[span.name for span in spans],
-    his=[span.name for span in memory.get_finished_spans()], foreign=own_opentelemetry.foreign_provider(),
-    hits=reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].name)
-""")
-    assert facts == {
-        "stays": True,
-        "ours": [None, None],
-        "taken": ["a"],
-        "his": ["a"],
-        "foreign": "opentelemetry.sdk.trace.TracerProvider",
-        "hits": "hits",
-    }
-
-
-@pytest.mark.full
 def test_a_provider_of_another_make_is_named():
     """A provider that is no SDK's is named, too, and one of the two signals may be the user's and the other ours."""
     facts = run("""
@@ -219,90 +172,6 @@ install()
 say(before=before, after=own_opentelemetry.foreign_provider(), ours=type(trace.get_tracer_provider()).__module__)
 """)
     assert facts == {"before": "", "after": "", "ours": "opentelemetry.sdk.trace"}
-
-
-@pytest.mark.full
-def test_more_readers_are_served():
-    """Further readers, such as that of the scrape endpoint, see the same instruments."""
-    facts = run("""
-from opentelemetry.sdk.metrics.export import InMemoryMetricReader
-reader = InMemoryMetricReader()
-made = install(reader)
-metrics.get_meter("user").create_counter("hits").add(1)
-made.reader.collect()
-seen = reader.get_metrics_data().resource_metrics[0].scope_metrics[0].metrics[0].name
-say(seen=seen, sent=len(messages))
-""")
-    assert facts == {"seen": "hits", "sent": 1}
-
-
-@pytest.mark.full
-def test_nothing_is_sent_of_no_instruments():
-    """Collecting before the user has any instrument sends nothing."""
-    assert run("made = install()\nmade.reader.collect()\nsay(sent=len(messages))") == {"sent": 0}
-
-
-@pytest.mark.full
-def test_a_second_start_goes_on_collecting():
-    """After an end and a second start in one process, a user's metrics are collected again."""
-    facts = run("""
-install()
-made = install()
-metrics.get_meter("user").create_counter("hits").add(1)
-if made.reader is not None:
-    made.reader.collect()
-say(sent=len(messages))
-""")
-    assert facts == {"sent": 1}
-
-
-@pytest.mark.smoke
-def test_a_forked_child_measures_while_the_parent_collects():
-    """A child that is forked while another thread holds every lock of our readers measures, from 0 on."""
-    facts = run("""
-import os, threading
-from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
-made = install()
-counter = metrics.get_meter("user").create_counter("hits")
-counter.add(5)
-consumer = made.meter._measurement_consumer
-(storage,) = consumer._reader_storages.values()
-(match,) = next(iter(storage._instrument_view_instrument_matches.values()))
-held, forked = threading.Event(), threading.Event()
-def hold():
-    with consumer._lock, storage._lock, match._lock:
-        held.set()
-        forked.wait(60)
-threading.Thread(target=hold, daemon=True).start()
-held.wait()
-answer, question = os.pipe()
-if not os.fork():
-    import signal
-    signal.alarm(20)
-    own_opentelemetry.after_fork()
-    counter.add(7)
-    made.reader.collect()
-    metric = ExportMetricsServiceRequest.FromString(messages[0]).resource_metrics[0].scope_metrics[0].metrics[0]
-    os.write(question, b"%d" % metric.sum.data_points[0].as_int)
-    os._exit(0)
-_, status = os.wait()
-forked.set()
-say(status=status, value=int(os.read(answer, 10)) if not status else None)
-""")
-    assert facts == {"status": 0, "value": 7}
-
-
-@pytest.mark.full
-def test_what_the_user_has_added_is_served_after_a_second_start():
-    """Processors that the user has added to our provider are known to a later session, with what it says of itself."""
-    facts = run("""
-from opentelemetry.sdk.trace import SpanProcessor
-mine = SpanProcessor()
-install().tracer.add_span_processor(mine)
-made = own_opentelemetry.install(Resource({"service.name": "child"}), id_generator, spans.append, messages.append)
-say(mine=[each is mine for each in made.user_processors], resource=made.resource.attributes["service.name"])
-""")
-    assert facts == {"mine": [True], "resource": "child"}
 
 
 @pytest.mark.full

@@ -14,7 +14,7 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from tests.builders.exporting_records import NOW, RESOURCE, labels, make_histogram, make_point, steady, valid_texts
+from tests.builders.exporting_records import NOW, RESOURCE, labels, make_histogram, make_point, steady
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.prometheus import PointCollector
 from verl_otel.model import Exemplar, Resource
@@ -147,26 +147,11 @@ def test_any_label_value_can_be_scraped(rows):
         assert set(found[f"verl_m{index}"].values()) <= {value for _, value in pairs}
 
 
-@pytest.mark.full
-@steady
-@given(valid_texts)
-def test_any_description_can_be_scraped(text):
-    """A description with quotes, line ends or backslashes does not break the scrape."""
-    assert_sound([make_point("verl.a", description=text)])
-
-
 @pytest.mark.parametrize("names", [("verl.a-b", "verl.a_b"), ("verl.a", "verl.a.")])
 def test_two_gauges_whose_names_collide_are_one_series(names):
     """Of two gauges that have the same Prometheus name the first one is shown, and no series stands twice."""
     found = assert_sound([make_point(name, value=number) for number, name in enumerate(names, 1)])
     assert [value for (name, _), value in found.items() if name.startswith("verl_a")] == [1.0]
-
-
-def test_two_kinds_whose_names_collide_do_not_break_the_scrape():
-    """Of a gauge and a histogram that have the same Prometheus name the first one is shown."""
-    found = assert_sound([make_point("verl.a", value=1.0), make_point("verl_a", "histogram", make_histogram(1.0))])
-    assert found["verl_a", ()] == 1.0
-    assert not [name for name, _ in found if name.startswith("verl_a_")]
 
 
 @pytest.mark.parametrize(

@@ -2,25 +2,19 @@
 # SPDX-License-Identifier: Apache-2.0
 """The user's ordinary OpenTelemetry instruments in `/metrics`."""
 
-import inspect
 import logging
 import threading
 
 import pytest
-from opentelemetry.exporter.prometheus import PrometheusMetricReader
 from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation, View
-from prometheus_client import REGISTRY, CollectorRegistry
+from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
 from tests.builders.exporting_records import RESOURCE, make_point
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.prometheus import PointCollector, make_reader
-from verl_otel.model import Instrument
-from verl_otel.prometheus_names import metric_name
-
-OLD = "registry" not in inspect.signature(PrometheusMetricReader.__init__).parameters
 
 
 @pytest.fixture
@@ -128,37 +122,6 @@ def _observation(value):
     from opentelemetry.metrics import Observation
 
     return Observation(value)
-
-
-@pytest.mark.parametrize(
-    ("name", "unit"),
-    [
-        ("plain", "s"),
-        ("speed", "By/s"),
-        ("tokens", "{token}/s"),
-        ("share", "1"),
-        ("a.b-c/d", ""),
-        ("a..b", ""),
-        pytest.param("util.ratio", "1"),
-        pytest.param("read.bytes.size", "By"),
-    ],
-)
-def test_a_users_gauge_is_named_as_ours_are(registry, meter, name, unit):
-    """A user's gauge has the name that our rules, which are the Collector's, give to an instrument like it."""
-    meter.create_observable_gauge(name, [lambda _: [_observation(1.0)]], unit=unit)
-    assert [found for found, _ in scraped(registry)] == [metric_name(Instrument(name, "gauge", unit, ""))]
-
-
-def test_the_reader_keeps_to_its_registry(registry, meter):
-    """The user's instruments are in our registry and not in the global one of the process."""
-    meter.create_counter("hits").add(1)
-    assert ("hits_total", ()) in scraped(registry)
-    assert b"hits_total" not in generate_latest(REGISTRY)
-
-
-def test_a_scrape_without_instruments_is_empty(registry, meter):
-    """Before the user made any instrument a scrape is empty and no failure."""
-    assert scraped(registry) == {}
 
 
 def test_ours_and_the_users_stand_side_by_side(registry, meter):

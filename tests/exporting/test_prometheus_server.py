@@ -116,14 +116,6 @@ def test_a_port_in_use_is_replaced_by_a_free_one(serve, caplog):
     assert f"127.0.0.1:{ports[0]}" in line
 
 
-def test_an_address_of_another_machine_is_an_error():
-    """Only a port in use is replaced: an address that this machine does not have is an error."""
-    exporter = PrometheusExporter("192.0.2.1", 9464, lambda: None)
-    with pytest.raises(OSError, match="assign"):
-        exporter.open(RESOURCE, SCOPE, MetricState())
-    assert exporter.port == 0
-
-
 @pytest.mark.parametrize("host", ["::1", "[::1]", "localhost"])
 def test_other_hosts(serve, host):
     """IPv6, with and without brackets, and a name are bound and scraped."""
@@ -221,30 +213,6 @@ def test_a_name_server_that_does_not_answer_holds_nobody_up(name_server, wait_fo
     wait_for(lambda: ports)
     assert "target_info" in scrape(f"http://127.0.0.1:{ports[0]}/metrics")
     exporter.close(time.monotonic())
-
-
-def test_a_name_that_is_known_at_once_is_served_at_once(name_server):
-    """A name costs nothing where the name server answers."""
-    name_server.set()
-    exporter, _ = open_by_name(None)
-    assert "target_info" in scrape(f"http://127.0.0.1:{exporter.port}/metrics")
-    exporter.close(time.monotonic())
-
-
-@pytest.mark.full
-def test_an_end_before_the_name_is_known(name_server, wait_for):
-    """An exporter that was closed meanwhile serves nothing."""
-    exporter, _ = open_by_name(None)
-    exporter.close(time.monotonic())
-    name_server.set()
-    wait_for(lambda: not [thread for thread in threading.enumerate() if thread.name.startswith("verl-otel-http")])
-    assert exporter.port == 0
-
-
-def test_a_name_that_does_not_exist_is_an_error():
-    """The error of the name server is raised, as of an address that cannot be bound."""
-    with pytest.raises(OSError, match=r"(?i)name"):
-        PrometheusExporter("no-such-host.invalid", 0, lambda: None).open(RESOURCE, SCOPE, MetricState())
 
 
 @pytest.mark.full

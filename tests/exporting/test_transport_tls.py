@@ -3,7 +3,6 @@
 """OTLP over TLS, and over gRPC with and without it."""
 
 import ssl
-import time
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -150,16 +149,6 @@ def test_a_partial_success_over_grpc_is_counted(grpc_sink, signal):
         assert made.send(BODY, 10)[::4] == (True, 4)
 
 
-@pytest.mark.full
-def test_grpc_that_nobody_listens_to(grpc, dead_url):
-    """Where nobody listens a request fails in time and may be tried again."""
-    begin = time.monotonic()
-    with transport(dead_url, PROTOCOL="grpc") as made:
-        answer = made.send(BODY, 1.0)
-    assert (answer.ok, answer.retry) == (False, True)
-    assert time.monotonic() - begin < 10
-
-
 def test_grpc_sends_the_token_of_the_moment(grpc_sink, tmp_path):
     """Each request carries the token that is in the file at its moment; a missing file is a failure that may pass."""
     token = tmp_path / "token"
@@ -169,13 +158,6 @@ def test_grpc_sends_the_token_of_the_moment(grpc_sink, tmp_path):
         token.write_text("mine\n")
         assert made.send(BODY, 5).ok
     assert [request.headers["authorization"] for request in grpc_sink.requests] == ["Bearer mine"]
-
-
-@pytest.mark.parametrize("headers", ["a=%E2%82%AC", "a=x%0Ay", "a%20b=x"])
-def test_a_strange_header_over_grpc_never_raises(grpc_sink, headers):
-    """A header that cannot go over the wire is a failed request like any other, and raises nothing."""
-    with transport(grpc_sink.url, PROTOCOL="grpc", HEADERS=headers) as made:
-        assert not made.send(BODY, 5).ok
 
 
 @pytest.mark.smoke

@@ -203,20 +203,6 @@ sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 
 
 @pytest.mark.full
-def test_a_child_of_multiprocessing_loses_nothing(run, written):
-    """A forked worker of multiprocessing that ends in order has written what it recorded."""
-    work = """
-import multiprocessing
-process = multiprocessing.get_context("fork").Process(target=record, args=(3,))
-process.start()
-process.join()
-sys.exit(process.exitcode)
-"""
-    assert run(script(work, "drain_interval=60")).code == 0
-    assert written.last("verl.training.steps") == 3
-
-
-@pytest.mark.full
 def test_a_child_has_an_instance_id_of_its_own(run, written):
     """Parent and child have different service.instance.id, so that their series do not collide."""
     before = "session.describe({'verl.role': 'agent_loop', 'verl.index': 3})"
@@ -226,15 +212,6 @@ def test_a_child_has_an_instance_id_of_its_own(run, written):
     assert len(written.paths("traces")) == 2
     assert "r1/agent_loop-3" in names
     assert len(names) == 2
-
-
-@pytest.mark.full
-def test_a_child_belongs_to_the_run_of_its_parent(run, tmp_path):
-    """Parent and child write into one folder, also when the fork came before the first record."""
-    work = "if not os.fork():\n    record(1)\n    sys.exit(0)\nos.wait()\nrecord(1)"
-    code = script(work).replace("verl_otel.init()", "session.start_lazily()")
-    assert run(code, VERL_OTEL_RUN_ID="").code == 0
-    assert len(list((tmp_path / "runs").iterdir())) == 1
 
 
 @pytest.mark.full

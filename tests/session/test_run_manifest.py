@@ -133,14 +133,6 @@ def test_an_own_loop_with_a_name_counts_its_attempts(run, files, tmp_path):
     assert sorted(span.resource["verl.run.attempt"] for span in steps) == [1, 2]
 
 
-@pytest.mark.full
-def test_a_run_without_files_makes_no_record(run, tmp_path):
-    """Where no files are wanted the start of a run and its facts leave no folder."""
-    code = f"{RESUMED}\nsession.record_run({{'a': 'b'}})"
-    assert run(code, VERL_OTEL_EXPORTERS="none").out == "1\n"
-    assert not (tmp_path / "runs").exists()
-
-
 def test_facts_reach_the_record_of_a_running_session(start):
     """What an integration says of the run stands in run.json beside the files."""
     files = start()

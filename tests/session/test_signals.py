@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -231,21 +230,6 @@ def test_telemetry_may_start_in_a_thread(ready, written):
     assert written.last("verl.training.steps") == 100
 
 
-@pytest.mark.full
-def test_sigkill_loses_at_most_what_the_last_drain_interval_held(ready, written, wait_for):
-    """What was recorded a drain ago is on disk after SIGKILL, in whole lines; only what came later is gone."""
-    work = "sys.stdin.readline()\nwith verl_otel.step(100):\n    pass\nprint('late', flush=True)"
-    process = ready(script(settings="drain_interval=60", after="", work="verl_otel.session.flush()\n" + work))
-    wait_for(lambda: written.folder.exists() and len(written.names()) == 100)
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    assert process.stdout.readline() == "late\n"
-    process.kill()
-    assert process.wait(60) == -signal.SIGKILL
-    assert written.names() == ["verl.step"] * 100
-    assert written.last("verl.training.steps") == 100
-
-
 @pytest.mark.smoke
 def test_sigkill_leaves_what_was_open(ready, written, wait_for):
     """A killed process leaves the names of what it was doing, how old it was and what it had begun last."""
@@ -265,34 +249,6 @@ with verl_otel.span("load"):
     assert phase.parent == step.id
     assert step.attributes["verl.open.age"] >= phase.attributes["verl.open.age"] >= 1.0
     assert "load" in written.names()
-
-
-@pytest.mark.full
-def test_what_ended_in_order_is_not_open(ready, written, wait_for):
-    """The table of open spans is taken away once nothing is open any more."""
-    work = "s = verl_otel.step(100).__enter__()\nsys.stdin.readline()\ns.close()\nsys.stdin.readline()\nsys.exit(0)"
-    process = ready(script(settings="drain_interval=0.05", work=work))
-    wait_for(lambda: written.paths("open"))
-    process.stdin.write("go\n")
-    process.stdin.flush()
-    wait_for(lambda: not written.paths("open"))
-    assert len(written.names()) == 101
-
-
-@pytest.mark.full
-def test_sigterm_waits_for_a_dead_collector_no_longer_than_asked(ready):
-    """A collector that never answers holds SIGTERM for the exit timeout and not longer."""
-    before = """
-import socket
-listener = socket.create_server(("127.0.0.1", 0))  # accepts and never answers
-os.environ["OTEL_EXPORTER_OTLP_ENDPOINT"] = f"http://127.0.0.1:{listener.getsockname()[1]}"
-os.environ["OTEL_EXPORTER_OTLP_TIMEOUT"] = "600"
-"""
-    process = ready(script(before, settings="exporters='otlp', exit_timeout=0.5"))
-    begin = time.monotonic()
-    process.terminate()
-    assert process.wait(60) == -signal.SIGTERM
-    assert time.monotonic() - begin < 4
 
 
 @pytest.mark.full
