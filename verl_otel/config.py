@@ -246,8 +246,8 @@ SETTINGS: Final = (
     Setting("hardware", "VERL_OTEL_HARDWARE", parse_flag, "1",
         "Collect metrics of GPUs, hosts and processes. Switch it off if another exporter, such as DCGM, collects them."),
     Setting("cpu_budget", "VERL_OTEL_CPU_BUDGET", make_number_parser(0, 1), "0.05",
-        "Share of one CPU core that telemetry may take in a process, over a minute. Above it leaf spans (`timed(..., span=True)`, and your own "
-        "`span` without children) are dropped; spans of steps and trajectories, and metrics, never are. 0: no limit."),
+        "Share of one CPU core that telemetry may take in a process, over a minute. More is logged once; `verl.otel.budget.used` has what is "
+        "taken of it. 0: no budget."),
     Setting("exemplar_filter", "OTEL_METRICS_EXEMPLAR_FILTER", make_choice_parser("trace_based", "always_on", "always_off"), "trace_based",
         "`always_off`: no exemplars, which link the buckets of a histogram to traces. The other two are equivalent here: only values with a span become exemplars."),
     Setting("semconv_opt_in", "OTEL_SEMCONV_STABILITY_OPT_IN", parse_semconv_opt_in, "",

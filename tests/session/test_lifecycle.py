@@ -271,7 +271,7 @@ def fail(*_, **__):
     raise RuntimeError("as told")
 
 
-@pytest.mark.parametrize("part", ["lifecycle.estimate_recording", "lifecycle.OverheadLimiter.update"])
+@pytest.mark.parametrize("part", ["lifecycle.estimate_recording", "lifecycle.OverheadMeter.update"])
 def test_a_failure_does_not_end_the_drain_thread(start, swallow, monkeypatch, wait_for, part):
     """Whatever fails beside the drain itself, what is recorded is drained from then on, too."""
     with monkeypatch.context() as broken:

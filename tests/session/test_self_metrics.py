@@ -10,6 +10,7 @@ import pytest
 
 import verl_otel
 from verl_otel import session
+from verl_otel.session import self_metrics
 
 
 def record(count, first=0):
@@ -155,3 +156,46 @@ assert b"verl_training_steps_total 1.0" in urllib.request.urlopen(address).read(
     result = run(code)
     assert result.code == 0, result.err
     assert not result.err
+
+
+def spend(meter, *shares, now=1000.0, seconds=5.0):
+    """Have telemetry take shares of a core, each for ten minutes, measured every ten seconds."""
+    for share in shares:
+        for _ in range(60):
+            meter.update(now, seconds)
+            now, seconds = now + 10, seconds + 10 * share
+
+
+def test_the_used_part_of_the_budget_is_that_of_the_last_minute(caplog):
+    """A cost of before does not count; nothing is logged below the budget."""
+    meter = self_metrics.OverheadMeter(0.01)
+    spend(meter, 0.001, 0.009)
+    assert meter.used == pytest.approx(0.9)
+    meter.restart(0.0, 100.0)
+    spend(meter, 0.002)
+    assert meter.used == pytest.approx(0.2)
+    assert caplog.records == []
+
+
+def test_more_than_the_budget_is_logged_once(caplog):
+    """One line has the cost, the limit and the setting; without a budget there is none, and no share of it is known."""
+    meter, without = self_metrics.OverheadMeter(0.01), self_metrics.OverheadMeter(0)
+    for each in (meter, without):
+        spend(each, 0.02)
+    (record,) = caplog.records
+    assert all(word in record.getMessage() for word in ("2.0 %", "1.0 %", "VERL_OTEL_CPU_BUDGET"))
+    assert (meter.used, without.used) == (pytest.approx(2.0), None)
+
+
+@pytest.mark.full
+def test_a_session_measures_its_overhead(start, wait_for, monkeypatch):
+    """What recording, draining and exporting cost is in the metrics, and what part of the budget it is."""
+    monkeypatch.setattr(self_metrics, "WINDOW_SECONDS", 0.1)
+    files = start(drain_interval=0.05, metric_interval=50, cpu_budget=1e-6)
+
+    def work():
+        record(50)
+        return files.last("verl.otel.budget.used")
+
+    assert wait_for(work) > 1
+    assert files.last("verl.otel.overhead", reason="recording") > 0

@@ -28,9 +28,9 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import children, prometheus_targets, run_log, run_manifest, self_metrics
-from verl_otel.session.overhead_limiter import OverheadLimiter, estimate_recording
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
+from verl_otel.session.self_metrics import OverheadMeter, estimate_recording
 from verl_otel.system import collectors
 
 if TYPE_CHECKING:
@@ -165,7 +165,7 @@ class Session:
         self._user: OwnOpenTelemetry | None = None
         self._run_log: RunLog | None = None
         self._verdicts = OwnLoopVerdicts()
-        self._limiter = OverheadLimiter(config.cpu_budget)
+        self._overhead = OverheadMeter(config.cpu_budget)
         self._drain_seconds = 0.0
         """CPU seconds of the drain thread."""
         self._just_opened = False
@@ -193,7 +193,7 @@ class Session:
         process_state.clear_records()
         _apply_to_recording(self.config)
         children.publish(self.config)
-        self_metrics.register(self._list_sending, self._measure_overhead, lambda: self._limiter.used)
+        self_metrics.register(self._list_sending, self._measure_overhead, lambda: self._overhead.used)
         system.install()
         collectors.start(self.config)
         run_log.start(self.config)
@@ -383,7 +383,7 @@ class Session:
         self._schedule.note_poll()
         self._for_each("tick", lambda exporter: exporter.poll())
         with error_boundary.suppress_errors("overhead"):
-            self._update_limiter()
+            self._update_overhead()
         if self._flush_wanted:
             self._flush_wanted = False
             try:
@@ -564,11 +564,11 @@ class Session:
 
     # -- overhead -----------------------------------------------------------------------------------------------------
 
-    def _update_limiter(self) -> None:
+    def _update_overhead(self) -> None:
         """Compare the CPU time of telemetry with its budget. Called on the drain thread, whose CPU time is read here."""
         self._drain_seconds = time.thread_time()
         just_opened, self._just_opened = self._just_opened, False
-        update = self._limiter.restart if just_opened else self._limiter.update
+        update = self._overhead.restart if just_opened else self._overhead.update
         update(time.monotonic(), sum(self._measure_overhead().values()))
 
     def _measure_overhead(self) -> dict[str, float]:

@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Observable metrics of the session: open work, and the health of the library itself."""
+"""Observable metrics of the session: open work, and the health and cost of the library itself."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.recording import collection, run_log, series_registry
@@ -39,8 +39,7 @@ def register(
     collection.observe(metric_names.ROLLOUT_OLDEST_AGE, _oldest_trajectory)
     collection.observe(metric_names.OTEL_ERRORS, _errors)
     collection.observe(
-        metric_names.OTEL_SPANS_DROPPED,
-        lambda: [*_dropped("spans", exporters(), sum(RECORDER.dropped.values())), *_skipped_over_budget()],
+        metric_names.OTEL_SPANS_DROPPED, lambda: _dropped("spans", exporters(), sum(RECORDER.dropped.values()))
     )
     collection.observe(
         metric_names.OTEL_BUDGET_USED, lambda: [((), used)] if (used := budget_used()) is not None else []
@@ -96,10 +95,6 @@ def _had_trajectories() -> bool:
     return series_registry.exists(metric_names.ROLLOUT_TRAJECTORY_DURATION)
 
 
-def _skipped_over_budget() -> list[collection.Observation]:
-    return [(((attr.REASON, "over budget"),), RECORDER.sampling.left_out)] if RECORDER.sampling.left_out else []
-
-
 def _dropped(kind: str, exporters: Iterable[Exporter], in_memory: int) -> list[collection.Observation]:
     counts: Counter[str] = Counter({"memory": in_memory} if in_memory else {})
     for exporter in exporters:
@@ -109,3 +104,69 @@ def _dropped(kind: str, exporters: Iterable[Exporter], in_memory: int) -> list[c
             ]  # without addresses, which would make many series
             counts[f"{exporter.name}: {cause}"[:64]] += count
     return [(((attr.REASON, reason),), count) for reason, count in counts.items()]
+
+
+# -- the CPU time of telemetry, against its budget --
+
+WINDOW_SECONDS: Final = 60.0
+"""Seconds over which the cost is averaged: a burst at the end of a step is normal."""
+SPAN_SECONDS: Final = 2e-6
+"""CPU seconds of opening and ending a span in the user's thread. An estimate: reading a clock would cost more than the span."""
+CALL_SECONDS: Final = 3e-7
+"""CPU seconds of a timed call."""
+
+
+class OverheadMeter:
+    """Compares the CPU time of telemetry in this process with a budget, and logs once that it is exceeded.
+
+    Args:
+        budget: Share of one CPU core that telemetry may take; 0: any.
+    """
+
+    def __init__(self, budget: float) -> None:
+        self._budget = budget
+        self._samples: deque[tuple[float, float]] = deque()
+        self.used: float | None = None
+        """Cost of the last window as a share of the budget; None until there was one."""
+
+    def update(self, now: float, seconds: float) -> None:
+        """Add a measurement.
+
+        Args:
+            now: Monotonic seconds.
+            seconds: CPU seconds of telemetry since the session started.
+        """
+        if not self._budget:
+            return
+        samples = self._samples
+        samples.append((now, seconds))
+        while len(samples) > 2 and now - samples[1][0] >= WINDOW_SECONDS:  # noqa: PLR2004 - the window needs both ends
+            samples.popleft()
+        start, seconds_before = samples[0]
+        if now - start < WINDOW_SECONDS:
+            return
+        share = (seconds - seconds_before) / (now - start)
+        self.used = share / self._budget
+        if self.used > 1:
+            error_boundary.warn_once(
+                "budget",
+                "verl-otel: telemetry took %.1f %% of a core in the last minute, more than VERL_OTEL_CPU_BUDGET (%.1f %%) "
+                "(logged once; see verl.otel.budget.used and verl.otel.overhead)",
+                100 * share,
+                100 * self._budget,
+            )
+
+    def restart(self, now: float, seconds: float) -> None:
+        """Discard earlier measurements; arguments as of `update`."""
+        self._samples.clear()
+        self._samples.append((now, seconds))
+
+
+def estimate_recording(spans: int, calls: int) -> float:
+    """Return the estimated CPU seconds of recording in the user's threads.
+
+    Args:
+        spans: Number of ended spans.
+        calls: Number of timed calls and other histogram values.
+    """
+    return spans * SPAN_SECONDS + calls * CALL_SECONDS
