@@ -5,6 +5,7 @@
 import argparse
 import json
 from importlib import import_module
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,7 @@ jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not install
 CALLS = {
     "report": ("report", "r1", "--json"),
     "explain": ("explain", "r1", "--json"),
+    "explain LOG": ("explain", Path(__file__).with_name("file_logger.jsonl"), "--json"),
     "levers": ("levers", "r1", "--json"),
     "compare": ("compare", "long-a", "long-b", "--json", "--fail-if", "step>+5%"),
     "runs": ("runs", "--json"),
@@ -27,7 +29,7 @@ CALLS = {
 }
 OTHERS = {"logs", "stack", "demo"}
 """Commands that print one object per line, described in the reference, and one that prints the JSON of another command."""
-FOUND = {"report": "waits", "explain": "steps", "levers": "unknown", "compare": "rows"}
+FOUND = {"report": "waits", "explain": "steps", "explain LOG": "changes", "levers": "unknown", "compare": "rows"}
 """Keys of lists that the runs of these tests fill."""
 
 

@@ -5,11 +5,15 @@
 RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
 run have folders of their own. Runs that are active or were killed can be read, too.
 
+RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel: it has the time of phases, slow steps
+and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded. Several files are one run in parts.
+
 Examples:
   verl-otel explain
   verl-otel explain 20261121-093000-a3f2 --steps 5
   verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel explain node-1/RUN node-2/RUN
+  verl-otel explain my_project/my_experiment.jsonl
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
 
@@ -58,6 +62,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Read, analyse, say. Returns 1 when the run has nothing to explain."""
+    from verl_otel.cli import tracked_log  # it imports this module
+
+    logged = [] if arguments.otlp else tracked_log.find_logs(arguments.folders)
+    if logged:
+        return tracked_log.explain(arguments, logged)
     asked = None if arguments.step is None else frozenset({arguments.step})
     explanation = run_selection.explain(arguments.folders, "explain", otlp=arguments.otlp, steps=asked)
     if asked:

@@ -12,6 +12,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.printable import show
+from verl_otel.analysis.io import run_log
 from verl_otel.session import run_manifest
 from verl_otel.session.run_manifest import NAME as MANIFEST
 
@@ -185,8 +186,12 @@ def describe_path(path: Path) -> str:
 
 def describe_file(path: Path, command: str) -> str:
     """Return the message for a file that was given instead of a folder."""
-    if path.suffix == ".jsonl" or is_run(path.parent):
+    if is_run(path.parent):
         return f"{path} is a file of a run: give the folder: {_example(command, path.parent)}"
+    if run_log.is_tracked_log(path):
+        return f"{path} is a log of verl's file logger, and no run: verl-otel explain {path} and verl-otel logs {path} read it"
+    if path.suffix == ".jsonl":
+        return f'{path} is no log of verl\'s file logger (lines {{"step": 1, "data": {{...}}}}), and no run: give the folder of a run'
     return f"{path} is a file: give the folder of a run"
 
 

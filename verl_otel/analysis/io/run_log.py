@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Generic, TypeVar
@@ -15,6 +16,10 @@ from verl_otel.semconv import logs
 T = TypeVar("T")
 Record = dict[str, Any]
 """A line of the run log; see `verl_otel.semconv.logs` for its keys."""
+TRACKED: Final = "scalars"
+"""Scope of the lines of verl's ``file`` logger."""
+LOOKED_AT: Final = 100
+"""Lines of a file in which one of that logger is looked for."""
 MAX_BLOCK: Final = 4 << 20
 """Bytes that a tail reads at once."""
 
@@ -49,8 +54,19 @@ def parse(line: bytes) -> Record | None:
     if not isinstance(record, dict):
         return None
     if isinstance(record.get("data"), dict) and logs.SCOPE not in record:
-        return {logs.LEVEL: "INFO", logs.SCOPE: "scalars", logs.STEP: record.get("step"), **record["data"]}
+        return {logs.LEVEL: "INFO", logs.SCOPE: TRACKED, logs.STEP: record.get("step"), **record["data"]}
     return record if isinstance(record.get(logs.SCOPE), str) else None
+
+
+def is_tracked(record: Record) -> bool:
+    """Return whether a record is a line of verl's ``file`` logger; those of the run log have a time stamp."""
+    return record[logs.SCOPE] == TRACKED and logs.TIMESTAMP not in record
+
+
+def is_tracked_log(path: Path) -> bool:
+    """Return whether a file is a log of verl's ``file`` logger: its first lines have one of its records."""
+    first = itertools.islice(read_lines([path]), LOOKED_AT)
+    return any(record is not None and is_tracked(record) for record in first)
 
 
 def read(places: Iterable[Path]) -> Iterator[Record]:
@@ -71,13 +87,16 @@ def time_of(record: Record) -> str:
 
 
 def _read_files(paths: Iterable[Path]) -> Iterator[Record]:
+    return filter(None, read_lines(paths))
+
+
+def read_lines(paths: Iterable[Path]) -> Iterator[Record | None]:
+    """Yield the record of each line of some files, one after the other; None for a line that is no record, see `parse`."""
     for path in paths:
         try:
             with rotated_files.open_lines(path) as file:
                 for _, line, _ in safe_files.read_lines(file, 0, rotated_files.size_of(path)):
-                    record = None if line is None else parse(line)
-                    if record is not None:
-                        yield record
+                    yield None if line is None else parse(line)
         except OSError:  # rotated or deleted meanwhile
             continue
 

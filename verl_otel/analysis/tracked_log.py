@@ -1,0 +1,533 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Reads the log of verl's own ``file`` logger, of a run that verl-otel did not record: steps, phases, slow steps, and phases that changed.
+
+Such a log has one line of numbers a step (``{"step": 1, "data": {...}}``), without time stamps. NaN and infinity are null there.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from bisect import bisect_left, insort
+from collections import Counter, deque
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.io import run_log
+from verl_otel.analysis.model import Completeness, Counts, Explanation, Phase, Step, Verdict
+from verl_otel.analysis.step_lengths import find_start_up
+from verl_otel.analysis.verdicts.baselines import (
+    DETAIL_SHARE,
+    LOOK_AHEAD,
+    PHASE_SECONDS,
+    REMEMBERED_STEPS,
+    STEP_SHARE,
+    Baseline,
+    Baselines,
+    measure,
+)
+from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases
+from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT
+from verl_otel.semconv import logs
+
+TIMER: Final = "timing_s/"
+VALIDATION: Final = "val-core/"
+REWARDS: Final = ("critic/rewards/mean", "critic/score/mean")
+STEP_SECONDS: Final = ("timing_s/step", "perf/time_per_step")
+"""Keys of the length of a step; the first that a step has counts."""
+NO_PHASE: Final = "no phase"
+"""Name of the time of a step outside of all its timers."""
+WHOLE_STEP: Final = "step"
+MAX_PHASES: Final = 64
+"""Phases of a log; verl has about ten."""
+MAX_VALIDATIONS: Final = 20
+"""Validation scores of a log."""
+MAX_STEPS: Final = 100_000
+"""Steps of a log; more are not read, so that memory is bounded."""
+MAX_CHANGES: Final = 8
+"""Changes that are kept, the largest."""
+_LARGEST: Final = 1e300
+"""Numbers beyond this count as infinite."""
+_LONGEST: Final = 1e9
+"""Seconds of a step or a phase that are believed: 30 years."""
+_NEAR: Final = 5
+"""Values on each side of a change from which it is told whether it was sudden."""
+_ABOUT_STEP: Final = (*STEP_SECONDS, *REWARDS)
+"""Keys of the line that a trainer logs of a step: where a step has one of them twice, it was trained twice."""
+_OUTSIDE: Final = ("testing", "save_checkpoint", "start_profile", "stop_profile")
+"""Phases that some trainers time inside of the step, and others after it."""
+_CAUSES: Final = {
+    "testing": "validation",
+    "save_checkpoint": "checkpoint",
+    "update_weights": "weight_sync",
+    "sync_rollout_weights": "weight_sync",
+    "param_sync": "weight_sync",
+    "reward": "reward",
+}
+"""Kinds of work of phases, where there is one."""
+_SLOWEST: Final = {
+    "timing_s/agent_loop/slowest/generate_sequences": "llm",
+    "timing_s/agent_loop/slowest/tool_calls": "tool",
+    "timing_s/agent_loop/slowest/compute_score": "reward",
+}
+"""Seconds of the slowest trajectory of a step, which some trainers log, by kind of work."""
+_GENERATION: Final = "gen"
+_TOKENS: Final = {_GENERATION: "response_length/mean"}
+_ALL_TOKENS: Final = "perf/total_num_tokens"
+
+
+_ALWAYS: Final = frozenset((*_ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
+
+
+class LoggedStep(NamedTuple):
+    """What verl logged of a step, in one line or several."""
+
+    number: int
+    attempt: int
+    """From 1; more where the number of the step went back, as after a resume."""
+    values: dict[str, float]
+    """By verl's key; NaN where the log has null. Only keys that were asked for."""
+
+
+class PhaseSum(NamedTuple):
+    """The time of a run in one phase."""
+
+    name: str
+    seconds: float
+    share: float
+    """Of the time of these steps, and of phases after them."""
+    median: float
+    """Of the steps that have it."""
+    longest: float
+    longest_step: int
+    steps: int
+    """Number of steps that have it."""
+    outside: bool
+    """Whether it is not a part of the step."""
+
+
+class Change(NamedTuple):
+    """A phase whose usual time became another one."""
+
+    name: str
+    """A phase, or `WHOLE_STEP`."""
+    step: int
+    """The first step of the new length; of a gradual change the first one that was compared."""
+    last_step: int
+    """The last step that was compared."""
+    before: float
+    """Median in seconds."""
+    after: float
+    sudden: bool
+    """False: it grew or fell over the run."""
+    tokens: tuple[str, float, float] | None
+    """Key of a number of tokens that the phase depends on, and its medians before and after; None: not logged."""
+
+
+class TrackedLog(NamedTuple):
+    """What a log has."""
+
+    steps: tuple[LoggedStep, ...]
+    """All steps, in the order of the log, without those that a later attempt has trained again."""
+    run: Explanation
+    """The steps that have a length, with their phases and verdicts; nothing else of a run is known."""
+    phases: tuple[PhaseSum, ...]
+    """The longest first; without the steps that contain start-up, if there are others."""
+    changes: tuple[Change, ...]
+    """That of the step first, then those of phases, the largest first."""
+    outside: frozenset[str]
+    """Phases that are no part of a step, as a validation after it."""
+    damaged: int
+    """Number of lines that could not be read."""
+    left_out: int
+    """Number of lines about steps beyond `MAX_STEPS`."""
+
+
+def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
+    """Return what the log of a run has.
+
+    Args:
+        paths: Its files in the order of time: several where each attempt of the run has its own.
+        is_asked: Whether the value of a key of verl is kept, besides timers and validation scores.
+    """
+    damaged = 0
+    reader = _Reader(is_asked)
+    for record in run_log.read_lines(paths):
+        if record is not None and run_log.is_tracked(record):
+            reader.add(record)
+        else:
+            damaged += 1
+    logged, again = reader.steps, _find_repeated(reader.steps)
+    lengths = [_find_lengths(step.values) for step in logged]
+    outside = _find_outside(lengths)
+    timed = [
+        _make_step(logged[place], place, *lengths[place], outside, repeated=place in again)
+        for place in range(len(logged))
+        if lengths[place][0] > 0
+    ]
+    shifts = _find_shifts(timed)
+    judged = _judge(timed, logged, outside, shifts)
+    nothing = Counts(0, 0, 0, 0, 0, 0, 0)
+    run = Explanation(
+        paths[0].stem, tuple(map(str, paths)), {}, "no end seen", 0, 0, nothing, judged, (), (), (), (), (), Completeness((), (), 0), ()
+    )  # fmt: skip
+    kept = tuple(step for place, step in enumerate(logged) if place not in again)
+    return TrackedLog(
+        kept,
+        run,
+        _sum_phases(_leave_out_start_up(timed) or timed, outside),
+        _describe_shifts(shifts, logged),
+        outside,
+        damaged,
+        reader.left_out,
+    )
+
+
+class _Reader:
+    """Puts the lines of a log together to steps.
+
+    Args:
+        is_asked: See `read`.
+    """
+
+    def __init__(self, is_asked: Callable[[str], bool]) -> None:
+        self.steps: list[LoggedStep] = []
+        self._is_asked = is_asked
+        self._seen: set[str] = set()
+        self._kept: list[str] = []
+        self._attempt = 1
+        self._current: dict[int, LoggedStep] = {}
+        """The steps of the attempt, by their numbers."""
+        self.left_out = 0
+        self._last = -1
+        """The last step that was trained in the attempt."""
+
+    def add(self, record: run_log.Record) -> None:
+        """Add a line."""
+        number = _to_step(record.get(logs.STEP), record.get("training/global_step"))
+        if number is None:
+            return
+        if not record.keys() <= self._seen:
+            self._choose([key for key in record if key not in self._seen])
+        values = {key: _to_value(record[key]) for key in self._kept if key in record}
+        trained = [key for key in _ABOUT_STEP if key in values]
+        known = self._current.get(number)
+        if trained and (number < self._last or (known is not None and any(key in known.values for key in trained))):
+            self._attempt, self._current, known = self._attempt + 1, {}, None
+        if trained:
+            self._last = number
+        if known is None and len(self.steps) >= MAX_STEPS:
+            self.left_out += 1
+            return
+        if known is None:
+            known = self._current[number] = LoggedStep(number, self._attempt, {})
+            self.steps.append(known)
+        known.values.update(values)
+
+    def _choose(self, keys: Iterable[str]) -> None:
+        """Note which of some keys that no line had before are kept."""
+        self._seen.update(keys)
+        phases = sum(map(bool, map(find_phase, self._kept)))
+        validations = sum(key.startswith(VALIDATION) for key in self._kept)
+        for key in keys:
+            if find_phase(key):
+                phases += 1
+                kept = phases <= MAX_PHASES
+            elif key.startswith(VALIDATION):
+                validations += 1
+                kept = validations <= MAX_VALIDATIONS
+            else:
+                kept = key in _ALWAYS or self._is_asked(key)
+            if kept:
+                self._kept.append(key)
+
+
+def _to_step(*candidates: object) -> int | None:
+    for value in candidates:
+        if isinstance(value, (int, float)) and abs(value) < _LARGEST:
+            return int(value)
+    return None
+
+
+def _to_value(value: object) -> float:
+    """Return a value; NaN for null and for what is no number, or too large to compute with."""
+    return float(value) if isinstance(value, (int, float)) and abs(value) < _LARGEST else math.nan
+
+
+@functools.lru_cache(maxsize=10_000)
+def find_phase(key: str) -> str:
+    """Return the phase of the key of a timer; empty for another key, for the step, and for statistics of agent loops.
+
+    Example:
+        find_phase("timing_s/timing_s/param_sync") == "param_sync"
+    """
+    if not key.startswith(TIMER):
+        return ""
+    name = key.removeprefix(TIMER).removeprefix(TIMER)  # verl logs one of them with two prefixes
+    return "" if "/" in name or name == WHOLE_STEP else name
+
+
+# -- Steps with their phases, and what made some of them slow --
+
+
+def _find_lengths(values: Mapping[str, float]) -> tuple[float, dict[str, float]]:
+    """Return the length of a step and that of its phases; without a timer of the step, the sum of its phases."""
+    phases = {phase: value for key, value in values.items() if (phase := find_phase(key)) and 0 <= value < _LONGEST}
+    known = (values[key] for key in STEP_SECONDS if 0 < values.get(key, math.nan) < _LONGEST)
+    return next(known, sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)), phases
+
+
+def _find_outside(lengths: Iterable[tuple[float, Mapping[str, float]]]) -> frozenset[str]:
+    """Return the phases that do not fit into the steps that have them."""
+    found = set()
+    for length, phases in lengths:
+        late = [name for name in _OUTSIDE if name in phases]
+        if late:
+            inside = sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)
+            found |= {name for name in late if inside + phases[name] > length}
+    return frozenset(found)
+
+
+def _make_step(
+    step: LoggedStep, place: int, length: float, phases: Mapping[str, float], outside: frozenset[str], *, repeated: bool
+) -> Step:
+    """Return a step without its verdicts."""
+    nanoseconds = round(length * 1e9)
+    after = sum(seconds for name, seconds in phases.items() if name in outside)
+    no_phase = max(0.0, length - sum(phases.values()) + after)
+    parts = tuple(Phase(name, seconds, seconds / length) for name, seconds in phases.items())
+    return Step(
+        step.number, place + 1, 0, nanoseconds, False, parts, no_phase, (), 0, 0, 0,
+        next_ns=nanoseconds + round(after * 1e9), attempt=step.attempt, repeated=repeated,
+    )  # fmt: skip
+
+
+def _find_repeated(logged: Sequence[LoggedStep]) -> set[int]:
+    """Return the places of the steps that a later attempt has trained again."""
+    firsts: dict[int, int] = {}
+    for step in logged:
+        firsts[step.attempt] = min(step.number, firsts.get(step.attempt, step.number))
+    lowest, later = math.inf, {}
+    for attempt in sorted(firsts, reverse=True):
+        later[attempt] = lowest
+        lowest = min(lowest, firsts[attempt])
+    return {place for place, step in enumerate(logged) if step.number >= later[step.attempt]}
+
+
+def _judge(
+    steps: Sequence[Step], logged: Sequence[LoggedStep], outside: frozenset[str], shifts: Iterable[_Shift]
+) -> tuple[Step, ...]:
+    """Return the steps with their verdicts; each is compared with those before and after it that are on the same level."""
+    baselines, waiting, judged = Baselines(), deque[tuple[Step, list[PhaseTime]]](), []
+    begins = {(shift.name, shift.after[0].trace_id) for shift in shifts if shift.sudden}
+    levels: Counter[str] = Counter()
+    recent: dict[Hashable, _RecentLengths] = {}
+    for step in (*steps, *[None] * LOOK_AHEAD):
+        if step is not None:
+            lengths = list_lengths(step)
+            levels.update(name for name in lengths if (name, step.trace_id) in begins)
+            times = [
+                PhaseTime("" if name == NO_PHASE else name, "", str(levels[name]), seconds)
+                for name, seconds in lengths.items()
+            ]
+            for time in times:
+                baselines.take(time.key, step.trace_id, Baseline(time.seconds, 0.0, 1))
+                recent.setdefault(time.key, _RecentLengths()).add(time.seconds)
+            waiting.append((step, times))
+        if waiting and (step is None or len(waiting) > LOOK_AHEAD):
+            own, times = waiting.popleft()
+            floor = max(PHASE_SECONDS, STEP_SHARE * own.seconds)
+            verdicts: list[Verdict] = []
+            if any(time.seconds >= floor and recent[time.key].may_exceed(time.seconds, floor) for time in times):
+                found = judge_phases(times, own, baselines, floor, {})
+                verdicts = [_name_cause(verdict, own, logged, outside) for verdict in found]
+            judged.append(own._replace(verdicts=tuple(sorted(verdicts, key=lambda verdict: -verdict.saved))))
+    return tuple(judged)
+
+
+class _RecentLengths:
+    """The lengths that a baseline has, sorted: says fast that a step is not slow, which goes for nearly all of them."""
+
+    def __init__(self) -> None:
+        self._times: deque[float] = deque()
+        self._ordered: list[float] = []
+
+    def add(self, seconds: float) -> None:
+        """Add the length of a phase in the next step."""
+        self._times.append(seconds)
+        insort(self._ordered, seconds)
+        if len(self._times) > REMEMBERED_STEPS:
+            del self._ordered[bisect_left(self._ordered, self._times.popleft())]
+
+    def may_exceed(self, seconds: float, floor: float) -> bool:
+        """Return whether a length may be beyond the median of the others, of which two may not count, by a floor."""
+        return seconds - self._ordered[max(0, len(self._ordered) // 2 - 2)] >= floor
+
+
+def list_lengths(step: Step) -> dict[str, float]:
+    """Return seconds by phase, and outside of all phases."""
+    return {**{phase.key: phase.seconds for phase in step.phases}, NO_PHASE: step.no_phase}
+
+
+def _name_cause(verdict: Verdict, step: Step, logged: Sequence[LoggedStep], outside: frozenset[str]) -> Verdict:
+    """Return a verdict on a phase with the kind of its work, as far as a log shows it."""
+    cause = _CAUSES.get(verdict.subject, "phase")
+    if verdict.subject == _GENERATION:
+        cause = _find_slowest(verdict, step, logged) or cause
+    kind = "between" if verdict.subject in outside else verdict.kind
+    return verdict._replace(kind=kind, cause=cause, cause_name="" if cause in _SLOWEST.values() else verdict.subject)
+
+
+def _find_slowest(verdict: Verdict, step: Step, logged: Sequence[LoggedStep]) -> str:
+    """Return what the slowest trajectory of a step spent most of the excess on; empty if the log does not say."""
+    place = step.trace_id - 1
+    near = [*logged[max(0, place - LOOK_AHEAD) : place], *logged[place + 1 : place + 1 + LOOK_AHEAD]]
+    beyond = {}
+    for key, kind in _SLOWEST.items():
+        others = [value for other in near if (value := other.values.get(key, math.nan)) >= 0]
+        if others and key in logged[place].values:
+            beyond[kind] = logged[place].values[key] - median(others)
+    kind = max(beyond, key=lambda each: beyond[each], default="")
+    return kind if kind and beyond[kind] >= DETAIL_SHARE * verdict.seconds else ""
+
+
+def _leave_out_start_up(steps: Sequence[Step]) -> list[Step]:
+    starting = {step.trace_id for step in find_start_up(steps)}
+    return [step for step in steps if step.trace_id not in starting]
+
+
+def _sum_phases(steps: Sequence[Step], outside: frozenset[str]) -> tuple[PhaseSum, ...]:
+    spent: dict[str, list[tuple[float, int]]] = {}
+    for step in steps:
+        for name, seconds in list_lengths(step).items():
+            spent.setdefault(name, []).append((seconds, step.number or 0))
+    whole = sum(step.seconds + step.between for step in steps)
+    sums = []
+    for name, times in spent.items():
+        total, (longest, number) = sum(seconds for seconds, _ in times), max(times, key=lambda pair: pair[0])
+        middle = median([seconds for seconds, _ in times])
+        sums.append(PhaseSum(name, total, total / whole, middle, longest, number, len(times), name in outside))
+    return tuple(sorted(sums, key=lambda one: -one.seconds))
+
+
+# -- Phases that changed --
+
+
+class _Shift(NamedTuple):
+    """A phase that became longer or shorter: the steps that are compared, and whether it was sudden."""
+
+    name: str
+    before: Sequence[Step]
+    after: Sequence[Step]
+    lengths: tuple[float, float]
+    """Medians in seconds."""
+    sudden: bool
+
+
+def _find_shifts(steps: Sequence[Step]) -> list[_Shift]:
+    """Return where phases, and the step itself, became longer or shorter; start-up does not count."""
+    usual = _leave_out_start_up(steps)
+    if not usual:
+        return []
+    floor = max(PHASE_SECONDS, STEP_SHARE * median([step.seconds for step in usual]))
+    lengths: dict[str, list[tuple[Step, float]]] = {}
+    for step in usual:
+        for name, seconds in {WHOLE_STEP: step.seconds, **list_lengths(step)}.items():
+            lengths.setdefault(name, []).append((step, seconds))
+    shifts = []
+    for name, pairs in lengths.items():
+        for first, last, sudden in _compare([seconds for _, seconds in pairs], floor):
+            before, after = pairs[first], pairs[last]
+            medians = median(seconds for _, seconds in before), median(seconds for _, seconds in after)
+            shifts.append(_Shift(name, [step for step, _ in before], [step for step, _ in after], medians, sudden))
+    return shifts
+
+
+def _describe_shifts(shifts: Iterable[_Shift], logged: Sequence[LoggedStep]) -> tuple[Change, ...]:
+    changes = [
+        Change(
+            shift.name,
+            (shift.after if shift.sudden else shift.before)[0].number or 0,
+            shift.after[-1].number or 0,
+            *shift.lengths,
+            shift.sudden,
+            _compare_tokens(shift, logged),
+        )
+        for shift in shifts
+    ]
+    changes.sort(key=lambda change: (change.name != WHOLE_STEP, -abs(change.after - change.before)))
+    return tuple(changes[:MAX_CHANGES])
+
+
+def _compare(values: Sequence[float], floor: float) -> list[tuple[slice, slice, bool]]:
+    """Return where values became larger or smaller: the two parts that are compared, and whether it was sudden.
+
+    Args:
+        values: Seconds by step.
+        floor: Minimum difference in seconds.
+    """
+    if len(values) < MIN_BEFORE + RECENT:
+        return []
+    # Single slow steps are no change.
+    smooth = [median(values[max(0, place - 1) : place + 2]) for place in range(len(values))]
+    sums = [0.0, *itertools.accumulate(smooth)]
+    pairs: list[tuple[slice, slice, bool]] = []
+    waiting = [(0, len(values))]
+    while waiting and len(pairs) < MAX_CHANGES:
+        low, high = waiting.pop()
+        split = _find_split(sums, low, high)
+        if split is None:
+            continue
+        begin, end = max(low, split - BEFORE), min(high, split + BEFORE)
+        if _differ(smooth[begin:split], smooth[split:end], floor) and _is_sudden(
+            smooth[begin:split], smooth[split:end]
+        ):
+            pairs.append((slice(begin, split), slice(split, end), True))
+            waiting += [(low, split), (split, high)]
+    size = min(BEFORE, max(MIN_BEFORE, len(values) // 3))
+    if not pairs and len(values) >= 2 * size and _differ(smooth[:size], smooth[-size:], floor):
+        pairs.append((slice(0, size), slice(len(values) - size, len(values)), False))
+    return pairs
+
+
+def _find_split(sums: Sequence[float], low: int, high: int) -> int | None:
+    """Return the place that divides values best into two levels, by the squares of their distances; None for too few values."""
+    best, most = None, -math.inf
+    for place in range(low + MIN_BEFORE, high - RECENT + 1):
+        left, right = sums[place] - sums[low], sums[high] - sums[place]
+        fit = left * left / (place - low) + right * right / (high - place)
+        if fit > most:
+            best, most = place, fit
+    return best
+
+
+def _differ(before: Sequence[float], after: Sequence[float], floor: float) -> bool:
+    """Return whether two levels differ by more than the rule for a slow phase allows, and nearly all of their values do."""
+    low, high = sorted((sorted(before), sorted(after)), key=median)
+    usual, unusual = measure(low), measure(high)
+    if usual is None or unusual is None or high[len(high) // 10] <= low[-1 - len(low) // 10]:
+        return False
+    spread = max(usual.spread, unusual.spread)
+    return not usual._replace(spread=spread).allows(unusual.median, floor)
+
+
+def _is_sudden(before: Sequence[float], after: Sequence[float]) -> bool:
+    """Return whether the values next to the change already differ by most of what the levels do."""
+    step = median(after[:_NEAR]) - median(before[-_NEAR:])
+    return abs(step) >= DETAIL_SHARE * abs(median(after) - median(before))
+
+
+def _compare_tokens(shift: _Shift, logged: Sequence[LoggedStep]) -> tuple[str, float, float] | None:
+    key = _TOKENS.get(shift.name, _ALL_TOKENS)
+    medians = []
+    for steps in (shift.before, shift.after):
+        values = [logged[step.trace_id - 1].values.get(key, math.nan) for step in steps]
+        known = [value for value in values if math.isfinite(value)]
+        if not known:
+            return None
+        medians.append(median(known))
+    return key, medians[0], medians[1]
