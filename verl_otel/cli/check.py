@@ -36,7 +36,7 @@ from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli.check_stack import Finding, check_stack
-from verl_otel.cli.formatting import SENTENCE, print_json
+from verl_otel.cli.formatting import SENTENCE, make_plain, print_json
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.config import SETTINGS, Config, is_service_link
 from verl_otel.errors import ConfigError
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run every check and return 1 if one failed."""
     findings = run_all(cluster=arguments.cluster, stack=arguments.stack)
     if arguments.json:
-        print_json([finding._asdict() for finding in findings])
+        print_json(make_plain(findings))
     else:
         for finding in findings:
             print(_line(finding))

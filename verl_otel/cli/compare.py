@@ -30,8 +30,8 @@ from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.significance import Sample
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.explain import strict
-from verl_otel.cli.formatting import SENTENCE, print_json, seconds
+from verl_otel.cli.formatting import SENTENCE, fill_schema, make_plain, print_json, seconds
+from verl_otel.cli.json_schemas import COMPARE
 from verl_otel.cli.wording import KINDS, doing, figure
 
 NOT_JUDGED: Final = 3
@@ -422,44 +422,28 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]]) -> dict[str, Any]:
+def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]]) -> Any:
     """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero."""
-    document = {
-        "a": comparison.a,
-        "b": comparison.b,
-        "steps": {"a": comparison.counts[0], "b": comparison.counts[1]},
-        "skipped": comparison.skipped,
-        "enough": comparison.enough,
-        "noise": comparison.noise,
-        "rows": [_row(row) for row in comparison.rows],
-        "explanation": [
-            {
-                "kind": contribution.kind,
-                "seconds": contribution.seconds,
-                "share": contribution.share,
-                "names": [{"name": name, "a": before, "b": after} for name, before, after in contribution.names],
-            }
-            for contribution in comparison.contributions
-        ],
-        "resources": {name: used._asdict() for name, used in zip("ab", comparison.resources, strict=True)},
-        "scaling": None if comparison.scaling is None else comparison.scaling._asdict(),
-        "notes": list(comparison.notes),
-        "conditions": [
-            {"condition": condition.text, "holds": result.holds, "judged": result.judged, "reason": result.reason}
-            for condition, result in results
-        ],
-    }
-    return {key: strict(value) for key, value in document.items()}
-
-
-def _row(row: Row) -> dict[str, Any]:
-    return {
-        "name": row.name,
-        "unit": row.unit,
-        "a": row.difference.a._asdict(),
-        "b": row.difference.b._asdict(),
-        "change": row.difference.change,
-        "p": row.p,
-        "significant": row.significant,
-        "detectable": row.detectable,
-    }
+    keys = COMPARE["properties"]
+    return make_plain(
+        fill_schema(
+            COMPARE,
+            comparison,
+            steps=dict(zip("ab", comparison.counts, strict=True)),
+            rows=[
+                fill_schema(keys["rows"], row, a=row.difference.a, b=row.difference.b, change=row.difference.change)
+                for row in comparison.rows
+            ],
+            explanation=[
+                {
+                    **part._asdict(),
+                    "names": [{"name": name, "a": before, "b": after} for name, before, after in part.names],
+                }
+                for part in comparison.contributions
+            ],
+            resources=dict(zip("ab", comparison.resources, strict=True)),
+            conditions=[
+                fill_schema(keys["conditions"], result, condition=condition.text) for condition, result in results
+            ],
+        )
+    )

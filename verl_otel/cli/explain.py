@@ -23,7 +23,6 @@ Exit code: 0 explained, 1 the run contains nothing to explain, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +39,18 @@ from verl_otel.analysis.verdicts import stragglers
 from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import options, run_selection
 from verl_otel.cli import wording as words
-from verl_otel.cli.formatting import dead, failed, headline, number, orphans, print_json, seconds
+from verl_otel.cli.formatting import (
+    dead,
+    failed,
+    fill_schema,
+    headline,
+    make_plain,
+    number,
+    orphans,
+    print_json,
+    seconds,
+)
+from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 
 
@@ -489,108 +499,80 @@ def _evidence(verdict: Verdict) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(run: Explanation, steps: Sequence[Step]) -> dict[str, Any]:
+def to_json(run: Explanation, steps: Sequence[Step]) -> Any:
     """Return an explanation of some steps as plain data. Durations in seconds; ids in hexadecimal; null for unknown values."""
-    price = token_cost.sum_costs(run.steps, run.unused)
-    document = {
-        "run_id": run.run_id,
-        "state": run.state,
-        "folders": list(run.folders),
-        "counts": {
-            **run.counts._asdict(),
-            "steps": len(run.steps),
-            "held": sum(bool(step.verdicts) for step in run.steps),
-            "unexplained": len(step_lengths.find_unexplained(run.steps)),
-        },
-        "steps": [_step_json(step) for step in steps],
-        "run": {
-            "gpu": _devices_json(run.devices),
-            "cost": None if price is None else price._asdict(),
-            "stragglers": [straggler._asdict() for straggler in stragglers.find_persistent(run.steps)],
-            "start_up": [
+    return make_plain(
+        fill_schema(
+            EXPLAIN,
+            run,
+            counts={
+                **run.counts._asdict(),
+                "steps": len(run.steps),
+                "held": sum(bool(step.verdicts) for step in run.steps),
+                "unexplained": len(step_lengths.find_unexplained(run.steps)),
+            },
+            steps=[_step_json(step) for step in steps],
+            run={
+                "gpu": _devices_json(run.devices),
+                "cost": token_cost.sum_costs(run.steps, run.unused),
+                "stragglers": stragglers.find_persistent(run.steps),
+                "start_up": [
+                    {"attempt": start_up.attempt, "seconds": start_up.seconds, "parts": _sums_json(start_up.parts)}
+                    for start_up in run.start_ups
+                ],
+            },
+            events=[
                 {
-                    "attempt": start_up.attempt,
-                    "seconds": start_up.seconds,
-                    "parts": [
-                        {"kind": part.kind, "name": part.name, "seconds": part.nanoseconds / 1e9}
-                        for part in start_up.parts
-                    ],
+                    "kind": event.kind,
+                    "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
+                    "text": event.text,
+                    "detail": event.detail,
                 }
-                for start_up in run.start_ups
+                for event in run.events
             ],
-        },
-        "events": [
-            {
-                "kind": event.kind,
-                "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
-                "text": event.text,
-                "detail": event.detail,
-            }
-            for event in run.events
-        ],
-        "missing": [*run.completeness.missing, *run.problems],
-        "orphans": run.completeness.orphans,
-        "unknown": list(token_cost.UNKNOWN),
-        "next": [f"verl-otel explain {run.run_id} --step {step.number}" for step in steps if step.number is not None],
-        "clocks": [{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
-    }
-    return {key: strict(value) for key, value in document.items()}
-
-
-def strict(value: Any) -> Any:
-    """Return plain data with null for numbers that JSON does not support."""
-    if isinstance(value, dict):
-        return {str(key): strict(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [strict(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+            missing=[*run.completeness.missing, *run.problems],
+            orphans=run.completeness.orphans,
+            unknown=token_cost.UNKNOWN,
+            next=[f"verl-otel explain {run.run_id} --step {step.number}" for step in steps if step.number is not None],
+            clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
+        )
+    )
 
 
 def _step_json(step: Step) -> dict[str, Any]:
-    return {
-        "number": step.number,
-        "attempt": step.attempt,
-        "repeated": step.repeated,
-        "trace_id": f"{step.trace_id:032x}",
-        "seconds": step.seconds,
-        "failed": step.failed,
-        "error": step.error,
-        "verdicts": [_verdict_json(verdict) for verdict in step.verdicts],
-        "path": [_segment_json(segment, step.start_ns) for segment in step.path],
-        "path_summed": [{"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.groups],
-        "between": step.between,
-        "between_summed": [
-            {"kind": kind, "name": name, "seconds": length / 1e9} for kind, name, length in step.between_groups
+    keys = EXPLAIN["properties"]["steps"]["items"]["properties"]
+    return fill_schema(
+        EXPLAIN["properties"]["steps"],
+        step,
+        trace_id=f"{step.trace_id:032x}",
+        verdicts=[
+            {**verdict._asdict(), "trace_id": _id_json(verdict.trace_id), "next": ADVICE[find_key(verdict)]}
+            for verdict in step.verdicts
         ],
-        "phases": {phase.key: phase.seconds for phase in step.phases},
-        "savings": [saving._asdict() for saving in step.savings],
-        "gpu": _devices_json(step.devices),
-        "stragglers": [straggler._asdict() for straggler in step.stragglers],
-        "not_observable": list(step.blind_spots),
-        "cost": None if step.cost is None else step.cost._asdict(),
-        "uncertainty": step.uncertainty,
-    }
+        path=[
+            fill_schema(
+                keys["path"],
+                segment,
+                after=(segment.start_ns - step.start_ns) / 1e9,
+                process=segment.instance,
+                trace_id=_id_json(segment.trace_id),
+            )
+            for segment in step.path
+        ],
+        path_summed=_sums_json(step.groups),
+        between_summed=_sums_json(step.between_groups),
+        phases={phase.key: phase.seconds for phase in step.phases},
+        gpu=_devices_json(step.devices),
+        not_observable=step.blind_spots,
+    )
 
 
-def _verdict_json(verdict: Verdict) -> dict[str, Any]:
-    return {
-        **verdict._asdict(),
-        "trace_id": f"{verdict.trace_id:032x}" if verdict.trace_id else None,
-        "next": ADVICE[find_key(verdict)],
-    }
+def _id_json(trace_id: int) -> str | None:
+    return f"{trace_id:032x}" if trace_id else None
 
 
-def _segment_json(segment: Segment, start_ns: int) -> dict[str, Any]:
-    return {
-        "after": (segment.start_ns - start_ns) / 1e9,
-        "seconds": segment.seconds,
-        "kind": segment.kind,
-        "name": segment.name,
-        "phase": segment.phase,
-        "process": segment.instance,
-        "trace_id": f"{segment.trace_id:032x}" if segment.trace_id else None,
-        "turn": segment.turn,
-    }
+def _sums_json(parts: Iterable[tuple[str, str, int]]) -> list[dict[str, Any]]:
+    return [{"kind": kind, "name": name, "seconds": nanoseconds / 1e9} for kind, name, nanoseconds in parts]
 
 
 def _devices_json(devices: Iterable[DeviceTime]) -> dict[str, dict[str, float]]:

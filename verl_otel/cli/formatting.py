@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted, show
@@ -66,6 +66,29 @@ def show_bytes(count: float) -> str:
 def print_json(value: Any) -> None:
     """Print JSON for scripts."""
     print(json.dumps(value, indent=1, allow_nan=False))
+
+
+def make_plain(value: Any) -> Any:
+    """Return a copy for JSON: named tuples are objects, and numbers that JSON does not support are null."""
+    if isinstance(value, tuple) and hasattr(value, "_asdict"):
+        value = value._asdict()
+    if isinstance(value, dict):
+        return {str(key): make_plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [make_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def fill_schema(schema: Mapping[str, Any], record: object, **others: Any) -> dict[str, Any]:
+    """Return the keys of a schema with the attributes of a record that have their names.
+
+    Args:
+        schema: One of `json_schemas`, of an object or of a list of objects.
+        record: What is described.
+        others: Values of the keys that are named differently there, or not there.
+    """
+    keys = schema.get("items", schema)["properties"]
+    return {key: others[key] if key in others else getattr(record, key) for key in keys}
 
 
 def align(rows: Sequence[Sequence[str]], right: Collection[int] | None = None) -> list[str]:

@@ -23,7 +23,8 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.levers.ranking import Lever, Levers, find_levers
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.formatting import print_json, seconds
+from verl_otel.cli.formatting import fill_schema, make_plain, print_json, seconds
+from verl_otel.cli.json_schemas import LEVERS
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -154,15 +155,15 @@ def _describe_limit(kind: str, instance: str, slots: int) -> str:
     return _LIMITS.get(kind, "{}: {}").format(show(instance), counted(slots, "slot"))
 
 
-def to_json(run: Explanation, found: Levers) -> dict[str, Any]:
+def to_json(run: Explanation, found: Levers) -> Any:
     """Return the levers as plain data. The keys are stable."""
-    return {
-        "run_id": run.run_id,
-        "state": run.state,
-        "steps": list(found.steps),
-        "period": found.period,
-        "waited": found.waited,
-        "levers": [{**lever._asdict(), "text": describe(lever)} for lever in found.levers],
-        "limits": [{"kind": kind, "process": instance, "slots": slots} for kind, instance, slots in found.limits],
-        "unknown": list(found.unknown),
-    }
+    return make_plain(
+        fill_schema(
+            LEVERS,
+            found,
+            run_id=run.run_id,
+            state=run.state,
+            levers=[{**lever._asdict(), "text": describe(lever)} for lever in found.levers],
+            limits=[{"kind": kind, "process": instance, "slots": slots} for kind, instance, slots in found.limits],
+        )
+    )

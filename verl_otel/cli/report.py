@@ -28,8 +28,18 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
 from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli import headlines, options, page, run_selection, wording
-from verl_otel.cli.explain import strict
-from verl_otel.cli.formatting import SENTENCE, align, headline, number, orphans, print_json, seconds
+from verl_otel.cli.formatting import (
+    SENTENCE,
+    align,
+    fill_schema,
+    headline,
+    make_plain,
+    number,
+    orphans,
+    print_json,
+    seconds,
+)
+from verl_otel.cli.json_schemas import REPORT
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import AVERAGE_REWARD, TRAINING_STEP
 
@@ -241,77 +251,64 @@ def _table(rows: Sequence[Sequence[str]]) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(run: Explanation) -> dict[str, Any]:
+def to_json(run: Explanation) -> Any:
     """Return the report as plain data. Durations in seconds; ids in hexadecimal; null for unknown values.
 
     For a long run it contains the slowest trajectories of each step and of the whole run, and trajectory ids of some steps.
     """
-    report = {
-        "run_id": run.run_id,
-        "facts": run.manifest,
-        "steps": [
-            {
-                "number": step.number,
-                "attempt": step.attempt,
-                "repeated": step.repeated,
-                "seconds": step.seconds,
-                "failed": step.failed,
-                "phases": {phase.key: phase.seconds for phase in step.phases},
-                "no_phase": step.no_phase,
-                "between": step.between,
-                "trajectories": [f"{trace_id:032x}" for trace_id in step.trajectories],
-            }
-            for step in run.steps
-        ],
-        "trajectories": [_trajectory_json(trajectory) for trajectory in _trajectories(run)],
-        "reward": reward_by_step(run),
-        "waits": [
-            {
-                "step": wait.step.number,
-                "trajectory": f"{wait.trajectory.trace_id:032x}",
-                "lead": wait.lead,
-                "part": wait.part._asdict(),
-            }
-            for wait in slow_trajectories.find_single_waits(run)
-        ],
-        "unfinished": [
-            {
-                "process": unfinished.process.instance,
-                "pid": unfinished.process.resource.text(attr.PROCESS_ID),
-                "dead": unfinished.dead,
-                "silent": unfinished.silent,
-                "work": [
-                    {"name": work.span.name, "age": work.age, "last_child": work.last_child} for work in unfinished.work
-                ],
-            }
-            for unfinished in run.completeness.unfinished
-        ],
-        "missing": [*run.completeness.missing, *run.problems],
-        "orphans": run.completeness.orphans,
-        "folders": list(run.folders),
-        "next": [f"verl-otel explain {run.run_id}"],
-    }
-    return {key: strict(value) for key, value in report.items()}
+    keys = REPORT["properties"]
+    return make_plain(
+        fill_schema(
+            REPORT,
+            run,
+            facts=run.manifest,
+            steps=[
+                fill_schema(
+                    keys["steps"],
+                    step,
+                    phases={phase.key: phase.seconds for phase in step.phases},
+                    trajectories=[f"{trace_id:032x}" for trace_id in step.trajectories],
+                )
+                for step in run.steps
+            ],
+            trajectories=[
+                fill_schema(
+                    keys["trajectories"],
+                    trajectory,
+                    trace_id=f"{trajectory.trace_id:032x}",
+                    index=trajectory.rollout_index,
+                )
+                for trajectory in _trajectories(run)
+            ],
+            reward=reward_by_step(run),
+            waits=[
+                fill_schema(keys["waits"], wait, step=wait.step.number, trajectory=f"{wait.trajectory.trace_id:032x}")
+                for wait in slow_trajectories.find_single_waits(run)
+            ],
+            unfinished=[
+                fill_schema(
+                    keys["unfinished"],
+                    unfinished,
+                    process=unfinished.process.instance,
+                    pid=unfinished.process.resource.text(attr.PROCESS_ID),
+                    work=[
+                        {"name": work.span.name, "age": work.age, "last_child": work.last_child}
+                        for work in unfinished.work
+                    ],
+                )
+                for unfinished in run.completeness.unfinished
+            ],
+            missing=[*run.completeness.missing, *run.problems],
+            orphans=run.completeness.orphans,
+            next=[f"verl-otel explain {run.run_id}"],
+        )
+    )
 
 
 def _trajectories(run: Explanation) -> list[Trajectory]:
     by_id = {trajectory.trace_id: trajectory for step in run.steps for trajectory in step.slowest}
     by_id |= {trajectory.trace_id: trajectory for trajectory in run.slowest}
     return sorted(by_id.values(), key=lambda trajectory: trajectory.start_ns)
-
-
-def _trajectory_json(trajectory: Trajectory) -> dict[str, Any]:
-    return {
-        "trace_id": f"{trajectory.trace_id:032x}",
-        "uid": trajectory.uid,
-        "index": trajectory.rollout_index,
-        "step": trajectory.step,
-        "validate": trajectory.validate,
-        "seconds": trajectory.seconds,
-        "score": trajectory.score,
-        "failed": trajectory.failed,
-        "parts": [part._asdict() for part in trajectory.parts],
-    }
 
 
 def reward_by_step(run: Explanation) -> dict[int, float]:

@@ -17,6 +17,8 @@ from verl_otel._internal import rotated_files, safe_files
 from verl_otel.analysis.io import otlp_json, run_files, run_log
 from verl_otel.analysis.summary import NO_END, RUNNING_SECONDS, STATES
 from verl_otel.analysis.traces.span_names import STEP
+from verl_otel.cli.formatting import fill_schema
+from verl_otel.cli.json_schemas import RUNS
 from verl_otel.cli.run_folders import modified
 from verl_otel.model import SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -62,18 +64,7 @@ class Overview(NamedTuple):
 
 def to_json(run: Overview) -> dict[str, Any]:
     """Return a run as plain data. The keys are stable; times in seconds since 1970, null for unknown values."""
-    return {
-        "run": run.folder.name,
-        "state": run.state,
-        "steps": run.steps,
-        "last_step": run.last_step,
-        "last_step_seconds": run.last_step_seconds,
-        "started": run.started,
-        "seconds": run.seconds,
-        "bytes": run.size,
-        "written": run.written,
-        "folder": str(run.folder),
-    }
+    return fill_schema(RUNS, run, run=run.folder.name, bytes=run.size, folder=str(run.folder))
 
 
 def read(folder: Path) -> Overview:

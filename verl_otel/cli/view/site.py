@@ -255,7 +255,7 @@ class Site:
         return found
 
 
-def _explain(run: Explanation, query: _Query) -> dict[str, Any]:
+def _explain(run: Explanation, query: _Query) -> Any:
     """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict."""
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
