@@ -37,7 +37,8 @@ def clean_context(monkeypatch):
     token = opentelemetry.context.attach(opentelemetry.context.Context())
     yield
     opentelemetry.context.detach(token)
-    RECORDER.begun.clear()
+    RECORDER.open_spans.clear()
+    RECORDER.ended.clear()
 
 
 class _Hidden:

@@ -156,5 +156,5 @@ def test_the_table_is_what_one_made_anew_was_shortly_before(recorded, steps):
         patch.undo()
         for span in reversed(opened):
             span.close()
-        RECORDER.begun[:] = []
+        RECORDER.open_spans.clear()
         open_table.clear()

@@ -85,39 +85,20 @@ def test_a_step_of_many_trajectories_comes_out_whole(recorded, drains):
     assert recorded.value("verl.rollout.turn.duration") == number
 
 
-def test_a_root_finds_room_where_others_do_not(recorded):
-    """While the list is full of ended spans a root is kept, up to half as many more; each one beyond is dropped and counted."""
-    RECORDER.capacity = 10
-    spans(12)
-    for index in range(7):
-        with verl_otel.trajectory(f"uid-{index}", 0):
-            pass
-    names = [span.name for span in recorded.spans]
-    assert (names.count("s"), names.count("verl.trajectory")) == (10, 5)
-    assert dropped() == 4
-
-
-def test_what_never_ends_is_forgotten_after_hours(recorded, monkeypatch):
-    """Of too many open spans the oldest that are hours old are dropped, counted and measured if they end; a root never is."""
+def test_the_number_of_open_spans_is_bounded(recorded):
+    """Of too many open spans the newest are dropped, counted and measured; when the others have ended there is room again."""
     RECORDER.capacity = 5
-    step = verl_otel.step(1)
-    step.__enter__()
     blocks = [verl_otel.tool("forgotten") for _ in range(25)]
     for block in blocks:
         block.__enter__()
-    before = dropped()
-    collection.collect()
-    assert dropped() == before
-    monkeypatch.setattr(state, "STALE_SECONDS", -1.0)
-    held = len(RECORDER.opened)
-    collection.collect()
-    assert len(RECORDER.opened) == state.OPEN_FACTOR * RECORDER.capacity < held
-    assert RECORDER.opened[0] is step
+    assert len(RECORDER.opened) == state.OPEN_FACTOR * RECORDER.capacity
+    assert dropped() == 25 - len(RECORDER.opened)
     for block in reversed(blocks):
         block.__exit__(None, None, None)
-    step.__exit__(None, None, None)
-    assert len(recorded.spans) == 26 - dropped()
+    assert len(recorded.spans) == 25 - dropped()
     assert recorded.value("verl.tool.call.duration") == 25
+    spans(1)
+    assert recorded.spans[-1].name == "s"
 
 
 def test_metrics_of_dropped_spans_are_kept(recorded):
@@ -157,6 +138,6 @@ def test_clearing_forgets_everything(recorded):
     block = verl_otel.span("open")
     block.__enter__()
     state.clear()
-    assert (RECORDER.begun, RECORDER.opened, RECORDER.dropped) == ([], [], {})
+    assert (RECORDER.ended, RECORDER.opened, RECORDER.dropped) == ([], [], {})
     block.discard()
     block.__exit__(None, None, None)

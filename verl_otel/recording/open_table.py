@@ -42,12 +42,10 @@ class _Table:
 def read() -> tuple[OpenSpan, ...]:
     """Return the oldest open spans. Call on one thread at a time."""
     now, now_ns = clock(), time.time_ns()
-    known = _Table.entries if now < _Table.due and len(RECORDER.begun) > FEW else {}
+    known = _Table.entries if now < _Table.due and len(RECORDER.open_spans) > FEW else {}
     entries: dict[int, _Entry] = {}
     rows: list[OpenSpan] = []
-    for span in RECORDER.begun[:]:  # in order of opening, so the first young one ends the search
-        if span.stop or not span.start:
-            continue
+    for span in RECORDER.opened:  # in order of opening, so the first young one ends the search
         age = now - span.start
         if len(rows) >= MAX_OPEN or age < OPEN_AFTER:
             break

@@ -241,9 +241,7 @@ def report(*, last: bool = False) -> None:
     steps = list(_Loop.remote)
     if not steps or _Loop.reported == (steps[-1], len(_Loop.remote[steps[-1]])):
         return
-    if not last and any(
-        span.start and not span.stop and span.site.spec.verb == "trajectory" for span in RECORDER.begun[:]
-    ):
+    if not last and any(span.site.spec.verb == "trajectory" for span in RECORDER.opened):
         del steps[-1:]
     if not steps or _Loop.reported[0] in list(_Loop.remote)[len(steps) :]:  # never back to a step before
         return

@@ -31,7 +31,7 @@ from verl_otel.recording.attribute_values import (
 from verl_otel.recording.context import CONTEXT, context_access
 from verl_otel.recording.id_generator import SpanIds
 from verl_otel.recording.span_metrics import measure
-from verl_otel.recording.state import RECORDER, count_dropped, find_room, wall_offset_ns
+from verl_otel.recording.state import OPEN_FACTOR, RECORDER, count_dropped, wall_offset_ns
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
@@ -230,10 +230,11 @@ class Span:
             if site.spec.root:
                 self._link_submitter()
             self.token = make_current(self)
-            if len(RECORDER.begun) < RECORDER.room:
-                RECORDER.begun.append(self)
+            opened = RECORDER.open_spans
+            if len(RECORDER.ended) < RECORDER.capacity and len(opened) < OPEN_FACTOR * RECORDER.capacity:
+                opened[self] = None
             else:
-                self.store_or_drop()
+                self.drop()
             self.start = clock()
             return self
         except BaseException:
@@ -248,7 +249,9 @@ class Span:
             if error is not None or self._detail is not None or self.stop or not self.start:
                 self._close_fully(error)
                 return
-            self.stop = clock()  # a drain may take it from now on
+            self.stop = clock()
+            RECORDER.ended.append(self)  # `RECORDER.end`, without a call
+            RECORDER.open_spans.pop(self, None)
             get = CONTEXT.get  # a local: CPython 3.11 calls a function in a slot 20 ns slower
             if get() is self:
                 reset, token = CONTEXT.reset, self.token
@@ -305,14 +308,17 @@ class Span:
         except Exception as failure:
             error_boundary.record_internal_error("measure", failure)
         finally:
-            self.stop = stop  # last: a drain may take it from now on
+            self.stop = stop
         if self._detail is not None and self._detail.unrecorded:
             measure(self, self.stop - self.start)
+        else:
+            RECORDER.end(self)
 
     def discard(self) -> None:
         """Exclude the span from recording, as if it had never been opened. Call before it ends."""
         self.detail.unrecorded = True
         self.stop = clock()
+        RECORDER.open_spans.pop(self, None)
 
     def cancel_entry(self) -> None:
         """Undo an entry that was interrupted, wherever that was."""
@@ -331,6 +337,8 @@ class Span:
             self.token = LEAKED
         if not self.stop:
             self.stop = clock()
+        if self in RECORDER.open_spans:
+            RECORDER.end(self)
 
     def _detach_noop(self) -> Span:
         """Return the span without beginning it: recording is off, or the span was entered before."""
@@ -338,13 +346,6 @@ class Span:
             message = "verl-otel: %r was entered twice; call the verb again for each block"
             error_boundary.warn_once(f"again {self.name}", message, self.name)
         return self
-
-    def store_or_drop(self) -> None:
-        """Store a span that begins although there seems to be no room. If there is none, it is dropped, counted and only measured."""
-        if find_room(root=self.site.spec.root):
-            RECORDER.begun.append(self)
-        else:
-            self.drop()
 
     def drop(self) -> None:
         """Drop and count the span; it is measured when it ends."""

@@ -38,7 +38,7 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
     kept: list[SpanRecord] = []
     RECORDER.ended_count += len(ended)
     with error_boundary.suppress_errors("marks"):
-        RECORDER.trajectories.look_ahead(ended, RECORDER.begun[:])
+        RECORDER.trajectories.look_ahead(ended, RECORDER.opened)
     notes = DurationLog() if RECORDER.durations.on else None
     for begin in range(0, len(ended), AT_ONCE):
         chunk = ended[begin : begin + AT_ONCE]

@@ -86,8 +86,7 @@ class DrainSchedule:
 
     def _knows_all_open(self) -> bool:
         """Return whether no span has begun or ended that the last batch does not list as open."""
-        begun = RECORDER.begun[:]
-        return len(begun) == self._listed <= MAX_OPEN and not any(span.stop for span in begun)
+        return not RECORDER.ended and len(RECORDER.open_spans) == self._listed <= MAX_OPEN
 
 
 # -- what a session sets in recording --

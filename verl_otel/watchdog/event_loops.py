@@ -87,7 +87,7 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
 
 def _find_recent(blocked_since: float) -> Span | None:
     """Return the open span that began last before the loop was blocked, if that was just before: it began in the same callback."""
-    recent: list[Any] = RECORDER.begun[-RECENT_SPANS:]
+    recent = RECORDER.opened[-RECENT_SPANS:]
     fresh = [
         span for span in recent if span.start and not span.stop and abs(blocked_since - span.start) < RECENT_SECONDS
     ]
@@ -225,7 +225,7 @@ class LoopWatcher:
             with error_boundary.suppress_errors("event loops"):
                 self.check(now, now - expected)
             self.cpu_seconds = time.thread_time()
-            expected = now + (PING_SECONDS if RECORDER.begun else IDLE_SECONDS)
+            expected = now + (PING_SECONDS if RECORDER.open_spans else IDLE_SECONDS)
         self._pauses.stop()
 
     def check(self, now: float, late: float) -> None:

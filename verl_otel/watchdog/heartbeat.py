@@ -160,7 +160,7 @@ class Heartbeat(Exporter):
 
     def _write_heartbeat(self, now: float) -> None:
         try:
-            os.pwrite(self._heartbeat_descriptor(), b"%8d %16d\n" % (RECORDER.count_open(), RECORDER.ended_count), 0)
+            os.pwrite(self._heartbeat_descriptor(), b"%8d %16d\n" % (len(RECORDER.open_spans), RECORDER.ended_count), 0)
             self._answer_request()
             self._drain_thread = threading.get_native_id()
             self._write_report()
