@@ -24,7 +24,7 @@ from verl_otel.analysis.tracked_log import NO_PHASE, REWARDS, VALIDATION, WHOLE_
 from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import wording
-from verl_otel.cli.formatting import SENTENCE, align, number, print_json, seconds
+from verl_otel.cli.formatting import SENTENCE, align, make_plain, number, print_json, seconds
 from verl_otel.cli.guards import find_variable
 from verl_otel.cli.run_folders import is_run
 from verl_otel.errors import VerlOtelError
@@ -185,7 +185,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
             return 2
     learning = _learn(log, _load_profile())
     if arguments.json:
-        print_json(recorded.strict(_to_json(log, learning, chosen)))
+        print_json(make_plain(_to_json(log, learning, chosen)))
         return 0
     lines = list(_render(log, learning, chosen, whole=arguments.step is not None))
     most = recorded.MAX_LINES if arguments.brief else MAX_LINES
