@@ -201,6 +201,19 @@ def step_duration() -> Panel:
     return panels.timeseries("Duration of a step", text, "s", *targets, low=0, links=[link])
 
 
+def groups() -> Panel:
+    """How far are the rollouts?"""
+    text = (
+        "Groups of samples of one prompt in the replay buffer of verl 0.9, by their state, and how many the trainer takes for a step. Read while "
+        "the trainer waits: without new values it does not. Many finished ones with an idle trainer were filtered or wait for a sync; none "
+        "pending and few running want more prompts at a time."
+    )
+    states = f"max by ({label.RUN_ID}, {label.GROUP_STATE}) ({metric.ROLLOUT_GROUPS}{{run}})"
+    wanted = f"max by ({label.RUN_ID}) ({metric.ROLLOUT_GROUPS_WANTED}{{run}})"
+    targets = [query(states, f"{legend.RUN_ID} {legend.GROUP_STATE}"), query(wanted, f"{legend.RUN_ID} wanted")]
+    return panels.timeseries("Groups in the replay buffer", text, "short", *targets, low=0)
+
+
 def gpu_time() -> Panel:
     """What are the GPUs used and lost for?"""
     text = (
@@ -277,7 +290,7 @@ BOARD: Final = Board(
         Row("Now", (state, step, age, pace, reward_now, alerts_now, waiting)),
         Row("Five core indicators, with their healthy bands", indicators.PANELS),
         Row("Is it learning?", (reward, spread, progress, divergence, entropy, losses)),
-        Row("How fast is it?", (step_time, step_duration, tokens, samples, throughput)),
+        Row("How fast is it?", (step_time, step_duration, groups, tokens, samples, throughput)),
         Row("What are the GPUs doing?", (gpu_time,)),
         Row("Runs and alerts", (runs, firing)),
     ),

@@ -35,6 +35,8 @@ TRAINER: Final = {
     "verl.phase.active": 11,
     "verl.validation.score": 20,
     "verl.rollout.staleness": 1,
+    "verl.rollout.groups": 4,
+    "verl.rollout.groups.wanted": 1,
     "verl.rollout.trajectory.preemptions": 3,
     "verl.rollout.tail.duration": 3,
     "verl.rollout.tail.share": 1,

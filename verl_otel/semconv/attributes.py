@@ -100,6 +100,7 @@ HELD_CAUSE: Final = "verl.held.cause"
 
 # -- GPU time --
 GPU_STATE: Final = "verl.gpu.state"
+GROUP_STATE: Final = "verl.group.state"
 GPU_CAUSE: Final = "verl.gpu.cause"
 
 # -- GPUs and hosts --

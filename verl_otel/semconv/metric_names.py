@@ -127,6 +127,10 @@ ROLLOUT_ACTIVE: Final = _row("verl.rollout.active", "updown", "{trajectory}", ()
     "Trajectories that are open now.")
 ROLLOUT_OLDEST_AGE: Final = _row("verl.rollout.oldest.age", "gauge", "s", (), (8, 8, 8),
     "Age of the trajectory that has been open longest; 0 when none is.")
+ROLLOUT_GROUPS: Final = _row("verl.rollout.groups", "gauge", "{group}", (attr.GROUP_STATE,), (4, 4, 4),
+    "Prompt groups in the replay buffer of verl 0.9: pending, running, finished, failure. Read while the trainer waits for samples.")
+ROLLOUT_GROUPS_WANTED: Final = _row("verl.rollout.groups.wanted", "gauge", "{group}", (), (1, 1, 1),
+    "Prompt groups that the trainer takes from the replay buffer for a step.")
 ROLLOUT_TOKENS: Final = _row("verl.rollout.tokens", "counter", "{token}", (attr.TOKEN_TYPE,), (16, 16, 16),
     "Tokens of finished trajectories.")
 ROLLOUT_SEQUENCE_LENGTH: Final = _row("verl.rollout.sequence.length", "histogram", "{token}", (attr.TOKEN_TYPE,), (208, 208, 208),

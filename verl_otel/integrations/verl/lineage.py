@@ -17,6 +17,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import PATCHED, Hook, Steps, argument, surround
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, learning, step_log
+from verl_otel.integrations.verl.rollout_progress import RolloutProgress
 from verl_otel.integrations.verl.sample_origin import Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
@@ -50,8 +51,10 @@ def watch(buffer: Any) -> None:
     Patches the instance, to include samplers of users. A method that a release lacks (the last two before verl 0.9) is passed over.
     """
     reason_of: dict[str, str] = {}
+    progress = RolloutProgress()
     for name, around in (
-        ("sample", _read_batch),
+        ("sample", functools.partial(_read_batch, progress)),
+        ("_sync_metadata_from_transfer_queue", functools.partial(progress.count, buffer)),
         ("_evict_terminal_groups", functools.partial(_note_reasons, reason_of)),
         ("_clear_groups", functools.partial(_link_removed, buffer, reason_of)),
     ):
@@ -62,10 +65,18 @@ def watch(buffer: Any) -> None:
             setattr(buffer, name, wrapper)
 
 
-def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
-    result = yield
+def _read_batch(progress: RolloutProgress, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    step, wanted = (
+        to_number(argument(args, kwargs, 0, "global_steps")),
+        to_number(argument(args, kwargs, 2, "batch_size")),
+    )
+    if wanted and argument(args, kwargs, 1, "partition_id") == "train":
+        progress.begin(None if step is None else int(step), int(wanted))
+    try:
+        result = yield
+    finally:
+        progress.end()
     batch = result[0] if isinstance(result, tuple) else result
-    step = to_number(argument(args, kwargs, 0, "global_steps"))
     origins = [origin for origin in map(_take_origin, batch.tags) if origin is not None]
     if argument(args, kwargs, 1, "partition_id") == "train":
         consume(origins, step=None if step is None else int(step))

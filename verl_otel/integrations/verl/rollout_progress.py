@@ -1,0 +1,143 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far the rollouts of a step are, while the trainer waits for them: metrics at every poll, and a line of the log once a minute.
+
+A trainer of verl 0.9 waits in ``ReplayBuffer.sample``, which reads the state of every prompt group each ``poll_interval`` seconds. The groups are
+counted there. The trajectory that is open longest is found in the files of open spans of this node's processes, on a thread that ends after that.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+from verl_otel._internal import error_boundary
+from verl_otel.integrations.patch import Steps
+from verl_otel.recording.series_registry import gauge
+from verl_otel.recording.span import clock
+from verl_otel.recording.state import RECORDER
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import metric_names
+from verl_otel.session import current as current_session
+from verl_otel.session import python_logging
+from verl_otel.watchdog.snapshot import TRAJECTORY, OpenSpanRow, read_rows
+
+LINE_SECONDS: Final = 60.0
+"""Seconds until the first line of a step, and between two lines."""
+STATES: Final = ("pending", "running", "finished", "failure")
+"""States of a prompt group in verl's replay buffer."""
+REMEMBERED: Final = 10
+"""Steps before whose waits are compared."""
+MAX_FILES: Final = 1024
+_logger = logging.getLogger("verl_otel")
+
+
+class RolloutProgress:
+    """The progress of the rollouts that one trainer waits for.
+
+    Args:
+        now: Returns the time in seconds.
+        run_later: Runs a function on a thread of its own.
+    """
+
+    def __init__(
+        self, now: Callable[[], float] = clock, run_later: Callable[[Callable[[], None]], None] | None = None
+    ) -> None:
+        self._now = now
+        self._run_later = run_later or _start_thread
+        self._waits: deque[float] = deque(maxlen=REMEMBERED)
+        """Seconds that earlier steps waited for their samples."""
+        self._began = self._last_line = 0.0
+        self._step: int | None = None
+        self._wanted = 0
+        self._at_once = 0
+        """Groups that had finished when the wait began: earlier steps have generated them."""
+
+    def begin(self, step: int | None, wanted: int) -> None:
+        """Note that the trainer begins to wait for this number of groups."""
+        self._step, self._wanted, self._at_once = step, wanted, -1
+        self._began = self._last_line = self._now()
+        gauge(metric_names.ROLLOUT_GROUPS_WANTED).set(wanted)
+
+    def end(self) -> None:
+        """Note that it has them."""
+        if self._began:
+            self._waits.append(self._now() - self._began)
+            self._began = 0.0
+
+    def count(self, buffer: Any, _args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+        """Count the groups after the buffer has read their states."""
+        yield
+        counts = {state: len(getattr(buffer, f"{state}_keys")["train"]) for state in STATES}
+        for state, number in counts.items():
+            gauge(metric_names.ROLLOUT_GROUPS, ((attr.GROUP_STATE, state),)).set(number)
+        now = self._now()
+        if not self._began:
+            return
+        if self._at_once < 0:
+            self._at_once = counts["finished"]
+        if now - self._last_line >= LINE_SECONDS and RECORDER.verdict_lines:
+            self._last_line = now
+            text = self._describe(counts, now - self._began)
+            self._run_later(lambda: _log(text))
+
+    def _describe(self, counts: dict[str, int], seconds: float) -> str:
+        remaining = self._estimate(counts["finished"], seconds)
+        left = f"; about {_length(remaining)} left" if remaining else ""
+        more = "".join(f", {counts[state]} {state}" for state in ("running", "pending", "failure") if counts[state])
+        return (
+            f"step {self._step} has waited {_length(seconds)} for rollouts: {counts['finished']} of {self._wanted} "
+            f"prompts finished{more}{left}"
+        )
+
+    def _estimate(self, finished: int, seconds: float) -> float:
+        """Return the seconds that are left: as the steps before took, or at the rate of this one; 0: unknown."""
+        usual = median(self._waits) if self._waits else 0.0
+        if usual > seconds:
+            return usual - seconds
+        since = finished - max(0, self._at_once)
+        return (self._wanted - finished) * seconds / since if since > 0 and finished < self._wanted else 0.0
+
+
+def find_oldest(rows: Iterable[OpenSpanRow]) -> tuple[OpenSpanRow, OpenSpanRow] | None:
+    """Return the trajectory that has been open longest, and the innermost span that is open in it; None: none is open."""
+    listed = list(rows)
+    oldest = min((row for row in listed if row.name == TRAJECTORY), key=lambda row: row.start_ns, default=None)
+    if oldest is None:
+        return None
+    inside = [row for row in listed if row.trace_id == oldest.trace_id]
+    return oldest, max(inside, key=lambda row: (row.start_ns, row is not oldest))
+
+
+def _log(text: str) -> None:
+    with error_boundary.suppress_errors("progress"):
+        session = current_session()
+        oldest = find_oldest(_read_open_spans(session.config.run_path)) if session is not None else None
+        if oldest is not None:
+            trajectory, inner = oldest
+            age = time.time_ns() - trajectory.start_ns
+            name = f"{trajectory.attributes.get(attr.SAMPLE_UID, '?')}/{trajectory.attributes.get(attr.ROLLOUT_INDEX, '?')}"
+            where = f" in {inner.name}" if inner is not trajectory else ""
+            text += f"; the oldest trajectory, {name}, has run {_length(age / 1e9)}{where} on {trajectory.process_name}"
+        with python_logging.not_copied():
+            _logger.warning("verl-otel: %s", text)
+
+
+def _read_open_spans(folder: Path) -> list[OpenSpanRow]:
+    paths = sorted(folder.glob("open-*.jsonl"))[:MAX_FILES]
+    return [row for path in paths for row in read_rows(path, path.name.removeprefix("open-").removesuffix(".jsonl"))]
+
+
+def _start_thread(function: Callable[[], None]) -> None:
+    threading.Thread(target=function, name="verl-otel-progress", daemon=True).start()
+
+
+def _length(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
