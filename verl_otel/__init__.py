@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from verl_otel.plugin import init
     from verl_otel.recording.api import (
         bind_context,
+        consume,
         counter,
         gauge,
         histogram,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
         turn,
         update,
     )
-    from verl_otel.recording.consumption import consume
     from verl_otel.recording.run_log import log
     from verl_otel.session import shutdown
 
@@ -71,7 +71,7 @@ __all__ = [
 _HOMES = {
     "ConfigError": "errors",
     "VerlOtelError": "errors",
-    "consume": "recording.consumption",
+    "consume": "recording.api",
     "init": "plugin",
     "log": "recording.run_log",
     "on_record": "guards.engine",

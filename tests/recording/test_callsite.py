@@ -7,8 +7,7 @@ import asyncio
 import pytest
 
 import verl_otel
-from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.phase_names import phase_site
+from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.span import Span
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_UNSET
 

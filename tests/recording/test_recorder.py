@@ -9,12 +9,12 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 import verl_otel
 from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, Instrument, LinkRecord, Point
-from verl_otel.recording import collection, open_table
+from verl_otel.recording import collection, span_records
 from verl_otel.recording import span as span_module
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.collection import collect
-from verl_otel.recording.open_table import OPEN_AFTER
 from verl_otel.recording.span import Span
+from verl_otel.recording.span_records import OPEN_AFTER
 
 
 def remote(trace_id=5, span_id=6):
@@ -28,8 +28,8 @@ def later(monkeypatch):
     """Move the drain's clock on by some seconds."""
 
     def move(seconds):
-        now = open_table.clock()
-        monkeypatch.setattr(open_table, "clock", lambda: now + seconds)
+        now = span_records.clock()
+        monkeypatch.setattr(span_records, "clock", lambda: now + seconds)
 
     return move
 

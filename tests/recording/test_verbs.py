@@ -258,5 +258,5 @@ def test_what_the_decorator_says_wins_over_what_is_extracted(recorded):
 def test_every_public_verb_has_a_docstring():
     """Every verb says what it records."""
     functions = [each for name, each in inspect.getmembers(api, inspect.isfunction) if name in verl_otel.__all__]
-    assert len(functions) == 15
+    assert len(functions) == 16
     assert all(len(each.__doc__ or "") > 40 for each in functions)

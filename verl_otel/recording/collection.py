@@ -16,14 +16,13 @@ from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import Batch, Labels, Point
 from verl_otel.recording import (
     convention_aliases,
-    open_table,
     own_trajectories,
     sampled_timers,
     series_registry,
     span_records,
     state,
 )
-from verl_otel.recording.labels import bound_labels, bound_point
+from verl_otel.recording.series_registry import bound_labels, bound_point
 from verl_otel.recording.state import RECORDER
 
 MAX_PENDING: Final = 20_000
@@ -63,7 +62,7 @@ def collect(*, wait: float = -1) -> Batch | None:
     if RECORDER.convention_aliases:
         points.extend(convention_aliases.make_aliases(points))
     points.extend(scalars)
-    return Batch(now, tuple(kept), tuple(points), open_table.read())
+    return Batch(now, tuple(kept), tuple(points), span_records.read_open())
 
 
 def collect_observed(batch: Batch, *, groups: bool = True) -> Batch:

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel.model import Instrument
-from verl_otel.recording import api, consumption, instruments, run_log
+from verl_otel.recording import api, instruments, run_log
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.series import BoundCounter, Counter
 from verl_otel.recording.span import Span
@@ -55,8 +55,8 @@ _STAND_INS: Final[dict[Any, _StandIns]] = {
         **dict.fromkeys(("step", "phase", "rollout", "trajectory", "turn", "llm", "tool", "reward", "update"), _verb),
         **dict.fromkeys(("span", "timed"), _verb),
         "bind_context": _bind_context,
+        "consume": _ignore,
     },
-    consumption: {"consume": _ignore},
     run_log: {"log": _ignore},
     Span: {
         **dict.fromkeys(("set_attribute", "set_attributes", "set_status", "update_name", "add_event"), _ignore),

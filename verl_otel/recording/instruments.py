@@ -15,8 +15,8 @@ from verl_otel.model import Instrument
 from verl_otel.recording import series, series_registry
 from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number
 from verl_otel.recording.decorate import decorate, wrap_timed
-from verl_otel.recording.labels import make_labels
 from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
+from verl_otel.recording.series_registry import make_labels
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metric_names import METRICS

@@ -5,23 +5,65 @@
 from __future__ import annotations
 
 import math
+import re
+import string
 import time
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.model import Instrument, Labels, Point
-from verl_otel.recording.attribute_values import error_name
-from verl_otel.recording.fold_lock import FoldLock
-from verl_otel.recording.labels import bound_labels
-from verl_otel.recording.series import BoundCounter, Counter, Gauge, Histogram, Series
+from verl_otel.model import Instrument, Labels, Point, cut
+from verl_otel.recording.attribute_values import error_name, to_name
+from verl_otel.recording.series import BoundCounter, Counter, FoldLock, Gauge, Histogram, Series
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.attributes import ERROR_TYPE
-from verl_otel.semconv.metric_names import METRICS
+from verl_otel.semconv.metric_names import MAX_LABEL_BYTES, MAX_LABEL_NAME_BYTES, MAX_LABELS, METRICS
 from verl_otel.semconv.spans import OTHER
 
 if TYPE_CHECKING:
     from verl_otel.recording.sampled_timers import SampledTimer
+
+# -- Limits of labels. Prometheus rejects the whole scrape of a process for one label that is too long, and for one series with too many labels. The
+# limits here are below those of the scrape jobs that verl-otel ships (``label_value_length_limit: 512``, ``label_limit: 40``; see
+# ``collector/prometheus.yml``) --
+
+_LETTERS: Final = string.ascii_letters
+_RESERVED: Final = re.compile("[^A-Za-z0-9]{2}")
+"""Begin of a name that Prometheus reserves: each of the two characters becomes an underscore."""
+_SHORT: Final = MAX_LABEL_NAME_BYTES // 4
+"""Characters up to which a text is within all limits: a character has four bytes at most."""
+
+
+def bound_labels(labels: Labels) -> Labels:
+    """Return labels within the limits, the same object if they are. Long texts are truncated, labels beyond the limit left out."""
+    if len(labels) <= MAX_LABELS:
+        for name, value in labels:
+            if len(name) > _SHORT or len(value) > _SHORT or name[:1] not in _LETTERS:
+                break
+        else:
+            return labels
+    bounded = tuple((_bound_name(name), cut(value, MAX_LABEL_BYTES)) for name, value in labels[:MAX_LABELS])
+    return labels if bounded == labels else bounded
+
+
+def make_labels(given: dict[str, Any]) -> Labels:
+    """Return labels from keyword arguments, as text and sorted by name. Never raises."""
+    pairs = [(to_name(name), to_name(value)) for name, value in given.items()]
+    if len(pairs) > 1:
+        pairs.sort()
+    return tuple(pairs)
+
+
+def bound_point(point: Point) -> Point:
+    """Return a point with labels within the limits, the same object if they are."""
+    labels = bound_labels(point.labels)
+    return point if labels is point.labels else point._replace(labels=labels)
+
+
+def _bound_name(name: str) -> str:
+    """Return the name of a label. Names that begin with two underscores are reserved by Prometheus."""
+    return cut(f"label{name}" if _RESERVED.match(name) else name, MAX_LABEL_NAME_BYTES)
+
 
 MAX_SERIES: Final = 200
 """Series of one metric in one process; further ones share one series with the label values ``other``."""

@@ -15,7 +15,7 @@ from verl_otel.integrations.verl import scalars
 from verl_otel.integrations.verl.scalars import Validation, make_points, split_validation
 from verl_otel.model import Instrument, Resource, Scope
 from verl_otel.prometheus_names import metric_name
-from verl_otel.recording import phase_names
+from verl_otel.recording import callsite
 from verl_otel.semconv.metric_names import METRICS
 
 
@@ -199,7 +199,7 @@ def test_tensors_on_the_cpu_are_numbers():
 
 def test_phases_are_not_said_twice():
     """``timing_s`` of what was a phase in this process, and of the step, is left out; of others it is kept."""
-    phase_names.phase_site("known_phase", hook=True)
+    callsite.phase_site("known_phase", hook=True)
     data = {"timing_s/known_phase": 1.0, "timing_s/step": 2.0, "timing_s/unknown": 3.0, "timing_per_token_ms/gen": 4.0}
     assert [point.value for point in make_points(data, 1)] == [3.0, 4.0]
 

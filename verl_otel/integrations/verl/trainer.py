@@ -23,8 +23,7 @@ from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number
-from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.phase_names import phase_site
+from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.series_registry import counter
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.span import current as current_span

@@ -9,7 +9,7 @@ import verl_otel
 from verl_otel.model import Instrument, Point, cut
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording import collection
-from verl_otel.recording.labels import bound_labels
+from verl_otel.recording.series_registry import bound_labels
 from verl_otel.semconv.metric_names import MAX_LABEL_BYTES, MAX_LABELS
 
 SHIPPED = [Path(__file__).parents[2] / "collector" / name for name in ("prometheus.yml", "compose.yaml")]

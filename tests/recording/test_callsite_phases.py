@@ -8,15 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording import phase_names
-from verl_otel.recording.phase_names import MAX_PHASES, phase_site, was_used
+from verl_otel.recording import callsite
+from verl_otel.recording.callsite import MAX_PHASES, phase_site, was_used
 from verl_otel.recording.span import Span
 
 
 @pytest.fixture(autouse=True)
 def no_phases(monkeypatch):
     """Start as a process that has opened no phase yet."""
-    monkeypatch.setattr(phase_names, "_sites", {})
+    monkeypatch.setattr(callsite, "_sites", {})
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_a_key_is_cleaned(key, name):
 def test_every_key_becomes_a_valid_one(key):
     """Whatever the key, the name that comes out is a valid key, and cleaning that one changes nothing."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(phase_names, "_sites", {})
+        patch.setattr(callsite, "_sites", {})
         name = phase_site(key).attributes["verl.phase"]
         assert re.fullmatch(r"[a-z0-9_./]{1,64}", name)
         assert phase_site(name).attributes["verl.phase"] == name
@@ -71,7 +71,7 @@ def test_ten_thousand_keys_hold_no_memory(no_series, recorded):
         with verl_otel.phase(f"step {number}"):
             pass
     assert len({point.labels for point in recorded.points}) == MAX_PHASES + 1
-    assert len(phase_names._sites) <= 2 * MAX_PHASES
+    assert len(callsite._sites) <= 2 * MAX_PHASES
 
 
 @pytest.mark.full
@@ -108,7 +108,7 @@ def test_threads_may_open_new_phases_at_once(fast_switching):
     def work(first):
         try:
             for _ in range(300):
-                phase_names._sites.clear()
+                callsite._sites.clear()
                 for number in range(first, first + 20):
                     phase_site(f"p{number}")
         except Exception as error:
