@@ -115,25 +115,12 @@ def test_json_for_scripts(check):
 
 
 @pytest.mark.full
-@pytest.mark.parametrize(
-    ("variables", "text"),
-    [
-        (
-            {"VERL_OTEL_EXPORTERS": "kafka"},
-            "VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus",
-        ),
-        (
-            {"VERL_OTEL_PROMETHEUS_PORT": "70000"},
-            "VERL_OTEL_PROMETHEUS_PORT='70000': use a whole number from 0 to 65535",
-        ),
-    ],
-)
-def test_wrong_settings(check, variables, text):
-    """A wrong exporter and a number out of range are named with what is allowed."""
-    result = check(**variables)
+def test_a_wrong_setting(check):
+    """It is named with what is allowed, and what to do."""
+    result = check(VERL_OTEL_EXPORTERS="kafka")
     ((line, advice),) = failed(result)
     assert result.code == 1
-    assert line.startswith(f"settings: {text}")
+    assert line.startswith("settings: VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus")
     assert advice == "-> correct the variable; the guide has the table of settings"
     assert "1 of 1 checks failed." in result.out
 
@@ -161,12 +148,6 @@ def test_a_policy_that_keeps_us_out(check, policy):
             "-> unset it, or add verl_otel to the list",
         )
     ]
-    assert check(VERL_USE_EXTERNAL_PLUGINS="other,verl_otel").code == 0
-
-
-@pytest.mark.full
-def test_a_policy_with_blanks(check):
-    """A list with blanks, which verl reads without them, is understood as verl does."""
     assert check(VERL_USE_EXTERNAL_PLUGINS="other, verl_otel").code == 0
 
 
@@ -225,12 +206,6 @@ def test_a_verl_without_plug_ins_that_loads_us(check, make_site):
 
 
 @pytest.mark.full
-def test_a_release_candidate_is_read(check, make_site):
-    """0.9rc1 is a verl 0.9."""
-    assert "verl: 0.9" in check(site=make_site(verl="0.9rc1")).out
-
-
-@pytest.mark.full
 def test_a_hook_that_is_gone(check, good_site):
     """A function that verl no longer has is named with what is lost; the rest is recorded, so the code is 0."""
     good_site.lose("verl.utils.tracking", "Tracking.log")
@@ -252,15 +227,6 @@ def test_a_package_that_is_not_installed_is_only_named(check, good_site):
     assert found == known
     assert hooks.endswith("; not installed: uni_agent")
     assert not [line for line in notes(result) if line.startswith("hook: ")]
-
-
-@pytest.mark.full
-def test_a_source_that_cannot_be_parsed(check, good_site):
-    """A module of verl that this Python cannot parse counts as one without the function."""
-    good_site.write("verl.utils.tracking", "class Tracking:\n  def log(self\n")
-    result = check()
-    assert result.code == 0
-    assert "hook: verl.utils.tracking has no Tracking.log; without it: no training scalars" in notes(result)
 
 
 @pytest.mark.full
@@ -312,26 +278,10 @@ def test_no_exporter(check):
 
 
 @pytest.mark.full
-@pytest.mark.skipif(not os.access("/proc", os.W_OK), reason="only root is told that /proc can be written")
-def test_a_run_folder_on_a_file_system_without_files(check):
-    """/proc has no room that could be made: what is said is that the folder does not exist and cannot be created."""
-    result = check(VERL_OTEL_RUN_DIR="/proc/nope")
-    assert result.code == 1
-    assert failed(result) == [
-        (
-            "files: /proc/nope does not exist and cannot be created: /proc cannot be written",
-            "-> set VERL_OTEL_RUN_DIR to a folder of the training's user",
-        )
-    ]
-
-
-@pytest.mark.full
 @pytest.mark.parametrize(
     ("name", "meant"),
     [
         ("VERL_OTEL_ENABELD", "VERL_OTEL_ENABLED"),
-        ("VERL_OTEL_EXPORTER", "VERL_OTEL_EXPORTERS"),
-        ("VERL_OTEL_PROMETHEUS_PROT", "VERL_OTEL_PROMETHEUS_PORT"),
         ("VERL_OTEL_METRIC_EXPORT_INTERVAL", "OTEL_METRIC_EXPORT_INTERVAL"),
     ],
 )
@@ -343,13 +293,6 @@ def test_a_mistyped_variable_is_named(check, name, meant):
 
 
 @pytest.mark.full
-def test_a_mistyped_variable_is_named_beside_a_wrong_one(check):
-    """Both are said at once."""
-    result = check(VERL_OTEL_ENABELD="1", VERL_OTEL_EXPORTERS="kafka")
-    assert [line.partition(":")[0] for line, _ in failed(result)] == ["settings", "variable"]
-
-
-@pytest.mark.full
 def test_variables_of_others(check):
     """One that resembles no setting, or one that is set, is a note; those that the project uses are none."""
     result = check(VERL_OTEL_XYZZY="1", VERL_OTEL_RUN_DIRS="a", VERL_OTEL_BOARDS="b")
@@ -358,11 +301,3 @@ def test_variables_of_others(check):
         "variable: VERL_OTEL_RUN_DIRS is no setting and has no effect",
         "variable: VERL_OTEL_XYZZY is no setting and has no effect",
     ]
-
-
-@pytest.mark.full
-def test_a_host_that_is_no_name(check):
-    """A name that no host can have is named, without a traceback."""
-    result = check(VERL_OTEL_EXPORTERS="prometheus", VERL_OTEL_PROMETHEUS_HOST="x" * 100)
-    assert result.code == 1
-    assert failed(result)[0][0].startswith("Prometheus: xxx")

@@ -6,14 +6,10 @@ import json
 import re
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tests.builders import explanations, stories
-from verl_otel.analysis import comparison as analysis
+from tests.builders import explanations
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Series
-from verl_otel.cli import compare
 
 TOOL = ("tool", "python")
 
@@ -221,12 +217,6 @@ def test_runs_without_device_time_have_no_legend_for_it(call, pair):
     assert "gpu" not in call("compare", "a", "b").out
 
 
-def test_another_noise_is_said(call, pair):
-    """What was assumed is said as it was given."""
-    pair()
-    assert "(assuming that runs alike differ by 12%)" in call("compare", "a", "b", "--noise", "12").out
-
-
 @pytest.mark.parametrize(
     "text", ["step", "step>5%", "step>+5", ">+5%", "step>-5%", "step<+5%", "step=+5%", "step>+x%", ""]
 )
@@ -246,22 +236,13 @@ def test_an_unknown_row_is_refused_with_the_known_ones(call, pair):
     assert "there is no row 'stp'; the rows are step, tokens_per_second" in result.err
 
 
-@pytest.mark.parametrize(
-    "option", [("--noise", "x"), ("--noise", "-1"), ("--noise", "nan"), ("--skip", "-1"), ("--skip", "a")]
-)
-def test_wrong_options(call, pair, option):
-    """Exit code 2 and what is allowed."""
-    pair()
-    result = call("compare", "a", "b", *option)
-    assert result.code == 2
-    assert "give" in result.err
-
-
 @pytest.mark.full
 def test_options_reach_the_comparison(call, pair):
     """More assumed noise makes nothing significant; more skipped steps are left out."""
     pair(scale={TOOL: 1.65})
-    assert "Not significant" in call("compare", "a", "b", "--noise", "40%").out
+    out = call("compare", "a", "b", "--noise", "40%").out
+    assert "Not significant" in out
+    assert "(assuming that runs alike differ by 40%)" in out
     assert "A a (5 steps)" in call("compare", "a", "b", "--skip", "3").out
     assert "after the first 3 steps" in call("compare", "a", "b", "--skip", "3").out
 
@@ -288,46 +269,3 @@ def test_markdown(call, pair):
     assert out.startswith("### A a")
     assert table[1] == "|---|---:|---:|---:|---|"
     assert {line.count("|") for line in table} == {6}
-
-
-def test_text_and_markdown_say_the_same(pair):
-    """The cells of both tables are equal."""
-    made = pair(scale={TOOL: 1.65})
-    found = analysis.compare(made["a"], made["b"])
-    plain, marked = (compare.render(found, [], markdown=markdown) for markdown in (False, True))
-    for row in found.rows:
-        assert any(line.split("  ")[1] == row.name for line in plain.splitlines() if line.startswith("  "))
-        assert f"| {row.name} |" in marked
-
-
-def test_a_run_that_is_not_there(call, runs):
-    """Exit code 2 and a plain sentence."""
-    result = call("compare", runs / "x", runs / "y")
-    assert result.code == 2
-    assert result.err.startswith("verl-otel: ")
-
-
-def test_from_files(call, runs):
-    """On the files of two short runs: too few steps, and that they are the same run."""
-    folder = stories.training(runs / "r1").write()
-    result = call("compare", folder, "r1")
-    assert result.code == 0
-    assert "Too few steps to tell anything" in result.out
-
-
-NAMES = (
-    st.text("abc_ ", min_size=1)
-    .map(lambda name: " ".join(name.split()))
-    .filter(lambda name: name and not name.startswith("phase"))
-)
-
-
-@pytest.mark.full
-@settings(deadline=None, database=None, max_examples=50)
-@given(NAMES, st.decimals(0, 1000, places=2), st.booleans(), st.sampled_from(["", " "]))
-def test_whatever_is_written_as_a_condition_is_read_as_one(name, percent, more, space):
-    """Name, direction and limit come back as they were written."""
-    sign, side = ("+", ">") if more else ("-", "<")
-    found = compare.parse_condition(f"{space}{name}{space}{side}{space}{sign}{percent:f}{space}%")
-    assert (found.name, found.more) == (name, more)
-    assert found.limit == pytest.approx(float(f"{sign}{percent}") / 100)

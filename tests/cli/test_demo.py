@@ -100,12 +100,6 @@ def test_the_list_has_every_recorded_run(call):
     assert [line.split()[0] for line in result.out.splitlines()] == [*RECORDINGS]
 
 
-def test_an_unknown_name_is_refused_with_the_list(call):
-    result = call("demo", "no-such-run")
-    assert result.code == 2
-    assert all(name in result.err for name in RECORDINGS)
-
-
 def test_the_page_of_a_run_is_written(call, tmp_path):
     """The one that `report --html` writes."""
     result = call("demo", "late-rank", "--html", tmp_path / "demo.html")

@@ -124,15 +124,6 @@ def test_sglang_without_a_page_of_metrics_says_what_switches_it_on(call, listed,
 
 
 @pytest.mark.full
-def test_json_keeps_the_labels(call, listed, page):
-    """A script gets what Prometheus gets, with state and detail."""
-    listed("r1", page())
-    (entry,) = json.loads(call("discover", "--local", "--json").out)
-    assert entry["labels"]["verl_run_id"] == "r1"
-    assert entry["state"] == "ok"
-
-
-@pytest.mark.full
 def test_one_run_is_listed_when_asked_for(call, listed, page):
     """--run leaves the others out; a run without targets is a finding that says what makes them; one that does not exist is named."""
     folder = listed("r1", page())
@@ -186,13 +177,6 @@ def test_labels_of_others_cannot_forge_lines(call, listed, page):
     assert "\x1b" not in done.out
     assert r"x\u000aok" in done.out
     assert "__metrics_path__" not in call("discover", "--local", "--json").out
-
-
-def test_errors_cannot_move_the_cursor(call, runs):
-    """The message of an error names what was given without what a terminal obeys."""
-    done = call("report", "no\x1b[2Jsuch\u202erun")
-    assert done.code == 2
-    assert not {"\x1b", "\u202e"} & set(done.err)
 
 
 @pytest.mark.full

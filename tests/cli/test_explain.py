@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.builders import explanations, stories
+from tests.builders import explanations
 from verl_otel.analysis.model import Completeness, Cost, Counts, Event, Saving, Segment, Straggler, Trajectory, Verdict
 from verl_otel.cli import explain, run_selection
 
@@ -235,10 +235,7 @@ def test_as_many_steps_as_are_asked_for(call, explained):
     assert shown() == ["5", "4", "3"]
     assert shown("--steps", "1") == ["5"]
     assert shown("--steps", "99") == ["5", "4", "3", "2", "1"]
-    for wrong in ("0", "x", "-1"):
-        result = call("explain", "--steps", wrong, "r1")
-        assert result.code == 2
-        assert f"'{wrong}' is not valid: give an integer of 1 or more" in result.err
+    assert "'0' is not valid: give an integer of 1 or more" in call("explain", "--steps", "0", "r1").err
 
 
 def test_nothing_to_explain(call, explained):
@@ -255,14 +252,6 @@ def test_nothing_to_explain(call, explained):
     assert "only 3 trajectories" in call("explain", "r1").err
     explained(empty._replace(events=(Event("stall", 0, "verl.step for 60 s", {}),)))
     assert call("explain", "r1").code == 0
-
-
-def test_a_run_that_does_not_exist(call, runs):
-    """Exit code 2 and a plain sentence."""
-    result = call("explain", runs / "nothing")
-    assert result.code == 2
-    assert result.err.startswith("verl-otel: ")
-    assert call("explain").code == 2
 
 
 def test_several_folders_and_ids(call, held, explained, runs):
@@ -287,14 +276,6 @@ def test_json(call, held, explained):
     assert sum(step["gpu"]["gpu-0"].values()) == pytest.approx(step["seconds"])
     assert told["run"]["stragglers"] == []
     assert told["counts"]["held"] == 1
-
-
-def test_from_files(call, runs):
-    """On the files of a run in which a tool held a trajectory for 7 s: that is what it says."""
-    result = call("explain", stories.training(runs / "r1").write())
-    assert result.code == 0
-    assert "Step 2 took 15.00 s" in result.out
-    assert "trajectory bbbbbbbb/0: tool calculator, turn 1, on agent_loop-0" in result.out
 
 
 def test_hidden_characters_are_shown_as_what_they_are(call, explained):

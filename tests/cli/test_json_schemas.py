@@ -89,12 +89,6 @@ def test_an_unknown_key_is_refused(all_runs, call):
             jsonschema.validate(changed, SCHEMAS["report"])
 
 
-@pytest.mark.parametrize("command", SCHEMAS)
-def test_a_schema_is_valid(command):
-    """Each one is JSON and a schema of the draft that is named."""
-    jsonschema.Draft202012Validator.check_schema(json.loads(json.dumps(SCHEMAS[command])))
-
-
 def test_every_command_with_json_has_a_schema():
     """Each command with ``--json`` is called here and has a schema, but `OTHERS`."""
     expected = set()

@@ -130,14 +130,6 @@ def test_names_from_elsewhere_cannot_write_to_the_terminal(call, story):
     assert out.count("\\u001b[2J") >= 4
 
 
-@pytest.mark.parametrize("options", [("--steps", "-1"), ("--slowest", "-1"), ("--json", "--html", "x")])
-def test_wrong_options(call, runs, options):
-    """Exit code 2, and what is allowed."""
-    result = call("report", stories.training(runs / "r1").write(), *options)
-    assert (result.code, result.out) == (2, "")
-    assert "give" in result.err or "not allowed with" in result.err
-
-
 def test_a_page_that_cannot_be_written_is_said(call, runs, tmp_path):
     """A folder, or a place where nothing can be: exit code 2, the name that was given, and nothing is left behind."""
     folder = stories.training(runs / "r1").write()
@@ -158,12 +150,6 @@ def test_folders_of_different_runs_are_not_mixed(call, tmp_path):
     result = call("report", *folders)
     assert result.code == 2
     assert f"{folders[0]} (a), {folders[1]} (b); compare them with verl-otel compare" in result.err
-
-
-@pytest.mark.parametrize("command", ["report", "explain", "compare"])
-def test_the_help_has_the_exit_codes(call, command):
-    """What a script needs to know."""
-    assert "Exit code: 0 " in call(command, "--help").out
 
 
 def test_a_phase_that_took_longer_than_in_other_steps_is_named(call, story):

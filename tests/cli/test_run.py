@@ -175,11 +175,3 @@ def test_version(call):
     """--version prints the version."""
     result = call("--version")
     assert (result.code, result.out) == (0, f"verl-otel {verl_otel.__version__}\n")
-
-
-@pytest.mark.parametrize("arguments", [[], ["no-such-command"], ["report", "--no-such-option"]])
-def test_wrong_usage(call, arguments):
-    """Wrong usage gives 2 and a usage line."""
-    result = call(*arguments)
-    assert result.code == 2
-    assert result.err.startswith("usage: verl-otel")

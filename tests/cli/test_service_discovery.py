@@ -212,27 +212,9 @@ def test_a_cluster_that_is_away_is_asked_once_for_many_requests():
 
 
 @pytest.mark.full
-def test_a_client_that_breaks_off_a_handshake_costs_nothing(served, certificates):
-    """Half a TLS handshake, noise in place of one, and a certificate that the client does not trust: the next client is answered."""
-    certificate, key = certificates("server")
-    url, process = served("--tls-cert", certificate, "--tls-key", key)
-    host, port = url.removeprefix("https://").strip("/").split(":")
-    with contextlib.ExitStack() as stack:
-        for noise in (b"\x16\x03\x01", b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc", b"GET / HTTP/1.1\r\n\r\n", bytes(100)):
-            stack.enter_context(socket.create_connection((host, int(port)))).sendall(noise)
-        for _ in range(3):
-            with pytest.raises(urllib.error.URLError, match="CERTIFICATE_VERIFY_FAILED"):
-                ask(url, context=ssl.create_default_context())
-        assert ask(url, context=ssl.create_default_context(cafile=certificate))[0] == 200
-    process.terminate()
-    assert process.communicate(timeout=20)[1] == ""
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("host", ["::1", "[::1]"])
-def test_it_serves_ipv6(served, host):
-    """An IPv6 address is bound, with and without brackets, and stands in brackets in the URL."""
-    url, _ = served("--host", host)
+def test_it_serves_ipv6(served):
+    """An IPv6 address in brackets is bound, and stands in brackets in the URL."""
+    url, _ = served("--host", "[::1]")
     assert url.startswith("http://[::1]:")
     assert ask(url)[0] == 200
 

@@ -65,12 +65,6 @@ def test_nothing_matches(call, folder):
     assert call("logs", "r1", "--where", "kl > 5").code == 1
 
 
-@pytest.mark.parametrize("arguments", [["nothing"], ["r1", "--where", "kl >"], ["r1", "--level", "loud"]])
-def test_wrong_usage(call, folder, arguments):
-    """A run that is not there, or an option that cannot be read, is an error of the user."""
-    assert call("logs", *arguments).code == 2
-
-
 @pytest.mark.full
 def test_following_shows_what_is_appended(folder):
     """New records of known and of new files are shown while the run goes on."""

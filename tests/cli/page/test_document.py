@@ -138,11 +138,3 @@ def test_the_command_writes_the_page(call, runs, tmp_path):
     first = call("report", folder).out.splitlines()[3]
     assert first.startswith("Step 2")
     assert html.escape(first) in path.read_text()
-
-
-def test_a_page_that_cannot_be_written_is_one_line(call, runs, tmp_path):
-    """A folder that does not exist is said in words, not as a stack."""
-    done = call("report", stories.training(runs / "r1").write(), "--html", tmp_path / "none" / "page.html")
-    assert done.code not in {0, None}
-    assert "page.html" in done.err
-    assert len(done.err.splitlines()) == 1
