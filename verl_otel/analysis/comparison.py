@@ -294,7 +294,8 @@ def _measure(steps: Sequence[Step], run: Sequence[Step]) -> Values:
     with_devices = [step for step in steps if step.devices and step.start_ns != last]
     measures |= _by_name("gpu ", "s per GPU", with_devices, _device_seconds)
     if all(step.groups for step in steps):
-        measures |= _by_name("path ", "s on the path", steps, _path_seconds)
+        of_path = lambda step: {f"{kind} {name}".rstrip(): ns / 1e9 for kind, name, ns in step.groups}  # noqa: E731
+        measures |= _by_name("path ", "s on the path", steps, of_path)
     return measures
 
 
@@ -313,10 +314,6 @@ def _device_seconds(step: Step) -> dict[str, float]:
             seconds[cause] += nanoseconds / 1e9 / len(step.devices)
             seconds[CAUSES[cause]] += nanoseconds / 1e9 / len(step.devices)
     return seconds
-
-
-def _path_seconds(step: Step) -> dict[str, float]:
-    return {f"{kind} {name}".rstrip(): nanoseconds / 1e9 for kind, name, nanoseconds in step.groups}
 
 
 def _test(a: Values, b: Values, asked: set[str], noise: float) -> tuple[Row, ...]:

@@ -174,7 +174,8 @@ class Steps:
 
     def _thin(self) -> None:
         """Keep the detail of the slowest steps, the requested ones and every n-th."""
-        must = {index for _, index in self._slowest} | {index for index in self._detailed if self._is_asked(index)}
+        must = {index for _, index in self._slowest}
+        must |= {index for index in self._detailed if self._steps[index].number in self._asked}
         kept = must | {index for index in self._detailed if index % self._every == 0}
         while len(kept) > self._limits.detailed and self._every < len(self._steps):
             self._every *= 2
@@ -186,9 +187,6 @@ class Steps:
             self._steps[index] = short
         self._detailed = kept
         self._room = max(self._limits.detailed, 2 * len(must))
-
-    def _is_asked(self, index: int) -> bool:
-        return self._steps[index].number in self._asked
 
     def all(self) -> tuple[Step, ...]:
         """Return the steps in the order of time."""

@@ -69,8 +69,7 @@ def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
         return ()
     phases = Counter(phase.key for step in usual for phase in step.phases)
     rare = {key for key, count in phases.items() if count < USUAL_SHARE * len(usual)}
-    return tuple(sorted((step for step in long if _without(step, rare) > limit), key=lambda step: -step.seconds))
-
-
-def _without(step: Step, phases: set[str]) -> float:
-    return step.seconds - sum(phase.seconds for phase in step.phases if phase.key in phases)
+    usually_long = (
+        step for step in long if step.seconds - sum(part.seconds for part in step.phases if part.key in rare) > limit
+    )
+    return tuple(sorted(usually_long, key=lambda step: -step.seconds))

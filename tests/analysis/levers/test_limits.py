@@ -25,9 +25,9 @@ def agents(*, blocking, calls=12, length=100, seed=1):
             own[-1] = (end, end)
         kinds = ("trajectory", "llm", "tool", "trajectory")
         pieces = [Piece(a, b, kind, "add" if kind == "tool" else "", "agent-0") for kind, (a, b) in zip(kinds, own, strict=True)]  # fmt: skip
-        made.append(Recorded(number, "agent-0", tuple(pieces)))
+        made.append(Recorded("agent-0", tuple(pieces)))
     last = free_at
-    return [Recorded(*each[:2], (*each.pieces[:-1], each.pieces[-1]._replace(end_ns=last + MS))) for each in made]
+    return [Recorded(each.instance, (*each.pieces[:-1], each.pieces[-1]._replace(end_ns=last + MS))) for each in made]
 
 
 def test_a_tool_that_blocks_is_found():
@@ -49,7 +49,7 @@ def test_too_little_is_no_evidence(change):
 
 def test_one_trajectory_at_a_time_shows_nothing():
     """Where no other trajectory could have gone on, nothing shows that a tool blocks."""
-    alone = [Recorded(n, "a", (Piece(n * 100 * MS, (n * 100 + 90) * MS, "tool", "add", "a"),)) for n in range(20)]
+    alone = [Recorded("a", (Piece(n * 100 * MS, (n * 100 + 90) * MS, "tool", "add", "a"),)) for n in range(20)]
     assert not find_blocking_tools(alone)
 
 

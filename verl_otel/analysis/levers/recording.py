@@ -73,7 +73,6 @@ Interval = tuple[int, int]
 class Recorded(NamedTuple):
     """A recorded trajectory."""
 
-    trace_id: int
     instance: str
     pieces: tuple[Piece, ...]
 
@@ -260,9 +259,10 @@ class _Calibration(Rollouts):
     """A replay in which each item ends when it was recorded to end."""
 
     def __init__(self, demands: Sequence[Sequence[Demand]], starts_ns: Sequence[int], pools: tuple[Pool, ...]) -> None:
-        plain = [tuple(_make_plain(demand) for demand in row) for row in demands]
         super().__init__([tuple(_ask(demand) for demand in row) for row in demands], pools)
-        self.measured = [list(row) for row in plain]
+        self.measured = [
+            [Item(demand.kind, demand.name, demand.instance, demand.length_ns) for demand in row] for row in demands
+        ]
         self._holds = [[demand.holds for demand in row] for row in demands]
         self._recorded = [[demand.length_ns for demand in row] for row in demands]
         self._begun = [0] * len(demands)
@@ -304,10 +304,6 @@ class _Calibration(Rollouts):
         self._advance(time_ns, rollout, index + 1)
 
 
-def _make_plain(demand: Demand) -> Item:
-    return Item(demand.kind, demand.name, demand.instance, demand.length_ns)
-
-
 def _ask(demand: Demand) -> Item:
     lead = demand.length_ns if demand.pool == NO_POOL else min(demand.lead_ns, demand.length_ns)
     return Item(demand.kind, demand.name, demand.instance, lead, demand.pool)
@@ -345,7 +341,7 @@ def build(steps: Sequence[RecentStep]) -> Schedule:
     """
     parts, starts_ns = _build_parts(steps)
     members = _order_members(steps)
-    recorded = [Recorded(member.trace_id, member.instance, _read_pieces(member)) for _, member in members]
+    recorded = [Recorded(member.instance, _read_pieces(member)) for _, member in members]
     pools, demands = _find_demands(recorded)
     items = calibrate(demands, [member.start_ns for _, member in members], pools)
     index_by_trace = {step.trace_id: index for index, step in enumerate(steps)}

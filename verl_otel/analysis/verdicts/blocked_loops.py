@@ -258,7 +258,9 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
     verdicts = []
     for blockings in by_subject.values():
         seconds = _count_seconds(blockings)
-        if seconds < max(_find_least(blockings), STEP_SHARE * step.seconds, step.uncertainty):
+        is_callback = all(blocking.reason == "callback" for blocking in blockings)
+        least = TRAJECTORY_SECONDS if is_callback else PHASE_SECONDS  # a busy machine delays a process, too
+        if seconds < max(least, STEP_SHARE * step.seconds, step.uncertainty):
             continue
         if blockings[0].reason in _USUAL and step.seconds - usual < seconds / 2:
             continue
@@ -269,11 +271,6 @@ def judge(step: Step, waits: Iterable[Blocking], members: Sequence[Trajectory], 
 
 def _count_seconds(blockings: Iterable[Blocking]) -> float:
     return sum(blocking.end_ns - blocking.start_ns for blocking in blockings) / 1e9
-
-
-def _find_least(blockings: Sequence[Blocking]) -> float:
-    """Return the seconds below which intervals of one process and reason get no verdict: a busy machine delays a process, too."""
-    return TRAJECTORY_SECONDS if all(blocking.reason == "callback" for blocking in blockings) else PHASE_SECONDS
 
 
 def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: float) -> Verdict:

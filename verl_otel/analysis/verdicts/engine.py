@@ -208,7 +208,10 @@ class VerdictEngine:
         final = dict(self._final)
         for recent_step in self._recent:
             final[recent_step.step.trace_id] = self._decide(recent_step)
-        return tuple(_with_verdicts(step, final.get(step.trace_id, ())) for step in steps)
+        return tuple(  # a copy is made only if the verdicts are others: a long run has many steps
+            step if step.verdicts == (verdicts := final.get(step.trace_id, ())) else step._replace(verdicts=verdicts)
+            for step in steps
+        )
 
     def _finalise(self, recent_step: _RecentStep) -> None:
         verdicts = self._decide(recent_step)
@@ -239,11 +242,6 @@ class VerdictEngine:
                 key = (verdict.kind, verdict.subject)
                 worst[key] = max(worst.get(key, verdict), verdict, key=lambda candidate: candidate.seconds)
         return list(worst.values())
-
-
-def _with_verdicts(step: Step, verdicts: tuple[Verdict, ...]) -> Step:
-    """Return a step with these verdicts. A copy is made only if they are others: a long run has many steps."""
-    return step if step.verdicts == verdicts else step._replace(verdicts=verdicts)
 
 
 def add_verdicts(step: Step, verdicts: Iterable[Verdict]) -> Step:
