@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.builders import stories, trees
 from tests.builders.stories import T0, Story
 from verl_otel.analysis import start_up, summary
-from verl_otel.cli.explain import wording
+from verl_otel.cli import wording
 
 
 def parts(roots, start=0, end=100):
