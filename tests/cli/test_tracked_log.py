@@ -19,6 +19,7 @@ from tests.builders import stories
 from verl_otel.analysis import tracked_log
 
 RECORDED = Path(__file__).with_name("file_logger.jsonl")
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "read-a-report.md"
 START_UP = 1
 """The step that contains the start of the workers."""
 
@@ -105,7 +106,8 @@ def test_what_was_planted_is_what_is_found(explain, recorded):
     (step,) = document["steps"]
     (verdict,) = step["verdicts"]
     others = [data["timing_s/update_weights"] for number, data in recorded.items() if number not in (START_UP, 17)]
-    excess = pytest.approx(recorded[17]["timing_s/update_weights"] - median(others), abs=1e-4)
+    # The first other step does not count: what occurs for the first time is slower.
+    excess = pytest.approx(recorded[17]["timing_s/update_weights"] - median(others[1:]))
     assert (step["number"], step["seconds"]) == (17, recorded[17]["timing_s/step"])
     assert step["phases"] == {key[9:]: value for key, value in recorded[17].items() if key[9:] != "step" and key.startswith("timing_s/")}  # fmt: skip
     assert (verdict["kind"], verdict["subject"], verdict["cause"]) == ("phase", "update_weights", "weight_sync")
@@ -141,6 +143,7 @@ def test_the_text_says_it_in_words(call):
     result = call("explain", RECORDED)
     lines = result.out.splitlines()
     assert result.code == 0
+    assert result.out.replace(str(RECORDED), "bed/plain.jsonl") in PAGE.read_text("utf-8")
     assert lines[:2] == [
         f"Log {RECORDED} of verl's file logger: a run without verl-otel",
         "36 steps, 1 to 36: 1 m 20 s and 1.41 s of testing after them; median step 1.43 s, longest 22.91 s (step 1)",
@@ -234,7 +237,10 @@ def test_a_slow_generation_is_that_of_its_slowest_trajectory(call, explain, writ
     assert "most of it in tool" in call("explain", path).out
     assert "To do: give the tool a time-out" in call("explain", path).out
     alone = write(train(30, **{"timing_s/gen": slow["timing_s/gen"]}))
-    assert "To do: train again with VERL_OTEL_ENABLED=1, which records what gen waits for" in call("explain", alone).out
+    assert (
+        "To do: train again with VERL_OTEL_ENABLED=1, which records what the step waits for in gen"
+        in call("explain", alone).out
+    )
     assert {phase["name"] for phase in explain(path)["phases"]} == {"gen", "update_actor", "no phase"}
 
 
@@ -324,6 +330,15 @@ def test_a_resumed_run(explain, call, write):
         assert (signal["low_step"], signal["high_step"], signal["end"]) == (1, 16, 3)
     assert "in 2 attempts (5 steps trained again, which took 50.00 s before)" in call("explain", one).out
     assert explain(write([*first, first[-1]]))["counts"]["attempts"] == 2
+
+
+def test_a_run_that_was_started_again(explain):
+    """The start-up of each attempt is no slow step, and what changed in both is found in both."""
+    document = explain(RECORDED, RECORDED)
+    assert (document["counts"]["steps"], document["counts"]["repeated"], document["counts"]["held"]) == (36, 36, 2)
+    assert {(step["number"], step["verdicts"][0]["subject"]) for step in document["steps"]} == {(17, "update_weights")}
+    shifts = [(change["step"], change["after"] > 1) for change in document["changes"] if change["name"] == "adv"]
+    assert sorted(shifts) == [(2, False), (24, True), (24, True)]
 
 
 def test_lines_that_cannot_be_read(explain, write):

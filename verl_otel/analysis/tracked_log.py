@@ -50,6 +50,8 @@ MAX_STEPS: Final = 100_000
 """Steps of a log; more are not read, so that memory is bounded."""
 MAX_CHANGES: Final = 8
 """Changes that are kept, the largest."""
+_SHORT_LEVEL: Final = 12
+"""Steps on each side of a change that are compared where another change is nearer than `BEFORE`."""
 _LARGEST: Final = 1e300
 """Numbers beyond this count as infinite."""
 _LONGEST: Final = 1e9
@@ -326,9 +328,10 @@ def _judge(
     begins = {(shift.name, shift.after[0].trace_id) for shift in shifts if shift.sudden}
     levels: Counter[str] = Counter()
     recent: dict[Hashable, _RecentLengths] = {}
+    starting = {step.trace_id for step in find_start_up(steps)}
     for step in (*steps, *[None] * LOOK_AHEAD):
         if step is not None:
-            lengths = list_lengths(step)
+            lengths = {} if step.trace_id in starting else list_lengths(step)
             levels.update(name for name in lengths if (name, step.trace_id) in begins)
             times = [
                 PhaseTime("" if name == NO_PHASE else name, "", str(levels[name]), seconds)
@@ -375,6 +378,8 @@ def list_lengths(step: Step) -> dict[str, float]:
 
 def _name_cause(verdict: Verdict, step: Step, logged: Sequence[LoggedStep], outside: frozenset[str]) -> Verdict:
     """Return a verdict on a phase with the kind of its work, as far as a log shows it."""
+    if verdict.subject == WHOLE_STEP:  # the time outside of all phases
+        return verdict
     cause = _CAUSES.get(verdict.subject, "phase")
     if verdict.subject == _GENERATION:
         cause = _find_slowest(verdict, step, logged) or cause
@@ -482,12 +487,12 @@ def _compare(values: Sequence[float], floor: float) -> list[tuple[slice, slice, 
         split = _find_split(sums, low, high)
         if split is None:
             continue
-        begin, end = max(low, split - BEFORE), min(high, split + BEFORE)
-        if _differ(smooth[begin:split], smooth[split:end], floor) and _is_sudden(
-            smooth[begin:split], smooth[split:end]
-        ):
-            pairs.append((slice(begin, split), slice(split, end), True))
-            waiting += [(low, split), (split, high)]
+        for size in (BEFORE, _SHORT_LEVEL):  # the shorter one where another change is near
+            first, last = slice(max(low, split - size), split), slice(split, min(high, split + size))
+            if _differ(values[first], values[last], floor) and _is_sudden(smooth[first], smooth[last]):
+                pairs.append((first, last, True))
+                waiting += [(low, split), (split, high)]
+                break
     size = min(BEFORE, max(MIN_BEFORE, len(values) // 3))
     if not pairs and len(values) >= 2 * size and _differ(smooth[:size], smooth[-size:], floor):
         pairs.append((slice(0, size), slice(len(values) - size, len(values)), False))

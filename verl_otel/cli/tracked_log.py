@@ -399,7 +399,7 @@ def _head(log: TrackedLog) -> Iterator[str]:
     names = ", ".join(show(place) for place in log.run.folders[:3])
     yield f"Log {names} of verl's file logger: a run without verl-otel"
     steps, timed = log.steps, log.run.steps
-    span = f"{counted(len(steps), 'step')}, {steps[0].number} to {steps[-1].number}"
+    span = f"{counted(len(steps), 'step')}, {steps[0].number}{f' to {steps[-1].number}' if len(steps) > 1 else ''}"
     attempts = steps[-1].attempt
     again = [step for step in timed if step.repeated]
     if attempts > 1:
@@ -414,14 +414,14 @@ def _head(log: TrackedLog) -> Iterator[str]:
     after = sum(step.between for step in timed)
     also = f" and {seconds(after)} of {', '.join(sorted(log.outside))} after them" if after else ""
     whole, middle = sum(step.seconds for step in timed), median(step.seconds for step in timed)
-    yield f"{span}: {seconds(whole)}{also}; median step {seconds(middle)}, longest {seconds(longest.seconds)} (step {number(longest)})"
+    yield f"{span}: {seconds(whole)}{also}; median step {seconds(middle)}, longest {seconds(longest.seconds)} (step {longest.number})"
 
 
 def _name_start_up(log: TrackedLog) -> str:
     starting = step_lengths.find_start_up(log.run.steps)
     if not starting or len(starting) == len(log.run.steps):
         return ""
-    names = ", ".join(f"{number(step)} ({seconds(step.seconds)})" for step in starting[:_NAMED])
+    names = ", ".join(f"{step.number} ({seconds(step.seconds)})" for step in starting[:_NAMED])
     more = f" and {len(starting) - _NAMED:,} more" if len(starting) > _NAMED else ""
     return f", without the start-up in step {names}{more}"
 
@@ -477,7 +477,7 @@ def _describe_steps(log: TrackedLog, learning: _Learning, chosen: Sequence[Step]
             total = seconds(sum(map(sum_savings, slow)))
             yield f"  {len(slow):,} of {counted(len(steps), 'step')} took longer than necessary, by {total} in all"
         elif not unexplained:
-            yield f"  Nothing delayed any of {counted(len(steps), 'step')} noticeably."
+            yield f"  Nothing delayed {f'any of {len(steps):,} steps' if len(steps) > 1 else 'the only step'} noticeably."
         if unexplained:
             yield f"  Slow without one phase as the cause: {unexplained}"
     shown = chosen if whole else [step for step in chosen if step.verdicts or unexplained]
@@ -496,8 +496,9 @@ def _describe_steps(log: TrackedLog, learning: _Learning, chosen: Sequence[Step]
 
 def _advise_on(verdict: Verdict) -> str:
     """Return what to do about a slow phase; what it waited for is not in the log unless the phase is one kind of work."""
-    if verdict.cause == "phase":
-        return f"train again with VERL_OTEL_ENABLED=1, which records what {verdict.subject} waits for"
+    if verdict.cause in ("phase", "step"):
+        where = "between its phases" if verdict.cause == "step" else f"in {verdict.subject}"
+        return f"train again with VERL_OTEL_ENABLED=1, which records what the step waits for {where}"
     return recorded.ADVICE[recorded.find_key(verdict)]
 
 
