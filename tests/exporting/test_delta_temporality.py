@@ -81,14 +81,6 @@ def test_intervals_follow_each_other():
     ]  # fmt: skip
 
 
-def test_no_interval_ends_before_it_begins():
-    """The clock is set back by an hour: the interval is empty, and the next one goes on from there."""
-    deltas = Deltas("delta")
-    spans = [deltas.convert([at(seconds, value)])[0] for value, seconds in ((1, 5), (2, -3595), (3, -3590))]
-    assert all(point.start_ns <= point.time_ns for point in spans)
-    assert spans[1].time_ns == spans[2].start_ns
-
-
 def test_what_did_not_move_is_not_sent():
     """A counter and a histogram without anything new make no point; the first one of a counter is sent even if it is 0."""
     deltas = Deltas("delta")

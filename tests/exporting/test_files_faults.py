@@ -16,7 +16,7 @@ from tests.builders.exporting_records import NOW, RESOURCE, SCOPE, make_batch, m
 from tests.exporting.exporting_files import span_ids, values
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import FileExporter
-from verl_otel.model import Batch, Resource
+from verl_otel.model import Batch
 
 
 @pytest.fixture
@@ -139,18 +139,6 @@ def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
     assert len(caplog.records) == 1
 
 
-@pytest.mark.parametrize("role", ["a/b", "../../a"])
-def test_a_role_cannot_lead_out_of_the_folder(tmp_path, role):
-    """A role with a slash, which OTEL_RESOURCE_ATTRIBUTES may set, gives a file in the run's folder like any other."""
-    folder = tmp_path / "x" / "y" / "run"
-    exporter = FileExporter(folder)
-    exporter.open(Resource({"verl.role": role, "host.name": "n"}), SCOPE, MetricState())
-    exporter.consume(make_batch(1, open_spans=(make_open(2),)))
-    exporter.poll()
-    exporter._traces.close()
-    assert sorted(path.name.partition("-")[0] for path in folder.iterdir()) == ["open", "traces"]
-
-
 def test_points_that_are_written_later_are_not_dropped(tmp_path):
     """Points that could not be written, and are written with the next tick, are not counted as dropped."""
     obstacle = tmp_path / "run"
@@ -165,12 +153,3 @@ def test_points_that_are_written_later_are_not_dropped(tmp_path):
     exporter._metrics.close()
     assert values(obstacle) == [("verl.test", 1.0)]
     assert exporter.dropped("points") == {}
-
-
-def test_abandoning_keeps_the_files_of_the_parent(exporter, folder):
-    """A forked child that abandons the exporter takes nothing away: the files and the open spans stay."""
-    exporter.consume(make_batch(1, open_spans=(make_open(2),)))
-    exporter.poll()
-    exporter.after_fork()
-    assert span_ids(folder) == [1]
-    assert span_ids(folder, "open") == [2]

@@ -48,11 +48,6 @@ def test_what_has_no_halves_has_none(signal, body):
     assert halve(signal, body) == []
 
 
-def test_one_item_has_no_halves():
-    """A single span that is too large is dropped by the caller."""
-    assert halve("traces", protobuf.encode_traces(RESOURCE, SCOPE, [make_span()])) == []
-
-
 def test_spans_arrive_in_halves_and_what_is_too_large_alone_is_counted(sink, otlp):
     """The largest requests that the server accepts arrive; of what follows, nothing of the refused size is sent again."""
     sink.limit = 2_000

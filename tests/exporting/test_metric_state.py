@@ -53,23 +53,6 @@ def test_every_reader_ends_with_the_latest_points(script):
 @pytest.mark.full
 @steady
 @given(actions)
-def test_a_reader_is_shown_only_what_changed(script):
-    """A reader is shown the series that were updated since it read last, each once, and nothing else."""
-    state, reader, changed = MetricState(), None, set()
-    reader = Reader(state)
-    for action in script:
-        if isinstance(action, int):
-            shown = [(point.instrument.name, point.labels) for point in reader.read()]
-            assert sorted(shown) == sorted(changed)
-            changed.clear()
-        else:
-            state.update([make_point(name, value=value, labels=labels) for name, labels, value in action])
-            changed |= {(name, labels) for name, labels, _ in action}
-
-
-@pytest.mark.full
-@steady
-@given(actions)
 def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
     """Whatever is updated and read in whatever order, each value of a gauge is shown once, in its order."""
     state, cursor, shown, told = MetricState(), 0, [], []

@@ -3,7 +3,6 @@
 """The OTLP exporter: every span arrives once, every series at last, whatever the endpoint does meanwhile."""
 
 import logging
-import threading
 import time
 from collections import Counter
 from itertools import pairwise
@@ -16,9 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tests.builders.exporting_records import NOW, make_batch, make_point, make_span
 from tests.exporting.otlp_requests import NO, changed, soon, without_times
 from tests.fakes.exporting_sinks import GrpcSink
-from verl_otel.errors import ConfigError
 from verl_otel.exporting.otlp import exporter as otlp_module
-from verl_otel.exporting.otlp.exporter import OtlpExporter
 from verl_otel.model import Batch
 
 
@@ -217,18 +214,6 @@ def test_a_users_metrics_arrive_as_they_are(sink, otlp, wait_for):
     wait_for(lambda: message in without_times(sink.messages("metrics")))
 
 
-def test_the_token_goes_with_both_signals(sink, otlp, tmp_path):
-    """The token of the moment authorizes the requests of both signals."""
-    token = tmp_path / "token"
-    token.write_text("mine")
-    exporter, state = otlp(sink.url, token_file=token)
-    exporter.consume(changed(state, make_point())._replace(spans=make_batch(1).spans))
-    exporter.flush(soon())
-    assert {request.signal: request.headers["authorization"] for request in sink.requests} == {
-        "traces": "Bearer mine", "metrics": "Bearer mine",
-    }  # fmt: skip
-
-
 def test_instrumented_libraries_do_not_trace_exports(sink, otlp, monkeypatch):
     """Our requests are made where instrumented HTTP libraries make no spans; other threads are left as they are."""
     seen = []
@@ -245,31 +230,6 @@ def test_instrumented_libraries_do_not_trace_exports(sink, otlp, monkeypatch):
     exporter.flush(soon())
     assert seen == [[True, True]]
     assert [context.get_value(key) for key in keys] == [None, None]
-
-
-def test_several_threads_may_put(sink, otlp, wait_for):
-    """Batches that several threads put at once arrive whole, each span once."""
-    exporter, _ = otlp(sink.url)
-
-    def put(first):
-        for number in range(first, first + 200, 4):
-            exporter.consume(make_batch(*range(number, number + 4)))
-
-    threads = [threading.Thread(target=put, args=(1 + 200 * number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    wait_for(lambda: len(sink.span_ids()) == 800)
-    exporter.close(soon())
-    assert sink.span_ids() == Counter(range(1, 801))
-
-
-def test_a_setting_that_cannot_be_used_is_said_at_once(monkeypatch):
-    """A bad variable is a configuration error when the exporter is made, before anything is recorded."""
-    monkeypatch.setenv("OTEL_EXPORTER_OTLP_COMPRESSION", "zstd")
-    with pytest.raises(ConfigError, match="COMPRESSION='zstd': use one of none, gzip, deflate"):
-        OtlpExporter()
 
 
 def test_many_points_are_several_requests(sink, otlp, wait_for, fast_retries, monkeypatch):

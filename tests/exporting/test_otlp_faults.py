@@ -15,7 +15,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from tests.builders.exporting_records import NOW, make_batch, make_point, make_span
 from tests.exporting.otlp_requests import without_times
 from verl_otel.exporting.otlp import exporter as otlp_module
-from verl_otel.exporting.otlp.exporter import OtlpExporter, RetryingSender
+from verl_otel.exporting.otlp.exporter import RetryingSender
 from verl_otel.exporting.otlp.transport import Answer
 from verl_otel.model import Batch
 
@@ -93,14 +93,6 @@ def test_the_queue_is_bounded_and_the_oldest_go(sink, otlp, wait_for, monkeypatc
     arrived = sink.span_ids()
     assert arrived == Counter(range(dropped + 1, 1001))
     assert 20 < len(arrived) < 200
-
-
-def test_closing_twice_or_before_opening_is_harmless():
-    """An exporter that was never opened can be closed, and closed again."""
-    exporter = OtlpExporter()
-    exporter.close(soon(1))
-    exporter.flush(soon(1))
-    exporter.close(soon(1))
 
 
 def test_a_flush_does_not_wait_for_a_retry(sink, otlp, wait_for, monkeypatch):

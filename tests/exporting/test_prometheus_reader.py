@@ -12,9 +12,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.openmetrics.exposition import generate_latest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse
 
-from tests.builders.exporting_records import RESOURCE, make_point
-from verl_otel.exporting.base import MetricState
-from verl_otel.exporting.prometheus import PointCollector, make_reader
+from verl_otel.exporting.prometheus import make_reader
 
 
 @pytest.fixture
@@ -94,13 +92,6 @@ def test_a_user_may_shut_his_provider_down(registry):
     assert scraped(registry) == {}
 
 
-def test_the_target_is_not_told_twice(registry, meter):
-    """Beside our own collector, which tells the target, the user's reader does not tell it again."""
-    registry.register(PointCollector(MetricState(), RESOURCE, lambda: None))
-    meter.create_counter("hits").add(1)
-    assert [name for name, _ in scraped(registry)].count("target_info") == 1
-
-
 def test_an_exponential_histogram_leaves_the_scrape_intact(registry, meter, caplog):
     """An exponential histogram, which the reader cannot show, is left out and said once; all else is shown."""
     meter.create_histogram("exp.latency").record(0.3)
@@ -122,15 +113,6 @@ def _observation(value):
     from opentelemetry.metrics import Observation
 
     return Observation(value)
-
-
-def test_ours_and_the_users_stand_side_by_side(registry, meter):
-    """Our points and the user's instruments are in one scrape."""
-    state = MetricState()
-    state.update([make_point("verl.training.steps", "counter", 3)])
-    registry.register(PointCollector(state, RESOURCE, lambda: None))
-    meter.create_counter("hits").add(1)
-    assert {("hits_total", ()), ("verl_training_steps_total", ())} <= set(scraped(registry))
 
 
 @pytest.mark.full

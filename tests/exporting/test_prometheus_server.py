@@ -14,7 +14,6 @@ from tests.builders.processes import listening_hosts
 from tests.fakes.exporting_sinks import scrape
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.prometheus import PrometheusExporter
-from verl_otel.model import HistogramValue
 
 OPENMETRICS = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -136,44 +135,6 @@ def test_a_server_that_cannot_be_announced_is_closed():
         exporter.open(RESOURCE, SCOPE, MetricState())
     assert exporter.port == 0
     assert not listening_hosts(ports[0])
-
-
-@pytest.mark.full
-def test_scrapes_while_points_change(serve):
-    """Four threads scrape while points change: every scrape parses, and no counter or histogram ever goes back."""
-    state, done, problems, scrapes = MetricState(), threading.Event(), [], []
-    _, url = serve(state)
-
-    def record():
-        number = 0
-        while not done.wait(0.0005):
-            number += 1
-            value = HistogramValue(number, number / 2, 0.5, 0.5, (1.0, 2.0), (number, 0, 0))
-            state.update([make_point("verl.steps", "counter", number), make_point("verl.h", "histogram", value)])
-            state.update([make_point(f"verl.new.{number % 20}", value=float(number))])
-
-    def watch():
-        before = {}
-        for _ in range(15):
-            try:
-                found = samples_of(parse_openmetrics(scrape(url, OPENMETRICS)))
-            except Exception as error:
-                problems.append(repr(error))
-                return
-            scrapes.append(1)
-            problems.extend(key for key, value in before.items() if found[key] < value)
-            before = found
-
-    recorder = threading.Thread(target=record)
-    watchers = [threading.Thread(target=watch) for _ in range(4)]
-    for thread in (recorder, *watchers):
-        thread.start()
-    for thread in watchers:
-        thread.join()
-    done.set()
-    recorder.join()
-    assert not problems
-    assert len(scrapes) == 60
 
 
 @pytest.fixture

@@ -123,14 +123,6 @@ os.wait()
 """
 
 
-@pytest.mark.full
-def test_a_grandchild_records_too(run, written):
-    """A fork of a fork has totals of its own."""
-    before = "import concurrent.futures.thread"  # see the next test
-    assert run(script(GRANDCHILD, before=before)).code == 0
-    assert sorted(per_process(written.points("verl.training.steps")).values()) == [1, 2, 3]
-
-
 LATE_POOL = (
     "record(1)\nsession.flush()\nimport concurrent.futures.thread\nif not os.fork():\n    os._exit(0)\nos.wait()"
 )
@@ -212,32 +204,6 @@ def test_a_child_has_an_instance_id_of_its_own(run, written):
     assert len(written.paths("traces")) == 2
     assert "r1/agent_loop-3" in names
     assert len(names) == 2
-
-
-@pytest.mark.full
-def test_a_fork_while_another_thread_makes_ids_does_not_hang_the_child(run):
-    """Whatever another thread of the parent was doing at the fork, the child can record and end."""
-    work = """
-import signal
-from verl_otel.recording import span
-held, done = threading.Event(), threading.Event()
-def hold():
-    with span._ids_lock:
-        held.set()
-        done.wait()
-thread = threading.Thread(target=hold)
-thread.start()
-held.wait()
-child = os.fork()
-if not child:
-    signal.alarm(60)
-    record(1)
-    session.flush()
-    os._exit(0)
-done.set()
-sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != 0)
-"""
-    assert run(script(work)).code == 0
 
 
 @pytest.mark.full

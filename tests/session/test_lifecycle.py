@@ -284,19 +284,6 @@ def test_a_failure_does_not_end_the_drain_thread(start, swallow, monkeypatch, wa
     verl_otel.shutdown()
 
 
-@pytest.mark.full
-def test_a_signal_does_not_wait_for_a_thread_that_is_gone(start):
-    """Where no thread is left to send anything, a signal handler returns at once."""
-    start(exit_timeout=20)
-    current = session.current()
-    current._stopping = True
-    current.wake()
-    current._thread.join(30)
-    begin = time.monotonic()
-    current.flush_from_signal()
-    assert time.monotonic() - begin < 20
-
-
 class Hardware:
     """A source that takes until it is let go, and how often it was asked."""
 

@@ -64,16 +64,6 @@ def test_a_backup_that_differs_is_kept(file):
     assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
 
 
-def test_bytes_are_kept(file):
-    """Line ends, a byte order mark and characters of any kind are the user's."""
-    original = "\ufeff# größe\r\nscrape_configs:\r\n- job_name: a".encode()
-    file.write_bytes(original)
-    prometheus_file.add(file, [SOURCE])
-    assert file.read_bytes() != original
-    prometheus_file.remove(file)
-    assert file.read_bytes() == original
-
-
 def test_a_link_stays_a_link(file, tmp_path):
     """The file behind a link is changed, as in Ray's folder ``session_latest``."""
     link = tmp_path / "link.yml"
@@ -136,15 +126,6 @@ def test_what_cannot_be_changed_stays(file, break_it, why):
         assert "\n" not in outcome.text
     assert names(file) == before
     assert content is None or file.read_bytes() == content
-
-
-def test_a_file_that_may_not_be_written_stays(file, monkeypatch):
-    """A read-only file of another user: no copy is left beside it."""
-    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everything
-    outcome = prometheus_file.add(file, [SOURCE])
-    assert (outcome.state, "you may not write it" in outcome.text) == ("refused", True)
-    assert file.read_text() == TEXT
-    assert names(file) == ["prometheus.yml"]
 
 
 def test_a_change_by_another_program_is_not_lost(file, monkeypatch):

@@ -125,17 +125,6 @@ def test_one_process_has_the_file_of_the_run(tmp_path):
     assert read(tmp_path)["verl_logs.jsonl"][0]["rank"] == 3
 
 
-def test_the_files_are_bounded(tmp_path):
-    """A file is rotated by size, and the oldest is removed."""
-    file = LogFile(tmp_path, RESOURCE, 500, 2)
-    for number in range(50):
-        file.write([record(number=number)], RESOURCE)
-    file.close()
-    files = read(tmp_path)
-    assert len(files) == 2
-    assert max(line["number"] for lines in files.values() for line in lines) == 49
-
-
 def test_threads_that_write_lose_nothing(tmp_path):
     """The drain thread and a caller that flushes write at the same time: every record is in the file once."""
     written = RunLog(config.load({}, exporters="file", run_dir=tmp_path, run_id="r1"))

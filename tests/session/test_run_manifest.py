@@ -141,23 +141,6 @@ def test_facts_reach_the_record_of_a_running_session(start):
 
 
 @pytest.mark.full
-def test_two_writers_leave_a_whole_record(tmp_path):
-    """Two processes that write the record at the same time leave one that can be read."""
-    code = f"""
-from pathlib import Path
-from verl_otel.session import run_manifest
-for number in range(100):
-    run_manifest.update(Path({str(tmp_path)!r}), {{"number": number}})
-"""
-    writers = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
-    while any(writer.poll() is None for writer in writers):
-        path = tmp_path / "run.json"
-        assert not path.exists() or "number" in json.loads(path.read_text())
-    assert [writer.returncode for writer in writers] == [0, 0]
-    assert run_manifest.read(tmp_path)["number"] == 99
-
-
-@pytest.mark.full
 def test_a_run_without_files_leaves_where_it_went(tmp_path):
     """With OTLP alone there is no ``run.json``, but a note with exporters and endpoint; with files there is none."""
     code = "import verl_otel; verl_otel.init(exporters={!r}, run_dir={!r}); verl_otel.counter('n').add(1)"

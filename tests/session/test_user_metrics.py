@@ -7,10 +7,7 @@ import time
 
 import pytest
 
-import verl_otel
 from verl_otel.exporting import own_opentelemetry
-from verl_otel.session.lifecycle import Current
-from verl_otel.system import collectors
 
 pytestmark = pytest.mark.full
 
@@ -48,35 +45,6 @@ def test_a_callback_that_hangs_holds_nothing(run, files, tmp_path, work):
     assert time.monotonic() - began < 100  # it sleeps for 1,000 s
     if result.out:
         assert float(result.out) < 20
-
-
-def test_a_source_that_hangs_does_not_hold_a_flush(tmp_path, monkeypatch):
-    """The end of a training flushes on its own thread, and waits for no driver of a GPU."""
-    asked, answer = threading.Event(), threading.Event()
-
-    class Source:
-        name, metrics, once_per_node = "stuck", ("hw.power",), False
-
-        def read(self, place):
-            asked.set()
-            answer.wait(60)
-            return []
-
-        def close(self):
-            pass
-
-    monkeypatch.setattr(collectors._Registry, "collectors", {})
-    collectors.add(Source())
-    verl_otel.init(run_dir=tmp_path, run_id="r", exporters="file", metric_interval=60_000, drain_interval=60)
-    try:
-        with verl_otel.span("work"):
-            pass
-        Current.session.flush(5)
-        Current.session.flush(5)
-        assert not asked.is_set()
-    finally:
-        answer.set()
-        verl_otel.shutdown()
 
 
 class Reader:

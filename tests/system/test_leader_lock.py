@@ -56,14 +56,6 @@ def test_a_frozen_holder_has_one_successor_until_it_is_back(locks, tmp_path):
     assert not first.should_step_down()
 
 
-def test_a_frozen_successor_has_a_successor(locks, tmp_path):
-    """With two frozen holders a third process acquires a lock."""
-    for number, lock in enumerate(locks[:2]):
-        assert lock.acquire()
-        freeze(tmp_path, number)
-    assert locks[2].acquire()
-
-
 def test_nodes_that_share_a_folder_have_their_own(tmp_path, locks):
     """The holder of another node does not matter."""
     other = LeaderLock(tmp_path, "there")
@@ -116,26 +108,3 @@ def test_a_released_lock_is_not_renewed(locks, tmp_path):
     first.renew()
     assert (tmp_path / "other").stat().st_mtime == 0
     os.close(other)
-
-
-def test_a_renewal_during_the_release_is_no_failure_and_any_other_is(locks, monkeypatch):
-    """Only the holder may fail to renew its lock."""
-    first, *_ = locks
-    assert first.acquire()
-    utime = os.utime
-
-    def late(handle, ns):
-        first.release()
-        utime(handle, ns=ns)
-
-    monkeypatch.setattr(os, "utime", late)
-    first.renew()
-    monkeypatch.setattr(os, "utime", utime)
-    assert first.acquire()
-
-    def fail(_, ns):
-        raise OSError(errno.EROFS, "read-only")
-
-    monkeypatch.setattr(os, "utime", fail)
-    with pytest.raises(OSError, match="read-only"):
-        first.renew()

@@ -93,15 +93,6 @@ def test_cpu_time_is_counted_from_the_first_reading(root, read):
     }  # fmt: skip
 
 
-def test_time_that_the_kernel_takes_back_is_no_new_beginning(root, read):
-    """The kernel's ``iowait`` may fall by a tick: it has not grown by all that it was."""
-    read()
-    for ticks in (520, 519, 521):
-        root.write("proc/stat", STAT.replace(" 500 ", f" {ticks} "))
-        values = read()
-    assert values["system.cpu.time", "iowait"] == pytest.approx(21 / os.sysconf("SC_CLK_TCK"))
-
-
 def test_memory_adds_up_to_all_of_it(read):
     """What is used can not be taken back: shared memory, in which Ray keeps objects, is not among the caches."""
     values = {key[1]: value for key, value in read().items() if key[0] == "system.memory.usage"}

@@ -3,7 +3,6 @@
 """The TensorBoard exporter with a disk that fails and with a second thread; TensorBoard's own reader reads the files."""
 
 import os
-import threading
 import time
 
 import pytest
@@ -100,29 +99,3 @@ def test_a_failed_first_write_is_repeated_as_the_first(exporter, folder, disk):
     disk.room = 1 << 30
     write(exporter, 3)
     assert read(folder) == [(1, 10), (2, 20), (3, 30)]
-
-
-def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder, monkeypatch):
-    """An exit whose time is up while a slow disk is written to does not close the file of the thread that writes."""
-    log(exporter, 1)
-    original, closer = os.write, threading.Thread(target=lambda: exporter.close(time.monotonic()))
-
-    def slow_write(handle, data):
-        written = original(handle, data[:10])
-        if not closer.ident:
-            closer.start()
-            closer.join()
-        return written
-
-    monkeypatch.setattr(os, "write", slow_write)
-    exporter.poll()
-    assert dropped(exporter) == 0
-    assert read(folder) == [(1, 10)]
-
-
-def test_a_close_writes_what_waits(exporter, folder):
-    """Nothing is lost, and the file is closed."""
-    log(exporter, 1, 2)
-    exporter.close(time.monotonic() + 60)
-    assert read(folder) == [(1, 10), (2, 20)]
-    assert exporter._handle is None

@@ -4,16 +4,13 @@
 
 import json
 import threading
-import time
 
 import pytest
 
 from tests.integrations.gpu.fake_nvml import FakeNvml
-from verl_otel.exporting.base import MetricState
 from verl_otel.integrations.gpu import COLLECTORS
 from verl_otel.integrations.gpu.collector import GpuCollector, find_path
 from verl_otel.integrations.gpu.nvml import NvmlDriver
-from verl_otel.recording import collection
 from verl_otel.semconv.metric_names import METRICS
 
 
@@ -77,21 +74,6 @@ def test_a_device_that_hangs_costs_its_time_once(make_source, place, library, va
     library.gpus[0].hangs = ()
     library.released.set()
     wait_for(lambda: devices(values(source.read(place))) == {first, second})
-
-
-@pytest.mark.full
-def test_devices_that_are_slow_are_a_collection_behind(place, make_source, values, wait_for):
-    """Eight that take longer than a collection has cost it once the time and not eight times, and have values at a later one."""
-    library = FakeNvml(8)
-    source = make_source(2.0, driver=NvmlDriver(library))
-    assert len(devices(values(source.read(place)))) == 8
-    for gpu in library.gpus:
-        gpu.hangs = ("nvmlDeviceGetPowerUsage",)
-    begin = time.monotonic()
-    assert not devices(values(source.read(place)))
-    assert time.monotonic() - begin < 8 * 2.0
-    library.released.set()
-    wait_for(lambda: len(devices(values(source.read(place)))) == 8)
 
 
 def test_numbers_that_could_not_be_written_are_written_later(make_source, place, library, caplog):
@@ -160,21 +142,3 @@ def test_the_series_stay_within_the_catalogue(place, count, column, make_source)
     for metric, series in rows.items():
         assert len(series) <= METRICS[metric].series[column], metric
     assert sum(map(len, rows.values())) <= 20 * count
-
-
-def test_what_is_gone_is_read_by_nobody_any_more(make_source, place, library, monkeypatch):
-    """A series that a collection does not name leaves the state that exporters read; other metrics stay."""
-    monkeypatch.setattr(collection, "_groups", {})
-    source = make_source()
-    collection.observe_all("gpu", source.metrics, lambda: source.read(place))
-    state = MetricState()
-
-    def collect():
-        batch = collection.collect_observed(collection.collect())
-        state.update(batch.points, batch.asked)
-        return {point.labels[0][1] for point in state.read()[1] if point.instrument.name == "hw.power"}
-
-    first, second = (gpu.uuid for gpu in library.gpus)
-    assert collect() == {first, second}
-    library.gpus[0].fails["*"] = "gpu_is_lost"
-    assert collect() == {second}

@@ -106,32 +106,6 @@ def test_another_takes_over_when_the_reader_is_killed(node, wait_for):
     wait_for(lambda: node.points(second, "hw.power"), 30)
 
 
-def test_a_forked_child_does_not_keep_the_lock(node, wait_for):
-    """It lets go of what it has inherited, so that another process can take over when its parent dies; the parent reads on."""
-    first = node.start(0)
-    wait_for(lambda: node.points(first, "hw.power"), 30)
-    assert [name for name in list_open(first.pid) if "reader-" in name]
-    first.stdin.write("fork\n")
-    first.stdin.flush()
-    first.child = int(first.stdout.readline())
-    wait_for(lambda: not [name for name in list_open(first.child) if "reader-" in name])
-    lock = next(node.run.rglob("reader-*"))
-    read = lock.stat().st_mtime_ns
-    wait_for(lambda: lock.stat().st_mtime_ns > read)
-
-
-def test_another_stands_in_for_a_reader_that_is_frozen(node, wait_for):
-    """A process that is stopped keeps its lock and reads nothing; it is not waited for for ever."""
-    first = node.start(0)
-    wait_for(lambda: node.points(first, "hw.power"), 30)
-    second = node.start(1)
-    first.send_signal(signal.SIGSTOP)
-    try:
-        wait_for(lambda: node.points(second, "hw.power"), 40)
-    finally:
-        first.send_signal(signal.SIGCONT)
-
-
 @pytest.mark.parametrize("variables", [{"VERL_OTEL_HARDWARE": "0"}, {"VERL_OTEL_EXPORTERS": "none"}], ids=str)
 def test_off_is_off(node, wait_for, variables):
     """No thread, no open file, no file and no value of hardware where it is switched off or nothing leaves the process."""
