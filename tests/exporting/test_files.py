@@ -1,7 +1,11 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The file exporter: what it writes, and what happens when it cannot."""
+"""The file exporter: every record once, in whole lines, whatever the disk does."""
 
+from __future__ import annotations
+
+import base64
+import json
 import logging
 import os
 import resource
@@ -10,6 +14,8 @@ import time
 from contextlib import contextmanager
 
 import pytest
+from google.protobuf import json_format
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 
 from tests.builders.exporting_records import (
     NOW,
@@ -24,7 +30,7 @@ from tests.builders.exporting_records import (
 from tests.exporting.exporting_files import read_lines, span_ids, values
 from verl_otel.exporting import files
 from verl_otel.exporting.base import MetricState
-from verl_otel.exporting.files import FileExporter
+from verl_otel.exporting.files import Downsampler, FileExporter
 from verl_otel.model import Batch, WeighedAttributes
 
 
@@ -224,3 +230,194 @@ def test_no_line_is_longer_than_what_is_read(tmp_path, monkeypatch):
     assert max(map(len, lines)) <= 10_000
     assert len(span_ids(tmp_path)) == 30
     assert exporter.dropped("spans") == {"too large": 1}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "run"
+
+
+@pytest.fixture
+def exporter(folder):
+    """A file exporter that rotates after every write."""
+    made = FileExporter(folder, max_bytes=1, max_files=100)
+    made.open(RESOURCE, SCOPE, MetricState())
+    yield made
+    made._traces.close()
+    made._metrics.close()
+
+
+def user_message():
+    """Return a user's metrics as his SDK encodes them, with an exemplar."""
+    message = ExportMetricsServiceRequest()
+    metric = message.resource_metrics.add().scope_metrics.add().metrics.add(name="user.latency", unit="s")
+    metric.histogram.aggregation_temporality = 2
+    point = metric.histogram.data_points.add(
+        time_unix_nano=NOW, count=1, sum=float("nan"), explicit_bounds=[1.0], bucket_counts=[1, 0]
+    )
+    point.attributes.add(key="traceId").value.string_value = "a label that is called like an id"
+    exemplar = point.exemplars.add(as_double=0.5, time_unix_nano=NOW)
+    exemplar.trace_id, exemplar.span_id = (0xABC).to_bytes(16, "big"), (0xDEF).to_bytes(8, "big")
+    return message
+
+
+def test_a_users_metrics_are_a_line_of_otlp(exporter, folder):
+    """The metrics of the user's own instruments are a line of OTLP/JSON: enums are numbers, exemplar ids hexadecimal."""
+    message = user_message()
+    exporter.consume_metrics(message.SerializeToString())
+    exporter.poll()
+    (path,) = folder.glob("metrics-*")
+    found = json.loads(path.read_bytes(), parse_constant=lambda word: pytest.fail(f"{word} is not JSON"))
+    (metric,) = found["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]
+    (point,) = metric["histogram"]["dataPoints"]
+    assert metric["histogram"]["aggregationTemporality"] == 2
+    (exemplar,) = point["exemplars"]
+    assert (exemplar["traceId"], exemplar["spanId"]) == (f"{0xABC:032x}", f"{0xDEF:016x}")
+    for key in ("traceId", "spanId"):
+        exemplar[key] = base64.b64encode(bytes.fromhex(exemplar[key])).decode()
+    assert str(json_format.ParseDict(found, ExportMetricsServiceRequest())) == str(message)
+
+
+def test_only_the_newest_of_a_users_metrics_wait(exporter, folder):
+    """A user's metrics that wait are bounded: they are cumulative, and the newest message says it all."""
+    for number in range(100):
+        message = user_message()
+        message.resource_metrics[0].scope_metrics[0].metrics[0].name = f"user.{number}"
+        exporter.consume_metrics(message.SerializeToString())
+    exporter.poll()
+    (path,) = folder.glob("metrics-*")
+    (line,) = path.read_bytes().splitlines()
+    assert b'"user.99"' in line
+
+
+@pytest.mark.full
+def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, monkeypatch):
+    """A flush on the trainer's thread while the drain thread is in the middle of a write loses no span."""
+    exporter.consume(make_batch(*range(1, 301)))
+    write, flusher = os.write, threading.Thread(target=lambda: exporter.flush(time.monotonic() + 5))
+
+    def slow_write(handle, data):
+        if not flusher.ident:
+            flusher.start()
+            flusher.join(0.5)  # what the other thread can do meanwhile, it does
+        return write(handle, data)
+
+    monkeypatch.setattr(os, "write", slow_write)
+    exporter.poll()
+    flusher.join()
+    assert exporter.dropped("spans") == {}
+    assert sorted(span_ids(folder)) == list(range(1, 301))
+
+
+@pytest.mark.full
+def test_a_close_while_another_thread_writes_leaves_it_its_file(exporter, folder, monkeypatch):
+    """An exit whose time is up while a slow disk is written to does not close the file under the writer's hands."""
+    exporter.consume(make_batch(1, 2))
+    write, closer = os.write, threading.Thread(target=lambda: exporter.close(time.monotonic()))
+
+    def slow_write(handle, data):
+        written = write(handle, data[:10])
+        if not closer.ident:
+            closer.start()
+            closer.join()
+        return written
+
+    monkeypatch.setattr(os, "write", slow_write)
+    exporter.poll()
+    assert exporter.dropped("spans") == {}
+    assert span_ids(folder) == [1, 2]
+
+
+def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swallow):
+    """A span whose attributes cannot be encoded is dropped and counted; the others of the batch are written."""
+
+    class Bad:
+        def __str__(self):
+            raise RuntimeError("as told")
+
+    batch = make_batch(1, 2, 3)
+    bad = batch.spans[1]._replace(attributes={"bad": Bad()})
+    exporter.consume(batch._replace(spans=(batch.spans[0], bad, batch.spans[2])))
+    exporter.poll()
+    assert span_ids(folder) == [1, 3]
+    assert sum(exporter.dropped("spans").values()) == 1
+
+
+def test_an_open_file_that_cannot_be_written_is_said(exporter, folder, caplog):
+    """A run that has only open spans and cannot write them says so once."""
+    folder.write_text("a file in the way")
+    exporter.consume(Batch(0, open_spans=(make_open(1),)))
+    exporter.poll()
+    exporter.poll()
+    assert len(caplog.records) == 1
+
+
+def test_points_that_are_written_later_are_not_dropped(tmp_path):
+    """Points that could not be written, and are written with the next tick, are not counted as dropped."""
+    obstacle = tmp_path / "run"
+    obstacle.write_text("a file in the way")
+    exporter, state = FileExporter(obstacle), MetricState()
+    exporter.open(RESOURCE, SCOPE, state)
+    state.update([make_point()])
+    for _ in range(3):
+        exporter.poll()
+    obstacle.unlink()
+    exporter.poll()
+    exporter._metrics.close()
+    assert values(obstacle) == [("verl.test", 1.0)]
+    assert exporter.dropped("points") == {}
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """The monotonic clock, in seconds, as one entry of a list."""
+    now = [1000.0]
+    monkeypatch.setattr(files.time, "monotonic", lambda: now[0])
+    return now
+
+
+def select(downsampler, *points):
+    return [(point.instrument.name, point.value) for point in downsampler.select(points)]
+
+
+def test_hardware_is_chosen_once_a_minute(clock):
+    """The latest value of each of its series, one that is new at once; others are chosen always, with every value, in their order."""
+    downsampler = Downsampler()
+    downsampler.add_metrics(Batch(0, asked=frozenset({"hw.power"})))
+    points = [make_point("hw.power", "gauge", 1), make_point("verl.a", "gauge", 1), make_point("verl.a", "gauge", 2)]
+    points += [make_point("hw.power", "gauge", 2)]
+    assert select(downsampler, *points) == [("verl.a", 1), ("verl.a", 2), ("hw.power", 2)]
+    clock[0] += files.SECONDS - 1
+    assert select(downsampler, *points) == [("verl.a", 1), ("verl.a", 2)]
+    clock[0] += 1
+    assert ("hw.power", 2) in select(downsampler, *points)
+    assert ("hw.power", 2) not in select(downsampler, *points)
+    new = make_point("hw.power", "gauge", 7, labels=(("hw.id", "x"),))
+    assert select(downsampler, new) == [("hw.power", 7)]
+    downsampler.release()
+    assert select(downsampler) == [("hw.power", 2)]
+
+
+def test_nothing_is_left_out_where_nothing_is_asked():
+    """Without hardware every point is chosen."""
+    points = [make_point("verl.a", "gauge", 1), make_point("hw.power", "gauge", 1)]
+    assert Downsampler().select(points) == points
+
+
+def test_the_last_value_is_in_the_file(tmp_path, clock):
+    """A file has the value of the beginning and that of the end, and others' of each time between."""
+    exporter, state = FileExporter(tmp_path), MetricState()
+    exporter.open(RESOURCE, SCOPE, state)
+    for value in (1, 2, 3):
+        points = (make_point("hw.power", "gauge", value), make_point("verl.a", "gauge", value))
+        state.update(points, {"hw.power"})
+        exporter.consume(Batch(0, points=points, asked=frozenset({"hw.power"})))
+        exporter.poll()
+    exporter.close(clock[0] + 5)
+    found = {"hw.power": [], "verl.a": []}
+    for line in next(tmp_path.glob("metrics-*")).read_text().splitlines():
+        for metric in json.loads(line)["resourceMetrics"][0]["scopeMetrics"][0]["metrics"]:
+            for point in metric["gauge"]["dataPoints"]:
+                found[metric["name"]].append(float(point.get("asInt", point.get("asDouble"))))
+    assert found["verl.a"] == [1, 2, 3]
+    assert found["hw.power"] == [1, 3]

@@ -1,16 +1,222 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""One request over HTTP: what reaches the server, and what each answer means."""
+"""Endpoints from the variables of OpenTelemetry, and requests to them over HTTP and gRPC."""
 
+from __future__ import annotations
+
+import logging
 import socket
+import ssl
 import threading
 import time
+from contextlib import contextmanager
+from email.utils import formatdate
+from pathlib import Path
 
 import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceResponse
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 
-from tests.fakes.exporting_sinks import send, transport
+from tests.fakes.exporting_sinks import GrpcSink, HttpSink, send, transport
+from verl_otel.errors import ConfigError
+from verl_otel.exporting.otlp.transport import load_endpoint, sent_signals
+
+SECRET = "s3cr3t-t0k3n"
+
+
+def load(signal="traces", token_file=None, **variables):
+    """Load an endpoint from variables given without their common prefix."""
+    return load_endpoint(signal, token_file, {f"OTEL_EXPORTER_OTLP_{key}": value for key, value in variables.items()})
+
+
+@pytest.mark.parametrize(
+    ("variables", "traces", "metrics"),
+    [
+        ({}, "http://localhost:4318/v1/traces", "http://localhost:4318/v1/metrics"),
+        ({"ENDPOINT": "http://c:1"}, "http://c:1/v1/traces", "http://c:1/v1/metrics"),
+        ({"ENDPOINT": "http://c:1/"}, "http://c:1/v1/traces", "http://c:1/v1/metrics"),
+        ({"ENDPOINT": "https://c/otlp"}, "https://c/otlp/v1/traces", "https://c/otlp/v1/metrics"),
+        ({"TRACES_ENDPOINT": "http://t:1/in"}, "http://t:1/in", "http://localhost:4318/v1/metrics"),
+        ({"METRICS_ENDPOINT": "http://m:1/", "ENDPOINT": "http://c:1"}, "http://c:1/v1/traces", "http://m:1/"),
+        ({"ENDPOINT": " http://c:1 "}, "http://c:1/v1/traces", "http://c:1/v1/metrics"),
+        (
+            {"ENDPOINT": "", "TRACES_ENDPOINT": ""},
+            "http://localhost:4318/v1/traces",
+            "http://localhost:4318/v1/metrics",
+        ),
+        ({"PROTOCOL": "grpc"}, "http://localhost:4317", "http://localhost:4317"),
+        ({"PROTOCOL": "grpc", "ENDPOINT": "c:1"}, "https://c:1", "https://c:1"),
+        ({"METRICS_PROTOCOL": "grpc"}, "http://localhost:4318/v1/traces", "http://localhost:4317"),
+    ],
+)
+def test_the_url_of_each_signal(variables, traces, metrics):
+    """The signal's own endpoint is used as it is; the path is appended to the general one; gRPC has no path."""
+    assert (load("traces", **variables).url, load("metrics", **variables).url) == (traces, metrics)
+
+
+@pytest.mark.parametrize(
+    ("name", "field", "own", "general", "default"),
+    [
+        ("PROTOCOL", "protocol", ("grpc", "grpc"), ("http/protobuf", "http/protobuf"), "http/protobuf"),
+        ("TIMEOUT", "timeout", ("2.5", 2.5), ("7", 7.0), 10.0),
+        ("COMPRESSION", "compression", ("GZIP", "gzip"), ("deflate", "deflate"), "none"),
+        ("HEADERS", "headers", ("a=1", {"a": "1"}), ("b=2", {"b": "2"}), {}),
+        ("CERTIFICATE", "certificate", ("/own", "/own"), ("/all", "/all"), None),
+        ("CLIENT_CERTIFICATE", "client_certificate", ("/own", "/own"), ("/all", "/all"), None),
+        ("CLIENT_KEY", "client_key", ("/own", "/own"), ("/all", "/all"), None),
+    ],
+)
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_the_signals_own_variable_wins(signal, name, field, own, general, default):
+    """Of each setting the signal's own variable wins over the general one, which wins over the default."""
+    mine, other = f"{signal.upper()}_{name}", f"{'METRICS' if signal == 'traces' else 'TRACES'}_{name}"
+    assert getattr(load(signal, **{mine: own[0], name: general[0]}), field) == own[1]
+    assert getattr(load(signal, **{other: own[0], name: general[0]}), field) == general[1]
+    assert getattr(load(signal, **{mine: "", name: general[0]}), field) == general[1]
+    assert getattr(load(signal, **{other: own[0]}), field) == default
+
+
+@pytest.mark.parametrize(
+    ("text", "headers"),
+    [
+        ("a=1,b=2", {"a": "1", "b": "2"}),
+        (" A = 1 , b = 2 ", {"a": "1", "b": "2"}),
+        ("authorization=Bearer%20x%3D%3D", {"authorization": "Bearer x=="}),
+        ("a=b=c", {"a": "b=c"}),
+        ("a=1%2C2", {"a": "1,2"}),
+        ("a=", {"a": ""}),
+        ("nonsense,a=1,,", {"a": "1"}),
+        ("", {}),
+    ],
+)
+def test_headers_are_decoded(text, headers):
+    """Headers are percent-decoded, their names lower-cased, and what is no pair is left out."""
+    assert load(HEADERS=text).headers == headers
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "allowed"),
+    [
+        ("PROTOCOL", "http/json", "http/protobuf, grpc"),
+        ("PROTOCOL", "GRPC ", "http/protobuf, grpc"),
+        ("COMPRESSION", "zstd", "none, gzip, deflate"),
+        ("TIMEOUT", "soon", "seconds, more than 0 and up to 3600"),
+        ("TIMEOUT", "0", "seconds, more than 0 and up to 3600"),
+        ("TIMEOUT", "nan", "seconds, more than 0 and up to 3600"),
+        ("TIMEOUT", "10000", "seconds, more than 0 and up to 3600"),
+        ("ENDPOINT", "collector:4318", "http://host:port or https://host:port"),
+        ("ENDPOINT", "grpc://c:1", "http://host:port or https://host:port"),
+    ],
+)
+def test_what_cannot_be_used_is_said(name, value, allowed):
+    """A value that cannot be used is an error that names the variable, the value and what is allowed."""
+    with pytest.raises(ConfigError) as raised:
+        load(**{name: value})
+    message = str(raised.value)
+    assert message.startswith(f"OTEL_EXPORTER_OTLP_{name}={value.strip()!r}: use")
+    assert allowed in message
+
+
+def test_secrets_are_not_shown(tmp_path):
+    """Neither headers nor the token are in the text of an endpoint."""
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    endpoint = load(HEADERS=f"api-key={SECRET}", token_file=token)
+    endpoint.fresh_headers()
+    assert SECRET not in f"{endpoint!r} {endpoint}"
+
+
+def test_a_password_in_the_url_is_not_shown():
+    """A password in the URL is neither in the text of the endpoint nor in an error about it."""
+    shown = repr(load(ENDPOINT=f"https://user:{SECRET}@collector:4318"))
+    with pytest.raises(ConfigError) as raised:
+        load(ENDPOINT=f"grpc://user:{SECRET}@collector:4318")
+    assert SECRET not in shown + str(raised.value)
+
+
+def test_the_token_is_read_each_time(tmp_path):
+    """The token file is read again for every request, its line end left out, and it wins over a header."""
+    token = tmp_path / "token"
+    endpoint = load(HEADERS="authorization=old,a=1", token_file=token)
+    for word in ("first", "second"):
+        token.write_text(f"{word}\n")
+        assert endpoint.fresh_headers() == {"authorization": f"Bearer {word}", "a": "1"}
+    token.unlink()
+    with pytest.raises(OSError, match="token"):
+        endpoint.fresh_headers()
+
+
+@pytest.mark.parametrize(
+    ("given_text", "meaning"),
+    [(None, "cumulative"), (" Delta ", "delta"), ("LOWMEMORY", "lowmemory"), ("", "cumulative")],
+)
+def test_the_temporality_is_one_of_three_words(given_text, meaning):
+    """The preference is read in any case, as OpenTelemetry has it; another word names the variable and the words."""
+    variables = {} if given_text is None else {"METRICS_TEMPORALITY_PREFERENCE": given_text}
+    assert load("metrics", **variables).temporality == meaning
+    with pytest.raises(ConfigError, match="METRICS_TEMPORALITY_PREFERENCE='often': use one of cumulative, delta"):
+        load("metrics", METRICS_TEMPORALITY_PREFERENCE="often")
+
+
+@pytest.mark.parametrize(
+    ("given_text", "meaning"),
+    [
+        (None, "explicit_bucket_histogram"),
+        (" Base2_Exponential_Bucket_Histogram ", "base2_exponential_bucket_histogram"),
+        ("", "explicit_bucket_histogram"),
+    ],
+)
+def test_the_aggregation_of_histograms_is_one_of_two_words(given_text, meaning):
+    """The aggregation is read in any case; another word names the variable and the words."""
+    variables = {} if given_text is None else {"METRICS_DEFAULT_HISTOGRAM_AGGREGATION": given_text}
+    assert load("metrics", **variables).histograms == meaning
+    with pytest.raises(ConfigError, match="METRICS_DEFAULT_HISTOGRAM_AGGREGATION='fine': use one of explicit"):
+        load("metrics", METRICS_DEFAULT_HISTOGRAM_AGGREGATION="fine")
+
+
+@pytest.mark.parametrize(
+    ("variables", "url"),
+    [
+        ({"ENDPOINT": "c:4317"}, "https://c:4317"),
+        ({"ENDPOINT": "[::1]:4317"}, "https://[::1]:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "false"}, "https://c:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "yes"}, "https://c:4317"),
+        ({"ENDPOINT": "c:4317", "CERTIFICATE": "ca.pem"}, "https://c:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "True"}, "http://c:4317"),
+        ({"ENDPOINT": "c:4317", "TRACES_INSECURE": "true"}, "http://c:4317"),
+        ({"ENDPOINT": "c:4317", "INSECURE": "true", "TRACES_INSECURE": "false"}, "https://c:4317"),
+        ({"ENDPOINT": "HTTPS://c:4317"}, "https://c:4317"),
+        ({"ENDPOINT": "https://c:4317", "INSECURE": "true"}, "https://c:4317"),
+        ({"ENDPOINT": "Http://c:4317"}, "http://c:4317"),
+    ],
+)
+def test_grpc_is_encrypted_unless_the_endpoint_says_otherwise(variables, url):
+    """Without a scheme the connection is encrypted, as the specification says; plain is what has `http://`, or no scheme and INSECURE=true."""
+    assert load(PROTOCOL="grpc", **variables).url == url
+
+
+@pytest.mark.parametrize("endpoint", ["grpc://c:4317", "unix:///run/otel", "https://"])
+def test_an_unknown_form_of_a_grpc_endpoint_is_an_error(endpoint):
+    """What is not understood is not sent to in the clear."""
+    with pytest.raises(ConfigError, match="use host:port, http://host:port or https://host:port"):
+        load(PROTOCOL="grpc", ENDPOINT=endpoint)
+
+
+@pytest.mark.parametrize(
+    ("variables", "sent"),
+    [
+        ({}, {"traces", "metrics", "logs"}),
+        ({"ENDPOINT": "http://c:1"}, {"traces", "metrics", "logs"}),
+        ({"ENDPOINT": "http://c:1", "TRACES_ENDPOINT": "http://t:1/in"}, {"traces", "metrics", "logs"}),
+        ({"TRACES_ENDPOINT": "http://t:1/in"}, {"traces"}),
+        ({"TRACES_ENDPOINT": "http://t:1/in", "METRICS_ENDPOINT": "http://m:1/in"}, {"traces", "metrics"}),
+        ({"TRACES_ENDPOINT": " "}, {"traces", "metrics", "logs"}),
+    ],
+)
+def test_an_endpoint_of_one_signal_is_for_this_signal_only(variables, sent):
+    """A store that takes traces only gets these, and nothing is tried at a default address where no server listens."""
+    assert sent_signals({f"OTEL_EXPORTER_OTLP_{key}": value for key, value in variables.items()}) == sent
+
 
 BODY = b"\x0a\x00" * 500
 
@@ -128,3 +334,232 @@ def test_the_token_of_the_moment_is_sent(sink, tmp_path):
         answer = made.send(BODY, 5)
     assert (answer.ok, answer.retry) == (False, True)
     assert [request.headers["authorization"] for request in sink.requests] == ["Bearer first", "Bearer second"]
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"HEADERS": "a=x%0Ay"},
+        {"ENDPOINT": "http://127.0.0.1:99999"},
+        {"CERTIFICATE": "/does/not/exist", "ENDPOINT": "https://127.0.0.1:1"},
+        {"HEADERS": "a=%E2%82%AC"},
+        {"ENDPOINT": "http://a..b:4318"},
+    ],
+)
+def test_a_strange_setting_never_raises(sink, variables):
+    """A header or host that cannot go over the wire is a failed request like any other, and raises nothing."""
+    assert not send(sink.url, **variables).ok
+
+
+def test_a_token_that_is_no_text_never_raises(sink, tmp_path):
+    """A token file that is no text is a failed request like any other."""
+    token = tmp_path / "token"
+    token.write_bytes(b"\xff\xfe")
+    with transport(sink.url, token_file=token) as made:
+        assert not made.send(BODY, 5).ok
+
+
+def test_a_netrc_does_not_replace_the_token(sink, tmp_path, monkeypatch):
+    """The configured authorization is sent, even when a .netrc has a password for the host."""
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine 127.0.0.1 login user password other\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    send(sink.url, HEADERS="authorization=Bearer%20mine")
+    assert sink.requests[0].headers["authorization"] == "Bearer mine"
+
+
+def test_secrets_are_not_in_reasons_or_logs(sink, tmp_path, caplog):
+    """Whatever goes wrong, neither headers nor token are in a reason or in any log line."""
+    token = tmp_path / "token"
+    token.write_text(SECRET)
+    caplog.set_level(logging.DEBUG)
+    sink.answers["traces"] = [(401, {}, b""), (503, {}, b"")]
+    with transport(sink.url, token_file=token, HEADERS=f"api-key={SECRET},bad=x%0A{SECRET}") as made:
+        reasons = [made.send(BODY, 5).reason for _ in range(3)]
+    assert all(reasons)
+    assert SECRET not in caplog.text + "".join(reasons)
+
+
+def test_a_retry_after_that_is_no_number_counts_as_absent(sink):
+    """A Retry-After of nan counts as none."""
+    sink.answers["traces"] = (503, {"Retry-After": "nan"}, b"")
+    assert send(sink.url).wait == 0.0
+
+
+def test_a_retry_after_with_a_date_is_understood(sink):
+    """A Retry-After may be a date."""
+    sink.answers["traces"] = (503, {"Retry-After": formatdate(time.time() + 60, usegmt=True)}, b"")
+    assert 30 < send(sink.url).wait <= 60
+
+
+@contextmanager
+def https_sink(certificate, key, client_ca=None):
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    if client_ca:
+        context.verify_mode = ssl.CERT_REQUIRED
+        context.load_verify_locations(client_ca)
+    with HttpSink(context) as sink:
+        yield sink
+
+
+@pytest.mark.smoke
+def test_https_with_the_servers_certificate(certificates):
+    """With the server's certificate a request over HTTPS arrives."""
+    certificate, key = certificates("server")
+    with https_sink(certificate, key) as sink, transport(sink.url, CERTIFICATE=certificate) as made:
+        assert made.send(BODY, 10).ok
+        assert sink.requests[0].body == BODY
+
+
+@pytest.mark.smoke
+def test_https_with_an_unknown_certificate(certificates):
+    """A server whose certificate nobody vouches for gets nothing, with or without another certificate configured."""
+    certificate, key = certificates("server")
+    other, _ = certificates("other")
+    with https_sink(certificate, key) as sink:
+        for variables in ({}, {"CERTIFICATE": other}):
+            with transport(sink.url, **variables) as made:
+                answer = made.send(BODY, 10)
+            assert (answer.ok, answer.retry) == (False, True)
+            assert "SSLError" in answer.reason
+        assert not sink.requests
+
+
+@pytest.mark.smoke
+def test_https_where_requests_has_a_bundle_set(certificates, monkeypatch):
+    """The configured certificate counts even where REQUESTS_CA_BUNDLE is set, as it is on many clusters."""
+    certificate, key = certificates("server")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", certificates("other")[0])
+    with https_sink(certificate, key) as sink, transport(sink.url, CERTIFICATE=certificate) as made:
+        assert made.send(BODY, 10).ok
+
+
+@pytest.mark.smoke
+def test_https_with_a_clients_certificate(certificates):
+    """A server that asks for a certificate of the client is shown the configured one, and refuses those without."""
+    (certificate, key), (mine, my_key) = certificates("server"), certificates("client")
+    with https_sink(certificate, key, client_ca=mine) as sink:
+        with transport(sink.url, CERTIFICATE=certificate) as made:
+            assert not made.send(BODY, 10).ok
+        with transport(sink.url, CERTIFICATE=certificate, CLIENT_CERTIFICATE=mine, CLIENT_KEY=my_key) as made:
+            assert made.send(BODY, 10).ok
+        assert len(sink.requests) == 1
+
+
+@pytest.fixture(scope="module")
+def grpc():
+    return pytest.importorskip("grpc", reason="gRPC is an extra and is not installed")
+
+
+@pytest.fixture
+def grpc_sink(grpc):
+    with GrpcSink(grpc) as sink:
+        yield sink
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+@pytest.mark.parametrize("compression", ["none", "gzip", "deflate"])
+def test_grpc_arrives_whole(grpc_sink, signal, compression):
+    """The body arrives at the service of its signal, whatever the compression, with the configured metadata."""
+    variables = {"PROTOCOL": "grpc", "COMPRESSION": compression, "HEADERS": "X-Tenant=a%20b"}
+    with transport(grpc_sink.url, signal, **variables) as made:
+        assert made.send(BODY, 10).ok
+    (request,) = grpc_sink.requests
+    assert (request.path, request.body) == (signal, BODY)
+    assert request.headers["x-tenant"] == "a b"
+
+
+def test_grpc_without_metadata_and_scheme(grpc_sink):
+    """An endpoint without scheme and headers is reached, too, unencrypted if that is asked for."""
+    with transport(grpc_sink.url.removeprefix("http://"), PROTOCOL="grpc", INSECURE="true") as made:
+        assert made.send(BODY, 10).ok
+    assert "authorization" not in grpc_sink.requests[0].headers
+
+
+@pytest.mark.parametrize(
+    ("code", "retry"),
+    [
+        ("UNAVAILABLE", True),
+        ("RESOURCE_EXHAUSTED", False),
+        ("ABORTED", True),
+        ("INVALID_ARGUMENT", False),
+        ("UNAUTHENTICATED", False),
+        ("UNIMPLEMENTED", False),
+    ],
+)
+def test_what_a_grpc_failure_means(grpc, grpc_sink, code, retry):
+    """Only what the protocol calls retryable is tried again."""
+    grpc_sink.failures.append(grpc.StatusCode[code])
+    with transport(grpc_sink.url, PROTOCOL="grpc") as made:
+        answer = made.send(BODY, 10)
+        assert (answer.ok, answer.retry) == (False, retry)
+        assert code in answer.reason
+        assert made.send(BODY, 10).ok
+
+
+@pytest.mark.parametrize(
+    ("code", "connections"), [("UNAVAILABLE", 2), ("DEADLINE_EXCEEDED", 2), ("UNAUTHENTICATED", 1)]
+)
+def test_a_broken_connection_over_grpc_is_given_up(grpc, grpc_sink, code, connections):
+    """After a failure of the way, not of the request, the next one has a connection of its own; all others share one."""
+    with transport(grpc_sink.url, PROTOCOL="grpc") as made:
+        assert made.send(BODY, 10).ok
+        grpc_sink.failures.append(grpc.StatusCode[code])
+        assert not made.send(BODY, 10).ok
+        assert made.send(BODY, 10).ok
+        assert made.send(BODY, 10).ok
+    assert len(set(grpc_sink.peers)) == connections
+
+
+def test_a_request_that_is_too_large_is_not_tried_again(grpc_sink):
+    """A request above the server's limit, 4 MiB by default, is dropped: tried again, it would block all later ones for ever."""
+    with transport(grpc_sink.url, PROTOCOL="grpc") as made:
+        answer = made.send(b"\x00" * (5 << 20), 10)
+    assert (answer.ok, answer.retry) == (False, False)
+
+
+@pytest.mark.parametrize("signal", ["traces", "metrics"])
+def test_a_partial_success_over_grpc_is_counted(grpc_sink, signal):
+    """Items that the server refused although it took the request are in the answer."""
+    grpc_sink.rejected = 4
+    with transport(grpc_sink.url, signal, PROTOCOL="grpc") as made:
+        assert made.send(BODY, 10)[::4] == (True, 4)
+
+
+def test_grpc_sends_the_token_of_the_moment(grpc_sink, tmp_path):
+    """Each request carries the token that is in the file at its moment; a missing file is a failure that may pass."""
+    token = tmp_path / "token"
+    with transport(grpc_sink.url, PROTOCOL="grpc", token_file=token) as made:
+        answer = made.send(BODY, 5)
+        assert (answer.ok, answer.retry) == (False, True)
+        token.write_text("mine\n")
+        assert made.send(BODY, 5).ok
+    assert [request.headers["authorization"] for request in grpc_sink.requests] == ["Bearer mine"]
+
+
+@pytest.mark.smoke
+def test_grpc_over_tls(grpc, certificates):
+    """With the server's certificate a request over TLS arrives; without it it does not."""
+    certificate, key = certificates("server")
+    pair = (Path(key).read_bytes(), Path(certificate).read_bytes())
+    with GrpcSink(grpc, grpc.ssl_server_credentials([pair])) as sink:
+        with transport(sink.url, PROTOCOL="grpc", CERTIFICATE=certificate) as made:
+            assert made.send(BODY, 10).ok
+        with transport(sink.url, PROTOCOL="grpc") as made:
+            assert not made.send(BODY, 2).ok
+    assert len(sink.requests) == 1
+
+
+def test_a_path_in_a_grpc_endpoint_is_left_out(grpc_sink):
+    """A gRPC endpoint that was copied with a path is reached: the path means nothing there."""
+    with transport(f"{grpc_sink.url}/v1/traces", PROTOCOL="grpc") as made:
+        assert made.send(BODY, 5).ok
+
+
+def test_grpc_that_is_not_installed(monkeypatch):
+    """Without the extra, gRPC is a configuration error that says what to install."""
+    monkeypatch.setitem(__import__("sys").modules, "grpc", None)
+    with pytest.raises(ConfigError, match=r"pip install 'verl-otel\[grpc\]'"), transport("http://c:1", PROTOCOL="grpc"):
+        pass

@@ -7,8 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from verl_otel.integrations.gpu.collector import write_devices
-from verl_otel.integrations.gpu.owner import OwnerCollector
+from verl_otel.integrations.gpu.collector import OwnerCollector, write_devices
 from verl_otel.model import Resource
 
 
@@ -19,7 +18,7 @@ def owner(monkeypatch):
     def make(*ids):
         resource = Resource({"verl.gpu.ids": ids} if ids else {})
         monkeypatch.setattr(
-            "verl_otel.integrations.gpu.owner.current_session", lambda: SimpleNamespace(resource=resource)
+            "verl_otel.integrations.gpu.collector.current_session", lambda: SimpleNamespace(resource=resource)
         )
         return OwnerCollector()
 

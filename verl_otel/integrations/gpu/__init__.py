@@ -11,8 +11,7 @@ from typing import Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.gpu import amd, nvml
 from verl_otel.integrations.gpu.allocator import AllocatorCollector
-from verl_otel.integrations.gpu.collector import GpuCollector
-from verl_otel.integrations.gpu.owner import OwnerCollector
+from verl_otel.integrations.gpu.collector import GpuCollector, OwnerCollector
 from verl_otel.system.collectors import add as add_collector
 from verl_otel.system.collectors import remove as remove_collector
 

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The bytes we write parse to the messages that the SDK's own encoder makes."""
+"""OTLP as bytes: equal to what the encoder of the SDK writes."""
+
+from __future__ import annotations
 
 import math
 
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 from opentelemetry.attributes import BoundedAttributes
 from opentelemetry.exporter.otlp.proto.common.metrics_encoder import encode_metrics
 from opentelemetry.exporter.otlp.proto.common.trace_encoder import encode_spans
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.metrics import export as sdk
@@ -36,7 +39,9 @@ from tests.builders.exporting_records import (
     texts,
 )
 from verl_otel.exporting.otlp import protobuf as wire
-from verl_otel.model import REMOTE, EventRecord, HistogramValue, LinkRecord, Scope, SharedAttributes
+from verl_otel.exporting.otlp.protobuf import encode_logs
+from verl_otel.model import REMOTE, EventRecord, HistogramValue, LinkRecord, LogRecord, Scope, SharedAttributes
+from verl_otel.semconv import logs
 
 try:
     from opentelemetry.sdk.metrics import Exemplar as SdkExemplar
@@ -264,3 +269,42 @@ def test_a_users_bytes_and_mappings_arrive(value, kind):
     """Bytes and mappings, which newer SDKs allow in attributes, arrive as what they are."""
     ((found,), _) = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [make_span(attributes={"key": value})]))
     assert found.attributes[0].value.WhichOneof("value") == kind
+
+
+def parse(*records):
+    message = ExportLogsServiceRequest.FromString(encode_logs(RESOURCE, SCOPE, records))
+    (resource,) = message.resource_logs
+    (scope,) = resource.scope_logs
+    assert scope.scope.name == SCOPE.name
+    return list(scope.log_records)
+
+
+def values(record):
+    return {pair.key: getattr(pair.value, pair.value.WhichOneof("value")) for pair in record.attributes}
+
+
+def test_a_record_is_an_event():
+    """Name, severity, time, ids and attributes under the name of the event."""
+    fields = {"reward_mean": 0.25, "samples": 8, "kl": math.inf, "phase": "gen"}
+    (record,) = parse(LogRecord(NOW, logs.WARNING, "rollout", 4, fields, 0xAB, 0xCD))
+    if "event_name" in record.DESCRIPTOR.fields_by_name:  # the lowest version of the messages does not know it
+        assert record.event_name == "verl.rollout"
+    assert (record.severity_number, record.severity_text) == (13, "WARN")
+    assert (record.time_unix_nano, record.trace_id.hex(), record.span_id.hex()) == (NOW, f"{0xAB:032x}", f"{0xCD:016x}")
+    assert record.flags == 1
+    assert record.observed_time_unix_nano > 0
+    assert values(record) == {
+        "verl.rollout.reward_mean": 0.25,
+        "verl.rollout.samples": 8,
+        "verl.rollout.kl": math.inf,
+        "verl.phase": "gen",
+        "verl.step.number": 4,
+    }
+
+
+def test_a_message_is_the_body():
+    """A message of Python's logging is the body; attributes of the conventions keep their names; without a span there are no ids."""
+    fields = {"logger": "x", "message": "queue is full", "code.line.number": 3, "exception.type": "KeyError"}
+    (record,) = parse(LogRecord(NOW, logs.CRITICAL, "log", None, fields))
+    assert (record.body.string_value, record.severity_text, record.trace_id) == ("queue is full", "FATAL", b"")
+    assert values(record) == {"verl.log.logger": "x", "code.line.number": 3, "exception.type": "KeyError"}
