@@ -219,6 +219,8 @@ class DeviceTime(NamedTuple):
     """Nanoseconds by cause (`CAUSES`)."""
     gpus: int = 1
     """Number of GPUs that it is the mean of: more than one only for steps of a long run whose detail was dropped."""
+    lane: str = ""
+    """Its use, as `devices.Device.lane`; empty: unknown, or several."""
 
 
 class Cost(NamedTuple):

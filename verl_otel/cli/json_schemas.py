@@ -197,6 +197,19 @@ EXPLAIN: Final = _object(
     ),
     run=_object(
         gpu=_DEVICES,
+        balance=_or_null(
+            _object(
+                "where rollouts and trainer have GPUs of their own",
+                short=_text("the side that is short of GPUs: rollouts, trainer, neither"),
+                trainer_gpus=_whole(),
+                rollout_gpus=_whole(),
+                trainer_waits=_number("share of the time of the trainer's GPUs in which it waited for samples"),
+                rollouts_wait=_number(
+                    "share of the time of the GPUs of the rollouts in which they waited for the trainer"
+                ),
+                too_few=_number("share of that time with open trajectories and no or few requests"),
+            )
+        ),
         cost=_or_null(_object(**_COST, generated_tokens=_whole("all response tokens"))),
         stragglers=_rows(
             **_STRAGGLER,

@@ -12,7 +12,8 @@ from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
-from verl_otel.analysis.verdicts import own_workers
+from verl_otel.analysis.verdicts import balance, own_workers
+from verl_otel.analysis.verdicts.balance import Balance
 from verl_otel.analysis.verdicts.stragglers import Persistence
 from verl_otel.cli.formatting import seconds
 
@@ -199,6 +200,28 @@ def device_title(devices: Sequence[DeviceTime], when: str = "", *, has_gpu: bool
     count = sum(device.gpus for device in devices)
     size = f"{count} x {seconds(device_seconds(devices) / max(1, count))}"
     return f"GPU time{when} ({size})" if has_gpu else f"Device time{when} (CPU, {size})"
+
+
+def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator[str]:
+    """Yield which side of the training is short of GPUs, and what to do; nothing where rollouts and trainer share GPUs."""
+    if sides is None:
+        return
+    unit = "GPU" if has_gpu else "device"
+    yield (
+        f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time, "
+        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}"
+    )
+    if sides.short == balance.TRAINER:
+        yield "short is the trainer: give it GPUs of the rollouts, or allow older samples"
+    elif sides.short == balance.ROLLOUTS and sides.too_few >= balance.FEW_REQUESTS:
+        yield (
+            f"short are the rollouts, with few requests {share(sides.too_few)} of the time: more trajectories at a time first, "
+            "or faster tools and rewards; then more GPUs"
+        )
+    elif sides.short == balance.ROLLOUTS:
+        yield "short are the rollouts: give them GPUs of the trainer, or more replicas"
+    else:
+        yield "neither is short of GPUs"
 
 
 def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:

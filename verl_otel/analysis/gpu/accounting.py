@@ -275,7 +275,7 @@ class GpuAccount:
             spent = _spend(occupy(activity.work[number], begin_ns, end_ns), idle, lanes.index(device.lane))
             for cause, nanoseconds in spent.items():
                 self._total[number][cause] += nanoseconds
-            device_times.append(DeviceTime(device.name, spent))
+            device_times.append(DeviceTime(device.name, spent, lane=device.lane))
         return tuple(device_times)
 
     def restart(self) -> None:
@@ -285,7 +285,7 @@ class GpuAccount:
     def total(self) -> tuple[DeviceTime, ...]:
         """Return the sum of all windows so far."""
         pairs = zip(self.devices.gpus, self._total, strict=True)
-        return tuple(DeviceTime(device.name, dict(spent)) for device, spent in pairs)
+        return tuple(DeviceTime(device.name, dict(spent), lane=device.lane) for device, spent in pairs)
 
 
 def _sweep(

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which side of an asynchronous training is short of GPUs, by what the other waits for."""
+
+import pytest
+
+from verl_otel.analysis.model import DeviceTime
+from verl_otel.analysis.verdicts import balance
+from verl_otel.cli import wording
+
+
+def gpu(lane, **causes):
+    return DeviceTime(lane, causes, lane=lane)
+
+
+@pytest.mark.parametrize(
+    ("trainer", "rollouts", "short", "text"),
+    [
+        (
+            {"train": 50, "rollout_wait": 50},
+            {"rollout": 90, "tail_wait": 10},
+            "rollouts",
+            "short are the rollouts: give",
+        ),
+        (
+            {"train": 50, "rollout_wait": 50},
+            {"rollout": 50, "tool_wait": 50},
+            "rollouts",
+            "more trajectories at a time",
+        ),
+        ({"train": 98, "data": 2}, {"rollout": 60, "train_wait": 40}, "trainer", "short is the trainer"),
+        ({"train": 80, "rollout_wait": 20}, {"rollout": 85, "train_wait": 15}, "neither", "neither is short"),
+        ({"train": 95, "rollout_wait": 5}, {"rollout": 100}, "neither", "neither is short"),
+        ({"start_up": 900, "train": 40, "rollout_wait": 60}, {"rollout": 100}, "rollouts", "waited for samples 60%"),
+    ],
+)
+def test_the_side_that_the_other_waits_for_is_short(trainer, rollouts, short, text):
+    """Start-up is left out; a wait of both for each other is nobody's shortage."""
+    found = balance.judge([gpu("train", **trainer), gpu("train", **trainer), gpu("rollout", **rollouts)])
+    assert (found.short, found.trainer_gpus, found.rollout_gpus) == (short, 2, 1)
+    assert text in " ".join(wording.describe_balance(found))
+
+
+def test_shared_gpus_have_no_balance():
+    """Where rollouts and trainer take turns, neither waits for GPUs of the other."""
+    assert balance.judge([gpu("hybrid", train=1, rollout=1)]) is None
+    assert balance.judge([gpu("train", train=1)]) is None
+    assert balance.judge([gpu("hybrid", train=1), gpu("train", train=1), gpu("rollout", rollout=1)]) is None
+    assert list(wording.describe_balance(None)) == []

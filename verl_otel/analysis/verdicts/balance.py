@@ -1,0 +1,60 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Which side of an asynchronous training is short of GPUs: the trainer that waits for samples, or the rollouts that wait for the trainer.
+
+Only where the two have GPUs of their own. On shared GPUs they take turns, and `levers` tells what overlapping them would bring.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.model import DeviceTime
+
+NOTABLE: Final = 0.1
+"""Share of its GPU time that a side waits for the other, and by which it waits more than the other, before it is called held."""
+ROLLOUTS, TRAINER, NEITHER = "rollouts", "trainer", "neither"
+"""The side that is short of GPUs."""
+FEW_REQUESTS: Final = 0.3
+"""Share of the time of the GPUs of the rollouts that they wait for tools, rewards or the last requests: more trajectories at a time would use it."""
+_TOO_FEW: Final = ("tail_wait", "tool_wait", "reward_wait", "loop_wait")
+
+
+class Balance(NamedTuple):
+    """How long the two sides of a training waited for each other."""
+
+    short: str
+    """`ROLLOUTS`, `TRAINER` or `NEITHER`."""
+    trainer_gpus: int
+    rollout_gpus: int
+    trainer_waits: float
+    """Share of the time of the trainer's GPUs, without start-up, in which it waited for samples."""
+    rollouts_wait: float
+    """Share of the time of the GPUs of the rollouts in which they had nothing to generate until the trainer went on."""
+    too_few: float
+    """Share of that time in which trajectories were open, and no or few requests."""
+
+
+def judge(devices: Iterable[DeviceTime]) -> Balance | None:
+    """Return the balance of a run or a step; None where rollouts and trainer share GPUs, or one of them has none."""
+    listed = list(devices)
+    trainer, rollouts = ([device for device in listed if device.lane == lane] for lane in ("train", "rollout"))
+    if not trainer or not rollouts or any(device.lane == "hybrid" for device in listed):
+        return None
+    trainer_waits, rollouts_wait = _share(trainer, ("rollout_wait",)), _share(rollouts, ("train_wait",))
+    short = NEITHER
+    if trainer_waits >= max(NOTABLE, rollouts_wait + NOTABLE):
+        short = ROLLOUTS
+    elif rollouts_wait >= max(NOTABLE, trainer_waits + NOTABLE):
+        short = TRAINER
+    return Balance(short, len(trainer), len(rollouts), trainer_waits, rollouts_wait, _share(rollouts, _TOO_FEW))
+
+
+def _share(devices: Iterable[DeviceTime], causes: Iterable[str]) -> float:
+    spent: dict[str, int] = {}
+    for device in devices:
+        for cause, nanoseconds in device.nanoseconds.items():
+            spent[cause] = spent.get(cause, 0) + nanoseconds
+    whole = sum(spent.values()) - spent.get("start_up", 0)
+    return sum(spent.get(cause, 0) for cause in causes) / whole if whole else 0.0
