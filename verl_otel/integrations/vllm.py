@@ -35,17 +35,6 @@ _HEADERS: Final = "_verl_otel_headers"
 """Attribute of vLLM's ``RequestState``."""
 
 
-def is_requested() -> bool:
-    """Return whether the engine's spans are to be exported by verl-otel."""
-    current = current_session()
-    return RECORDER.on and current is not None and current.config.engine_traces
-
-
-def is_tracing(engine: Any) -> bool:
-    """Return whether an engine creates spans; True if that is unknown."""
-    return bool(getattr(getattr(engine, "output_processor", None), "tracing_enabled", True))
-
-
 def _prepare(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
@@ -53,7 +42,9 @@ def _prepare(original: Any) -> Any:
         inherited = os.environ.get(ENDPOINT)
         with error_boundary.suppress_errors("vllm engine"):
             endpoint = argument(args, kwargs, 0, "vllm_config").observability_config.otlp_traces_endpoint
-            use_global_provider = endpoint is None and is_requested()
+            current = current_session()
+            is_requested = RECORDER.on and current is not None and current.config.engine_traces
+            use_global_provider = endpoint is None and is_requested
             if use_global_provider:
                 open_provider()
             if use_global_provider or endpoint is not None:
@@ -104,7 +95,8 @@ def _restore(inherited: str | None) -> None:
 
 def _send_headers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     """Add headers to a call of ``generate``, which returns the host's own generator: tokens cost nothing, and closing it works as before."""
-    if kwargs.get("trace_headers") is None and is_tracing(args[0]):
+    is_tracing = getattr(getattr(args[0], "output_processor", None), "tracing_enabled", True)
+    if kwargs.get("trace_headers") is None and is_tracing:
         headers = make_headers()
         if headers is not None:
             kwargs["trace_headers"] = headers

@@ -17,7 +17,7 @@ from tests.contracts import released
 from verl_otel import integrations
 from verl_otel.integrations import rl_insight as answers
 from verl_otel.integrations import source_inspection
-from verl_otel.integrations.rl_insight import finder, shim
+from verl_otel.integrations.rl_insight import shim
 
 REAL = importlib.util.find_spec("rl_insight") is not None
 pytestmark = pytest.mark.skipif(REAL, reason="the real rl-insight is installed here")
@@ -32,7 +32,7 @@ def set_mode(monkeypatch, mode):
 def test_the_package_and_its_parts_are_found_and_taken_away(insight):
     """The package and what users import of it are there until we are uninstalled; other parts are not."""
     for part in ("api", "agent_loop", "utils"):
-        assert finder.is_ours(importlib.import_module(f"rl_insight.{part}"))
+        assert answers.is_ours(importlib.import_module(f"rl_insight.{part}"))
     assert sorted(insight.__all__) == sorted(name for name in vars(insight) if name in insight.__all__)
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module("rl_insight.server")
@@ -53,12 +53,12 @@ def test_off_answers_nothing(monkeypatch):
 def test_a_real_package_answers_unless_the_setting_says_otherwise(monkeypatch, host, mode, ours):
     """An installed package is found first; with ``on`` ours is, and the real one is there again afterwards."""
     package = host(init="__version__ = '0.2.0'", api="real = True")
-    monkeypatch.setattr(finder, "PACKAGE", package)
-    contents = {package: finder._CONTENTS["rl_insight"], f"{package}.agent_loop": finder._CONTENTS["rl_insight.api"]}
-    monkeypatch.setattr(finder, "_CONTENTS", contents)
+    monkeypatch.setattr(answers, "PACKAGE", package)
+    contents = {package: answers._CONTENTS["rl_insight"], f"{package}.agent_loop": answers._CONTENTS["rl_insight.api"]}
+    monkeypatch.setattr(answers, "_CONTENTS", contents)
     set_mode(monkeypatch, mode)
     answers.install()
-    assert finder.is_ours(importlib.import_module(package)) is ours
+    assert answers.is_ours(importlib.import_module(package)) is ours
     assert (importlib.util.find_spec(f"{package}.agent_loop") is not None) is ours, "parts of a real one are its own"
     integrations.uninstall()
     assert importlib.import_module(package).__version__ == "0.2.0"
@@ -68,7 +68,7 @@ def test_a_package_that_was_imported_before_goes_on(monkeypatch, host, caplog):
     """What is imported already is not replaced under its users; one line says so."""
     package = host(init="")
     before = importlib.import_module(package)
-    monkeypatch.setattr(finder, "PACKAGE", package)
+    monkeypatch.setattr(answers, "PACKAGE", package)
     set_mode(monkeypatch, "on")
     answers.install()
     assert importlib.import_module(package) is before

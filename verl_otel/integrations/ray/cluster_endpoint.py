@@ -14,7 +14,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.call_timeout import CallTimeout
@@ -93,8 +93,9 @@ def take(settings: dict[str, str] | None = None) -> bool:
     if found is None:
         return False
     variables = _name_endpoints(found)
+    given = (settings or {}).get("VERL_OTEL_RUN_DIR")
     try:
-        folder = load_settings(**_run_dir(settings)).run_dir / FOLDER
+        folder = load_settings(**({"run_dir": given} if given else {})).run_dir / FOLDER
         variables[TOKEN_FILE] = _write(folder, "token", found.token)
         if found.certificate:
             variables[CERTIFICATE] = _write(folder, "authority.pem", found.certificate)
@@ -126,11 +127,6 @@ def names_destination(environ: dict[str, str]) -> bool:
     if exporters and "otlp" not in (name.strip() for name in exporters.split(",")):
         return True
     return any(value.strip() and _OWN_DESTINATION.fullmatch(name) for name, value in environ.items())
-
-
-def _run_dir(settings: dict[str, str] | None) -> dict[str, Any]:
-    given = (settings or {}).get("VERL_OTEL_RUN_DIR")
-    return {"run_dir": given} if given else {}
 
 
 def _read() -> ClusterEndpoint | None:

@@ -77,7 +77,8 @@ def _read_batch(progress: RolloutProgress, args: tuple[Any, ...], kwargs: dict[s
     finally:
         progress.end()
     batch = result[0] if isinstance(result, tuple) else result
-    origins = [origin for origin in map(_take_origin, batch.tags) if origin is not None]
+    texts = [tag.pop(TAG) for tag in batch.tags if TAG in tag]
+    origins = [origin for origin in map(read_tag, texts) if origin is not None]
     if argument(args, kwargs, 1, "partition_id") == "train":
         consume(origins, step=None if step is None else int(step))
     else:
@@ -113,12 +114,6 @@ def find_distinct(origins: Iterable[Origin]) -> list[Origin]:
     for origin in origins:
         by_span.setdefault((origin.trace_id, origin.span_id), origin)
     return list(by_span.values())
-
-
-def _take_origin(tag: dict[str, Any]) -> Origin | None:
-    """Remove the tag of verl-otel from a sample's tags; None if it is missing or not valid."""
-    text = tag.pop(TAG, None)
-    return None if text is None else read_tag(text)
 
 
 def read_tag(text: str) -> Origin | None:
