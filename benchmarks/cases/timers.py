@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""verl's ``marked_timer`` around a phase of a step: its own, and ours in its place, which makes a span and a histogram besides."""
+"""verl's ``marked_timer`` around a phase of a step: plain, and with our hook, which makes a span and a histogram besides."""
 
 from __future__ import annotations
 
