@@ -15,13 +15,7 @@ from verl_otel.integrations.ray.identity import describe_actor, describe_gpus
 
 def actor(class_name, **attributes):
     """An actor's object whose class has a name of verl's."""
-    return type(class_name, (), {})() if not attributes else _with(type(class_name, (), {})(), attributes)
-
-
-def _with(made, attributes):
-    for name, value in attributes.items():
-        setattr(made, name, value)
-    return made
+    return type(class_name, (), attributes)()
 
 
 RANK_1 = {"RANK": "1", "WORLD_SIZE": "4"}

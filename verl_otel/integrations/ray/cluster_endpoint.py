@@ -14,7 +14,7 @@ import json
 import os
 import re
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state, safe_files
 from verl_otel._internal.call_timeout import CallTimeout
@@ -94,8 +94,9 @@ def take(settings: dict[str, str] | None = None) -> bool:
         return False
     variables = _name_endpoints(found)
     given = (settings or {}).get("VERL_OTEL_RUN_DIR")
+    own: dict[str, Any] = {"run_dir": given} if given else {}
     try:
-        folder = load_settings(**({"run_dir": given} if given else {})).run_dir / FOLDER
+        folder = load_settings(**own).run_dir / FOLDER
         variables[TOKEN_FILE] = _write(folder, "token", found.token)
         if found.certificate:
             variables[CERTIFICATE] = _write(folder, "authority.pem", found.certificate)
