@@ -180,6 +180,7 @@ def _end_rounds() -> None:
         Trainer.round_end = 0.0
         if step is not None and end:
             step.stop = end
+            RECORDER.end(step)
             _end_step(step, None)
 
 
