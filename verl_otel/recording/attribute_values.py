@@ -47,12 +47,10 @@ def describe(value: object) -> str:
     """
     kind = type(value)
     try:
-        name = kind.__name__
-        facts = _size(kind, value) or _layout(kind, value)
+        return f"<{kind.__name__}{_size(kind, value) or _layout(kind, value)}>"
     except Exception as error:  # a metaclass may raise
         error_boundary.may_propagate(error)
-        name, facts = _name(kind), ""
-    return f"<{name}{facts}>"
+        return "?"
 
 
 def describe_value(value: object) -> str | None:
@@ -66,14 +64,6 @@ def describe_value(value: object) -> str | None:
 def root_of(kind: type) -> str:
     """Return the top-level package or module of a class."""
     return kind.__module__.partition(".")[0]
-
-
-def _name(kind: type) -> str:
-    try:
-        return str(type.__getattribute__(kind, "__name__"))
-    except Exception as error:
-        error_boundary.may_propagate(error)
-        return "object"
 
 
 def _size(kind: type, value: Any) -> str:

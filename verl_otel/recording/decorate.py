@@ -207,9 +207,14 @@ def _span_of_generator(function: Any, site: CallSite, binder: ArgumentBinder | N
 
 
 def _span_of_async_generator(function: Any, site: CallSite, binder: ArgumentBinder | None) -> Any:
+    return _record_async_generator(
+        function, lambda args, kwargs: _NOTHING if site.superseded else _Body(site, binder, args, kwargs)
+    )
+
+
+def _record_async_generator(function: Any, begin: Callable[..., _Body | _Clock | _Nothing]) -> Any:
     async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        on = RECORDER.on and not site.superseded
-        body = _Body(site, binder, args, kwargs) if on else _NOTHING
+        body = begin(args, kwargs) if RECORDER.on else _NOTHING
         steps = _AsyncSteps(body, function(*args, **kwargs))
         try:
             while await steps.resume():
@@ -284,20 +289,7 @@ def _time_of_generator(function: Any, series: Histogram | SampledTimer) -> Any:
 
 
 def _time_of_async_generator(function: Any, series: Histogram | SampledTimer) -> Any:
-    async def wrapper(*args: Any, **kwargs: Any) -> Any:
-        body = _Clock(series) if RECORDER.on else _NOTHING
-        steps = _AsyncSteps(body, function(*args, **kwargs))
-        try:
-            while await steps.resume():
-                try:
-                    steps.sent = yield steps.take()
-                except BaseException as error:
-                    steps.thrown = error
-        except BaseException as error:
-            body.end(error)
-            raise
-
-    return wrapper
+    return _record_async_generator(function, lambda *_: _Clock(series))
 
 
 _TIMERS: Final[dict[str, Callable[[Any, Histogram | SampledTimer], Any]]] = {
@@ -309,7 +301,7 @@ _TIMERS: Final[dict[str, Callable[[Any, Histogram | SampledTimer], Any]]] = {
 
 _CODES: Final = frozenset(
     constant
-    for make in (*_SPANS.values(), *_TIMERS.values())
+    for make in (*_SPANS.values(), *_TIMERS.values(), _record_async_generator)
     for constant in make.__code__.co_consts
     if isinstance(constant, types.CodeType)
 )

@@ -604,20 +604,8 @@ class Span:
 
     def set_attributes(self, attributes: Mapping[str, object]) -> None:
         """Set several attributes."""
-        own = self._attributes
-        if own is None:
-            own = self._attributes = {}
         for key, value in items_of(attributes):
-            kind = type(value)
-            if (  # as in `set_attribute`, without a call for each attribute
-                type(key) is str
-                and len(key) <= SHORT
-                and len(own) < FEW
-                and ((kind is str and len(value) <= SHORT) or (kind is int and -_LARGEST <= value <= _LARGEST))
-            ):
-                own[key] = value
-            else:
-                self.set_attribute(key, value)
+            self.set_attribute(key, value)
 
     def add_event(
         self, name: str, attributes: Mapping[str, object] | None = None, timestamp: int | None = None
