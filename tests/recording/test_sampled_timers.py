@@ -13,7 +13,7 @@ from tests.fakes.fold_locks import hold
 from verl_otel._internal import error_boundary
 from verl_otel.recording import collection, instruments, sampled_timers
 from verl_otel.recording.instruments import timer_series
-from verl_otel.recording.sampled_timers import MAX_FAILED, NEVER, SLOWEST, SampledTimer, find_sampled_timer
+from verl_otel.recording.sampled_timers import MAX_FAILED, SLOWEST, SampledTimer, find_sampled_timer
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.recording.span import current
 from verl_otel.recording.state import RECORDER
@@ -183,17 +183,6 @@ def test_leaves_of_a_trace_that_is_not_kept_are_not_kept(recorded, name):
         pass
     assert recorded.value(name) == 1
     assert name not in {span.name for span in recorded.spans}
-
-
-def test_leaves_may_be_switched_off_and_on(leaf):
-    """While leaves are too dear they are measured and only what failed is kept; then they are kept again."""
-    leaf.take(kept=False)
-    assert leaf.threshold == NEVER
-    leaf.record(9.0)
-    leaf.fail(8.0, ValueError())
-    assert lengths(leaf.take()) == [8.0]
-    leaf.record(9.0)
-    assert lengths(leaf.take()) == [9.0]
 
 
 def test_kept_leaves_have_exemplars(recorded, name):

@@ -7,7 +7,6 @@ import logging
 import threading
 
 import pytest
-from opentelemetry import trace
 
 import verl_otel
 from verl_otel.model import RANDOM, SAMPLED, SharedAttributes, SpanRecord
@@ -137,53 +136,6 @@ def test_the_usual_labels_do_not_stick(recorded):
         if "tool" in point.instrument.name
     }
     assert tools == {None: 2, "ValueError": 1}
-
-
-def test_what_failed_or_says_something_is_not_left_out(recorded, monkeypatch):
-    """Without leaves there are still the spans with an error, an event or a link, and those in which another one was opened."""
-    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
-    with verl_otel.step(1):
-        with verl_otel.span("elsewhere") as elsewhere:
-            context = elsewhere.get_span_context()
-        with verl_otel.span("status") as span:
-            span.set_status(trace.Status(trace.StatusCode.ERROR))
-        with verl_otel.span("event") as span:
-            span.add_event("here")
-        with verl_otel.span("link") as span:
-            span.add_link(context)
-        with verl_otel.span("around"), verl_otel.span("inside"):
-            pass
-        with verl_otel.span("attribute") as span:
-            span.set_attribute("key", "value")
-    names = {span.name for span in recorded.spans}
-    assert names == {"verl.step", "elsewhere", "status", "event", "link", "around"}
-    assert RECORDER.sampling.left_out == 2
-
-
-def test_what_is_left_out_is_noted(recorded, monkeypatch):
-    """Without leaves the span around them has moved all the same, and each of them is a peer: short work is no stall."""
-    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
-    RECORDER.durations.switch(on=True)
-    try:
-        with verl_otel.step(1), verl_otel.phase("gen") as around:
-            for _ in range(10):
-                with verl_otel.span("work"):
-                    pass
-            assert not recorded.spans
-            assert RECORDER.durations.take_active() == {around.resolve().span_id}
-            assert RECORDER.durations.by_name()["work"].ended == 10
-    finally:
-        RECORDER.durations.switch(on=False)
-
-
-def test_a_parent_that_ended_before_its_child_is_not_left_out(recorded, monkeypatch):
-    """A span that is drained before the one that was opened in it is there when that one comes."""
-    monkeypatch.setattr(RECORDER.sampling, "leaf_spans", False)
-    with verl_otel.step(1), verl_otel.span("outer") as outer, verl_otel.tool("python"):
-        outer.end()
-        recorded.refresh()
-    known = {span.span_id for span in recorded.spans}
-    assert recorded.span("execute_tool python").parent_id in known
 
 
 def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Base class of exporters.
 
-To add one, write a module with a subclass and its test, add its name to `verl_otel.config.EXPORTERS` and create it in
-`verl_otel.session.exporters`.
+To add one, write a module with a subclass and its test, add its name to `verl_otel.config.EXPORTERS` and its modules to
+`verl_otel.early_imports`, and create it in `verl_otel.session.lifecycle`.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ def collect(*, wait: float = -1) -> Batch | None:
         return None
     try:
         now = time.time_ns()
-        kept = span_records.end_all(state.take_ended(sampled_timers.take_all(kept=RECORDER.sampling.leaf_spans)))
+        kept = span_records.end_all(state.take_ended(sampled_timers.take_all()))
         with error_boundary.suppress_errors("own trajectories"):
             own_trajectories.report()
         points = series_registry.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))

@@ -226,12 +226,8 @@ class SamplingPolicy:
         self.clear()
 
     def clear(self) -> None:
-        """Discard the counts: a session begins, whose steps and whose cost are not those of the one before."""
+        """Discard the counts: a session begins, whose steps are not those of the one before."""
         self._counts.clear()
-        self.leaf_spans = True
-        """Whether leaf spans are kept: those of sampled timers, and of the user's own spans those without content of their own."""
-        self.left_out = 0
-        """Spans that a drain left out because telemetry cost too much (see `verl_otel.session.overhead_limiter`)."""
 
     def decide(self, span: Span, trace_id: int) -> int:
         """Return the trace flags of a new root span, whose trace id is random."""

@@ -8,7 +8,6 @@ created when the call has ended. So a leaf span is never current: spans that ope
 
 from __future__ import annotations
 
-import math
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel._internal import process_state
@@ -27,9 +26,8 @@ SLOWEST: Final = 4
 """Slowest calls of one name that are kept between two drains."""
 MAX_FAILED: Final = 16
 """Failed calls of one name that are kept between two drains; the metrics have all of them."""
-NEVER: Final = math.inf
 NEXT: Final = -1.0
-"""Thresholds: keep no call; keep the next call whatever its duration."""
+"""Threshold with which the next call is kept, whatever its duration."""
 
 
 class SampledTimer:
@@ -65,7 +63,7 @@ class SampledTimer:
             self.spill(seconds)
 
     def fail(self, seconds: float, error: BaseException) -> None:
-        """Record a call that ended now with an exception. It is kept even when leaf spans are off: failures are few."""
+        """Record a call that ended now with an exception. Failures are few: it is kept."""
         if not RECORDER.on:
             return
         if isinstance(error, GeneratorExit):  # the consumer closed the generator: no failure
@@ -78,13 +76,9 @@ class SampledTimer:
             span.fail(error)
             kept.append(span)
 
-    def take(self, *, kept: bool = True) -> list[Span]:
-        """Remove and return the kept spans. Call under the drain lock.
-
-        Args:
-            kept: Whether calls are kept from now on.
-        """
-        self.threshold = NEXT if kept else NEVER
+    def take(self) -> list[Span]:
+        """Remove and return the kept spans. Call under the drain lock."""
+        self.threshold = NEXT
         slowest = sorted(take(self._slowest), key=_length, reverse=True)[:SLOWEST]
         failed = take(self._failed) + take(self._cancelled)  # failures first: cancellations get what room is left
         return take(self._drawn) + slowest + failed[:MAX_FAILED]
@@ -123,13 +117,9 @@ def find_sampled_timer(series: Histogram) -> SampledTimer:
     return timer if timer is not None else _sampled_timers.setdefault(series, SampledTimer(series))
 
 
-def take_all(*, kept: bool = True) -> list[Span]:
-    """Remove and return the kept spans of every sampled timer. Call under the drain lock.
-
-    Args:
-        kept: Whether calls are kept from now on; False while telemetry exceeds its CPU budget.
-    """
-    return [span for timer in list(_sampled_timers.values()) for span in timer.take(kept=kept)]
+def take_all() -> list[Span]:
+    """Remove and return the kept spans of every sampled timer. Call under the drain lock."""
+    return [span for timer in list(_sampled_timers.values()) for span in timer.take()]
 
 
 def _clear() -> None:

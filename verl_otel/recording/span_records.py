@@ -52,8 +52,6 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
     notes = DurationLog() if RECORDER.durations.on else None
     for begin in range(0, len(ended), AT_ONCE):
         chunk = ended[begin : begin + AT_ONCE]
-        if not RECORDER.sampling.leaf_spans:
-            chunk = _drop_dispensable(chunk, notes)
         _identify(chunk)
         if RECORDER.convention_aliases:
             convention_aliases.add_conversations(chunk)
@@ -61,43 +59,6 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
     if notes is not None:
         RECORDER.durations.add(notes)
     return kept
-
-
-def _drop_dispensable(chunk: list[Span], notes: DurationLog | None) -> list[Span]:
-    """Return the spans without the dispensable ones. Used while telemetry exceeds its CPU budget.
-
-    The durations of those that are dropped are added all the same: they are progress of their parent.
-    """
-    candidates = {span for span in chunk if _is_dispensable(span)}
-    _identify([span for span in chunk if span not in candidates])  # creates the ids of their parents, too
-    kept = []
-    outer, parent_id = None, 0
-    for span in chunk:
-        if span not in candidates or span.ids is not None:
-            kept.append(span)
-        elif notes is not None:
-            try:
-                if span.outer is not outer:
-                    parent = span._parent()
-                    parent_id = parent.resolve().span_id if parent is not None else 0
-                    outer = span.outer
-                notes.add(span.name, span.stop - span.start, parent_id)
-            except Exception as error:
-                error_boundary.record_internal_error("record", error)
-    RECORDER.sampling.left_out += len(chunk) - len(kept)
-    return kept
-
-
-def _is_dispensable(span: Span) -> bool:
-    """Return whether a span may be dropped: a user's own, without children, ids, error, events and links."""
-    detail = span._detail
-    return (
-        span.site.spec is _PLAIN
-        and span.site.series is None
-        and span.ids is None
-        and span.last is None
-        and (detail is None or not (detail.error or detail.status or detail.events or detail.links))
-    )
 
 
 def _identify(chunk: list[Span]) -> None:
