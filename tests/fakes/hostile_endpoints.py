@@ -48,34 +48,9 @@ def reset_in_body(connection, stopped):
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def reset_in_status(connection, stopped):
-    """A connection that is reset within the status line."""
-    connection.sendall(b"HTTP/1.")
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-
-
-def http_0_9(connection, stopped):
-    """An answer without status and headers."""
-    connection.sendall(b"thank you\r\n")
-
-
-def noise(connection, stopped):
-    """Every byte there is."""
-    connection.sendall(bytes(range(256)) * 300)
-
-
-def tls_alert(connection, stopped):
-    """The answer of a TLS server to plain HTTP."""
-    connection.sendall(b"\x15\x03\x03\x00\x02\x02\x16")
-
-
 def nothing(connection, stopped):
     """No answer."""
     stopped.wait(60)
-
-
-def closes_at_once(connection, stopped):
-    """An end in place of an answer."""
 
 
 def retry_after(value):
@@ -100,8 +75,6 @@ def redirect(to):
     return answer
 
 
-REFUSING = (reset_in_status, http_0_9, noise, tls_alert, nothing, closes_at_once)
-"""Those that never say that they have taken a request."""
 TAKING = (huge_body, bad_chunk, gzip_bomb, html, reset_in_body)
 """Those whose status says that they have taken it."""
 RETRY_AFTER = ("99999999999", "-5", "nan", "inf", "-inf", "1e400", "", "Mon, 99 Foo 2026", "0x10", "\xff")

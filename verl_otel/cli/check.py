@@ -35,6 +35,7 @@ from verl_otel import config
 from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
+from verl_otel.cli import options
 from verl_otel.cli.check_stack import Finding, check_stack
 from verl_otel.cli.formatting import SENTENCE, make_plain, print_json
 from verl_otel.cli.run_folders import list_runs
@@ -52,7 +53,7 @@ _MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(parser)
     parser.add_argument("--cluster", action="store_true", help="also ask every node of the running Ray cluster")
     parser.add_argument("--stack", action="store_true", help="also ask Prometheus, engines and Grafana")
 

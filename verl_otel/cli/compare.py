@@ -30,7 +30,7 @@ from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.significance import Sample
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.formatting import SENTENCE, fill_schema, make_plain, print_json, seconds
+from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, print_json, seconds
 from verl_otel.cli.json_schemas import COMPARE
 from verl_otel.cli.wording import KINDS, doing, figure
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", type=Path, metavar="A", help="folder or id of the baseline run")
     parser.add_argument("b", type=Path, metavar="B", help="folder or id of the run that is compared with it")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(form)
     form.add_argument("--md", action="store_true", help="print Markdown, for a pull request")
     parser.add_argument(
         "--fail-if",
@@ -376,17 +376,12 @@ def _render_resources(comparison: Comparison, *, markdown: bool) -> str:
         a, b = getattr(before, field), getattr(after, field)
         if a is not None or b is not None:
             shown = [form(value) if value is not None else "unknown" for value in (a, b)]
-            cells.append(
-                [name if comparison.has_gpu else name.replace("GPUs", "devices"), *shown, _resource_change(a, b), ""]
-            )
+            change = f"{b / a - 1:+.1%}" if a and b is not None else ""
+            cells.append([name if comparison.has_gpu else name.replace("GPUs", "devices"), *shown, change, ""])
     if len(cells) <= 2:  # noqa: PLR2004 - the head, and the number of GPUs
         return ""
     lines = [_lay_out(cells, markdown=markdown), *_scaling(comparison)]
     return "\n".join(lines)
-
-
-def _resource_change(a: float | None, b: float | None) -> str:
-    return f"{b / a - 1:+.1%}" if a and b is not None else ""
 
 
 def _scaling(comparison: Comparison) -> list[str]:
@@ -412,11 +407,7 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
             for line in [[part.replace("|", "\\|") for part in row] for row in cells]
         ]
         return "\n".join([lines[0], "|---|---:|---:|---:|---|", *lines[1:]])
-    widths = [max(len(row[column]) for row in cells) for column in range(len(cells[0]))]
-    return "\n".join(
-        f"  {row[0]:<{widths[0]}}  {row[1]:>{widths[1]}}  {row[2]:>{widths[2]}}  {row[3]:>{widths[3]}}  {row[4]}".rstrip()
-        for row in cells
-    )
+    return "\n".join(f"  {line}" for line in align(cells, right=(1, 2, 3)))
 
 
 # -- JSON. The keys are stable --

@@ -60,23 +60,18 @@ _ANSWERS: Final = ("ok", "statistics off")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("--run", metavar="ID", help="list this run only")
-    parser.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="head of the Ray cluster (default: RAY_ADDRESS, or the one on this machine)",
-    )
+    options.add_address(parser)
     parser.add_argument("--local", action="store_true", help="list this machine only, without Ray")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
+    options.add_run_dir(parser)
     parser.add_argument(
         "--timeout", type=options.timeout, default=2.0, metavar="SECONDS", help="time-out for each target (2)"
     )
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(parser)
     group = parser.add_argument_group("HTTP service discovery")
     group.add_argument("--serve", action="store_true", help="serve the list to Prometheus until stopped")
     group.add_argument("--host", default="127.0.0.1", help="address to bind to (127.0.0.1)")
     group.add_argument("--port", type=options.port, default=PORT, help=f"port; 0 takes a free one ({PORT})")
-    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain: serve HTTPS")
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate")
+    options.add_tls(group)
     group.add_argument(
         "--basic-auth-file",
         type=Path,

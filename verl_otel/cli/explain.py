@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
     )
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(form)
     form.add_argument("--brief", action="store_true", help="print at most 40 lines, with ids as evidence")
 
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Series
@@ -58,7 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         )
     parser.add_argument("--best", metavar="KEY", help="also show which step has the best value of this scalar")
     options.add_profile(parser, "the profile of the run")
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -70,7 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
     findings = {guard: replay(guard, getattr(arguments, guard), steps, profile.values) for guard in TRIED}
     best_step = None if best is None else find_best(best, steps)
     if arguments.json:
-        print_json(_to_json(explanation.run_id, steps, findings, best_step))
+        found = {
+            guard: None if finding is None else {"step": finding.step, "text": finding.text}
+            for guard, finding in findings.items()
+        }
+        print_json({"run_id": explanation.run_id, "steps": len(steps), "guards": found, "best_step": best_step})
     else:
         print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")
         for guard, finding in findings.items():
@@ -143,17 +147,3 @@ def find_best(best: BestMetric, recorded: Iterable[StepScalars]) -> int | None:
 def find_variable(guard: str) -> str:
     """Return the environment variable of a guard."""
     return next(setting.variable for setting in SETTINGS if setting.field == f"stop_on_{guard}")
-
-
-def _to_json(
-    run_id: str, steps: list[StepScalars], findings: dict[str, Finding | None], best_step: int | None
-) -> dict[str, Any]:
-    return {
-        "run_id": run_id,
-        "steps": len(steps),
-        "guards": {
-            guard: None if finding is None else {"step": finding.step, "text": finding.text}
-            for guard, finding in findings.items()
-        },
-        "best_step": best_step,
-    }

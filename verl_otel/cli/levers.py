@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     options.add_runs(parser)
     options.add_otlp(parser)
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -137,7 +137,11 @@ def render(run: Explanation, found: Levers) -> str:
         if texts:
             lines += ["", title, *(f"  {text}" for text in texts)]
     if found.limits:
-        lines += ["", "Limits that were found", *(f"  {_describe_limit(*limit)}" for limit in found.limits)]
+        limits = (
+            _LIMITS.get(kind, "{}: {}").format(show(instance), counted(slots, "slot"))
+            for kind, instance, slots in found.limits
+        )
+        lines += ["", "Limits that were found", *(f"  {limit}" for limit in limits)]
     lines += ["", "What is not known", *(f"  {sentence}" for sentence in found.unknown)]
     return "\n".join(lines)
 
@@ -149,10 +153,6 @@ def _describe_steps(found: Levers) -> Iterator[str]:
             f"{count} replayed: {seconds(found.period)} from one to the next, "
             f"{seconds(found.waited)} of it waiting for trajectories."
         )
-
-
-def _describe_limit(kind: str, instance: str, slots: int) -> str:
-    return _LIMITS.get(kind, "{}: {}").format(show(instance), counted(slots, "slot"))
 
 
 def to_json(run: Explanation, found: Levers) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import re
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from verl_otel.health import profiles
 from verl_otel.health.profiles import Profile
@@ -33,6 +33,28 @@ def add_runs(parser: argparse.ArgumentParser, metavar: str = "RUN") -> None:
     """Declare the runs that are read: the positional arguments ``folders``."""
     text = "folder or id of the run; several for several nodes"
     parser.add_argument("folders", nargs="*", type=Path, metavar=metavar, help=text)
+
+
+def add_json(parser: Any) -> None:
+    """Declare ``--json``, of a parser or of one of its groups, as all functions here."""
+    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+
+
+def add_run_dir(parser: Any) -> None:
+    """Declare ``--run-dir``."""
+    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
+
+
+def add_address(parser: Any) -> None:
+    """Declare ``--address``."""
+    text = "head of the Ray cluster (default: RAY_ADDRESS, or the one on this machine)"
+    parser.add_argument("--address", metavar="HOST:PORT", help=text)
+
+
+def add_tls(parser: Any, certificate: str = "certificate chain: serve HTTPS") -> None:
+    """Declare ``--tls-cert``, with its help, and ``--tls-key``."""
+    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help=certificate)
+    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate")
 
 
 def add_otlp(parser: argparse.ArgumentParser) -> None:

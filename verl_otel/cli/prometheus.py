@@ -24,6 +24,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.printable import show_lines
+from verl_otel.cli import options
 from verl_otel.errors import VerlOtelError
 from verl_otel.session import prometheus_block, prometheus_file, prometheus_targets
 
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"the Prometheus that reads the file; 'none' asks none ({RELOAD})",
     )
     parser.add_argument("--http-sd", metavar="URL", help="discover by HTTP, not by the files of this machine")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
+    options.add_run_dir(parser)
     parser.add_argument("--all", action="store_true", help="remove all sources of the job, not only this one")
 
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     options.add_runs(parser, "RUN_DIR")
     options.add_otlp(parser)
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(form)
     form.add_argument("--html", type=Path, metavar="FILE", help="write one HTML page that needs no service")
     parser.add_argument(
         "--slowest", type=options.count, default=5, metavar="N", help="how many slow trajectories to show (5)"

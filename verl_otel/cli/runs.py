@@ -42,7 +42,7 @@ from verl_otel.errors import VerlOtelError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the command's arguments."""
     parser.add_argument("folder", nargs="?", type=Path, metavar="DIR", help="folder that holds one folder per run")
-    parser.add_argument("--json", action="store_true", help="print JSON for scripts")
+    options.add_json(parser)
     group = parser.add_argument_group("retention")
     group.add_argument("--prune", action="store_true", help="show which runs would be deleted; with --yes, delete them")
     group.add_argument(

@@ -146,19 +146,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tempo", type=Path, metavar="PATH", help="Tempo, for traces (default: a file)")
     parser.add_argument("--grafana-home", type=Path, metavar="DIR", help="unpacked Grafana, for boards (default: none)")
     parser.add_argument("--data", type=Path, metavar="DIR", help=f"folder for the data ({DATA})")
-    parser.add_argument("--run-dir", type=Path, metavar="DIR", help="folder that holds one folder per run")
+    options.add_run_dir(parser)
     options.add_profile(parser, "that of VERL_OTEL_HEALTH_PROFILE")
     parser.add_argument("--free-ports", action="store_true", help="use free ports instead of the usual ones")
     group = parser.add_argument_group("Ray cluster")
     group.add_argument("--cluster", action="store_true", help="serve all nodes of the running Ray cluster")
-    group.add_argument(
-        "--address",
-        metavar="HOST:PORT",
-        help="head of the Ray cluster (default: RAY_ADDRESS, or the one on this machine)",
-    )
+    options.add_address(group)
     group.add_argument("--host", help="address that OTLP is bound to (default: that of the route to the head)")
-    group.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain for that address: OTLP by TLS")
-    group.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate")
+    options.add_tls(group, "certificate chain for that address: OTLP by TLS")
     group.add_argument("--tls-ca", type=Path, metavar="FILE", help="certificate of its authority (--tls-cert)")
     parser.add_argument("--json", action="store_true", help="print the addresses as one line of JSON, for scripts")
 

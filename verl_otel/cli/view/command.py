@@ -50,8 +50,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--token-file", type=Path, metavar="FILE", help="file with the token that viewers need; required off loopback"
     )
-    parser.add_argument("--tls-cert", type=Path, metavar="FILE", help="certificate chain: serve HTTPS")
-    parser.add_argument("--tls-key", type=Path, metavar="FILE", help="private key of the certificate")
+    options.add_tls(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:

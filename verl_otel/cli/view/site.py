@@ -199,8 +199,10 @@ class Site:
         try:
             query = parse_qs(request.query, max_num_fields=100)
             if parts[:1] == ["api"]:
-                return _json(self._find_document(parts[1:], query))
-            return _html(self._render(parts))
+                body = _ENCODER.encode(self._find_document(parts[1:], query))
+                return Reply(200, (("Content-Type", "application/json"), *HEADERS), body)
+            headers = (("Content-Type", "text/html; charset=utf-8"), *HEADERS)
+            return Reply(200, headers, self._render(parts).encode())
         except NotFoundError as error:
             return make_plain_reply(404, str(error), *HEADERS)
         except ValueError:
@@ -281,14 +283,6 @@ def _scalars(run: Explanation, query: _Query) -> list[dict[str, Any]]:
 
 _DOCUMENTS: Final = {"steps": _steps, "scalars": _scalars, "explain": _explain, "samples": _samples}
 """The documents of a run, by the last part of their address."""
-
-
-def _html(text: str) -> Reply:
-    return Reply(200, (("Content-Type", "text/html; charset=utf-8"), *HEADERS), text.encode())
-
-
-def _json(document: Any) -> Reply:
-    return Reply(200, (("Content-Type", "application/json"), *HEADERS), _ENCODER.encode(document))
 
 
 # -- The JSON documents. Their keys are stable and described in docs/reference/live-page.md --
