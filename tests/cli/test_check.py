@@ -9,6 +9,10 @@ import socket
 
 import pytest
 
+from verl_otel import config
+from verl_otel.cli.check import check_exporters
+from verl_otel.config import EXPORTERS
+
 PLUGIN = "[verl.plugins]\nverl_otel = broken_plugin\n"
 
 
@@ -301,3 +305,11 @@ def test_variables_of_others(check):
         "variable: VERL_OTEL_RUN_DIRS is no setting and has no effect",
         "variable: VERL_OTEL_XYZZY is no setting and has no effect",
     ]
+
+
+@pytest.mark.parametrize("exporter", EXPORTERS)
+def test_every_exporter_has_a_check(exporter, tmp_path, monkeypatch):
+    """Whatever is configured is checked, and nothing raises."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1")
+    settings = config.load({}, exporters=exporter, run_dir=str(tmp_path))
+    assert all(finding.state in ("ok", "note", "fail") for finding in check_exporters(settings))

@@ -125,5 +125,5 @@ class Endpoint:
                     return
 
 
-ONCE = {closes_at_once, reset_in_body, reset_in_status, http_0_9, noise, tls_alert}
+ONCE = {reset_in_body}
 """Those after which the connection ends."""
