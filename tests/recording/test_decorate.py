@@ -89,64 +89,6 @@ def test_methods_of_every_kind(recorded, verb):
     assert counted(recorded) == 10
 
 
-@pytest.mark.parametrize("bare", [verl_otel.tool, verl_otel.span, verl_otel.turn, verl_otel.step, verl_otel.timed])
-def test_a_bare_verb_over_classmethod(recorded, bare):
-    """A verb without brackets may stand over `@classmethod`."""
-
-    class Tool:
-        @bare
-        @classmethod
-        def call(cls):
-            return cls
-
-    assert Tool.call() is Tool
-
-
-def test_a_bare_verb_over_staticmethod(recorded):
-    """A verb without brackets may stand over `@staticmethod`."""
-
-    class Tool:
-        @verl_otel.tool
-        @staticmethod
-        def call(x):
-            return x
-
-    assert Tool.call(1) == Tool().call(2) - 1 == 1
-    assert [span.name for span in recorded.spans] == ["execute_tool call"] * 2
-
-
-class Adder:
-    """A callable object that carries state."""
-
-    def __init__(self, to):
-        self.to = to
-
-    def __call__(self, x, *, times=1):
-        return self.to + x * times
-
-
-@pytest.mark.parametrize("verb", VERBS)
-@pytest.mark.parametrize(
-    "function", [functools.partial(pow, 2), Adder(1), "x".join, Adder(3).__call__, functools.lru_cache(lambda x: x)]
-)
-def test_any_callable_may_be_decorated(recorded, verb, function):
-    """Partials, callable objects, bound methods, builtins and caches can be decorated, and give the same result."""
-    argument = ["a", "b"] if function == "x".join else 3
-    decorated = verb()(function)
-    assert decorated(argument) == function(argument)
-    assert counted(recorded) == 1
-
-
-@pytest.mark.parametrize(
-    "function", [functools.partial(pow, 2), Adder(1)], ids=lambda function: type(function).__name__
-)
-@pytest.mark.parametrize("bare", [verl_otel.tool, verl_otel.span, verl_otel.timed])
-def test_a_bare_verb_takes_any_callable(recorded, bare, function):
-    """A verb without brackets decorates a callable that has no name of its own."""
-    assert bare(function)(3) == function(3)
-    assert len(recorded.spans) + len(recorded.points) > 0
-
-
 def test_an_async_callable_is_measured_until_it_is_awaited(recorded):
     """A partial of a coroutine function is a coroutine function: its span lasts until the result is there."""
 

@@ -143,39 +143,3 @@ def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
     print(json.dumps(child))
     """)
     assert child == {"values": {}, "spans": [], "open": []}
-
-
-@pytest.mark.parametrize(
-    ("lock", "call", "expected"),
-    [
-        ("span._ids_lock", 'verl_otel.tool("in child").__enter__().get_span_context().is_valid', True),
-    ],
-    ids=["ids"],
-)
-def test_a_fork_while_another_thread_holds_a_lock_does_not_stop_the_child(forking, lock, call, expected):
-    """A child can make ids, decorate and switch recording although another thread of its parent was at it when it was born."""
-    script = """
-    PREPARE
-    held, done = threading.Event(), threading.Event()
-
-    def hold():
-        with LOCK:
-            held.set()
-            done.wait()
-
-    thread = threading.Thread(target=hold)
-    thread.start()
-    held.wait()
-
-    def work():
-        signal.setitimer(signal.ITIMER_REAL, 2)
-        switch_on()
-        return CALL
-
-    child = in_child(work)
-    done.set()
-    thread.join()
-    print(json.dumps(child))
-    """
-    prepare = "switch_on()" if lock == "span._ids_lock" else ""
-    assert forking(script.replace("PREPARE", prepare).replace("LOCK", lock).replace("CALL", call)) == expected
