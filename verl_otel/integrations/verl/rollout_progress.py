@@ -35,6 +35,7 @@ STATES: Final = ("pending", "running", "finished", "failure")
 REMEMBERED: Final = 10
 """Steps before whose waits are compared."""
 MAX_FILES: Final = 1024
+UID_LENGTH: Final = 8
 _logger = logging.getLogger("verl_otel")
 
 
@@ -88,21 +89,22 @@ class RolloutProgress:
             self._run_later(lambda: _log(text))
 
     def _describe(self, counts: dict[str, int], seconds: float) -> str:
-        remaining = self._estimate(counts["finished"], seconds)
-        left = f"; about {_length(remaining)} left" if remaining else ""
+        left = self._estimate(counts["finished"], seconds)
         more = "".join(f", {counts[state]} {state}" for state in ("running", "pending", "failure") if counts[state])
         return (
             f"step {self._step} has waited {_length(seconds)} for rollouts: {counts['finished']} of {self._wanted} "
             f"prompts finished{more}{left}"
         )
 
-    def _estimate(self, finished: int, seconds: float) -> float:
-        """Return the seconds that are left: as the steps before took, or at the rate of this one; 0: unknown."""
+    def _estimate(self, finished: int, seconds: float) -> str:
+        """Return how long it may still take: as the steps before took, or at the rate of this one; empty: unknown."""
         usual = median(self._waits) if self._waits else 0.0
         if usual > seconds:
-            return usual - seconds
+            return f"; about {_length(usual - seconds)} left, if it takes as long as the steps before"
         since = finished - max(0, self._at_once)
-        return (self._wanted - finished) * seconds / since if since > 0 and finished < self._wanted else 0.0
+        if since <= 0 or finished >= self._wanted:
+            return ""
+        return f"; about {_length((self._wanted - finished) * seconds / since)} left at the rate so far"
 
 
 def find_oldest(rows: Iterable[OpenSpanRow]) -> tuple[OpenSpanRow, OpenSpanRow] | None:
@@ -122,7 +124,8 @@ def _log(text: str) -> None:
         if oldest is not None:
             trajectory, inner = oldest
             age = time.time_ns() - trajectory.start_ns
-            name = f"{trajectory.attributes.get(attr.SAMPLE_UID, '?')}/{trajectory.attributes.get(attr.ROLLOUT_INDEX, '?')}"
+            uid = str(trajectory.attributes.get(attr.SAMPLE_UID, "?"))[:UID_LENGTH]
+            name = f"{uid}/{trajectory.attributes.get(attr.ROLLOUT_INDEX, '?')}"
             where = f" in {inner.name}" if inner is not trajectory else ""
             text += f"; the oldest trajectory, {name}, has run {_length(age / 1e9)}{where} on {trajectory.process_name}"
         with python_logging.not_copied():
