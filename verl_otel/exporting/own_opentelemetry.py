@@ -627,13 +627,17 @@ class OwnOpenTelemetry(Sender):
 
     @property
     def is_serving(self) -> bool:
-        """Whether the user has span processors and the thread runs, which is started here."""
+        """Whether spans go to the user's span processors."""
+        return self._thread is not None
+
+    def _serve(self) -> bool:
+        """Start the thread if the user has span processors; return whether it runs."""
         if self._thread is None and self._providers.user_processors:
             try:
                 self._start()
             except RuntimeError as error:  # no more threads
                 error_boundary.warn_once("user", "verl-otel: your span processors get no spans of verl-otel: %s", error)
-        return self._thread is not None
+        return self.is_serving
 
     def collect(self) -> None:
         """Have the user's instruments collected, on a thread of their own."""
@@ -641,7 +645,7 @@ class OwnOpenTelemetry(Sender):
 
     def consume(self, batch: Batch) -> None:
         """Queue the spans of verl-otel. The user's own spans in the batch have been processed already."""
-        if not self.is_serving:
+        if not self._serve():
             return
         spans = [span for span in batch.spans if span.scope is None and span.flags & SAMPLED]
         self._waiting.extend(spans)
@@ -656,7 +660,7 @@ class OwnOpenTelemetry(Sender):
 
     def begin_flush(self, deadline: float) -> None:
         """Start to flush the user's processors, which takes place while our exporters are flushed."""
-        if self.is_serving:
+        if self._serve():
             self._request_flush(deadline)
 
     def close(self, deadline: float) -> None:

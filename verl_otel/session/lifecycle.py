@@ -482,7 +482,8 @@ class Session:
             user = own_opentelemetry.attach(self.resource, id_generator, on_user_span, used, sends_otlp=sends_otlp)
             user.open(self.resource, SCOPE, self.state)
             self._user = user
-        self._shut_unused(readers, self._user.readers if self._user is not None else ())
+        with error_boundary.suppress_errors("readers"):
+            self._shut_unused(readers, self._user.readers if self._user is not None else ())
         self._run_log = RunLog(self.config)
         self._run_log.open(self.resource, SCOPE, self.state)
 
