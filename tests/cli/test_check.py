@@ -82,9 +82,11 @@ def test_a_guard_is_told_where_it_cannot_stop(check):
 
 
 @pytest.mark.full
-def test_the_switch_is_told(check):
+def test_the_switch_is_told(check, tmp_path):
     """Whether the switch is on in this shell is said, and what turns it off."""
     assert any(line.startswith("switch: VERL_OTEL_ENABLED is not set here") for line in notes(check()))
+    assert "ok   switch: VERL_OTEL_ENABLED is on" in check(VERL_OTEL_ENABLED="1").out
+    assert not (tmp_path / "runs").exists()  # it makes no run
     disabled = check(VERL_OTEL_ENABLED="1", OTEL_SDK_DISABLED="true")
     assert "switch: OTEL_SDK_DISABLED=true turns everything off" in notes(disabled)
     assert disabled.code == 0
@@ -98,14 +100,6 @@ def test_the_newest_run_is_named(check, tmp_path):
     (tmp_path / "runs" / "one").mkdir(parents=True)
     (tmp_path / "runs" / "one" / "run.json").write_text("{}")
     assert f"ok   runs: 1 run in {tmp_path / 'runs'}, newest one" in check().out.splitlines()
-
-
-@pytest.mark.full
-def test_nothing_is_left_behind_with_the_switch_on(check, tmp_path):
-    """The check makes no run and counts no attempt, although the switch is on in this shell."""
-    result = check(VERL_OTEL_ENABLED="1")
-    assert "ok   switch: VERL_OTEL_ENABLED is on" in result.out
-    assert not (tmp_path / "runs").exists()
 
 
 @pytest.mark.full

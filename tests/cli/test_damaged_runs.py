@@ -21,10 +21,7 @@ DAMAGE = {
     "deep object": DEEP_OBJECT,
     "huge number": b'{"resourceSpans":[{"scopeSpans":[{"spans":[{"startTimeUnixNano":' + b"9" * 5000 + b"}]}]}]}\n",
     "NUL": b"\x00" * 5000 + b"\n",
-    "BOM": b"\xef\xbb\xbf{}\n",
-    "CRLF": b"{}\r\n\r\n",
     "wrong": b'{"resourceSpans":{"a":[]},"resourceMetrics":7,"kind":[],"time_ns":{},"text":null}\n',
-    "infinite": b'{"kind":"stall","time_ns":1e999,"text":"x","resourceSpans":[1e999]}\n',
 }
 MEASURED = """
 import re, resource, sys
@@ -79,16 +76,6 @@ def test_damaged_lines_cost_these_lines(folder, call, kind):
 
 
 @pytest.mark.full
-def test_deep_json_is_no_traceback(folder):
-    """Nested a hundred thousand times in every file of a run: told as damage."""
-    damage(folder, DEEP + DEEP_OBJECT)
-    (folder / "run.json").write_bytes(DEEP)
-    code, out, _ = command("report", folder)
-    assert code == 0
-    assert "cannot be read" in out
-
-
-@pytest.mark.full
 def test_a_fifo_in_the_place_of_a_file_does_not_hang(folder):
     """A FIFO that is called like a file of each kind is told and passed over."""
     for kind in ("traces", "metrics", "open"):
@@ -124,30 +111,3 @@ def test_lines_around_a_long_one_are_read(folder):
     assert code == 0
     assert out.count('"number"') == whole.count('"number"')
     assert "has a line of 20 MiB" in out
-
-
-@pytest.mark.full
-@pytest.mark.parametrize("kind", [*sorted(DAMAGE), "fifo", "gigabyte", "wrong entries"])
-def test_damaged_targets_are_passed_over(tmp_path, kind):
-    """``discover`` reads the files of all runs: one that is damaged leaves the others listed."""
-    targets = tmp_path / "targets"
-    targets.mkdir()
-    path = targets / "damaged.json"
-    if kind == "fifo":
-        os.mkfifo(path)
-    elif kind == "gigabyte":
-        with path.open("wb") as file:
-            file.truncate(GIB)
-    elif kind == "wrong entries":
-        pid = "9" * 5000
-        path.write_text(
-            f'[1, null, {{}}, {{"targets": 3}}, {{"targets": [], "labels": {{"__meta_verl_otel_pid": "{pid}"}}}}]'
-        )
-    else:
-        path.write_bytes(DAMAGE[kind])
-    (targets / "good.json").write_text(
-        '[{"targets": ["127.0.0.1:9"], "labels": {"instance": "r/x-0", "verl_run_id": "r"}}]'
-    )
-    code, out, _ = command("discover", "--local", "--run-dir", tmp_path, "--timeout", "0.2")
-    assert code == 1  # the good one does not answer
-    assert "127.0.0.1:9" in out
