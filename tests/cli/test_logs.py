@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``verl-otel logs``: selection, output, following, wrong usage."""
+"""``verl-otel logs``: selection, conditions, output, following."""
 
 import json
 import subprocess

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``verl-otel runs``: the list of runs, from little data."""
+"""``verl-otel runs``: the list of runs, from little data, and what is deleted of it."""
 
 import gzip
 import json

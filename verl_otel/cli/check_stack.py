@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of ``verl-otel check --stack``: Prometheus with rules and targets, engines, Grafana with data source and boards."""
+"""The checks outside of this process: ``check --cluster`` asks the nodes, ``check --stack`` Prometheus, engines and Grafana."""
 
 from __future__ import annotations
 

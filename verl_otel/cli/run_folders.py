@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Lists the folders of runs. What is not the folder of a run, such as ``targets``, is passed over."""
+"""Lists the folders of runs, and says of one that was not found what is there instead."""
 
 from __future__ import annotations
 

@@ -154,7 +154,7 @@ def _moment(value: object) -> float | None:
 # -- The beginning and the end of some files of a run: its state, its last step, and the times of its records --
 
 MAX_FILES: Final = 4
-"""Maximum number of files of one kind that are read_ends."""
+"""Maximum number of files of one kind that are read."""
 TAIL_BYTES: Final = 1 << 20
 MAX_NUMBER: Final = 1e15
 """Largest number of a step that is shown."""
@@ -176,7 +176,7 @@ class Ends(NamedTuple):
     last_step: int | None
     last_step_seconds: float | None
     begin_ns: int
-    """Start of the earliest span that was read_ends; 0: unknown."""
+    """Start of the earliest span that was read; 0: unknown."""
     newest_ns: int
     """Time of the newest record; 0: unknown."""
 
@@ -211,7 +211,7 @@ class _Step(NamedTuple):
 
 
 def read_ends(folder: Path) -> Ends:
-    """Return what the ends of the files of a run contain. Files that cannot be read_ends or are damaged are passed over."""
+    """Return what the ends of the files of a run contain. Files that cannot be read or are damaged are passed over."""
     traces = run_files.find_files([folder], "traces")
     spans, points = ([*_read_tails(paths)] for paths in (traces, run_files.find_files([folder], "metrics")))
     _, state = _last_point(points, RUN_STATE)
@@ -264,7 +264,7 @@ def _read_begin(path: Path) -> int:
 
 
 def _last_point(tails: Iterable[_Tail], name: str) -> tuple[int, float | None]:
-    """Return time and value of the newest point of a series; 0 and None if none was read_ends."""
+    """Return time and value of the newest point of a series; 0 and None if none was read."""
     newest: tuple[int, float | None] = (0, None)
     for tail in tails:
         for line in tail.lines(name):
@@ -284,7 +284,7 @@ def _is_number(value: float) -> bool:
 
 
 def _last_step(tails: Iterable[_Tail]) -> _Step | None:
-    """Return the newest step that has ended; None if none was read_ends."""
+    """Return the newest step that has ended; None if none was read."""
     steps: list[_Step] = []
     for tail in tails:
         for line in tail.lines(STEP):
@@ -305,7 +305,7 @@ def _make_step(span: SpanRecord) -> _Step:
 
 
 def _count_steps(tails: Sequence[_Tail]) -> int | None:
-    """Return the number of steps of all processes, from their histograms; None if a histogram is not in the part that was read_ends."""
+    """Return the number of steps of all processes, from their histograms; None if a histogram is not in the part that was read."""
     if len(tails) == MAX_FILES:  # there may be more
         return None
     total = 0

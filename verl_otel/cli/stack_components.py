@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Defines how each component of the stack is started: its command, files and environment variables."""
+"""The components of a stack: command, files and variables of each, their addresses and processes, and Ray beside them."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def choose_addresses(environ: Mapping[str, str], *, free: bool = False, outside:
 
     Args:
         environ: The environment: variables contain ``port`` or ``host:port``.
-        free: Let the operating system choose_addresses the ports, and ignore the variables.
+        free: Let the operating system choose the ports, and ignore the variables.
         outside: Host of the listeners that other nodes connect to, unless their variable has one.
 
     Raises:

@@ -202,7 +202,7 @@ POINTS: Final = 30_000
 
 
 class PathPart(NamedTuple):
-    """A part of a shortened path: its choose_longest segment, its start and end, and the number of merged segments."""
+    """A part of a shortened path: its longest segment, its start and end, and the number of merged segments."""
 
     segment: Segment
     start_ns: int
@@ -213,7 +213,7 @@ class PathPart(NamedTuple):
 def shorten(path: Sequence[Segment], limit: int = SEGMENTS) -> list[PathPart]:
     """Return a path of at most ``limit`` parts with the same ends and no gap: short neighbours become one part.
 
-    The choose_longest segments stay unchanged; adjacent others are merged under the name of the choose_longest of them.
+    The longest segments stay unchanged; adjacent others are merged under the name of the longest of them.
     """
     if len(path) <= limit:
         return [PathPart(segment, segment.start_ns, segment.end_ns, 1) for segment in path]
@@ -239,7 +239,7 @@ def _together(neighbours: Sequence[Segment]) -> list[PathPart]:
 
 
 def choose_longest(activities: Sequence[Activity], limit: int) -> list[Activity]:
-    """Return the choose_longest activities in their order; they overlap, so they cannot be merged."""
+    """Return the longest activities in their order; they overlap, so they cannot be merged."""
     if len(activities) <= limit:
         return list(activities)
     chosen = sorted(range(len(activities)), key=lambda index: activities[index].start_ns - activities[index].end_ns)
