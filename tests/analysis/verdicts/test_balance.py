@@ -41,9 +41,14 @@ def test_the_side_that_the_other_waits_for_is_short(trainer, rollouts, short, te
     assert text in " ".join(wording.describe_balance(found))
 
 
+def test_gpus_that_train_and_generate_are_the_trainers():
+    """Beside GPUs that only generate: what the shared ones wait for is a wait for samples, what they generate is none."""
+    found = balance.judge([gpu("hybrid", train=40, rollout=20, tool_wait=40), gpu("rollout", rollout=100)])
+    assert (found.short, found.trainer_waits) == ("rollouts", 0.4)
+
+
 def test_shared_gpus_have_no_balance():
     """Where rollouts and trainer take turns, neither waits for GPUs of the other."""
     assert balance.judge([gpu("hybrid", train=1, rollout=1)]) is None
     assert balance.judge([gpu("train", train=1)]) is None
-    assert balance.judge([gpu("hybrid", train=1), gpu("train", train=1), gpu("rollout", rollout=1)]) is None
     assert list(wording.describe_balance(None)) == []

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which side of an asynchronous training is short of GPUs: the trainer that waits for samples, or the rollouts that wait for the trainer.
 
-Only where the two have GPUs of their own. On shared GPUs they take turns, and `levers` tells what overlapping them would bring.
+Only where rollouts have GPUs of their own; the trainer's may generate as well, while it does not train (``separate_async``). Where all GPUs are
+shared the two take turns, and `levers` tells what overlapping them would bring.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Balance(NamedTuple):
     trainer_gpus: int
     rollout_gpus: int
     trainer_waits: float
-    """Share of the time of the trainer's GPUs, without start-up, in which it waited for samples."""
+    """Share of the time of the trainer's GPUs, without start-up, in which they neither trained nor generated, and the trainer waited for samples."""
     rollouts_wait: float
     """Share of the time of the GPUs of the rollouts in which they had nothing to generate until the trainer went on."""
     too_few: float
@@ -37,12 +38,13 @@ class Balance(NamedTuple):
 
 
 def judge(devices: Iterable[DeviceTime]) -> Balance | None:
-    """Return the balance of a run or a step; None where rollouts and trainer share GPUs, or one of them has none."""
+    """Return the balance of a run or a step; None where the rollouts or the trainer have no GPUs of their own."""
     listed = list(devices)
-    trainer, rollouts = ([device for device in listed if device.lane == lane] for lane in ("train", "rollout"))
-    if not trainer or not rollouts or any(device.lane == "hybrid" for device in listed):
+    trainer = [device for device in listed if device.lane in ("train", "hybrid")]
+    rollouts = [device for device in listed if device.lane == "rollout"]
+    if not trainer or not rollouts:
         return None
-    trainer_waits, rollouts_wait = _share(trainer, ("rollout_wait",)), _share(rollouts, ("train_wait",))
+    trainer_waits, rollouts_wait = _share(trainer, ("rollout_wait", *_TOO_FEW)), _share(rollouts, ("train_wait",))
     short = NEITHER
     if trainer_waits >= max(NOTABLE, rollouts_wait + NOTABLE):
         short = ROLLOUTS
