@@ -141,6 +141,16 @@ def blocked() -> Panel:
     return panels.timeseries("Blocked event loops", text, "percentunit", target, width=12, low=0)
 
 
+def lag() -> Panel:
+    """How late do the event loops run their callbacks?"""
+    text = (
+        "How much later than asked the event loop of an instance ran a callback in the last minute: median, and the latest one. All "
+        "trajectories and rewards of the instance wait that long at each `await`."
+    )
+    target = grouped("max", f"instance, {label.AGGREGATE}", f"{metric.EVENT_LOOP_LAG}{{process}}")
+    return panels.timeseries("Lag of event loops", text, "s", target, width=12, low=0)
+
+
 def calls() -> Panel:
     """How long does a worker's method take on each rank?"""
     text = (
@@ -241,7 +251,7 @@ BOARD: Final = Board(
     rows=(
         Row("Steps", (durations, step_duration)),
         Row("Phases", (phases, timeline, share, failures)),
-        Row("Between steps, and what held them", (between, held, change, goodput, blocked)),
+        Row("Between steps, and what held them", (between, held, change, goodput, blocked, lag)),
         Row("Ranks", (calls, late_ranks, busy)),
         Row(
             "Weight sync, checkpoint, validation", (sync, sync_share, payload, checkpoints, checkpoint_age, validation)

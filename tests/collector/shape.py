@@ -49,6 +49,7 @@ TRAINER: Final = {
     "verl.gpu.memory.peak": 4,
     "verl.host.memory.used": 2,
     "verl.stalls": 5,
+    "verl.event_loop.lag": 2,
     "verl.otel.errors": 1,
     "verl.otel.spans.dropped": 1,
     "verl.otel.points.dropped": 1,
@@ -70,8 +71,9 @@ AGENT_LOOP: Final = {
     "gen_ai.client.inference.duration": 1,
     "gen_ai.client.inference.usage.input_tokens": 1,
     "gen_ai.client.inference.usage.output_tokens": 1,
+    "verl.event_loop.lag": 2,
 }
-REWARD: Final = {"verl.reward.duration": 1, "verl.reward.samples": len(REWARD_BINS) + 1}
+REWARD: Final = {"verl.reward.duration": 1, "verl.reward.samples": len(REWARD_BINS) + 1, "verl.event_loop.lag": 2}
 RANK: Final = {
     "verl.worker.restarts": 1,
     "verl.worker.calls": 10,
@@ -80,7 +82,7 @@ RANK: Final = {
     "verl.gpu.memory.used": 1,
     "verl.gpu.memory.reserved": 1,
 }
-SERVER: Final = {"verl.gpu.owner": GPUS_OF_REPLICA}
+SERVER: Final = {"verl.gpu.owner": GPUS_OF_REPLICA, "verl.event_loop.lag": 2}
 EVERYWHERE: Final = {
     "verl.otel.export.duration": 1,
     "verl.otel.overhead": 3,

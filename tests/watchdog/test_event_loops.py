@@ -10,9 +10,11 @@ import time
 import pytest
 
 import verl_otel
+from verl_otel.recording import collection
 from verl_otel.watchdog import event_loops
 
 BLOCK = 1.0
+LAG = "verl.event_loop.lag"
 
 
 @contextlib.contextmanager
@@ -102,6 +104,70 @@ def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_
         assert [link.span_id for link in span.links] == [culprit.span_id]
 
 
+def lag_of(watcher):
+    """The lag that a collection reads, by aggregate."""
+    return {labels[0][1]: value for _, labels, value in watcher.read_lag()}
+
+
+@contextlib.contextmanager
+def only(loop, *, has_rank=False):
+    """A watcher of one loop, without a thread, its clock, and how to wait for an answer of the loop."""
+    times = [10.0]
+    watcher = event_loops.LoopWatcher(lambda: has_rank, lambda: times[0])
+    watcher.check(0.0, 0.0)
+    state = next(each for each in watcher._states.values() if each.loop is loop)
+    watcher._states = {id(loop): state}  # other tests may have loops, too
+    yield watcher, times, lambda: state.answered
+
+
+def test_the_lag_is_how_late_callbacks_ran(recorded, wait_for):
+    """By the clock that was given, whatever the machine does. A callback that is awaited counts already."""
+    with running() as loop, only(loop) as (watcher, times, has_answered):
+        wait_for(has_answered)
+        for lag in (0.0, 0.004, 0.004, 0.07, 3.0):
+            release = threading.Event()
+            asyncio.run_coroutine_threadsafe(hold(release), loop)
+            watcher.check(0.5, 0.0)
+            times[0] += lag
+            assert lag_of(watcher)["max"] == pytest.approx(lag)
+            release.set()
+            wait_for(has_answered)
+        watcher.check(0.5, 0.0)
+        wait_for(has_answered)
+        assert lag_of(watcher) == {"p50": pytest.approx(0.004), "max": pytest.approx(3.0)}
+        times[0] += event_loops.LAG_SECONDS + 1
+        assert lag_of(watcher) == {}, "all are too old"
+        watcher.check(0.5, 0.0)
+        wait_for(has_answered)
+        watcher.check(0.5, 0.0)
+        assert lag_of(watcher) != {}
+    watcher.check(0.5, 0.0)
+    assert lag_of(watcher) == {}, "the loop is gone"
+    assert recorded.value("verl.event_loop.blocked") == pytest.approx(3.0)
+
+
+def test_a_process_with_a_rank_has_no_lag(recorded, wait_for):
+    """An update runs on its loop, which is as late as that takes."""
+    with running() as loop, only(loop, has_rank=True) as (watcher, _, has_answered):
+        wait_for(has_answered)
+        watcher.check(0.5, 0.0)
+        assert lag_of(watcher) == {}
+
+
+@pytest.mark.full
+def test_the_lag_is_told_at_each_collection(recorded, watcher, wait_for):
+    """While the watcher runs."""
+    with running() as loop:
+        known(watcher, loop, wait_for)
+        wait_for(lambda: lag_of(watcher))
+        batch = collection.collect_observed(collection.collect())
+        names = [dict(point.labels)["verl.aggregate"] for point in batch.points if point.instrument.name == LAG]
+        assert names == ["p50", "max"]
+        assert LAG in batch.asked, "a series that is not returned any more is removed"
+        watcher.stop(10)
+        assert lag_of(watcher) == {}
+
+
 @pytest.mark.full
 def test_the_line_is_known_while_it_blocks(recorded, watcher, wait_for):
     """A stall report asks for it."""
@@ -152,9 +218,9 @@ def test_an_idle_loop_is_seldom_asked(recorded, watcher, wait_for, monkeypatch):
     """A loop gets a callback each `PING_SECONDS`, and nothing else."""
     asked, ping = [], event_loops.LoopState.ping
 
-    def count(state, now):
+    def count(state):
         asked.append(state.loop)
-        return ping(state, now)
+        return ping(state)
 
     monkeypatch.setattr(event_loops.LoopState, "ping", count)
     with running() as loop:

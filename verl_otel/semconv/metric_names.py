@@ -249,6 +249,8 @@ STALLS: Final = _row("verl.stalls", "counter", "{stall}", (attr.REASON,), (5, 5,
     "Stalls and crashes that were reported, by reason: overdue, frozen, stopped, never arrived, died.")
 EVENT_LOOP_BLOCKED: Final = _row("verl.event_loop.blocked", "counter", "s", (attr.REASON,), (1, 1, 8),
     "Time in which an event loop ran no callback for 0.2 s or more, by reason: callback, callbacks, worker, collection, cpu, interpreter, process.")
+EVENT_LOOP_LAG: Final = _row("verl.event_loop.lag", "gauge", "s", (attr.AGGREGATE,), (36, 42, 98),
+    "How late the event loops of this process ran callbacks in the last minute: p50 and max. Not of processes with a rank.")
 OTEL_ERRORS: Final = _row("verl.otel.errors", "counter", "{error}", (attr.REASON,), (1, 1, 1),
     "Failures of verl-otel itself, by place.")
 OTEL_SPANS_DROPPED: Final = _row("verl.otel.spans.dropped", "counter", "{span}", (attr.REASON,), (1, 1, 1),

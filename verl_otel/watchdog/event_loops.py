@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Blocked event loops of this process: how long no callback of a loop could run, and what ran instead.
+"""Event loops of this process: how late they run callbacks, how long they could run none, and what ran instead.
 
 A thread sends each running loop a callback that only notes the time. If it has not run when the next one is due, the thread reads the stack
 of the loop. A loop is found by its tasks, so that it may be of any kind (asyncio, uvloop). Nothing is put into the loop that stays there.
@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
@@ -18,7 +19,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary, thread_frames
 from verl_otel.model import LinkRecord
-from verl_otel.recording import series_registry
+from verl_otel.recording import collection, series_registry
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER, keep
@@ -102,6 +103,8 @@ IDLE_SECONDS: Final = 1.0
 """Seconds between two callbacks while it has none, and between two searches for loops."""
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
+LAG_SECONDS: Final = 60.0
+"""Seconds of which the lag is told: a scrape interval may be as long."""
 MAX_LOOPS: Final = 16
 """Loops of one process that are watched."""
 CALLBACK, CALLBACKS = "callback", "callbacks"
@@ -114,8 +117,9 @@ _SITE: Final = CallSite("blocked", hook=True)
 class LoopState:
     """One event loop that is watched."""
 
-    def __init__(self, loop: Any, thread: int) -> None:
+    def __init__(self, loop: Any, thread: int, read_clock: Callable[[], float]) -> None:
         self.loop = loop
+        self._read_clock = read_clock
         self.pinged = 0.0
         """When the callback was sent that has not been answered yet; 0: none."""
         self.before = self.answered = 0.0
@@ -128,13 +132,16 @@ class LoopState:
         """What blocks it; None: it is not known to be blocked."""
         self.paused: dict[str, float] = {}
         """Seconds of the wait in which this process was paused, by reason."""
+        self._lags: deque[tuple[float, float]] = deque(maxlen=int(LAG_SECONDS / PING_SECONDS))
+        """When the last callbacks ran, and how late."""
         self._base: FrameType | None = None
         self._changed = False
 
-    def ping(self, now: float) -> bool:
+    def ping(self) -> bool:
         """Send the callback. Return whether the loop takes one."""
+        now = self._read_clock()
         self.work, self.paused, self._changed = None, {}, False
-        self.before, self.answered, self.pinged = self.answered or now, 0.0, now
+        self.before, self.pinged, self.answered = self.answered or now, now, 0.0
         try:
             self.loop.call_soon_threadsafe(self._answer)
         except Exception as error:  # it is closed, or of a kind that does not support it
@@ -148,7 +155,7 @@ class LoopState:
         self._base = caller if not stack_dumps.is_handle(caller) else None
         if self.work is not None:
             self.work.release()
-        self.answered = clock()
+        self.answered = self._read_clock()
 
     def look(self) -> None:
         """Note what the loop does while it does not answer."""
@@ -160,6 +167,19 @@ class LoopState:
             self.work = describe(stack, self.pinged)
         elif not stack or not self.work.is_same(stack):
             self._changed = True
+
+    def note_lag(self) -> float:
+        """Note how late the callback ran that has been answered. Return it."""
+        lag = self.answered - self.pinged
+        self._lags.append((self.answered, lag))
+        return lag
+
+    def read_lags(self, now: float) -> list[float]:
+        """Return how late each callback of the last `LAG_SECONDS` ran, and one that is awaited now."""
+        lags = [lag for answered, lag in list(self._lags) if now - answered <= LAG_SECONDS]
+        if self.pinged and not self.answered:
+            lags.append(max(0.0, now - self.pinged))
+        return lags
 
     def note_pause(self, pause: Pause) -> None:
         """Note that the process was paused while the loop may not have answered."""
@@ -186,10 +206,12 @@ class LoopWatcher:
 
     Args:
         is_worker: Returns whether this process has a rank.
+        read_clock: Returns the time on the clock of spans.
     """
 
-    def __init__(self, is_worker: Callable[[], bool]) -> None:
+    def __init__(self, is_worker: Callable[[], bool], read_clock: Callable[[], float] = clock) -> None:
         self._is_worker = is_worker
+        self._read_clock = read_clock
         self.cpu_seconds = 0.0
         """CPU time of the thread."""
         self._states: dict[int, LoopState] = {}
@@ -200,7 +222,8 @@ class LoopWatcher:
         self._pauses = PauseDetector()
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread, and tell the lag of the loops at each collection."""
+        collection.observe_all("event loops", (metric_names.EVENT_LOOP_LAG,), self.read_lag)
         self._thread = threading.Thread(target=self._run, name="verl-otel-loops", daemon=True)
         self._thread.start()
 
@@ -211,6 +234,16 @@ class LoopWatcher:
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(max(0.0, timeout))
         self._thread = None
+        self._states = {}
+
+    def read_lag(self) -> list[collection.Measurement]:
+        """Return how late the loops ran callbacks; nothing in a process with a rank, whose loop is late as planned."""
+        now = self._read_clock()
+        lags = sorted(lag for state in list(self._states.values()) for lag in state.read_lags(now))
+        if not lags or self._is_worker():
+            return []
+        values = {"p50": lags[len(lags) // 2], "max": lags[-1]}
+        return [(metric_names.EVENT_LOOP_LAG, ((attr.AGGREGATE, name),), value) for name, value in values.items()]
 
     def find_blocked(self) -> str:
         """Return the line at which a callback blocks its event loop now; empty if none does."""
@@ -253,15 +286,15 @@ class LoopWatcher:
             if state.pinged and not state.answered:
                 state.look()
                 continue
-            if state.pinged and state.answered - state.pinged >= BLOCKED_SECONDS:
+            if state.answered and state.note_lag() >= BLOCKED_SECONDS:
                 _record(state, is_worker=self._is_worker())
-            if not state.ping(now):
+            if not state.ping():
                 del self._states[key]
 
     def _find_new(self) -> None:
         for loop, thread in stack_dumps.find_running_loops().items():
             if id(loop) not in self._states and len(self._states) < MAX_LOOPS:
-                self._states[id(loop)] = LoopState(loop, thread)
+                self._states[id(loop)] = LoopState(loop, thread, self._read_clock)
         threads = {state.thread for state in self._states.values()}
         self._pauses.watch(each.native_id or 0 for each in threading.enumerate() if each.ident in threads)
 
