@@ -110,8 +110,8 @@ def test_a_prepared_lock_file_is_not_touched(run, tmp_path, kind):
     """A lock file that is a link to another file, or a FIFO: that file keeps its content, and nothing waits."""
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / "runs" / "targets").mkdir(parents=True)
-    lock = tmp_path / "runs" / "targets" / ".lock"
+    (tmp_path / "runs" / "r1").mkdir(parents=True)
+    lock = tmp_path / "runs" / "r1" / ".verl_logs.lock"
     if kind == "symbolic link":
         lock.symlink_to(victim)
     elif kind == "hard link":
@@ -121,4 +121,3 @@ def test_a_prepared_lock_file_is_not_touched(run, tmp_path, kind):
     result = run("WAIT = 0\n" + WORK)
     assert result.code == 0, result.err
     assert victim.read_text() == "precious"
-    assert result.err.count("Prometheus will not find this process") == 1
