@@ -123,7 +123,7 @@ def test_runs_are_kept_for_other_commands(call, runs):
     assert call("logs", "slow-tool").out
     again = call("demo", "crash", "--keep", runs)
     assert again.code == 2
-    assert "crash" in again.err
+    assert "crash is there already: remove it, or give another folder" in again.err
 
 
 def test_the_package_is_not_written_to(call, tmp_path):

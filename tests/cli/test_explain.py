@@ -384,7 +384,7 @@ def test_a_verdict_has_its_evidence(call, tmp_path):
     assert "update_actor" in cause
     assert f"kind {step.verdicts[0].kind}, cause worker" in cause
     assert any(line.startswith("do (") for line in lines)
-    assert lines[-1].startswith("more: verl-otel explain --step N r1")
+    assert lines[-1].startswith(f"more: verl-otel explain --step N {folder}")
 
 
 def test_the_ids_are_those_of_the_json(call, tmp_path):
@@ -492,3 +492,9 @@ def test_every_kind_of_work_has_advice_and_a_row_in_the_documents():
     for kind in KINDS:
         assert explain.find_key(Verdict(1, 9, "phase", "gen", kind, "", 3, 2)) in explain.ADVICE
     assert re.findall(r"^\| `([^`]+)` \|", PAGE.read_text("utf-8"), re.MULTILINE) == list(explain.ADVICE)
+
+
+def test_brief_advises_on_slow_steps_only(call, tmp_path):
+    """A healthy run has nothing to do."""
+    assert call("demo", "--keep", tmp_path, "healthy").code == 0
+    assert "do (" not in call("explain", "--brief", tmp_path / "healthy").out

@@ -390,15 +390,22 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
 
 
+def _choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
+    """Return those of some steps that were slow without a verdict."""
+    slow = step_lengths.find_unexplained(run.steps)
+    return [step for step in steps if any(other is step for other in slow)]
+
+
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
-    unexplained = [step for step in steps if any(other is step for other in step_lengths.find_unexplained(run.steps))]
-    keys = find_keys(steps, unexplained)
-    if keys:
+    keys = find_keys(steps, _choose_unexplained(run, steps))
+    kinds = dict.fromkeys(event.kind for event in run.events if event.kind in EVENT_ADVICE)
+    advice = [*((kind, EVENT_ADVICE[kind]) for kind in kinds), *((key, ADVICE[key]) for key in keys)]
+    if advice:
         yield f"What to do (table in {PAGE})"
-    for key in keys:
+    for key, text in advice:
         yield textwrap.fill(
-            f"{key}: {ADVICE[key]}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+            f"{key}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
         )
 
 
@@ -471,11 +478,12 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
-    for key in find_keys(steps, [step for step in steps if not step.verdicts]):
+    for key in find_keys(steps, _choose_unexplained(run, steps)):
         yield f"do ({key}): {ADVICE[key]}"
     problems = [*run.completeness.missing, *run.problems]
     yield from (f"not known: {problem}" for problem in problems[:_EVENTS])
-    yield f"more: verl-otel explain --step N {run.run_id}; verl-otel report --json {run.run_id}"
+    name = run_selection.name_run(run)
+    yield f"more: verl-otel explain --step N {name}; verl-otel report --json {name}"
 
 
 def _describe_step(step: Step) -> Iterator[str]:
@@ -535,7 +543,11 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> Any:
             missing=[*run.completeness.missing, *run.problems],
             orphans=run.completeness.orphans,
             unknown=token_cost.UNKNOWN,
-            next=[f"verl-otel explain {run.run_id} --step {step.number}" for step in steps if step.number is not None],
+            next=[
+                f"verl-otel explain {run_selection.name_run(run)} --step {step.number}"
+                for step in steps
+                if step.number is not None
+            ],
             clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
         )
     )
@@ -585,6 +597,11 @@ def _devices_json(devices: Iterable[DeviceTime]) -> dict[str, dict[str, float]]:
 
 PAGE: Final = "docs/how-to/act-on-verdicts.md"
 """The page. Its table has a row for each key of `ADVICE`."""
+EVENT_ADVICE: Final = {
+    "crash": "read the end of its log and its memory before in events.jsonl of the run (detail.log_tail, detail.rss)",
+    "stall": "read the stacks in black-box/ of the run, named in events.jsonl (detail.stacks)",
+}
+"""What to do about stalls and crashes."""
 ADVICE: Final = {
     "slow tool": "give the tool a time-out, and run blocking code in a thread (asyncio.to_thread)",
     "slow reward": "give the reward function a time-out, cache what it looks up, or raise reward.num_workers",

@@ -87,7 +87,8 @@ def _held_line(wait: slow_trajectories.SingleWait) -> str:
 def verdict_line(verdict: Verdict) -> str:
     """Return a verdict with its step."""
     which = "?" if verdict.step is None else verdict.step
-    return f"Step {which} ({seconds(verdict.step_seconds)}): {wording.describe_verdict(verdict)}"
+    text = wording.describe_verdict(verdict)
+    return f"Step {which} ({seconds(verdict.step_seconds)}): {text[:1].lower()}{text[1:]}"
 
 
 def _spent(step: Step) -> str:

@@ -44,6 +44,8 @@ POLL_SECONDS: Final = 0.5
 """Seconds between two looks at the files with ``--follow``."""
 SHOWN_BEFORE: Final = 10
 """Records that are shown before those that follow."""
+NAMED_FIELDS: Final = 40
+"""Fields that are named if no record matches."""
 _HIDDEN: Final = (*logs.RESERVED, "role", "rank")
 _MAX_VALUE: Final = 300
 
@@ -93,8 +95,17 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     has_log = bool(run_log.find_files(places))
     reason = "no record of the run log matches" if has_log else "the run has no log (verl_logs.jsonl)"
+    if has_log and arguments.where:
+        reason += _name_fields(places, make_filter(arguments.level, arguments.scope, None))
     print(f"verl-otel: {reason}", file=sys.stderr)
     return 1
+
+
+def _name_fields(places: list[Path], matches: Callable[[Record], bool]) -> str:
+    """Return the names of the fields that a condition can use."""
+    names = sorted({name for record in filter(matches, run_log.read(places)) for name in record})
+    more = f" and {len(names) - NAMED_FIELDS} more" if len(names) > NAMED_FIELDS else ""
+    return f"; fields of the records: {show(', '.join(names[:NAMED_FIELDS]))}{more}" if names else ""
 
 
 def make_filter(level: str | None, scopes: Iterable[str] | None, where: str | None) -> Callable[[Record], bool]:

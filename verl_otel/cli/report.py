@@ -22,6 +22,7 @@ import argparse
 import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted, show
@@ -214,7 +215,10 @@ def _rewards(run: Explanation) -> str:
     values = list(by_step.items())
     shown = values if len(values) <= 12 else [*values[:3], *values[-9:]]  # noqa: PLR2004 - a line's worth
     text = "  ".join(f"{step}: {value:.4g}" for step, value in shown)
-    change = f"   (first to last: {values[-1][1] - values[0][1]:+.4g})" if len(values) > 1 else ""
+    change, third = "", len(values) // 3
+    if third > 1:  # two single steps differ by chance
+        first, last = (fmean(value for _, value in part) for part in (values[:third], values[-third:]))
+        change = f"   (mean of the first {third}: {first:.4g}, of the last {third}: {last:.4g})"
     return f"Reward, mean of each step (critic/rewards/mean)\n  {text}{change}"
 
 
@@ -300,7 +304,7 @@ def to_json(run: Explanation) -> Any:
             ],
             missing=[*run.completeness.missing, *run.problems],
             orphans=run.completeness.orphans,
-            next=[f"verl-otel explain {run.run_id}"],
+            next=[f"verl-otel explain {run_selection.name_run(run)}"],
         )
     )
 

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import tempfile
 import time
@@ -69,6 +70,14 @@ def find_newest() -> Path:
     if not runs:
         raise FileNotFoundError(run_folders.describe_none(base))
     return runs[0]
+
+
+def name_run(run: Explanation) -> str:
+    """Return what a command takes to read the same run again: its id in the run directory, otherwise its folders."""
+    folders = [Path(folder) for folder in run.folders]
+    if len(folders) == 1 and folders[0].name == run.run_id and folders[0].parent == Path(config.read("run_dir")):
+        return run.run_id
+    return shlex.join(run.folders)
 
 
 def find_places(named: Sequence[Path], command: str, *, files: bool = False) -> list[Path]:

@@ -59,6 +59,8 @@ WASTE: Final = {
     "truncated": "trained on although cut at the limit of tokens",
 }
 _NAMED: Final = {"tool", "worker", "phase", "call", "logging", "blocked", "paused"}
+NOTABLE_WASTE: Final = 0.3
+"""Share of tokens without a gradient for which there is advice."""
 SMALL_SHARE: Final = 0.005
 """Smaller shares round to 0 % and are not shown."""
 NOTABLE_BETWEEN: Final = 0.1
@@ -180,7 +182,7 @@ def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator
         elif saving.what.startswith("tool "):
             what = f"if {show(saving.what)} had never been slower than its median"
         else:
-            what = words.get(saving.what, f"without {show(saving.what)}")
+            what = words.get(saving.what, f"without the trajectories of {show(saving.what)}")
         yield f"{seconds(saving.seconds)} {what}"
 
 
@@ -274,6 +276,8 @@ def describe_cost(
         if tokens:
             part = f"{tokens:,} of {counted(generated, 'token')}"
             yield f"{part} ({tokens / max(1, generated):.0%}) {WASTE.get(reason, reason)}"
+            if reason == "zero_variance" and tokens >= NOTABLE_WASTE * generated:
+                yield "  prompts that are never or always solved teach nothing: algorithm.filter_groups.enable=True (DAPO), or other prompts"
 
 
 def figure(value: float) -> str:

@@ -12,7 +12,7 @@ import pytest
 
 import verl_otel
 from verl_otel import session
-from verl_otel.integrations.rl_insight import shim
+from verl_otel.integrations import rl_insight_shim as shim
 from verl_otel.session import prometheus_targets as session_targets
 
 REAL = importlib.util.find_spec("rl_insight") is not None

@@ -27,6 +27,7 @@ from verl_otel._internal.printable import show
 from verl_otel._internal.rotated_files import SUFFIX
 from verl_otel.cli import main
 from verl_otel.cli.formatting import align
+from verl_otel.errors import VerlOtelError
 
 RECORDED: Final = Path(__file__).resolve().parent / "recorded"
 """The folders of the runs; `tests/end_to_end/record_demo.py` writes them."""
@@ -107,7 +108,11 @@ def _list_runs() -> str:
 def _keep(folder: Path, names: list[str]) -> int:
     """Write runs as they were recorded, not compressed: commands that look at the end of a file expect that."""
     for name in names:
-        (folder / name).mkdir(parents=True)
+        try:
+            (folder / name).mkdir(parents=True)
+        except FileExistsError:
+            message = f"{folder / name} is there already: remove it, or give another folder"
+            raise VerlOtelError(message) from None
         for path in (RECORDED / name).iterdir():
             data = path.read_bytes()
             is_compressed = path.suffix == SUFFIX

@@ -87,7 +87,7 @@ class _Loader(importlib.abc.Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         vars(module).update({_MARKER: True, "__doc__": "RL-Insight's functions, answered by verl-otel."})
-        from verl_otel.integrations.rl_insight import shim
+        from verl_otel.integrations import rl_insight_shim as shim
 
         vars(module).update({function: getattr(shim, function) for function in _CONTENTS[module.__name__]})
         if module.__name__ == PACKAGE:
