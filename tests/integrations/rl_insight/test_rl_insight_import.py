@@ -16,8 +16,8 @@ import pytest
 from tests.contracts import released
 from verl_otel import integrations
 from verl_otel.integrations import rl_insight as answers
-from verl_otel.integrations import source_inspection
 from verl_otel.integrations import rl_insight_shim as shim
+from verl_otel.integrations import source_inspection
 
 REAL = importlib.util.find_spec("rl_insight") is not None
 pytestmark = pytest.mark.skipif(REAL, reason="the real rl-insight is installed here")
