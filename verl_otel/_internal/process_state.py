@@ -12,7 +12,9 @@ Callbacks of a forked child must not wait for a lock that a thread of the parent
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - see logging
 import contextlib
+import logging  # noqa: F401 - its fork hooks are to be first: a fork that waits here must not hold its lock, which an import may want
 import os
 import threading
 from collections.abc import Callable, Iterable
