@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A real GPU of this machine, where there is one: what NVML says through us, and what it says through ``nvidia-smi``."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -9,6 +10,7 @@ import time
 
 import pytest
 
+from verl_otel.analysis import summary
 from verl_otel.integrations.gpu.allocator import AllocatorCollector
 from verl_otel.integrations.gpu.collector import GpuCollector
 from verl_otel.semconv.metric_names import METRICS
@@ -76,6 +78,64 @@ def test_reading_a_real_gpu_is_cheap_and_leaves_nothing(smi, source, place, wait
     print(f"{len(smi)} GPUs: {sorted(seconds)[10] * 1e3:.2f} ms a collection, the longest {max(seconds) * 1e3:.2f} ms")
     assert sorted(seconds)[10] < 0.5 * len(smi)
     assert threading.active_count() == before
+
+
+LOOP = """
+import time, torch, verl_otel
+
+weights = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
+
+def work(seconds):
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        for _ in range(20):
+            weights @ weights
+        torch.cuda.synchronize()
+
+@verl_otel.llm
+def generate():
+    work(0.6)
+
+@verl_otel.tool("search")
+def search():
+    time.sleep(0.8)
+
+@verl_otel.update("actor")
+def update():
+    work(0.4)
+
+for number in range(1, 6):
+    with verl_otel.step(number):
+        with verl_otel.phase("gen"), verl_otel.trajectory("prompt", number):
+            generate()
+            search()
+        with verl_otel.phase("update_actor"):
+            update()
+"""
+
+
+def test_the_gpu_of_a_loop_without_ray_is_found_and_its_time_accounted_for(smi, tmp_path):
+    """PyTorch's memory says which GPU it is; LLM calls and updates used it, and it was idle for the tools, as nvidia-smi saw, too."""
+    torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+    if not torch.cuda.is_available():
+        pytest.skip("this PyTorch cannot use the GPU")
+    environ = {**os.environ, "VERL_OTEL_ENABLED": "1", "VERL_OTEL_RUN_DIR": str(tmp_path), "VERL_OTEL_RUN_ID": "loop"}
+    watch = ["nvidia-smi", "--query-gpu=utilization.gpu", "--format=csv,noheader,nounits", "-lms", "50"]
+    with subprocess.Popen(watch, stdout=subprocess.PIPE, text=True) as watcher:
+        subprocess.run([sys.executable, "-c", LOOP], check=True, env=environ)
+        watcher.terminate()
+        seen = [float(line) for line in watcher.stdout.read().split() if line.strip().isdigit()]
+    run = summary.explain([tmp_path / "loop"])
+    (gpu,) = run.devices
+    spent = {cause: nanoseconds / 1e9 for cause, nanoseconds in gpu.nanoseconds.items()}
+    print(spent, f"nvidia-smi: {sum(value > 0 for value in seen) / max(1, len(seen)):.0%} of {len(seen)} samples busy")
+    owners = {dict(series.labels)["hw.id"] for series in run.series if series.name == "verl.gpu.owner"}
+    assert run.has_gpu
+    assert owners <= set(smi)
+    assert owners
+    assert spent["tool_wait"] == pytest.approx(5 * 0.8, rel=0.1)
+    assert spent["train"] == pytest.approx(5 * 0.4, rel=0.3)
+    assert spent["rollout"] == pytest.approx(5 * 0.6, rel=0.5), "the first call loads libraries"
 
 
 def test_energy_of_a_real_gpu_grows(smi, source, place, values, wait_for):
