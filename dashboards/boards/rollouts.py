@@ -197,11 +197,13 @@ def staleness() -> Panel:
     """How old are the samples?"""
     text = (
         "Model versions between the generation of a sample and the step that trains on it: mean and 95th percentile, and the configured "
-        "bound. 0 is on-policy. An old sample is not wrong, but its gradient is biased."
+        "bound. 0 is on-policy. An old sample is not wrong, but its gradient is biased. Behind the sync: versions by which engines served older "
+        "weights than were synced before a trajectory began; anything but 0 is wrong."
     )
     targets = [
         *mean_and(metric.ROLLOUT_STALENESS, 0.95, exemplars=False),
         query(f'{metric.LIMIT}{{run, {label.LIMIT}="staleness"}}', f"{legend.RUN_ID} bound"),
+        query(f"{metric.ROLLOUT_WEIGHTS_BEHIND}{{run}}", f"{legend.RUN_ID} behind the sync"),
     ]
     return panels.timeseries("Staleness", text, "short", *targets, low=0)
 

@@ -35,6 +35,7 @@ TRAINER: Final = {
     "verl.phase.active": 11,
     "verl.validation.score": 20,
     "verl.rollout.staleness": 1,
+    "verl.rollout.weights.behind": 1,
     "verl.rollout.groups": 4,
     "verl.rollout.groups.wanted": 1,
     "verl.rollout.trajectory.preemptions": 3,

@@ -95,6 +95,31 @@ def stale_samples():
     )
 
 
+def weights_behind():
+    """One sync was missed, and then three in a row. In between all engines have what was sent, with any staleness."""
+    behind = {10: 1, **dict.fromkeys(range(20, 26), 2)}
+    series = training(
+        50,
+        lambda step: {
+            "verl_rollout_weights_behind": behind.get(step, 0),
+            'verl_limit{verl_limit_name="staleness"': 8,
+        },
+    )
+    return Scene(
+        "an engine serves old weights",
+        series,
+        {9: set(), 13: set(), 20: set(), 25: {"WeightsBehind"}, 30: set()},
+        (
+            Says(
+                25,
+                "WeightsBehind",
+                {"verl_run_id": RUN},
+                f"Run {RUN}: for 4 more steps, engines have served older weights than the last sync sent",
+            ),
+        ),
+    )
+
+
 def slowdown():
     """Steps may take one and a half times as long, but not three times. Tools are compared as steps are."""
 
@@ -267,6 +292,7 @@ SCENES = [
     stuck_at_first(),
     held(),
     stale_samples(),
+    weights_behind(),
     late_checkpoint(),
     steps_held(),
     blocked_loop(),

@@ -113,6 +113,8 @@ AREAS: Final[dict[str, tuple[Threshold, ...]]] = {
         Threshold("tail_steps", 5, ""),
         Threshold("staleness_steps", 3,
             "StalenessBound: steps in which the stalest trajectory was at the configured bound."),
+        Threshold("weights_behind_steps", 3,
+            "WeightsBehind: steps in which a trajectory was generated with older weights than were synced before it began."),
         Threshold("held_share", 0.2,
             "StepsHeld: time by which steps of half an hour took longer or began later than those before, as a share of their time,"),
         Threshold("held_steps", 2, "... of at least so many steps that the same cause has held."),

@@ -139,6 +139,8 @@ ROLLOUT_TURNS: Final = _row("verl.rollout.turns", "histogram", "{turn}", (), (10
     "Turns of one trajectory.", buckets.TURNS)
 ROLLOUT_STALENESS: Final = _row("verl.rollout.staleness", "histogram", "{version}", (), (10, 10, 10),
     "Model versions between a sample's generation and the step that trains on it.", buckets.STALENESS)
+ROLLOUT_WEIGHTS_BEHIND: Final = _row("verl.rollout.weights.behind", "gauge", "{version}", (), (1, 1, 1),
+    "Most versions by which a trajectory of the last batch was generated with older weights than were synced before it began. 0 is right in every mode.")
 ROLLOUT_PREEMPTIONS: Final = _row("verl.rollout.preemptions", "counter", "{preemption}", (), (8, 8, 8),
     "Requests that the engine put back into its queue.")
 ROLLOUT_TRAJECTORY_PREEMPTIONS: Final = _row("verl.rollout.trajectory.preemptions", "gauge", "{preemption}", (attr.AGGREGATE,), (3, 3, 3),

@@ -3,7 +3,7 @@
 """Lineage: tags lead from a batch to its trajectories, and are gone before verl looks at the batch."""
 
 import types
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from types import SimpleNamespace
 
 import numpy as np
@@ -127,6 +127,36 @@ def test_staleness_is_the_distance_of_versions(recorded):
     consume(batch, step=6, training=True)
     (point,) = [point for point in recorded.points if point.instrument.name == "verl.rollout.staleness"]
     assert (point.value.samples, point.value.total, point.value.minimum) == (2, 2.0, 0.0)
+
+
+def began(number, at, version):
+    """The origin of a trajectory that began at a Unix time."""
+    return origin(number, version=version)._replace(facts={"start": at})
+
+
+BEHIND = {
+    "synchronous: each batch begins after the sync": (((10.0, 4),), ((11.0, 4), (12.0, 4)), 0),
+    "ahead: it began before the sync and ended with its weights": (((10.0, 4), (20.0, 5)), ((15.0, 5),), 0),
+    "ahead, and trained on much later": (((10.0, 4), (20.0, 5), (30.0, 6)), ((15.0, 4), (25.0, 5)), 0),
+    "an engine missed the last sync": (((10.0, 4), (20.0, 5)), ((25.0, 5), (25.0, 4)), 1),
+    "an engine missed all but the first": (((10.0, 4), (20.0, 5), (30.0, 6)), ((35.0, 4),), 2),
+    "a sync without a number": (((10.0, 4), (20.0, None)), ((25.0, 4),), 0),
+    "an engine without a number": (((10.0, 4),), ((11.0, None),), None),
+    "older than every sync": (((10.0, 4),), ((9.0, 1),), None),
+}
+
+
+@pytest.mark.parametrize("case", BEHIND)
+def test_weights_are_compared_with_the_sync_before_the_trajectory(recorded, monkeypatch, case):
+    """Whatever version the step trains."""
+    syncs, trajectories, expected = BEHIND[case]
+    monkeypatch.setattr(lineage, "_syncs", deque(maxlen=lineage.MAX_SYNCS))
+    for ended, version in syncs:
+        lineage.note_sync(version, ended)
+    batch = tags(*(began(number, at, version) for number, (at, version) in enumerate(trajectories)))
+    consume(batch, step=9, training=True)
+    found = [point.value for point in recorded.points if point.instrument.name == "verl.rollout.weights.behind"]
+    assert found == ([] if expected is None else [expected])
 
 
 SOURCES = st.dictionaries(st.sampled_from(["", "a", "b|c"]), st.lists(SCORES, min_size=1, max_size=40), min_size=1)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import zlib
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -18,11 +19,11 @@ from verl_otel.integrations.patch import PATCHED, Hook, Steps, argument, surroun
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, learning, step_log
 from verl_otel.integrations.verl.rollout_progress import RolloutProgress
-from verl_otel.integrations.verl.sample_origin import Origin, find_origin
+from verl_otel.integrations.verl.sample_origin import START, Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.series_registry import histogram
+from verl_otel.recording.series_registry import gauge, histogram
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import describe_tail, sum_scores
@@ -99,6 +100,7 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) 
     for origin in distinct:
         if origin.version is not None and step is not None:
             histogram(metric_names.ROLLOUT_STALENESS).record(max(0, step - 1 - origin.version))
+    _compare_weights(distinct)
     gpu_time.note_samples(distinct, validate=False)
     _link(distinct)
     sum_scores(distinct)
@@ -106,6 +108,40 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) 
     learning.follow_trajectories(distinct)
     if summarise:
         describe_tail(distinct)
+
+
+# -- Whether engines serve the weights of the last sync. The trainer knows when each sync ended; a trajectory that began after it and was generated
+# with an older version was served by an engine that did not get it. So it is 0 however far ahead of the training the rollouts are --
+
+MAX_SYNCS: Final = 256
+"""Weight syncs that are known; a trajectory that is older than all of them is not compared."""
+_syncs: Final[deque[tuple[float, int]]] = deque(maxlen=MAX_SYNCS)
+"""When each sync ended, in Unix seconds, and the version that it sent."""
+
+
+def note_sync(version: Any, ended: float) -> None:
+    """Note a weight sync that has succeeded.
+
+    Args:
+        version: verl's ``global_steps``; of a sync without a number the engines keep theirs.
+        ended: Unix time.
+    """
+    number = to_number(version)
+    if number is not None:
+        _syncs.append((ended, int(number)))
+
+
+def _compare_weights(origins: Iterable[Origin]) -> None:
+    """Record by how many versions the weights of trajectories were behind the sync before they began."""
+    syncs = list(reversed(_syncs))
+    behind = []
+    for origin in origins:
+        start = origin.facts.get(START)
+        synced = None if start is None else next((version for ended, version in syncs if ended <= start), None)
+        if synced is not None and origin.version is not None:
+            behind.append(max(0, synced - origin.version))
+    if behind:
+        gauge(metric_names.ROLLOUT_WEIGHTS_BEHIND).set(max(behind))
 
 
 def find_distinct(origins: Iterable[Origin]) -> list[Origin]:

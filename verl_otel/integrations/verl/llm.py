@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, Final
@@ -18,6 +19,7 @@ from weakref import WeakKeyDictionary
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
 from verl_otel.integrations.spans import OPENERS, current_span_context, describe, find_open
+from verl_otel.integrations.verl import lineage
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number, to_text
 from verl_otel.recording.call_attributes import extract_llm, extract_reward
@@ -186,7 +188,8 @@ def _begin_sync(manager: Any, _args: Any, _kwargs: Any) -> Span:
     return Span(_SYNC, attributes)
 
 
-def _finish_sync(span: Span, _args: Any, _kwargs: Any, result: Any) -> None:
+def _finish_sync(span: Span, args: tuple[Any, ...], kwargs: dict[str, Any], result: Any) -> None:
+    lineage.note_sync(argument(args, kwargs, 0, "global_steps"), time.time())
     if isinstance(result, dict):
         megabytes = to_number(result.get("checkpoint_engine/payload_mbytes"))
         if megabytes is not None:

@@ -23,6 +23,8 @@ FACTS: Final = {
     "response": attr.RESPONSE_TOKENS,
 }
 """Facts of a trajectory in a tag, and their attributes; a tag also holds ``start``, in Unix seconds."""
+START: Final = "start"
+"""Key of a further fact: when the trajectory began, in Unix seconds."""
 VALIDATE: Final = "validate"
 """Key of a further fact, of trajectories of a validation only."""
 
@@ -87,7 +89,7 @@ def find_origin() -> Origin | None:
     score = to_number(values.get(attr.REWARD_SCORE))
     version = to_number(values.get(attr.MODEL_VERSION_MAX))
     facts = {name: to_number(values.get(key)) for name, key in FACTS.items()}
-    facts["start"] = span.start_ns / 1e9
+    facts[START] = span.start_ns / 1e9
     if values.get(attr.VALIDATE) is True:
         facts[VALIDATE] = 1.0
     return Origin(
