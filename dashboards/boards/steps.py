@@ -145,7 +145,7 @@ def lag() -> Panel:
     """How late do the event loops run their callbacks?"""
     text = (
         "How much later than asked the event loop of an instance ran a callback in the last minute: median, and the latest one. All "
-        "trajectories and rewards of the instance wait that long at each `await`."
+        "trajectories and rewards of the instance wait that long at each `await`. A trainer that is a coroutine is late by whole phases, as planned."
     )
     target = grouped("max", f"instance, {label.AGGREGATE}", f"{metric.EVENT_LOOP_LAG}{{process}}")
     return panels.timeseries("Lag of event loops", text, "s", target, width=12, low=0)
