@@ -13,7 +13,7 @@ Example:
 
 import sys
 
-from verl_otel._internal.process_state import FirstUse
+from verl_otel._internal.first_use import FirstUse
 from verl_otel._version import __version__
 
 TYPE_CHECKING = False  # type checkers know the name; `typing` is most of what importing this would cost

@@ -100,7 +100,7 @@ CASES: Final = (
         variants(timed, NOTHING, FLOOR, VERL_OTEL, NEVER_DRAINED, OPENTELEMETRY, PROMETHEUS),
         (
             Target(
-                "decorator, metrics only, sync, with its memory cap", 180, {OPENTELEMETRY.name: 50, PROMETHEUS.name: 6}
+                "decorator, metrics only, sync, with its memory cap", 500, {OPENTELEMETRY.name: 20, PROMETHEUS.name: 2}
             ),
         ),
     ),
@@ -108,21 +108,21 @@ CASES: Final = (
         "decorator-metrics-async",
         "decorated coroutine function, metrics only",
         variants(timed_async, NOTHING, FLOOR, VERL_OTEL, OPENTELEMETRY, PROMETHEUS),
-        (Target("decorator, metrics only, async", 260, {OPENTELEMETRY.name: 30}),),
+        (Target("decorator, metrics only, async", 500, {OPENTELEMETRY.name: 15}),),
     ),
     Case(
         "decorator-span",
         "decorated function, span and histogram, not exported",
         variants(traced, NOTHING, LEAF, VERL_OTEL, TOOL, SPANS_ONLY, OPENTELEMETRY, OPENTELEMETRY_SPANS),
         (
-            Target("decorator with span, leaf, not kept", 170, {OPENTELEMETRY.name: 200}, ours=LEAF.name),
-            Target("decorator with span, attached, full Span API, not kept", 420, {OPENTELEMETRY.name: 85}),
+            Target("decorator with span, leaf, not kept", 500, {OPENTELEMETRY.name: 100}, ours=LEAF.name),
+            Target("decorator with span, attached, full Span API, not kept", 1500, {OPENTELEMETRY.name: 20}),
         ),
     ),
     Case(
         "decorator-span-async",
         "decorated coroutine function, span and histogram, not exported",
         variants(traced_async, NOTHING, VERL_OTEL, OPENTELEMETRY),
-        (Target("async decorator with span", 600, {OPENTELEMETRY.name: 50}),),
+        (Target("async decorator with span", 1500, {OPENTELEMETRY.name: 20}),),
     ),
 )

@@ -21,7 +21,7 @@ CASES: Final = (
         "off-metrics",
         "decorated function, metrics only, switched off",
         variants(timed, NOTHING, OFF),
-        (Target("switched off, metrics only", 50),),
+        (Target("switched off, metrics only", 100),),
     ),
     Case(
         "off-metrics-async",
@@ -32,7 +32,7 @@ CASES: Final = (
         "off-span",
         "decorated function with a span, switched off",
         variants(traced, NOTHING, OFF),
-        (Target("switched off, with a span", 50),),
+        (Target("switched off, with a span", 100),),
     ),
     Case(
         "import",

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The state that a process holds in module-level objects: what a session and a fork renew, what starts at first use, and a signal-safe event.
+"""The state that a process holds in module-level objects: what a session and a fork renew, and a signal-safe event.
 
 Each module with such state registers here what clears it and what a fork does to it. There is one handler for each direction of a fork, so
 that the order of the callbacks is known: ``before_fork`` in reverse order of registration, the others in order of registration, as
@@ -21,16 +21,6 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple
 
 Callback = Callable[[], None]
-
-
-def _nothing() -> None:
-    pass
-
-
-class FirstUse:
-    """What happens when decorated code arrives in this process, such as the class of a Ray actor. The package sets it; recording calls it."""
-
-    start: Callback = staticmethod(_nothing)
 
 
 class SignalSafeEvent:

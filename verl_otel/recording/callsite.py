@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Optional, Union
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel._internal.process_state import FirstUse
+from verl_otel._internal.first_use import FirstUse
 from verl_otel.model import AttributeValue, SharedAttributes
 from verl_otel.recording.attribute_values import MAX_NAME, to_name
 from verl_otel.semconv import attributes as attr
