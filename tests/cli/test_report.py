@@ -297,7 +297,10 @@ def test_several_folders_are_one_report(call, tmp_path):
         folders.append(story.write())
     out = call("report", *folders).out
     assert "2 steps" in out.splitlines()[1]
-    assert out.splitlines()[-1] == f"Files: {folders[0]}, {folders[1]}"
+    assert out.splitlines()[-2:] == [
+        f"Files: {folders[0]}, {folders[1]}",
+        f"Next: verl-otel explain {folders[0]} {folders[1]}",
+    ]
 
 
 def test_the_newest_run_is_taken(call, runs):
@@ -385,7 +388,7 @@ def test_traces_of_a_collector_are_read(call, tmp_path):
     result = call("report", "--otlp", traces)
     assert (result.code, result.err) == (0, "")
     assert "Step 2 (15.00 s)" in result.out
-    assert result.out.splitlines()[-1] == f"Files: {traces}"
+    assert result.out.splitlines()[-2:] == [f"Files: {traces}", f"Next: verl-otel explain --otlp {traces}"]
     assert "Step 2 took 15.00 s" in call("explain", "r1", "--otlp", traces).out
     for arguments, text in (
         (["r2", "--otlp", traces], "r2 is not in the files, which have the runs: r1"),

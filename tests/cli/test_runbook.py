@@ -8,6 +8,7 @@ import re
 from importlib import import_module
 
 import pytest
+import yaml
 
 from tests.builders import stories
 from verl_otel.cli import COMMANDS
@@ -41,3 +42,10 @@ def test_the_keys_that_it_names_are_in_the_json(call, tmp_path):
     assert {"uid", "index", "parts"} <= set(reported["trajectories"][0])
     compared = json.loads(call("compare", "--json", folder, folder).out)
     assert {"rows", "explanation"} <= set(compared)
+
+
+def test_it_is_a_skill(call):
+    """With a front matter that a YAML parser reads: a name, and when to use it; below it the same page."""
+    _, front, page = call("runbook", "--skill").out.split("---\n", 2)
+    assert yaml.safe_load(front).keys() == {"name", "description"}
+    assert page.lstrip() == call("runbook").out

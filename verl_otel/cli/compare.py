@@ -90,9 +90,11 @@ def run(arguments: argparse.Namespace) -> int:
                 return 2
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
-        print_json(to_json(compared, results))
+        print_json(to_json(compared, results, next=[f"verl-otel explain {run_selection.name_run(b)}"]))
     else:
         print(render(compared, results, markdown=arguments.md))
+        if not arguments.md:
+            print(f"\nNext: verl-otel explain {run_selection.name_run(b)}")
     for condition, result in results:
         if not result.judged:
             text = f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}"
@@ -413,7 +415,7 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]]) -> Any:
+def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]], **others: Any) -> Any:
     """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero."""
     keys = COMPARE["properties"]
     return make_plain(
@@ -436,5 +438,6 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]])
             conditions=[
                 fill_schema(keys["conditions"], result, condition=condition.text) for condition, result in results
             ],
+            **others,
         )
     )

@@ -74,7 +74,15 @@ def run(arguments: argparse.Namespace) -> int:
             guard: None if finding is None else {"step": finding.step, "text": finding.text}
             for guard, finding in findings.items()
         }
-        print_json({"run_id": explanation.run_id, "steps": len(steps), "guards": found, "best_step": best_step})
+        print_json(
+            {
+                "run_id": explanation.run_id,
+                "steps": len(steps),
+                "guards": found,
+                "best_step": best_step,
+                "next": [f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
+            }
+        )
     else:
         print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")
         for guard, finding in findings.items():
@@ -84,6 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"  {find_variable(guard)}={getattr(arguments, guard)} {effect}")
         if best is not None and best_step is not None:
             print(f"  best {show(best.key)}: {best.best:.4g} at step {best_step}")
+        print(f"Next: verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout")
     if steps:
         return 0
     print("verl-otel: the run has no scalars of verl, which guards need", file=sys.stderr)

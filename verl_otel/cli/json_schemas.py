@@ -348,6 +348,7 @@ LEVERS: Final = _object(
         "limits that trajectories shared", kind=_text("loop, server, reward"), process=_text(), slots=_whole()
     ),
     unknown=_list(_text(), "sentences about what is not known"),
+    next=_list(_text(), "the command that shows more"),
 )
 _RUN: Final = {
     "run": _RUN_ID,
@@ -387,6 +388,7 @@ GUARDS: Final = _object(
     steps=_whole("steps with scalars"),
     guards=_mapping(_or_null(_object(step=_whole(), text=_text())), "what would have stopped the run"),
     best_step=_whole(known=False),
+    next=_list(_text(), "the command that shows more"),
 )
 _SAMPLE: Final = _object(
     steps=_whole(),
@@ -435,6 +437,7 @@ COMPARE: Final = _object(
     ),
     notes=_list(_text()),
     conditions=_rows("--fail-if", condition=_text(), holds=_flag(), judged=_flag(), reason=_text()),
+    next=_list(_text(), "the command that shows more"),
 )
 SCHEMAS: Final = {
     "report": REPORT,

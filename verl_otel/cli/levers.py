@@ -42,6 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
         print_json(to_json(explanation, levers))
     else:
         print(render(explanation, levers))
+        print(f"\nNext: verl-otel explain {run_selection.name_run(explanation)}")
     return 0 if levers.levers else 1
 
 
@@ -163,6 +164,7 @@ def to_json(run: Explanation, found: Levers) -> Any:
             found,
             run_id=run.run_id,
             state=run.state,
+            next=[f"verl-otel explain {run_selection.name_run(run)}"],
             levers=[{**lever._asdict(), "text": describe(lever)} for lever in found.levers],
             limits=[{"kind": kind, "process": instance, "slots": slots} for kind, instance, slots in found.limits],
         )

@@ -98,7 +98,7 @@ def render(run: Explanation, *, slowest: int = 5, steps: int = 20) -> str:
         _rewards(run),
         _unfinished(run.completeness),
         _limits(run),
-        f"Files: {', '.join(map(show, run.folders))}",
+        f"Files: {', '.join(map(show, run.folders))}\nNext: verl-otel explain {run_selection.name_run(run)}",
     ]
     return "\n\n".join(part for part in parts if part)
 

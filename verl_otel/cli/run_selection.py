@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TextIO
 
 from verl_otel import config
-from verl_otel._internal.printable import counted
+from verl_otel._internal.printable import counted, show
 from verl_otel.analysis import summary
 from verl_otel.analysis.checkpoints import cache_folder
 from verl_otel.analysis.io import collector_files
@@ -73,11 +73,12 @@ def find_newest() -> Path:
 
 
 def name_run(run: Explanation) -> str:
-    """Return what a command takes to read the same run again: its id in the run directory, otherwise its folders."""
+    """Return what a command takes to read the same run again: its id in the run directory, otherwise its folders, or files of a Collector."""
     folders = [Path(folder) for folder in run.folders]
     if len(folders) == 1 and folders[0].name == run.run_id and folders[0].parent == Path(config.read("run_dir")):
         return run.run_id
-    return shlex.join(run.folders)
+    files = ["--otlp"] if any(folder.is_file() for folder in folders) else []
+    return show(shlex.join([*files, *run.folders]), 1000)
 
 
 def find_places(named: Sequence[Path], command: str, *, files: bool = False) -> list[Path]:
