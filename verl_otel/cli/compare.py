@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return 2
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
-        print_json(to_json(compared, results, next=[f"verl-otel explain {run_selection.name_run(b)}"]))
+        print_json(to_json(compared, results))
     else:
         print(render(compared, results, markdown=arguments.md))
         if not arguments.md:
@@ -415,7 +415,7 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]], **others: Any) -> Any:
+def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]]) -> Any:
     """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero."""
     keys = COMPARE["properties"]
     return make_plain(
@@ -438,6 +438,6 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]],
             conditions=[
                 fill_schema(keys["conditions"], result, condition=condition.text) for condition, result in results
             ],
-            **others,
+            next=[f"verl-otel explain {comparison.b}"],
         )
     )

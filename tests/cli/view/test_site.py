@@ -44,6 +44,13 @@ def test_the_page_of_a_run_is_that_of_the_report(runs, get):
     assert b"calculator" in reply.body
 
 
+def test_two_runs_are_compared_as_by_the_command(runs, get, call):
+    """The answer is that of ``compare --json``."""
+    for name in ("r1", "r2"):
+        stories.training(runs / name, name).write()
+    assert json.loads(get("/api/compare/r1/r2").body) == json.loads(call("compare", "r1", "r2", "--json").out)
+
+
 def test_a_run_has_its_indicators_with_the_bands_of_its_profile(runs, get):
     """Every answer is JSON without NaN, whatever was recorded."""
     story = stories.Story(runs / "r1", "r1")
