@@ -94,10 +94,10 @@ def test_rules_of_the_contract_hold_for_every_row():
 
 
 def test_series_stay_within_the_bound():
-    """By the catalogue's own column a run has at most 2,010 series of its own and 40 more per rank."""
+    """By the catalogue's own column a run has at most 2,010 series of its own and 41 more per rank."""
     own = [row for row in METRICS.values() if row.name.startswith(("verl.", "gen_ai."))]
     for column, ranks in enumerate((1, 8, 64)):
-        assert sum(row.series[column] for row in own) <= 2010 + 40 * ranks
+        assert sum(row.series[column] for row in own) <= 2010 + 41 * ranks
 
 
 @pytest.mark.full

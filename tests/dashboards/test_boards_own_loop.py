@@ -43,6 +43,7 @@ EMPTY = {
     ("gpus", "Framework memory, peak"): LOGGED,
     ("training", "Validation"): LOGGED,
     ("rollouts", "Staleness"): WEIGHTS,
+    ("overview", "Groups in the replay buffer"): "the replay buffer of verl 0.9",
     **{("steps", title): WEIGHTS for title in ("Weight sync", "Weight sync for each step", "Weight sync, bytes")},
     **{("steps", title): TRAINER for title in ("Checkpoint", "Age of the checkpoint", "Validation")},
     **{("steps", title): EVENT for title in ("Stalls and crashes", "Restarted workers")},

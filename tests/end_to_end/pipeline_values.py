@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.builders import otlp_json
 
 GOLDEN = Path(__file__).resolve().parents[1] / "contracts" / "golden_names.txt"
-MEASURED_AT_COLLECTION = ("process.", "system.", "hw.", "verl.host.", "verl.otel.")
+MEASURED_AT_COLLECTION = ("process.", "system.", "hw.", "verl.host.", "verl.otel.", "verl.event_loop.lag")
 """Metrics that are read when they are asked for: the files, OTLP and a scrape ask at different moments."""
 OF_PROMETHEUS = re.compile(r"up|scrape_\w+|ALERTS\w*|target_info|\w*:.*|vllm:.*")
 """Series that Prometheus itself or a rule makes, and those of the engine, which nobody but a scrape asks."""

@@ -258,7 +258,8 @@ class LoopWatcher:
             with error_boundary.suppress_errors("event loops"):
                 self.check(now, now - expected)
             self.cpu_seconds = time.thread_time()
-            expected = now + (PING_SECONDS if RECORDER.open_spans else IDLE_SECONDS)
+            is_idle = not (RECORDER.open_spans or RECORDER.ended)  # between two steps nothing is open for a moment
+            expected = now + (IDLE_SECONDS if is_idle else PING_SECONDS)
         self._pauses.stop()
 
     def check(self, now: float, late: float) -> None:

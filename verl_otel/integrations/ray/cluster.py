@@ -175,15 +175,23 @@ class TargetRegistry:
                 self._stale = False
                 config, entries = self._run, list(self._entries.values())
             with error_boundary.suppress_errors("ray notices"):
-                note = _describe(config, entries)
-                key = make_key(TARGETS, config.run_id, note["worker"])
-                if entries:
-                    cluster_store.put(key, json.dumps(note).encode())
-                else:
-                    cluster_store.delete(key)
+                try:
+                    _write_note(config, entries)
+                except RuntimeError:
+                    if cluster_store.is_connected():  # otherwise Ray has shut down meanwhile, and its notes are gone
+                        raise
 
 
 REGISTRY: Final = TargetRegistry()
+
+
+def _write_note(config: Config, entries: list[TargetEntry]) -> None:
+    note = _describe(config, entries)
+    key = make_key(TARGETS, config.run_id, note["worker"])
+    if entries:
+        cluster_store.put(key, json.dumps(note).encode())
+    else:
+        cluster_store.delete(key)
 
 
 def _describe(config: Config, entries: list[TargetEntry]) -> dict[str, Any]:
