@@ -354,7 +354,7 @@ def test_a_collector_that_answers(check, tmp_path):
 
 @pytest.mark.full
 def test_a_collector_that_is_not_there(check):
-    """An endpoint where nobody listens is named, for each signal, with what to do."""
+    """An endpoint without a listener is named, for each signal, with what to do."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         address = f"http://127.0.0.1:{listener.getsockname()[1]}"
     result = check(OTEL_EXPORTER_OTLP_ENDPOINT=address)
@@ -457,7 +457,7 @@ def test_a_job_that_says_nothing_we_know(check):
 
 @pytest.mark.full
 def test_somebody_elses_provider(check, good_site):
-    """A tracer provider that is set first, or named in the environment, is said and stays."""
+    """A tracer provider that is set first, or named in the environment, is reported and stays."""
     text = "OpenTelemetry provider: opentelemetry.sdk.trace.TracerProvider is set first and stays"
     named = check(OTEL_PYTHON_TRACER_PROVIDER="sdk_tracer_provider")
     good_site.write("sitecustomize", SET_PROVIDER)
@@ -479,7 +479,7 @@ def test_somebody_elses_provider(check, good_site):
     ],
 )
 def test_another_ray(shell, make_site, version, symbol, text):
-    """A Ray of which the carrier knows less is said."""
+    """A Ray that lacks what the carrier needs is reported."""
     site = make_site(ray=version).lose("ray.util.tracing.tracing_helper", symbol)
     result = shell("check", PYTHONPATH=str(site.folder))
     assert result.code == 0, result.out

@@ -290,7 +290,7 @@ def test_a_redirect_is_followed_within_the_same_limits():
 
 @pytest.fixture
 def served(runs):
-    """Start ``verl-otel discover --serve`` as a process; returns its URL, the process, and what it said."""
+    """Start ``verl-otel discover --serve`` as a process; returns its URL, the process, and its output."""
     started = []
 
     def start(*arguments, local=True):

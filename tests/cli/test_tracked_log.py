@@ -342,7 +342,7 @@ def test_a_run_that_was_started_again(explain):
 
 
 def test_lines_that_cannot_be_read(explain, write):
-    """A last line that is cut off, lines of something else, and a step without a number are passed over and said."""
+    """A last line that is cut off, lines of something else, and a step without a number are skipped and counted in the output."""
     path = write(train(5), end='not JSON\n{"step": null, "data": {}}\n{"step": 6, "data": {"timing_s/st')
     document = explain(path)
     assert document["counts"]["steps"] == 5

@@ -139,7 +139,7 @@ def test_a_reader_of_the_history_is_shown_every_value_of_a_gauge_once(script):
 
 
 def test_the_history_has_gauges_only_and_is_bounded():
-    """What is cumulative is shown once, with its latest value; of a gauge that nobody reads the oldest values are forgotten."""
+    """What is cumulative is shown once, with its latest value; of a gauge without a reader the oldest values are dropped."""
     state = MetricState()
     for value in range(MAX_HISTORY + 10):
         state.update([make_point("verl.a", "gauge", value), make_point("verl.b", "counter", value)])

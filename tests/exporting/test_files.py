@@ -333,7 +333,7 @@ def test_a_span_that_cannot_be_encoded_costs_itself_only(exporter, folder, swall
 
     class Bad:
         def __str__(self):
-            raise RuntimeError("as told")
+            raise RuntimeError("planted")
 
     batch = make_batch(1, 2, 3)
     bad = batch.spans[1]._replace(attributes={"bad": Bad()})

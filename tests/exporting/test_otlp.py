@@ -417,7 +417,7 @@ class Failing:
         self.calls.append(time.monotonic())
         if self.error is not None:
             raise self.error
-        return Answer(ok=False, retry=True, reason="as told")
+        return Answer(ok=False, retry=True, reason="planted")
 
     def close(self):
         pass

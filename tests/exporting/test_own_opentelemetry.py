@@ -297,7 +297,7 @@ class Taker:
         self.begun += 1
         self.gate.wait()
         if self.broken:
-            raise RuntimeError("as told")
+            raise RuntimeError("planted")
         self.names.append(span.name)
 
 

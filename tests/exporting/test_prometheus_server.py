@@ -75,7 +75,7 @@ def test_a_scrape_asks_for_this_moment(serve, swallow):
     def refresh():
         calls.append(1)
         if len(calls) > 1:
-            raise RuntimeError("as told")
+            raise RuntimeError("planted")
         state.update([make_point("verl.a", value=5.0)])
 
     _, url = serve(state, refresh=refresh)

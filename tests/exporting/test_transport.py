@@ -415,7 +415,7 @@ def test_https_with_the_servers_certificate(certificates):
 
 @pytest.mark.smoke
 def test_https_with_an_unknown_certificate(certificates):
-    """A server whose certificate nobody vouches for gets nothing, with or without another certificate configured."""
+    """A server whose certificate no trusted authority has signed gets nothing, with or without another certificate configured."""
     certificate, key = certificates("server")
     other, _ = certificates("other")
     with https_sink(certificate, key) as sink:
@@ -514,7 +514,7 @@ def test_a_broken_connection_over_grpc_is_given_up(grpc, grpc_sink, code, connec
 
 
 def test_a_request_that_is_too_large_is_not_tried_again(grpc_sink):
-    """A request above the server's limit, 4 MiB by default, is dropped: tried again, it would block all later ones for ever."""
+    """A request above the server's limit, 4 MiB by default, is dropped: tried again, it would block all later ones."""
     with transport(grpc_sink.url, PROTOCOL="grpc") as made:
         answer = made.send(b"\x00" * (5 << 20), 10)
     assert (answer.ok, answer.retry) == (False, False)

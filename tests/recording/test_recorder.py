@@ -129,7 +129,7 @@ def test_an_open_span_that_cannot_be_shown_costs_itself_only(recorded, later, sw
 
     def fail(span):
         if span.name == "bad":
-            raise RuntimeError("as told")
+            raise RuntimeError("planted")
         return resolve(span)
 
     with verl_otel.span("outer"), verl_otel.span("bad"):

@@ -181,7 +181,7 @@ def test_a_failing_drain_reaches_nobody(start, swallow, monkeypatch):
     session.flush()
 
     def fail(**_):
-        raise RuntimeError("as told")
+        raise RuntimeError("planted")
 
     with monkeypatch.context() as broken:
         broken.setattr(collection, "collect", fail)
@@ -268,7 +268,7 @@ for index in range(20):
 
 
 def fail(*_, **__):
-    raise RuntimeError("as told")
+    raise RuntimeError("planted")
 
 
 @pytest.mark.parametrize("part", ["lifecycle.estimate_recording", "lifecycle.OverheadMeter.update"])

@@ -104,7 +104,7 @@ def test_the_job_is_the_name_that_the_user_gives(settings, monkeypatch):
 
 
 def test_a_process_answers_for_its_engines(settings, entry):
-    """Entries of several instances stand side by side, the same instance is replaced, and all go with the process, which may be said twice."""
+    """Entries of several instances stand side by side, the same instance is replaced, and all are removed with the process, also if that is reported twice."""
     prometheus_targets.add_entries(settings, [entry("r1/trainer-0", "a:1")])
     prometheus_targets.add_entries(settings, [entry("r1/llm_server-0", "b:1"), entry("r1/llm_server-1", "c:1")])
     prometheus_targets.add_entries(settings, [entry("r1/llm_server-1", "d:1")])
@@ -117,7 +117,7 @@ def test_a_process_answers_for_its_engines(settings, entry):
 
 
 def test_the_end_of_a_run_takes_everything_away(settings, own_resource, folder):
-    """When the run has ended its files go, whoever wrote them; other runs keep theirs, also one whose name begins the same."""
+    """When the run has ended its files are removed, whichever process wrote them; other runs keep theirs, also one whose name begins the same."""
     prometheus_targets.add_target(settings, own_resource, "a:1")
     write(folder, "r1@elsewhere-0-5", foreign(5, "elsewhere"))
     others = {write(folder, "r1.2@node-0-1", foreign(1)), write(folder, "r2@node-0-1", foreign(1))}
@@ -424,7 +424,7 @@ def test_a_damaged_entry_keeps_no_other_out(folder, entry):
 
 @pytest.mark.parametrize("text", ["", "{", '{"a": 1}', "null", "\x00\xff"])
 def test_a_damaged_file_hides_no_other(settings, own_resource, folder, text):
-    """A file that is no list of targets reads as empty; this process, whose file it was, writes it anew."""
+    """A file that is no list of targets reads as empty; this process, whose file it was, writes it again."""
     prometheus_targets.targets_path(settings).write_bytes(text.encode("latin-1"))
     write(folder, "mine", {"targets": ["j:1"]})
     assert addresses(folder) == ["j:1"]

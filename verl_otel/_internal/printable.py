@@ -7,6 +7,7 @@ Such text may contain line breaks, which would forge lines of a log, terminal co
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -56,3 +57,20 @@ def counted(number: int, noun: str, plural: str = "") -> str:
         counted(1, "process", "processes") == "1 process"; counted(2_000, "step") == "2,000 steps"
     """
     return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def seconds(value: float) -> str:
+    """Format a duration given in seconds.
+
+    Example:
+        seconds(0.0312) == "31 ms"; seconds(75) == "1 m 15 s"
+    """
+    if not math.isfinite(value):
+        return "an unknown time"
+    if value < 0.9995:  # noqa: PLR2004 - below what rounds to a second
+        return f"{value * 1000:.0f} ms"
+    if value < 60:  # noqa: PLR2004 - a minute
+        return f"{value:.2f} s"
+    minutes, rest = divmod(round(value), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours} h {minutes:02d} m" if hours else f"{minutes} m {rest:02d} s"

@@ -57,7 +57,7 @@ _LARGEST: Final = 1e300
 _LONGEST: Final = 1e9
 """Seconds of a step or a phase that are believed: 30 years."""
 _NEAR: Final = 5
-"""Values on each side of a change from which it is told whether it was sudden."""
+"""Values on each side of a change by which it counts as sudden or not."""
 _ABOUT_STEP: Final = (*STEP_SECONDS, *REWARDS)
 """Keys of the line that a trainer logs of a step: where a step has one of them twice, it was trained twice."""
 _OUTSIDE: Final = ("testing", "save_checkpoint", "start_profile", "stop_profile")

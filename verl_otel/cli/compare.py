@@ -25,12 +25,12 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import comparison, significance
 from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Contribution, Row
 from verl_otel.analysis.significance import Sample
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, print_json, seconds
+from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, print_json
 from verl_otel.cli.json_schemas import COMPARE
 from verl_otel.cli.wording import KINDS, doing, figure
 
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
                 return 2
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
-        print_json(to_json(compared, results))
+        print_json(to_json(compared, results, run_selection.name_run(b)))
     else:
         print(render(compared, results, markdown=arguments.md))
         if not arguments.md:
@@ -415,8 +415,14 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]]) -> Any:
-    """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero."""
+def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]], name: str) -> Any:
+    """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero.
+
+    Args:
+        comparison: The comparison.
+        results: The conditions and what they gave.
+        name: What a command takes to read B.
+    """
     keys = COMPARE["properties"]
     return make_plain(
         fill_schema(
@@ -438,6 +444,6 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]])
             conditions=[
                 fill_schema(keys["conditions"], result, condition=condition.text) for condition, result in results
             ],
-            next=[f"verl-otel explain {comparison.b}"],
+            next=[f"verl-otel explain {name}"],
         )
     )

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, Final
 
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.levers.ranking import find_levers
@@ -39,17 +39,7 @@ from verl_otel.analysis.verdicts import balance, stragglers
 from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import options, run_selection
 from verl_otel.cli import wording as words
-from verl_otel.cli.formatting import (
-    dead,
-    failed,
-    fill_schema,
-    headline,
-    make_plain,
-    number,
-    orphans,
-    print_json,
-    seconds,
-)
+from verl_otel.cli.formatting import dead, failed, fill_schema, headline, make_plain, number, orphans, print_json
 from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 

@@ -9,7 +9,7 @@ import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.semconv import attributes as attr
@@ -22,23 +22,6 @@ MOST_FAILED: Final = 5
 DAY: Final = 86400
 MAX_DAYS: Final = 1000
 """An age of more days is not written in days."""
-
-
-def seconds(value: float) -> str:
-    """Format a duration given in seconds.
-
-    Example:
-        seconds(0.0312) == "31 ms"; seconds(75) == "1 m 15 s"
-    """
-    if not math.isfinite(value):
-        return "an unknown time"
-    if value < 0.9995:  # noqa: PLR2004 - below what rounds to a second
-        return f"{value * 1000:.0f} ms"
-    if value < 60:  # noqa: PLR2004 - a minute
-        return f"{value:.2f} s"
-    minutes, rest = divmod(round(value), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours} h {minutes:02d} m" if hours else f"{minutes} m {rest:02d} s"
 
 
 def age(value: float) -> str:

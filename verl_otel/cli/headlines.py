@@ -8,12 +8,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.model import Explanation, Part, Step, Verdict
 from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli import explain, wording
-from verl_otel.cli.formatting import SENTENCE, dead, failed, number, seconds
+from verl_otel.cli.formatting import SENTENCE, dead, failed, number
 
 FIRST_LINES: Final = 3
 """Maximum number of alarms, and of findings, in the first lines."""

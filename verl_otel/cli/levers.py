@@ -19,11 +19,11 @@ import argparse
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.levers.ranking import Lever, Levers, find_levers
 from verl_otel.analysis.model import Explanation
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.formatting import fill_schema, make_plain, print_json, seconds
+from verl_otel.cli.formatting import fill_schema, make_plain, print_json
 from verl_otel.cli.json_schemas import LEVERS
 
 

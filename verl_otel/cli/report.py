@@ -25,21 +25,11 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
 from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli import headlines, options, page, run_selection, wording
-from verl_otel.cli.formatting import (
-    SENTENCE,
-    align,
-    fill_schema,
-    headline,
-    make_plain,
-    number,
-    orphans,
-    print_json,
-    seconds,
-)
+from verl_otel.cli.formatting import SENTENCE, align, fill_schema, headline, make_plain, number, orphans, print_json
 from verl_otel.cli.json_schemas import REPORT
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import AVERAGE_REWARD, TRAINING_STEP

@@ -30,10 +30,10 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from verl_otel import config
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import seconds, show
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
-from verl_otel.cli.formatting import SENTENCE, age, align, print_json, seconds, show_bytes
+from verl_otel.cli.formatting import SENTENCE, age, align, print_json, show_bytes
 from verl_otel.cli.run_folders import is_data_folder, is_mark, is_run, list_runs
 from verl_otel.cli.run_overview import Overview
 from verl_otel.errors import VerlOtelError

@@ -16,7 +16,7 @@ from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 from verl_otel import config
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step, Verdict
@@ -24,7 +24,7 @@ from verl_otel.analysis.tracked_log import NO_PHASE, REWARDS, VALIDATION, WHOLE_
 from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import wording
-from verl_otel.cli.formatting import SENTENCE, align, make_plain, number, print_json, seconds
+from verl_otel.cli.formatting import SENTENCE, align, make_plain, number, print_json
 from verl_otel.cli.guards import find_variable
 from verl_otel.cli.run_folders import is_run
 from verl_otel.errors import VerlOtelError

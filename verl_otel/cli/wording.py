@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from verl_otel._internal.printable import counted, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
@@ -15,7 +15,6 @@ from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
 from verl_otel.analysis.verdicts.stragglers import Persistence
-from verl_otel.cli.formatting import seconds
 
 KINDS: Final = {
     "step": "the trainer, between its phases",

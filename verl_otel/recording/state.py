@@ -84,6 +84,11 @@ class RecorderState:
         return self.capacity * SPAN_BYTES
 
     @property
+    def is_active(self) -> bool:
+        """Whether a span is open, or has ended since the last drain: between two steps none is open for a moment."""
+        return bool(self.open_spans or self.ended)
+
+    @property
     def opened(self) -> list[Span]:
         """The open spans, in the order in which they began."""
         return [span for span in list(self.open_spans) if span.start and not span.stop]

@@ -104,7 +104,7 @@ IDLE_SECONDS: Final = 1.0
 BLOCKED_SECONDS: Final = 0.2
 """Seconds for which a loop must not run a callback to count as blocked."""
 LAG_SECONDS: Final = 60.0
-"""Seconds of which the lag is told: a scrape interval may be as long."""
+"""Seconds that the lag covers: a scrape interval may be as long."""
 MAX_LOOPS: Final = 16
 """Loops of one process that are watched."""
 CALLBACK, CALLBACKS = "callback", "callbacks"
@@ -258,8 +258,7 @@ class LoopWatcher:
             with error_boundary.suppress_errors("event loops"):
                 self.check(now, now - expected)
             self.cpu_seconds = time.thread_time()
-            is_idle = not (RECORDER.open_spans or RECORDER.ended)  # between two steps nothing is open for a moment
-            expected = now + (IDLE_SECONDS if is_idle else PING_SECONDS)
+            expected = now + (PING_SECONDS if RECORDER.is_active else IDLE_SECONDS)
         self._pauses.stop()
 
     def check(self, now: float, late: float) -> None:

@@ -56,7 +56,7 @@ _NONE: Final = Pause(0.0, 0.0, "")
 
 def record(pause: Pause) -> None:
     """Record a pause as a span, if it is long enough and this process has something to do."""
-    if pause.seconds >= PAUSED_SECONDS and (RECORDER.open_spans or RECORDER.ended):
+    if pause.seconds >= PAUSED_SECONDS and RECORDER.is_active:
         span = Span(_SITE, {attr.REASON: pause.reason})
         span.start, span.stop = pause.begin, pause.end
         keep(span)

@@ -205,7 +205,7 @@ def test_events_of_the_run_are_read(story):
 
 
 def test_what_went_on_says_so(tmp_path):
-    """A stall that was over is told as one thing; the same hangs again, which is another; what began before the file is left out."""
+    """A stall that was over is one event; if the same hangs again, that is another; what began before the file is left out."""
     lines = [
         {"kind": "resolved", "time_ns": 0, "text": "resolved: x", "detail": {"key": ["stall", "other"]}},
         {"kind": "stall", "time_ns": 10**9, "text": "STALL in tool", "detail": {"key": ["stall", "a"]}},

@@ -188,7 +188,7 @@ def test_a_dead_worker_costs_nothing_but_time():
 
 
 def test_one_core_needs_no_worker(monkeypatch):
-    """Where there is one core, or nobody says how many, there are sensible numbers."""
+    """With one core, or an unknown number of cores, the numbers are sensible."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
     assert slices.count_workers() == 0
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)

@@ -35,7 +35,7 @@ def gpu(lane, **causes):
     ],
 )
 def test_the_side_that_the_other_waits_for_is_short(trainer, rollouts, short, text):
-    """Start-up is left out; a wait of both for each other is nobody's shortage."""
+    """Start-up is left out; if both wait for each other, neither is short."""
     found = balance.judge([gpu("train", **trainer), gpu("train", **trainer), gpu("rollout", **rollouts)])
     assert (found.short, found.trainer_gpus, found.rollout_gpus) == (short, 2, 1)
     assert text in " ".join(wording.describe_balance(found))

@@ -12,8 +12,8 @@ import pytest
 from tests.builders import stories
 from tests.cli.page import explanations
 from verl_otel._internal import printable
+from verl_otel._internal.printable import seconds
 from verl_otel.cli import headlines, page
-from verl_otel.cli.formatting import seconds
 from verl_otel.cli.page import assembly, document
 from verl_otel.errors import VerlOtelError
 

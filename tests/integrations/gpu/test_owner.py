@@ -48,7 +48,7 @@ def test_a_process_that_was_given_ids_has_them(owner, place):
 
 
 def test_without_ray_it_is_the_gpus_on_which_pytorch_has_memory(owner, place, monkeypatch):
-    """A process that Ray gave no numbers has the devices that its allocator uses; of those that nobody has read it says nothing."""
+    """A process that Ray gave no numbers has the devices that its allocator uses; of those that were not read there is no series."""
     uuids = {0: "a", 1: "c", 2: "unread"}
     cuda = SimpleNamespace(
         is_initialized=lambda: True,

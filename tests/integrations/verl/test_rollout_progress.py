@@ -74,8 +74,8 @@ def test_a_line_a_minute_after_the_first(progress, clock, lines, recorded):
     """Nothing in the first minute, then a line each minute; without earlier steps the rest is estimated by the rate so far."""
     wait(progress, clock, (4, 4, 0), (2, 4, 2), (0, 4, 4), (0, 3, 5), (0, 2, 6))
     assert lines() == [
-        "verl-otel: step 1 has waited 1 min 0 s for rollouts: 4 of 8 prompts finished, 4 running; about 1 min 0 s left at the rate so far",
-        "verl-otel: step 1 has waited 2 min 0 s for rollouts: 6 of 8 prompts finished, 2 running; about 40 s left at the rate so far",
+        "verl-otel: step 1 has waited 1 m 00 s for rollouts: 4 of 8 prompts finished, 4 running; about 1 m 00 s left at the rate so far",
+        "verl-otel: step 1 has waited 2 m 00 s for rollouts: 6 of 8 prompts finished, 2 running; about 40.00 s left at the rate so far",
     ]
 
 
@@ -85,8 +85,8 @@ def test_the_steps_before_say_how_long_it_takes(progress, clock, lines, recorded
     wait(progress, clock, (0, 8, 0), (0, 8, 0), (0, 8, 0), step=2)
     wait(progress, clock, *[(0, 4, 4)] * 3, (0, 2, 6), (0, 2, 6), step=3)
     left = [line.partition("; ")[2] for line in lines()]
-    before = "about 30 s left, if it takes as long as the steps before"
-    assert left == ["", before, before, "about 2 min 0 s left at the rate so far"]
+    before = "about 30.00 s left, if it takes as long as the steps before"
+    assert left == ["", before, before, "about 2 m 00 s left at the rate so far"]
 
 
 def test_switched_off_there_is_no_line(progress, clock, lines, recorded, monkeypatch):

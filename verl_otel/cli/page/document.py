@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import printable, safe_files
-from verl_otel._internal.printable import counted
+from verl_otel._internal.printable import counted, seconds
 from verl_otel._version import __version__
 from verl_otel.analysis.levers.ranking import Lever, find_levers
 from verl_otel.analysis.model import Explanation
@@ -102,7 +102,7 @@ def _findings(run: Explanation) -> str:
     if held:
         lines.append(
             f"<p>Something unusual delayed {len(held):,} of {printable.counted(len(run.steps), 'step')}, "
-            f"which would have been {formatting.seconds(sum(held))} shorter without it, in total.</p>"
+            f"which would have been {seconds(sum(held))} shorter without it, in total.</p>"
         )
     return "\n".join(lines) or "<p>No step has ended yet.</p>"
 
@@ -116,7 +116,7 @@ def _missing(run: Explanation) -> str:
 def _missing_lines(run: Explanation) -> list[str]:
     lines = [*run.completeness.missing, *run.problems, *filter(None, [formatting.orphans(run)])]
     lines += [
-        f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, give or take {formatting.seconds(doubt)}; times are corrected by it"
+        f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, give or take {seconds(doubt)}; times are corrected by it"
         for host, ahead, doubt in run.offsets
     ]
     return lines
@@ -184,6 +184,6 @@ def _render_levers(run: Explanation) -> str:
 
 
 def _row(lever: Lever) -> str:
-    cells = (formatting.seconds(lever.seconds), f"{lever.share:.0%}")
+    cells = (seconds(lever.seconds), f"{lever.share:.0%}")
     numbers = "".join(f'<td class="number">{html.escape(cell)}</td>' for cell in cells)
     return f"<tr>{numbers}<td>{html.escape(describe_interval(lever))}</td><td>{html.escape(describe(lever))}</td></tr>"

@@ -18,6 +18,7 @@ from statistics import median
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.printable import seconds
 from verl_otel.integrations.patch import Steps
 from verl_otel.recording.series_registry import gauge
 from verl_otel.recording.span import clock
@@ -88,23 +89,23 @@ class RolloutProgress:
             text = self._describe(counts, now - self._began)
             self._run_later(lambda: _log(text))
 
-    def _describe(self, counts: dict[str, int], seconds: float) -> str:
-        left = self._estimate(counts["finished"], seconds)
+    def _describe(self, counts: dict[str, int], waited: float) -> str:
+        left = self._estimate(counts["finished"], waited)
         more = "".join(f", {counts[state]} {state}" for state in ("running", "pending", "failure") if counts[state])
         return (
-            f"step {self._step} has waited {_length(seconds)} for rollouts: {counts['finished']} of {self._wanted} "
+            f"step {self._step} has waited {seconds(waited)} for rollouts: {counts['finished']} of {self._wanted} "
             f"prompts finished{more}{left}"
         )
 
-    def _estimate(self, finished: int, seconds: float) -> str:
+    def _estimate(self, finished: int, waited: float) -> str:
         """Return how long it may still take: as the steps before took, or at the rate of this one; empty: unknown."""
         usual = median(self._waits) if self._waits else 0.0
-        if usual > seconds:
-            return f"; about {_length(usual - seconds)} left, if it takes as long as the steps before"
+        if usual > waited:
+            return f"; about {seconds(usual - waited)} left, if it takes as long as the steps before"
         since = finished - max(0, self._at_once)
         if since <= 0 or finished >= self._wanted:
             return ""
-        return f"; about {_length((self._wanted - finished) * seconds / since)} left at the rate so far"
+        return f"; about {seconds((self._wanted - finished) * waited / since)} left at the rate so far"
 
 
 def find_oldest(rows: Iterable[OpenSpanRow]) -> tuple[OpenSpanRow, OpenSpanRow] | None:
@@ -127,7 +128,7 @@ def _log(text: str) -> None:
             uid = str(trajectory.attributes.get(attr.SAMPLE_UID, "?"))[:UID_LENGTH]
             name = f"{uid}/{trajectory.attributes.get(attr.ROLLOUT_INDEX, '?')}"
             where = f" in {inner.name}" if inner is not trajectory else ""
-            text += f"; the oldest trajectory, {name}, has run {_length(age / 1e9)}{where} on {trajectory.process_name}"
+            text += f"; the oldest trajectory, {name}, has run {seconds(age / 1e9)}{where} on {trajectory.process_name}"
         with python_logging.not_copied():
             _logger.warning("verl-otel: %s", text)
 
@@ -139,8 +140,3 @@ def _read_open_spans(folder: Path) -> list[OpenSpanRow]:
 
 def _start_thread(function: Callable[[], None]) -> None:
     threading.Thread(target=function, name="verl-otel-progress", daemon=True).start()
-
-
-def _length(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest} s" if minutes else f"{rest} s"
