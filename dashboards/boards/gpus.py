@@ -125,6 +125,17 @@ def ledger() -> Panel:
     return panels.timeseries("GPU time lost, by cause", text, "percentunit", target, width=12, low=0)
 
 
+def sides() -> Panel:
+    """Which side of an asynchronous training is short of GPUs?"""
+    text = (
+        "Share of the step that the GPUs of one side waited for the other: the trainer's for samples, those of the rollouts for the trainer. "
+        "High for the trainer: give the rollouts GPUs, or more trajectories at a time; high for the rollouts: give the trainer GPUs, or allow "
+        "older samples. Empty where both share their GPUs."
+    )
+    target = query(f"{metric.GPU_WAITING_SHARE}{{run}}", f"{legend.RUN_ID} {legend.GPU_SIDE}")
+    return panels.timeseries("Wait for the other side", text, "percentunit", target, width=12, low=0, high=1)
+
+
 def memory() -> Panel:
     """How full is each GPU?"""
     text = "Memory of the whole GPU, of all processes: the engine's KV cache, the framework, others. Near the limit an allocation fails."
@@ -244,7 +255,7 @@ BOARD: Final = Board(
     title="verl / GPU and hosts",
     text="What the hardware did, by the process that used it, and which phase was open meanwhile.",
     rows=(
-        Row("Use", (utilization, while_working, by_phase, memory_io, ledger)),
+        Row("Use", (utilization, while_working, by_phase, memory_io, ledger, sides)),
         Row("Memory", (memory, allocator, peak)),
         Row("Health", (power, temperature, throttling, errors, energy, clock, links_io, unreadable)),
         Row("Hosts", hosts.PANELS),

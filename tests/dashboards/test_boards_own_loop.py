@@ -39,6 +39,7 @@ EMPTY = {
     ("rollouts", "Queue, prefill, decode"): ENGINE,
     ("gpus", "GPU time lost, by cause"): GPU_TIME,
     ("overview", "GPU time by use and loss"): GPU_TIME,
+    ("gpus", "Wait for the other side"): GPU_TIME,
     ("gpus", "GPU utilisation while the role has work"): ROLES,
     ("gpus", "Framework memory, peak"): LOGGED,
     ("training", "Validation"): LOGGED,

@@ -133,6 +133,14 @@ def test_a_run_that_was_held_says_so_at_its_end(caplog, slow, lines):
     assert caplog.messages == [f"verl-otel: {text}. Which trajectory, rank or tool: verl-otel explain r1"] * lines
 
 
+def test_the_last_line_says_which_side_to_grow(recorded, caplog):
+    """Also after a run whose steps nothing held."""
+    verdicts = train(12, None)
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        verdicts.log_end("r1", "short are the rollouts")
+    assert caplog.messages[-1].startswith("verl-otel: none of 12 steps was held; short are the rollouts. ")
+
+
 def test_the_lines_can_be_switched_off(recorded, caplog, monkeypatch):
     """The metric stays."""
     monkeypatch.setattr(RECORDER, "verdict_lines", False)

@@ -35,7 +35,7 @@ from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import DeviceTime, Explanation, Segment, Step, Verdict
 from verl_otel.analysis.traces.timeline import UNLINKED
-from verl_otel.analysis.verdicts import balance, stragglers
+from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import options, run_selection
 from verl_otel.cli import wording as words
@@ -370,6 +370,7 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     title = words.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, words.describe_devices(run.devices))
     yield from _block("Rollouts and trainer", words.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
+    yield from _block("Engine and trainer", words.describe_off_policy(off_policy.judge_run(run)))
     price = token_cost.sum_costs(run.steps, run.unused)
     if price is not None:
         lines = words.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
@@ -514,6 +515,7 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> Any:
             run={
                 "gpu": _devices_json(run.devices),
                 "balance": None if (sides := balance.judge(run.devices)) is None else sides._asdict(),
+                "off_policy": None if (policies := off_policy.judge_run(run)) is None else policies._asdict(),
                 "cost": token_cost.sum_costs(run.steps, run.unused),
                 "stragglers": stragglers.find_persistent(run.steps),
                 "start_up": [

@@ -58,6 +58,18 @@ def _mapping(values: Schema, text: str = "", *, known: bool = True) -> Schema:
     return {**_is("object", text, known=known), "additionalProperties": values}
 
 
+_OFF_POLICY: Final = _or_null(
+    _object(
+        "difference between the policies of engine and trainer, where verl logs it and the age of the samples",
+        key=_text("scalar of verl that has the difference"),
+        age=_number("versions that the samples were old, mean of all steps"),
+        fresh_steps=_whole("steps all of whose samples were fresh"),
+        fresh=_number("mean difference in those", known=False),
+        stale_steps=_whole(),
+        stale=_number("mean difference in the other steps", known=False),
+        from_age=_number("share of that difference that fresh samples do not have", known=False),
+    )
+)
 _RUN_ID: Final = _text("id of the run")
 _MISSING: Final = _list(_text(), "sentences about data that is not there")
 _ORPHANS: Final = _whole("spans whose parent is in no file")
@@ -210,6 +222,7 @@ EXPLAIN: Final = _object(
                 too_few=_number("share of that time with open trajectories and no or few requests"),
             )
         ),
+        off_policy=_OFF_POLICY,
         cost=_or_null(_object(**_COST, generated_tokens=_whole("all response tokens"))),
         stragglers=_rows(
             **_STRAGGLER,
@@ -298,6 +311,7 @@ EXPLAIN_LOG: Final = _object(
     ),
     profile=_text("profile of the thresholds"),
     progress=_text("sentence about the reward"),
+    off_policy=_OFF_POLICY,
     signals=_rows(
         "values over the run",
         name=_text("as in the run log"),

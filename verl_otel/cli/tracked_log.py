@@ -21,6 +21,7 @@ from verl_otel.analysis import step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.tracked_log import NO_PHASE, REWARDS, VALIDATION, WHOLE_STEP, Change, TrackedLog
+from verl_otel.analysis.verdicts import off_policy
 from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import wording
@@ -69,7 +70,9 @@ SIGNALS: Final[dict[str, tuple[str, ...]]] = {
 }  # fmt: skip
 """Signals, named as in the run log of verl-otel, and the keys of verl that have them; the first that a log has counts."""
 _SCORES: Final = ("critic/score/min", "critic/score/max")
-_KEYS: Final = frozenset((*FINITE, *_SCORES, *(key for keys in SIGNALS.values() for key in keys)))
+_KEYS: Final = frozenset(
+    (*FINITE, *_SCORES, *(key for keys in SIGNALS.values() for key in keys), off_policy.AGE, *off_policy.DIFFERENCES)
+)
 MAX_LINES: Final = 80
 """Lines of the text; 40 with ``--brief``."""
 
@@ -378,6 +381,7 @@ def _render(log: TrackedLog, learning: _Learning, chosen: Sequence[Step], *, who
             f"Learning (thresholds: profile {show(learning.profile)})",
             [] if whole else _describe_learning(log, learning),
         ),
+        ("Engine and trainer", [] if whole else _describe_off_policy(log)),
         (
             "What this log does not show",
             (f"  {sentence}" for text in (*_list_missing(log), *_BLIND) for sentence in _wrap(text)),
@@ -557,6 +561,12 @@ def _name_unjudged(learning: _Learning) -> Iterator[str]:
         )
 
 
+def _describe_off_policy(log: TrackedLog) -> Iterator[str]:
+    found = off_policy.judge(step.values for step in log.steps)
+    for text in wording.describe_off_policy(found):
+        yield from (f"  {line}" for line in _wrap(f"{text[:1].upper()}{text[1:]}."))
+
+
 def _figure(value: float) -> str:
     return f"{value:,.0f}" if abs(value) >= 10_000 else f"{value:.4g}"  # noqa: PLR2004 - more digits than are shown
 
@@ -629,6 +639,7 @@ def _to_json(log: TrackedLog, learning: _Learning, chosen: Sequence[Step]) -> di
         ],
         "profile": learning.profile,
         "progress": learning.progress,
+        "off_policy": None if (found := off_policy.judge(step.values for step in log.steps)) is None else found._asdict(),
         "signals": [signal._asdict() for signal in learning.signals],
         "findings": [finding._asdict() for finding in learning.findings],
         "missing": list(_list_missing(log)),

@@ -12,8 +12,9 @@ from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
-from verl_otel.analysis.verdicts import balance, own_workers
+from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
+from verl_otel.analysis.verdicts.off_policy import OffPolicy
 from verl_otel.analysis.verdicts.stragglers import Persistence
 
 KINDS: Final = {
@@ -212,17 +213,28 @@ def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator
         f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time, "
         f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}"
     )
-    if sides.short == balance.TRAINER:
-        yield "short is the trainer: give it GPUs of the rollouts, or allow older samples"
-    elif sides.short == balance.ROLLOUTS and sides.too_few >= balance.FEW_REQUESTS:
-        yield (
-            f"short are the rollouts, with few requests {share(sides.too_few)} of the time: more trajectories at a time first, "
-            "or faster tools and rewards; then more GPUs"
-        )
-    elif sides.short == balance.ROLLOUTS:
-        yield "short are the rollouts: give them GPUs of the trainer, or more replicas"
+    yield balance.advise(sides)
+
+
+def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
+    """Yield how far engine and trainer are apart, and how much of it comes with old samples; nothing where verl does not log it."""
+    if found is None:
+        return
+    means = []
+    if found.fresh is not None:
+        means.append(f"{figure(found.fresh)} in {counted(found.fresh_steps, 'step')} with fresh samples")
+    if found.stale is not None:
+        means.append(f"{figure(found.stale)} in {counted(found.stale_steps, 'step')} with older ones")
+    yield f"{off_policy.DIFFERENCES[found.key]}: {', '.join(means)} (mean age {found.age:.1f} versions)"
+    if found.stale is None:
+        yield "all of it is between engine and trainer (precision, kernels): no sample was old"
+    elif found.from_age is None:
+        yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
     else:
-        yield "neither is short of GPUs"
+        yield (
+            f"{share(found.from_age)} of it comes with the age of the samples (a lower trainer.v1.sampler.max_off_policy_threshold makes them "
+            f"fresher), {share(1 - found.from_age)} is between engine and trainer"
+        )
 
 
 def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:

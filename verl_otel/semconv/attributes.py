@@ -102,6 +102,7 @@ HELD_CAUSE: Final = "verl.held.cause"
 GPU_STATE: Final = "verl.gpu.state"
 GROUP_STATE: Final = "verl.group.state"
 GPU_CAUSE: Final = "verl.gpu.cause"
+GPU_SIDE: Final = "verl.gpu.side"
 
 # -- GPUs and hosts --
 HW_ID: Final = "hw.id"

@@ -191,6 +191,9 @@ REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTC
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.
 GPU_TIME: Final = _row("verl.gpu.time", "counter", "s", (attr.GPU_STATE, attr.GPU_CAUSE), (20, 20, 20),
     "GPU seconds of the run by what they were used or lost for, as the trainer can know it while it runs.")
+GPU_WAITING_SHARE: Final = _row("verl.gpu.waiting.share", "gauge", "1", (attr.GPU_SIDE,), (2, 2, 2),
+    "Share of the last step that the GPUs of one side waited for the other, where rollouts have GPUs of their own: the trainer's for samples, "
+    "those of the rollouts for the trainer. The side that waits less is short of GPUs.")
 GPU_MEMORY_PEAK: Final = _row("verl.gpu.memory.peak", "gauge", "By", (attr.UPDATE_ROLE, attr.MEMORY_TYPE), (4, 4, 4),
     "Most memory of a GPU that the framework held since its process began, as verl logs it.")
 HOST_MEMORY_USED: Final = _row("verl.host.memory.used", "gauge", "By", (attr.UPDATE_ROLE,), (2, 2, 2),

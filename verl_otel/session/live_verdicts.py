@@ -76,8 +76,12 @@ class LiveVerdicts:
         self._goodput = min(1.0, self._effective / max(stop - self._began, 1e-9))
         gauge(metric_names.GOODPUT).set(self._goodput)
 
-    def summarize(self) -> dict[str, str | float]:
-        """Return ``goodput``, ``held_seconds`` and ``verdict``, a sentence on all steps so far; empty before the first one."""
+    def summarize(self, advice: str = "") -> dict[str, str | float]:
+        """Return ``goodput``, ``held_seconds`` and ``verdict``, a sentence on all steps so far; empty before the first one.
+
+        Args:
+            advice: What the verdict ends with.
+        """
         if not self._steps:
             return {}
         total = sum(self._held.values())
@@ -87,15 +91,17 @@ class LiveVerdicts:
             what = f"phase {cause}" if kind == "phase" else f"{cause} between steps"
             was = "was" if self._held_steps == 1 else "were"
             verdict = f"{self._held_steps} of {self._steps} steps {was} held by {total:.1f} s, most by {what}: {seconds:.1f} s"
+        if advice:
+            verdict += f"; {advice}"
         return {"goodput": round(self._goodput, 4), "held_seconds": round(total, 3), "verdict": verdict}
 
-    def log_end(self, run_id: str) -> None:
-        """Log what held the steps of a run that has ended or failed. Nothing held it: no line."""
-        if RECORDER.verdict_lines and self._held:
+    def log_end(self, run_id: str, advice: str = "") -> None:
+        """Log what held the steps of a run that has ended or failed, and ``advice``. Neither: no line."""
+        if RECORDER.verdict_lines and (self._held or advice):
             with python_logging.not_copied():
                 _logger.warning(
                     "verl-otel: %s. Which trajectory, rank or tool: verl-otel explain %s",
-                    self.summarize()["verdict"],
+                    self.summarize(advice)["verdict"],
                     run_id,
                 )
 

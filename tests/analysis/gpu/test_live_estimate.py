@@ -41,7 +41,7 @@ def near(seconds):
 @given(WINDOWS, ROLLOUTS, POOLS, st.booleans())
 def test_causes_sum_up_to_the_window_times_gpus(window, rollouts, pool, asleep):
     """Whatever was noted, every GPU has every second once, and no cause is outside of the ledger's."""
-    spent, _ = live_estimate.spend(window, rollouts, pool, asleep=asleep)
+    spent = live_estimate.spend(window, rollouts, pool, asleep=asleep).by_cause()
     assert sum(spent.values()) == near((window.end - window.begin) * (pool.trains + pool.generates))
     assert set(spent) <= set(CAUSES)
     assert min(spent.values(), default=1) > 0
@@ -87,7 +87,7 @@ def test_how_long_the_slowest_are_waited_for(ends, expected):
 )
 def test_one_trajectory_on_four_gpus(rollout, expected):
     """It keeps one replica busy while it is in its calls; the others wait for it."""
-    spent, _ = live_estimate.spend(Window(0, 5, [("gen", 0, 5)]), [rollout], Pool(4))
+    spent = live_estimate.spend(Window(0, 5, [("gen", 0, 5)]), [rollout], Pool(4)).by_cause()
     assert spent == {cause: near(seconds) for cause, seconds in expected.items()}
 
 
@@ -95,16 +95,16 @@ def test_gpus_apart_are_accounted_for_apart():
     """While the trainer's train the others generate; while it waits for samples its own are idle, and lent ones generate."""
     window = Window(0, 10, [("gen", 0, 4), ("update_actor", 4, 10)], [("update_actor", 5, 10)])
     rollouts = [Rollout(0, 10, 1.0)] * 8
-    spent, _ = live_estimate.spend(window, rollouts, Pool(2, 6, hybrid=False))
-    assert spent == {"rollout": near(60), "rollout_wait": near(8), "data": near(2), "train": near(10)}
-    taken, asleep = live_estimate.spend(window, rollouts, Pool(2, 6), asleep=True)
-    assert taken == spent
-    assert asleep
-    lent, asleep = live_estimate.spend(
+    spent = live_estimate.spend(window, rollouts, Pool(2, 6, hybrid=False))
+    assert spent.trainer == {"rollout_wait": near(8), "data": near(2), "train": near(10)}
+    assert spent.rollouts == {"rollout": near(60)}
+    taken = live_estimate.spend(window, rollouts, Pool(2, 6), asleep=True)
+    assert taken == spent._replace(asleep=True)
+    lent = live_estimate.spend(
         window._replace(phases=[("switch_to_rollout", 0, 0), *window.phases]), rollouts, Pool(2, 6)
     )
-    assert lent["rollout"] == near(68)
-    assert not asleep
+    assert (lent.trainer["rollout"], lent.rollouts["rollout"]) == (near(8), near(60))
+    assert not lent.asleep
 
 
 def tell(gpus, seed):
@@ -155,7 +155,7 @@ def test_it_agrees_with_the_files(gpus, seed):
     for device in total:
         for cause, nanoseconds in device.nanoseconds.items():
             exact[cause] += nanoseconds / 1e9
-    spent, _ = live_estimate.spend(window, rollouts, Pool(gpus))
+    spent = live_estimate.spend(window, rollouts, Pool(gpus)).by_cause()
     whole = (window.end - window.begin) * gpus
     assert sum(exact.values()) == pytest.approx(whole)
     assert {cause: spent.get(cause, 0) / whole for cause in CAUSES} == pytest.approx(
@@ -175,11 +175,11 @@ def test_many_trajectories_are_looked_at_in_parts():
     starts = [chance.uniform(0, 10) for _ in range(2000)]
     rollouts = [Rollout(start, start + chance.expovariate(1 / 20), 0.6, 0.3) for start in starts]
     window = Window(0, 200, [("gen", 0, 150), ("update_actor", 150, 200)])
-    coarse, _ = live_estimate.spend(window, rollouts, Pool(8))
-    fine, _ = live_estimate.spend(window, rollouts[: live_estimate.GRAINS], Pool(8))
+    coarse = live_estimate.spend(window, rollouts, Pool(8)).by_cause()
+    fine = live_estimate.spend(window, rollouts[: live_estimate.GRAINS], Pool(8)).by_cause()
     assert sum(coarse.values()) == near(1600)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(live_estimate, "GRAINS", 10_000)
-        exact, _ = live_estimate.spend(window, rollouts, Pool(8))
+        exact = live_estimate.spend(window, rollouts, Pool(8)).by_cause()
     assert coarse == pytest.approx(exact, abs=16)
     assert fine != coarse

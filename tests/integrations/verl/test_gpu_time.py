@@ -219,6 +219,39 @@ def test_it_is_collected_as_metrics(time, recorded):
     assert points[("verl.rollout.tail.share", ())] == pytest.approx(0.3)
 
 
+def waits():
+    return {dict(labels)["verl.gpu.side"]: share for labels, share in gpu_time.observe_waits()}
+
+
+def test_which_side_waits_for_the_other(time):
+    """Four GPUs train and two generate: the trainer waits 10 s of 20 for samples, the others 8 s for the trainer."""
+    Trainer.instance = Stock(
+        trainer_mode="sync",
+        config={
+            **config(),
+            "actor_rollout_ref": {"hybrid_engine": False, "rollout": {"nnodes": 1, "n_gpus_per_node": 2}},
+        },
+        global_steps=1,
+    )
+    step(time, origin(1, 1000.0, 10.0), origin(2, 1000.0, 10.0))
+    assert waits() == pytest.approx({"trainer": 0.5, "rollouts": 0.4})
+    for _ in range(3):
+        with marked_timer("step", {}), marked_timer("gen", {}):
+            begin = time.now
+            time.now += 90
+            lineage.consume([origin(number, begin, 90.0) for number in range(16)], step=1)
+    assert waits()["trainer"] > 0.9
+    assert "; short are the rollouts: give them GPUs" in gpu_time.summarize_verdicts()["verdict"]
+
+
+def test_sides_that_share_their_gpus_do_not_wait_for_each_other(time):
+    """Nothing is collected, and the verdict does not speak of it."""
+    train()
+    step(time, origin(1, 1000.0, 10.0))
+    assert waits() == {}
+    assert gpu_time.summarize_verdicts()["verdict"] == "none of 1 steps was held"
+
+
 def test_notes_of_a_process_that_ends_no_step_stay_bounded(time):
     """Calls of a process that never trains are not collected for ever."""
     for _ in range(gpu_time.MAX_NOTES + 10):

@@ -28,6 +28,8 @@ Spell = tuple[str, float, float]
 _STATES: Final = {name: index for index, name in enumerate(idle_causes.STATES)}
 _SAVING, _TURN, _CLOSES, _OPENS, _MARK = range(len(_STATES), len(_STATES) + 5)
 """Changes besides the trainer's state: a call saves a checkpoint, the GPUs change their role, a trajectory ends, starts."""
+_Shares = list[tuple[str, float]]
+"""Causes, and the share of the GPUs of one side that each has."""
 _Change = tuple[float, int, int, float, float, float]
 """Time, index, delta, and the shares of a trajectory."""
 
@@ -56,6 +58,24 @@ class Rollout(NamedTuple):
     validate: bool = False
 
 
+class Spent(NamedTuple):
+    """GPU seconds of a window."""
+
+    trainer: dict[str, float]
+    """By cause, of the GPUs of the trainer."""
+    rollouts: dict[str, float]
+    """By cause, of those that only generate."""
+    asleep: bool
+    """Whether the trainer has its GPUs back at the end."""
+
+    def by_cause(self) -> dict[str, float]:
+        """Return the seconds of all GPUs: ``(end - begin) x GPUs`` in total."""
+        total = dict(self.trainer)
+        for cause, seconds in self.rollouts.items():
+            total[cause] = total.get(cause, 0.0) + seconds
+        return total
+
+
 class Window(NamedTuple):
     """Activity of a trainer between the ends of two steps. Times in seconds on the clock of `Rollout`."""
 
@@ -68,19 +88,14 @@ class Window(NamedTuple):
     """When it received the samples that it waited for."""
 
 
-def spend(
-    window: Window, rollouts: Iterable[Rollout], pool: Pool, *, asleep: bool = False
-) -> tuple[dict[str, float], bool]:
-    """Return the GPU seconds of a window by cause.
+def spend(window: Window, rollouts: Iterable[Rollout], pool: Pool, *, asleep: bool = False) -> Spent:
+    """Return the GPU seconds of a window.
 
     Args:
         window: What the trainer did.
         rollouts: Trajectories, whether they touch the window or not.
         pool: The GPUs.
         asleep: True: the trainer had taken its GPUs back when the window started.
-
-    Returns:
-        Seconds by cause, ``(end - begin) x GPUs`` in total; and whether the trainer has its GPUs back at the end.
     """
     changes = _find_changes(window)
     sizes = [0, 0]
@@ -92,15 +107,17 @@ def spend(
             changes.append((start, _OPENS, which, rollout.llm, rollout.tool, rollout.reward))
             changes.append((end, _CLOSES, which, rollout.llm, rollout.tool, rollout.reward))
     changes.sort()
-    spent: dict[str, float] = defaultdict(float)
+    spent: tuple[dict[str, float], dict[str, float]] = defaultdict(float), defaultdict(float)
     counts = [0] * len(_STATES) + [0]
     open_trajectories = _OpenTrajectories(sizes[0]), _OpenTrajectories(sizes[1])
     grain = (window.end - window.begin) / GRAINS if sum(sizes) > GRAINS else 0.0
     reached = window.begin
     for when, what, by, llm, tool, reward in [*changes, (window.end, _MARK, 0, 0.0, 0.0, 0.0)]:
         if when - reached > (grain if what in (_OPENS, _CLOSES) else 0.0):
-            for cause, gpus in _find_uses(pool, counts, *open_trajectories, asleep=asleep):
-                spent[cause] += gpus * (when - reached)
+            uses = _find_uses(pool, counts, *open_trajectories, asleep=asleep)
+            for side, gpus, shares in zip(spent, (pool.trains, pool.generates), uses, strict=True):
+                for cause, share in shares:
+                    side[cause] += share * gpus * (when - reached)
             reached = when
         if what == _TURN:
             asleep = by > 0
@@ -108,7 +125,8 @@ def spend(
             open_trajectories[by].add(1 if what == _OPENS else -1, llm, tool, reward)
         elif what != _MARK:
             counts[what] += by
-    return {cause: seconds for cause, seconds in spent.items() if seconds > 0}, asleep
+    trainer, generators = ({cause: seconds for cause, seconds in side.items() if seconds > 0} for side in spent)
+    return Spent(trainer, generators, asleep)
 
 
 def find_tail(window: Window, ends: Sequence[float]) -> float | None:
@@ -173,7 +191,7 @@ class _OpenTrajectories:
             else 1 - (1 - share) ** trajectories_per_replica,
         )
 
-    def split(self, replicas: int) -> list[tuple[str, float]]:
+    def split(self, replicas: int) -> _Shares:
         """Return the activity of the replicas' GPUs as shares: idle ones wait for other calls, tools or rewards."""
         busy = self.busy(replicas)
         called = max(busy, self.called())
@@ -216,8 +234,8 @@ def _find_changes(window: Window) -> list[_Change]:
 
 def _find_uses(
     pool: Pool, counts: list[int], training: _OpenTrajectories, validating: _OpenTrajectories, *, asleep: bool
-) -> list[tuple[str, float]]:
-    """Return the number of GPUs by cause between two changes."""
+) -> tuple[_Shares, _Shares]:
+    """Return the causes between two changes, for the GPUs of the trainer and for those that only generate."""
     state = next((name for name, index in _STATES.items() if counts[index]), "data")
     lane = "hybrid" if pool.hybrid else "train"
     generating = pool.generates + (pool.trains if pool.hybrid and not asleep else 0)
@@ -243,6 +261,4 @@ def _find_uses(
         generators = validation
     else:
         generators = [(idle_causes.find_cause("rollout", state, "", asleep=asleep, validating=False), 1.0)]
-    return [(cause, share * pool.trains) for cause, share in trainer] + [
-        (cause, share * pool.generates) for cause, share in generators
-    ]
+    return trainer, generators

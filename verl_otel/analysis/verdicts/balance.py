@@ -50,7 +50,22 @@ def judge(devices: Iterable[DeviceTime]) -> Balance | None:
         short = ROLLOUTS
     elif rollouts_wait >= max(NOTABLE, trainer_waits + NOTABLE):
         short = TRAINER
-    return Balance(short, len(trainer), len(rollouts), trainer_waits, rollouts_wait, _share(rollouts, _TOO_FEW))
+    trainer_gpus, rollout_gpus = (sum(device.gpus for device in side) for side in (trainer, rollouts))
+    return Balance(short, trainer_gpus, rollout_gpus, trainer_waits, rollouts_wait, _share(rollouts, _TOO_FEW))
+
+
+def advise(sides: Balance) -> str:
+    """Return which side is short of GPUs, and what to do."""
+    if sides.short == TRAINER:
+        return "short is the trainer: give it GPUs of the rollouts, or allow older samples"
+    if sides.short == NEITHER:
+        return "neither is short of GPUs"
+    if sides.too_few >= FEW_REQUESTS:
+        return (
+            f"short are the rollouts, with few requests {sides.too_few:.0%} of the time: more trajectories at a time first, "
+            "or faster tools and rewards; then more GPUs"
+        )
+    return "short are the rollouts: give them GPUs of the trainer, or more replicas"
 
 
 def _share(devices: Iterable[DeviceTime], causes: Iterable[str]) -> float:

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""``verl.gpu.time`` and ``verl.rollout.tail.share`` during training: the GPU time of each step, as far as the trainer can know it.
+"""The GPU time of each step while the run trains, as far as the trainer can know it.
 
-The training thread only appends to lists; the account is computed on the thread that collects metrics. If trajectories may outlive the step
+The metrics are ``verl.gpu.time``, ``verl.gpu.waiting.share`` and ``verl.rollout.tail.share``. The training thread only appends to lists; the account is computed on the thread that collects metrics. If trajectories may outlive the step
 that they began in, a step is accounted for when the next one ends: only then has the trainer received the samples that its GPUs generated
 meanwhile.
 """
@@ -15,12 +15,13 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
 from verl_otel.analysis.gpu.live_estimate import Pool as GpuPool
-from verl_otel.analysis.gpu.live_estimate import Rollout
+from verl_otel.analysis.gpu.live_estimate import Rollout, Spent
 from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
 from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
 from verl_otel.analysis.gpu.live_estimate import spend as account_gpu_time
-from verl_otel.analysis.model import CAUSES
+from verl_otel.analysis.model import CAUSES, DeviceTime
+from verl_otel.analysis.verdicts import balance
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.recording.attribute_values import to_number
@@ -77,11 +78,13 @@ class _Account:
         self.pending: tuple[StepWindow, GpuPool] | None = None
         self.rollouts: deque[Rollout] = deque(maxlen=MAX_ROLLOUTS)
         self.pool: GpuPool | None = None
-        self.asleep = False
         self.live_verdicts = LiveVerdicts()
         self.ended_run = False
         """Whether the run has ended, so that no step is held back."""
-        self.seconds_by_cause: dict[str, float] = {}
+        self.spent = Spent({}, {}, asleep=False)
+        """GPU seconds so far, and whether the trainer has its GPUs back."""
+        self.waits: tuple[float, float] | None = None
+        """Shares of the last step that the trainer's GPUs waited for samples, and those of the rollouts for the trainer."""
         self.tail: float | None = None
 
 
@@ -157,6 +160,7 @@ def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) ->
         account.waiting.append(step)
         observe(metric_names.GPU_TIME, observe_gpu_time)
         observe(metric_names.ROLLOUT_TAIL_SHARE, observe_tail)
+        observe(metric_names.GPU_WAITING_SHARE, observe_waits)
 
 
 def end_run() -> None:
@@ -165,18 +169,18 @@ def end_run() -> None:
     session = current_session()
     if session is not None:
         with error_boundary.suppress_errors("live verdict"):
-            _account.live_verdicts.log_end(session.config.run_id)
+            _account.live_verdicts.log_end(session.config.run_id, _advise(_account))
 
 
 def summarize_verdicts() -> dict[str, str | float]:
-    """Return the goodput of the run so far, and what held its steps."""
-    return _account.live_verdicts.summarize()
+    """Return the goodput of the run so far, what held its steps, and which side is short of GPUs."""
+    return _account.live_verdicts.summarize(_advise(_account))
 
 
 def observe_gpu_time() -> list[Observation]:
     """Return the GPU seconds so far, by state and cause."""
     _account_steps(_account)
-    spent = sorted(_account.seconds_by_cause.items())
+    spent = sorted(_account.spent.by_cause().items())
     return [(((attr.GPU_STATE, CAUSES[cause]), (attr.GPU_CAUSE, cause)), seconds) for cause, seconds in spent]
 
 
@@ -184,6 +188,19 @@ def observe_tail() -> list[Observation]:
     """Return the share of the last step that the trainer waited for its slowest trajectories."""
     _account_steps(_account)
     return [] if _account.tail is None else [((), _account.tail)]
+
+
+def observe_waits() -> list[Observation]:
+    """Return the shares of the last step that each side waited for the other; nothing where they share GPUs."""
+    _account_steps(_account)
+    return (
+        []
+        if _account.waits is None
+        else [
+            (((attr.GPU_SIDE, side),), share)
+            for side, share in zip(("trainer", "rollouts"), _account.waits, strict=True)
+        ]
+    )
 
 
 def count_gpus(config: Any) -> GpuPool:
@@ -237,10 +254,40 @@ def _account_held_step(account: _Account) -> None:
     if account.pending is None:
         return
     (window, pool), account.pending = account.pending, None
-    spent, account.asleep = account_gpu_time(window, account.rollouts, pool, asleep=account.asleep)
-    for cause, seconds in spent.items():
-        account.seconds_by_cause[cause] = account.seconds_by_cause.get(cause, 0.0) + seconds
+    new = account_gpu_time(window, account.rollouts, pool, asleep=account.spent.asleep)
+    # Replaced as a whole: the training thread may read it.
+    account.spent = Spent(
+        _add(account.spent.trainer, new.trainer), _add(account.spent.rollouts, new.rollouts), new.asleep
+    )
+    sides = _judge_balance(new, pool)
+    account.waits = None if sides is None else (sides.trainer_waits, sides.rollouts_wait)
     account.rollouts = deque((rollout for rollout in account.rollouts if rollout.end > window.end), maxlen=MAX_ROLLOUTS)
+
+
+def _add(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
+    return {cause: one.get(cause, 0.0) + other.get(cause, 0.0) for cause in {**one, **other}}
+
+
+def _judge_balance(spent: Spent, pool: GpuPool) -> balance.Balance | None:
+    """Return which side waited for the other; None where rollouts have no GPUs of their own."""
+    lanes = (
+        ("hybrid" if pool.hybrid else "train", pool.trains, spent.trainer),
+        ("rollout", pool.generates, spent.rollouts),
+    )
+    return balance.judge(
+        DeviceTime(lane, {cause: round(seconds * 1e9) for cause, seconds in causes.items()}, gpus, lane)
+        for lane, gpus, causes in lanes
+        if gpus
+    )
+
+
+def _advise(account: _Account) -> str:
+    """Return which side of the training is short of GPUs, and what to do; empty if none is."""
+    sides = None if account.pool is None else _judge_balance(account.spent, account.pool)
+    if sides is None or sides.short == balance.NEITHER:
+        return ""
+    waits = f"the trainer's GPUs waited for samples {sides.trainer_waits:.0%} of the time, those of the rollouts for the trainer {sides.rollouts_wait:.0%}"
+    return f"{waits}; {balance.advise(sides)}"
 
 
 def _shift(intervals: list[NamedInterval], offset: float) -> list[NamedInterval]:

@@ -1,0 +1,58 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How much of the difference between engine and trainer comes with the age of the samples, by steps with fresh ones and others."""
+
+import math
+
+import pytest
+
+from verl_otel.analysis.verdicts import off_policy
+from verl_otel.cli import wording
+
+PROBABILITIES, KL = "training/rollout_probs_diff_mean", "rollout_corr/k3_kl"
+
+
+def steps(*pairs, key=PROBABILITIES):
+    return [{off_policy.AGE: age, key: difference, "actor/pg_loss": 0.1} for age, difference in pairs]
+
+
+@pytest.mark.parametrize(
+    ("given", "share", "text"),
+    [
+        (steps((0, 0.002), (1, 0.008), (2, 0.012)), 0.8, "80% of it comes with the age"),
+        (steps((0, 0.002), (0, 0.004), (1, 0.003)), 0.0, "100% is between engine and trainer"),
+        (
+            steps((0, 0.002), (1, 0.001)),
+            0.0,
+            "100% is between engine and trainer",
+        ),  # old samples differ less, by chance
+        (steps((0, 0.002), (0, 0.003)), None, "no sample was old"),
+        (steps((1, 0.002), (0.5, 0.003)), None, "no step had only fresh ones"),
+        (
+            steps((0, 0.001), (1, 0.002), key=KL),
+            0.5,
+            "KL divergence (k3): 0.001 in 1 step with fresh samples, 0.002 in 1 step with older",
+        ),
+        (steps((0, math.nan), (0, 0.002), (1, 0.004), (math.nan, 9)), 0.5, "0.002 in 1 step"),
+    ],
+)
+def test_fresh_samples_show_what_does_not_come_with_age(given, share, text):
+    """Their difference is that of engine and trainer, whatever the age of others is."""
+    found = off_policy.judge(given)
+    assert found.from_age == (None if share is None else pytest.approx(share))
+    assert text in " ".join(wording.describe_off_policy(found))
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        [],
+        [{off_policy.AGE: 1.0}],
+        [{PROBABILITIES: 0.1}],
+        steps((0, 0.0), (1, 0.0)),  # the trainer takes over the probabilities of the engine
+    ],
+)
+def test_without_both_scalars_nothing_is_said(given):
+    """The difference is logged only where the engine returns probabilities, the age only by newer trainers of verl."""
+    assert off_policy.judge(given) is None
+    assert list(wording.describe_off_policy(None)) == []

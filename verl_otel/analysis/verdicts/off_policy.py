@@ -1,0 +1,78 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How far the policy that generated the samples is from the one that trains on them: how much of it comes with the age of the samples.
+
+The rest is there with fresh samples, too: engine and trainer compute other probabilities for the same weights (precision, kernels, attention).
+verl logs the difference and the age as means of a step. So steps with fresh samples are compared with the others; no step mixes the two.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from statistics import fmean
+from typing import Final, NamedTuple
+
+from verl_otel.analysis.model import Explanation
+from verl_otel.semconv.metric_names import SCALAR_PREFIX
+
+AGE: Final = "training/off_policy/trajectory_staleness/mean"
+"""Scalar of verl 0.9: versions between a sample's newest weights and those that train on it, mean of a step."""
+DIFFERENCES: Final = {
+    "training/rollout_probs_diff_mean": "difference of the probabilities of tokens",
+    "rollout_corr/k3_kl": "KL divergence (k3)",
+    "actor/rollout_corr/k3_kl": "KL divergence (k3)",
+}
+"""Scalars of verl with the difference, never negative, and what they are; the first that a run has counts."""
+
+
+class OffPolicy(NamedTuple):
+    """The difference between the policies of engine and trainer, by the age of the samples."""
+
+    key: str
+    """Scalar of verl that has the difference."""
+    age: float
+    """Versions that the samples were old, mean of all steps."""
+    fresh_steps: int
+    """Steps all of whose samples were fresh."""
+    fresh: float | None
+    """Mean difference in those; None without such a step."""
+    stale_steps: int
+    stale: float | None
+    """Mean difference in the others."""
+    from_age: float | None
+    """Share of the difference in steps with old samples that fresh ones do not have; None where there are no steps of one of the two."""
+
+
+def judge(steps: Iterable[Mapping[str, float]]) -> OffPolicy | None:
+    """Return the difference of a run; None if the steps do not have it, or have no age of the samples.
+
+    Args:
+        steps: The scalars of each step, by verl's keys.
+    """
+    listed = [step for step in steps if math.isfinite(step.get(AGE, math.nan))]
+    for key in DIFFERENCES:
+        pairs = [(step[AGE], step[key]) for step in listed if math.isfinite(step.get(key, math.nan))]
+        if not any(difference for _, difference in pairs):
+            continue  # also 0 throughout: the trainer takes over the probabilities of the engine
+        fresh = [difference for age, difference in pairs if age <= 0]
+        stale = [difference for age, difference in pairs if age > 0]
+        means = (fmean(fresh) if fresh else None, fmean(stale) if stale else None)
+        share = None
+        if means[0] is not None and means[1]:
+            share = max(0.0, 1 - means[0] / means[1])
+        age = fmean(age for age, _ in pairs)
+        return OffPolicy(key, age, len(fresh), means[0], len(stale), means[1], share)
+    return None
+
+
+def judge_run(run: Explanation) -> OffPolicy | None:
+    """Return the difference of a recorded run."""
+    names = {SCALAR_PREFIX + key.replace("/", "."): key for key in (AGE, *DIFFERENCES)}
+    steps: dict[int, dict[str, float]] = {}
+    for series in run.series:
+        key = names.get(series.name)
+        if key is not None:
+            for time, value in zip(series.times_ns, series.values, strict=True):
+                steps.setdefault(time, {})[key] = value
+    return judge(steps.values())
