@@ -34,6 +34,7 @@ def explain(call):
         ("slow-tool", "trajectory", "tool", "add", "agent_loop-0", 2.5),
         ("blocked-event-loop", "loop", "blocked", "tool add", "agent_loop-0", 2.5),
         ("late-rank", "rank", "worker", "update_actor", "actor_rollout_ref-1", 2.0),
+        ("stall", "trajectory", "tool", "add", "agent_loop-0", 45.0),
     ],
 )
 def test_what_was_planted_is_named(explain, name, kind, cause, cause_name, instance, seconds):
@@ -58,6 +59,17 @@ def test_the_crash_says_who_died(call):
     result = call("demo", "crash")
     assert result.code == 0
     assert re.search(r"^CRASH after .+agent_loop-0 .*(died|killed|gone)", result.out, re.MULTILINE)
+
+
+def test_the_stall_says_what_hung(call, runs):
+    """First, and that it went on; the stacks that the event names are kept with the run."""
+    result = call("demo", "stall")
+    assert re.search(r"^STALL after .+agent_loop-0 .*execute_tool add .*it went on", result.out, re.MULTILINE)
+    call("demo", "stall", "--keep", runs)
+    event = json.loads((runs / "stall" / "events.jsonl").read_text().splitlines()[0])
+    assert all(
+        "most recent call first" in (runs / "stall" / name).read_text() for name in event["detail"]["stacks"].values()
+    )
 
 
 def test_slower_tools_are_compared(call):
@@ -114,7 +126,7 @@ def test_runs_are_kept_for_other_commands(call, runs):
     assert result.code == 0
     assert f"export VERL_OTEL_RUN_DIR={runs}" in result.out
     assert "$ verl-otel report slow-tool" in result.out
-    listed = {line.split()[0]: line.split()[1:3] for line in call("runs").out.splitlines()[1:7]}
+    listed = {line.split()[0]: line.split()[1:3] for line in call("runs").out.splitlines()[1:8]}
     assert listed == {
         name: ["ended" if name == "crash" else "finished", str(recording.steps)]
         for name, recording in RECORDINGS.items()
@@ -166,16 +178,21 @@ def find_strings(value):
 @pytest.mark.parametrize("name", RECORDINGS)
 def test_the_recordings_hold_nothing_of_the_machine(name):
     """No folder, no user, no host but the one that stands for it, no address but that of this machine itself, no command line."""
-    paths = list((RECORDED / name).iterdir())
+    paths = [path for path in (RECORDED / name).rglob("*") if path.is_file()]
     assert {path.name.partition("-")[0].partition(".")[0] for path in paths} <= {
-        "traces", "metrics", "open", "events", "verl_logs", "run",
+        "traces", "metrics", "open", "events", "verl_logs", "run", "stacks",
     }  # fmt: skip
     text = "\n".join(map(read, paths))
     assert set(re.findall(r'"host\.name","value":\{"stringValue":"([^"]*)"', text)) == {HOST}
     assert all(f"-{HOST}-" in path.name for path in paths if path.name.count("-"))
     texts = set(
         find_strings(
-            [json.loads(line) for path in paths if path.name != "run.json" for line in read(path).splitlines()]
+            [
+                line if path.suffix == ".txt" else json.loads(line)
+                for path in paths
+                if path.name != "run.json"
+                for line in read(path).splitlines()
+            ]
         )
     )
     texts |= set(find_strings(manifest := json.loads(read(RECORDED / name / "run.json"))))

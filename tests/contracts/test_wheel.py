@@ -52,7 +52,9 @@ def test_the_wheel_holds_the_package_and_nothing_else(wheel):
     assert {"verl_otel/_data/collector/local.yaml", "verl_otel/_data/collector/otelcol/go.sum"} <= set(names)
     assert "verl_otel/_data/dashboards/generated/overview.json" in names
     recorded = TOP / "verl_otel" / "cli" / "demo"
-    assert {f"verl_otel/cli/demo/{path.relative_to(recorded)}" for path in recorded.glob("recorded/*/*")} <= set(names)
+    assert {f"verl_otel/cli/demo/{path.relative_to(recorded)}" for path in recorded.rglob("recorded/*/*.*")} <= set(
+        names
+    )
     assert not [name for name in names if name.startswith("verl_otel/_data/dashboards") and name.endswith(".py")]
 
 

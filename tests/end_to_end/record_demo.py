@@ -31,6 +31,7 @@ PLANTS = {
     "slow-tool": f"tool:2.5:{_CALL}",
     "blocked-event-loop": f"block:2.5:{_CALL}",
     "late-rank": f"rank:2:{FAULTY}:1",
+    "stall": f"tool:45:{_CALL}",
     "crash": f"tool!kill:0:{_CALL}",
     "healthy": "",
     "slower-tools": "tool:0.5:*",
@@ -74,6 +75,12 @@ def keep(folder, target):
             (target / f"{name}.gz").write_bytes(encode_block(data, level=9))
         elif data:
             (target / name).write_bytes(data)
+    for path in sorted(folder.glob("black-box/stacks-*.txt")):
+        if text := path.read_text("utf-8"):
+            (target / "black-box").mkdir(exist_ok=True)
+            (target / "black-box" / path.name.replace(f"-{socket.gethostname()}-", f"-{HOST}-")).write_text(
+                mask(text), "utf-8"
+            )
     manifest = json.loads((folder / "run.json").read_text("utf-8"))
     for attempt in manifest["attempts"]:
         attempt["command"] = ["python", *attempt["command"][1:3]]

@@ -50,6 +50,7 @@ RECORDINGS: Final = {
     "slow-tool": Recording(8, "one call of a tool, in step 4, took 2.5 s longer"),
     "blocked-event-loop": Recording(8, "a tool, in step 4, blocked the event loop of its process for 2.5 s"),
     "late-rank": Recording(8, "rank 1 came 2 s late to the update of the policy in step 4"),
+    "stall": Recording(8, "one call of a tool, in step 4, hung for 45 s"),
     "crash": Recording(3, "the process of the agents was killed in step 4"),
     "healthy": Recording(8, "nothing"),
     "slower-tools": Recording(8, "every call of a tool took 0.5 s longer", compared_with="healthy"),
@@ -113,10 +114,13 @@ def _keep(folder: Path, names: list[str]) -> int:
         except FileExistsError:
             message = f"{folder / name} is there already: remove it, or give another folder"
             raise VerlOtelError(message) from None
-        for path in (RECORDED / name).iterdir():
+        for path in filter(Path.is_file, (RECORDED / name).rglob("*")):
             data = path.read_bytes()
             is_compressed = path.suffix == SUFFIX
-            kept = folder / name / (path.stem if is_compressed else path.name)
+            kept = (
+                folder / name / path.relative_to(RECORDED / name).with_name(path.stem if is_compressed else path.name)
+            )
+            kept.parent.mkdir(exist_ok=True)
             kept.write_bytes(gzip.decompress(data) if is_compressed else data)
     print(f"{', '.join(names)}: copied to {show(folder)}. To try other commands on them:")
     print(f"  $ export VERL_OTEL_RUN_DIR={show(folder.absolute())}")
