@@ -5,6 +5,8 @@
 import statistics
 from collections import Counter, defaultdict
 
+from verl_otel.analysis.verdicts import blocked_loops
+
 PREFIXES = ("actor_rollout_ref_", "actor_rollout_", "actor_", "critic_", "ref_", "rollout_")
 """What verl puts before a method's name in a worker that holds several roles."""
 
@@ -89,11 +91,14 @@ def find_unconfirmed(training, steps, planted=()):
     """Return the verdicts on steps in which nothing was planted that verl's own timers do not confirm.
 
     On a busy machine a phase of a healthy step can really take longer. A verdict on it is right if verl's own timer of that phase exceeds its
-    median over the run by nine tenths of what the verdict says; verdicts of every other kind are wrong.
+    median over the run by nine tenths of what the verdict says. So can a process that gets no processor (`paused`): that is measured by the process
+    itself, and is no statement on the training. Verdicts of every other kind are wrong.
     """
     scalars = training.scalars()
 
     def is_confirmed(verdict):
+        if verdict.kind == "process" and verdict.cause == blocked_loops.PAUSED_KIND:
+            return True
         key = f"timing_s/{verdict.subject}"
         seconds = [data[key] for data in scalars.values() if key in data]
         if verdict.kind != "phase" or not seconds:
