@@ -34,6 +34,7 @@ from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import DeviceTime, Explanation, Segment, Step, Verdict
+from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.engine import sum_savings
@@ -237,7 +238,7 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
     until = "the last record" if step is run.steps[-1] else "the next step"
-    yield from _block(f"Then {seconds(step.between)} until {until}", _between(step, whole=whole))
+    yield from _block(f"Then {seconds(step.between)} until {until}", _between(run, step, whole=whole))
     yield from _block("The step would have been shorter by", words.describe_savings(step.savings, step.seconds))
     title = words.device_title(step.devices, f" until {until}", has_gpu=run.has_gpu)
     yield from _block(title, words.describe_devices(step.devices))
@@ -298,9 +299,13 @@ def _rows(sums: dict[str, int], *, limit: int) -> Iterator[str]:
         yield f"{rest / total:4.0%} {seconds(rest / 1e9):>9}  {smaller}"
 
 
-def _between(step: Step, *, whole: bool) -> Iterator[str]:
+def _between(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     """Yield what the trainer did until the next step; nothing where that is short, unless all detail is asked for."""
     sums = {words.doing(kind, show(name)): nanoseconds for kind, name, nanoseconds in step.between_groups}
+    rest = round(step.between * 1e9) - sum(sums.values())
+    still_open = (work.span.name for each in run.completeness.unfinished for work in each.work)
+    if rest > 0 and step is run.steps[-1] and span_names.STEP in still_open:
+        sums["a step that did not end"] = rest
     if whole or step.between >= words.NOTABLE_BETWEEN * step.seconds:
         yield from _rows(sums, limit=len(sums) if whole else PATH_LINES)
 
