@@ -544,8 +544,9 @@ class Aggregator:
                 self.start_ups.append(divide(attempt, start_ns, window.end_ns, window.roots))
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
+            late = window.draft.step.stragglers if window.draft is not None else ()
             devices = self._gpu_account.add_window(
-                window.begin_ns, window.end_ns, window.roots, window.trajectories, blocked
+                window.begin_ns, window.end_ns, window.roots, window.trajectories, blocked, late
             )
             self.end_ns = max(self.end_ns, window.end_ns)
             if window.draft is not None:

@@ -7,6 +7,7 @@ import pytest
 from tests.builders import trees
 from verl_otel.analysis.gpu import devices
 from verl_otel.analysis.gpu.accounting import GpuAccount
+from verl_otel.analysis.model import Straggler
 
 activity, call, node, phase = trees.activity, trees.call, trees.node, trees.phase
 roll, step, worker = trees.roll, trees.step, trees.worker
@@ -42,6 +43,41 @@ def test_a_synchronous_step_is_told_from_its_first_to_its_last_tick():
         "actor_rollout_ref-0": {**both, "rollout": 4, "tail_wait": 4, "train": 4, "train_wait": 2, "data": 6},
         "actor_rollout_ref-1": {**both, "rollout": 8, "train": 6, "data": 6},
     }
+
+
+SECOND = 1_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("delays", "waits"),
+    [
+        ({1: 4.0}, (4, 0)),
+        ({0: 1.0, 1: 4.0}, (3, 0)),  # in a collective all wait for the last one
+        ({1: 60.0}, (10, 0)),  # what was estimated is never more than what the method took
+    ],
+)
+def test_a_rank_that_waits_for_a_late_one_does_not_train(delays, waits):
+    """Within its method, which the collective makes as long as that of the late rank."""
+    ranks = [worker(f"actor_rollout_ref-{rank}", "update_actor", 0, 10 * SECOND) for rank in range(2)]
+    root = step(0, 10 * SECOND, phase("update_actor", 0, 10 * SECOND, call("update_actor", 0, 10 * SECOND, *ranks)))
+    late = [
+        Straggler("update_actor", rank, f"actor_rollout_ref-{rank}", delay, "data") for rank, delay in delays.items()
+    ]
+    found = account("sync", 0, 10 * SECOND, [root], late=late)
+    for rank, waited in enumerate(waits):
+        spent = found[f"actor_rollout_ref-{rank}"]
+        assert (spent.get("train", 0), spent.get("train_wait", 0)) == ((10 - waited) * SECOND, waited * SECOND)
+
+
+def test_a_late_process_of_an_own_loop_holds_no_collective():
+    """The devices of the others are idle meanwhile, as their methods have ended."""
+    root = step(
+        0,
+        10 * SECOND,
+        phase("update_actor", 0, 10 * SECOND, worker("actor_rollout_ref-0", "update_actor", 0, 10 * SECOND)),
+    )
+    late = [Straggler("update_actor", 1, "actor_rollout_ref-1", 4.0, "took")]
+    assert account("sync", 0, 10 * SECOND, [root], late=late)["actor_rollout_ref-0"] == {"train": 10 * SECOND}
 
 
 def test_gpus_apart_wait_for_each_other():

@@ -15,7 +15,7 @@ from typing import Final
 
 from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.gpu.devices import Devices
-from verl_otel.analysis.model import DeviceTime, Trajectory
+from verl_otel.analysis.model import DeviceTime, Straggler, Trajectory
 from verl_otel.analysis.traces.span_names import (
     CALL_PREFIX,
     CHECKPOINT,
@@ -28,6 +28,7 @@ from verl_otel.analysis.traces.span_names import (
     WORKER_PREFIX,
 )
 from verl_otel.analysis.traces.tree import Node
+from verl_otel.analysis.verdicts.stragglers import EVIDENCE
 from verl_otel.semconv import attributes as attr
 
 # -- Collects the activity around a window of time: by the devices that it occupied, and by what explains idle ones --
@@ -243,6 +244,7 @@ class GpuAccount:
         roots: Sequence[Node],
         trajectories: Sequence[Trajectory],
         blocked: Sequence[tuple[int, int]] = (),
+        late: Sequence[Straggler] = (),
     ) -> tuple[DeviceTime, ...]:
         """Add a window of time and return what each device did in it.
 
@@ -253,6 +255,7 @@ class GpuAccount:
                 may outlast its step).
             trajectories: All that overlap the window, whichever step trains on them.
             blocked: Intervals in which the event loops of trajectories were blocked: start, end.
+            late: The late ranks of the step in this window: the others waited for them within their methods.
 
         Returns:
             For each device its nanoseconds by cause, those above zero: together ``end_ns - begin_ns``.
@@ -270,13 +273,34 @@ class GpuAccount:
         lanes = sorted({device.lane for device in self.devices.gpus})
         idle = _sweep(activity, self.devices.replicas, lanes, begin_ns, end_ns, self._began_ns, self._slept)
         self._slept = max([self._slept, *(switch for switch in activity.sleeps if switch[0] <= end_ns)])
+        waits = self._find_waits(late)
         device_times = []
         for number, device in enumerate(self.devices.gpus):
             spent = _spend(occupy(activity.work[number], begin_ns, end_ns), idle, lanes.index(device.lane))
+            waited = min(spent.get("train", 0), waits.get(number, 0))
+            if waited:
+                spent = {**spent, "train": spent["train"] - waited, "train_wait": spent.get("train_wait", 0) + waited}
+                spent = {cause: nanoseconds for cause, nanoseconds in spent.items() if nanoseconds}
             for cause, nanoseconds in spent.items():
                 self._total[number][cause] += nanoseconds
             device_times.append(DeviceTime(device.name, spent, lane=device.lane))
         return tuple(device_times)
+
+    def _find_waits(self, late: Iterable[Straggler]) -> dict[int, int]:
+        """Return the nanoseconds that each device waited for late ranks within methods: in a collective all wait for the last one."""
+        delays: dict[tuple[str, str], dict[str, float]] = {}
+        for each in late:
+            if each.evidence in EVIDENCE:  # those of own loops have no collectives: their devices are idle meanwhile
+                group = delays.setdefault((_find_role(each.instance), each.method), {})
+                group[each.instance] = group.get(each.instance, 0.0) + each.seconds
+        waits: dict[int, int] = {}
+        for (role, _), group in delays.items():
+            longest = max(group.values())
+            for instance, numbers in self.devices.users.items():
+                waited = round(1e9 * (longest - group.get(instance, 0.0)))
+                for number in numbers if waited and _find_role(instance) == role else ():
+                    waits[number] = waits.get(number, 0) + waited
+        return waits
 
     def restart(self) -> None:
         """Begin another attempt, with a start-up of its own."""
@@ -286,6 +310,10 @@ class GpuAccount:
         """Return the sum of all windows so far."""
         pairs = zip(self.devices.gpus, self._total, strict=True)
         return tuple(DeviceTime(device.name, dict(spent), lane=device.lane) for device, spent in pairs)
+
+
+def _find_role(instance: str) -> str:
+    return instance.rpartition("-")[0]
 
 
 def _sweep(
