@@ -5,7 +5,7 @@
 from typing import NamedTuple
 
 from tests.builders import forests as f
-from verl_otel.analysis.retention import RecentSteps
+from verl_otel.analysis.bounded_steps import RecentSteps
 
 GEN = 2
 """Nanoseconds from the start of a planned step to that of its rollouts."""

@@ -159,6 +159,19 @@ def test_walks_name_what_is_there(walk):
     assert f" {len(files)} files" in walk
 
 
+def test_the_map_of_packages_is_whole():
+    """Each top-level name of the package has a row, and each file that a row names exists."""
+    tables = ARCHITECTURE.partition("\n## Walk 1")[0]
+    named = set(re.findall(r"`(verl_otel/[\w/]+(?:\.py)?)`", tables))
+    top = {
+        f"verl_otel/{path.name}"
+        for path in (TOP / "verl_otel").iterdir()
+        if not path.name.startswith("_") and path.suffix in ("", ".py")
+    }
+    assert not top - named
+    assert not [path for path in named if not (TOP / path).exists()]
+
+
 def test_workflows_run_what_is_there():
     """CI runs `make test` and, each night, every part of `make test-full`, and actions of one version; commit hooks run tools of the environment."""
     workflows = "\n".join(path.read_text("utf-8") for path in sorted((TOP / ".github" / "workflows").glob("*.yml")))

@@ -11,6 +11,7 @@ from itertools import pairwise
 from statistics import median
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.devices import find as find_devices
@@ -19,7 +20,6 @@ from verl_otel.analysis.io.completeness import Tally
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.io.slices import END
 from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory, Verdict
-from verl_otel.analysis.retention import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import (
     Context,

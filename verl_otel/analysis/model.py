@@ -18,7 +18,7 @@ from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
 
 if TYPE_CHECKING:
-    from verl_otel.analysis.retention import RecentStep
+    from verl_otel.analysis.bounded_steps import RecentStep
     from verl_otel.analysis.start_up import StartUp
 
 # -- Kinds of segments of a critical path, and causes and states of GPU time --

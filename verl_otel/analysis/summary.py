@@ -16,12 +16,12 @@ from typing import Any, Final
 from verl_otel._internal import rotated_files
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.aggregator import Aggregator
-from verl_otel.analysis.checkpoints import Keeper
 from verl_otel.analysis.gpu import devices as gpu_devices
 from verl_otel.analysis.io import completeness, run_files, slices
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import Slice
 from verl_otel.analysis.model import Event, Explanation, Process, Series
+from verl_otel.analysis.result_cache import Keeper
 from verl_otel.analysis.slice_summary import Context, SliceSummary
 from verl_otel.analysis.traces import clocks, timeline
 from verl_otel.analysis.traces.clocks import Bound, Clock

@@ -15,10 +15,10 @@ from typing import TextIO
 from verl_otel import config
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis import summary
-from verl_otel.analysis.checkpoints import cache_folder
 from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation
+from verl_otel.analysis.result_cache import cache_folder
 from verl_otel.cli import run_folders
 from verl_otel.cli.run_folders import is_data_folder, list_runs
 from verl_otel.errors import VerlOtelError

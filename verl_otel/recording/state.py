@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final, TypeVar
 
 from verl_otel._internal import process_state
 from verl_otel.recording.duration_stats import DurationTracker
-from verl_otel.recording.retention import SamplingPolicy, TrajectoryMarks
+from verl_otel.recording.sampling import SamplingPolicy, TrajectoryMarks
 
 if TYPE_CHECKING:
     from verl_otel.model import Point

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from verl_otel.analysis.levers.recording import Piece, Recorded, find_blocking_tools, find_slots, infer_slots
+from verl_otel.analysis.levers.schedules import Piece, Recorded, find_blocking_tools, find_slots, infer_slots
 
 MS = 10**6
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.analysis.levers.test_recording import STEPS
+from tests.analysis.levers.test_schedules import STEPS
 from tests.builders.schedules import PlannedTrajectory, record
-from verl_otel.analysis.levers import ranking, recording
+from verl_otel.analysis.levers import ranking, schedules
 from verl_otel.analysis.levers.ranking import find_candidates
 from verl_otel.analysis.levers.replay import Item, Part, Pool, Rollout, Schedule, replay
 
@@ -134,7 +134,7 @@ def test_what_a_blocking_tool_held_up_is_shorter_by_its_share():
 @given(STEPS)
 def test_nothing_saves_more_than_was_waited(steps):
     """No lever on trajectories saves more than the waits for them, none on the trainer more than its own time."""
-    schedule = recording.build(record(steps))
+    schedule = schedules.build(record(steps))
     timeline = replay(schedule)
     waited = sum(timeline.find_waits(schedule))
     for candidate in find_candidates(schedule, timeline):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis.levers.recording import Demand, calibrate
 from verl_otel.analysis.levers.replay import NO_POOL, UNANCHORED, Item, Part, Pool, Rollout, Schedule, replay
+from verl_otel.analysis.levers.schedules import Demand, calibrate
 
 LAW = settings(max_examples=300, deadline=None)
 POOLS = (Pool("loop", "agent_loop-0", 1), Pool("server", "llm_server-0", 2))

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.builders import stories
+from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.traces import timeline
 from verl_otel.analysis.traces.timeline import covered
@@ -229,7 +230,7 @@ def test_what_a_step_took_and_evicted_was_not_trained_on(build, story):
 def test_quantiles_are_of_the_numbers(values):
     """Each quantile is one of the numbers, and at least its share of them is not larger."""
     ordered = sorted(values)
-    found = timeline.find_quantiles(ordered)
+    found = pick_quantiles(ordered)
     assert found == tuple(sorted(found))
     assert (found[0], found[-1]) == (ordered[0], ordered[-1])
     for share, value in zip((0.5, 0.95, 0.99), found[1:4], strict=True):
@@ -239,4 +240,4 @@ def test_quantiles_are_of_the_numbers(values):
 
 def test_of_no_trajectory_there_are_no_quantiles():
     """A step that trained on nothing has no quantiles."""
-    assert timeline.find_quantiles([]) == ()
+    assert pick_quantiles([]) == ()

@@ -15,7 +15,7 @@ from tests.analysis import big_run
 from tests.builders.environments import inherit
 
 OWN_MIB = 42
-"""Memory of its own, without the pages of shared libraries; a further step takes 0.6 kB (`test_retention`)."""
+"""Memory of its own, without the pages of shared libraries; a further step takes 0.6 kB (`test_bounded_steps`)."""
 
 
 @pytest.mark.alone

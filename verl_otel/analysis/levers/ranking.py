@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from verl_otel.analysis.levers import recording
-from verl_otel.analysis.levers.recording import BETWEEN
+from verl_otel.analysis.bounded_steps import RecentStep
+from verl_otel.analysis.levers import schedules
 from verl_otel.analysis.levers.replay import UNANCHORED, Item, Part, Pool, Rollout, Schedule, Timeline, replay
-from verl_otel.analysis.retention import RecentStep
+from verl_otel.analysis.levers.schedules import BETWEEN
 
 # -- The changes of a schedule that are tried: each returns the schedule as it would be with one lever pulled --
 
@@ -333,7 +333,7 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
     reason = _find_reason(chosen)
     if reason:
         return NOTHING._replace(unknown=(reason,))
-    schedule = recording.build(chosen)
+    schedule = schedules.build(chosen)
     try:
         timeline = replay(schedule)
     except ValueError as error:
@@ -367,7 +367,7 @@ def _find_reason(steps: Sequence[RecentStep]) -> str:
     """Return why nothing can be replayed; empty if it can."""
     if not steps:
         return "no step has ended"
-    unlinked, total = recording.count_unlinked(steps)
+    unlinked, total = schedules.count_unlinked(steps)
     if unlinked > MAX_UNLINKED * total:
         return f"what submitted {unlinked:,} of {total:,} trajectories is not recorded, so their schedule cannot be replayed"
     trainers = {step.path[0].instance for step in steps if step.path}

@@ -4,12 +4,12 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import Final
 
+from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.model import Activity, Part, Phase, Segment, Step, Trajectory
 from verl_otel.analysis.traces.segments import read_whole
 from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TRAJECTORY, TURN
@@ -180,7 +180,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         gen_start_ns=generations[0].start_ns if generations else 0,
         rollouts_end_ns=max((member.end_ns for member in members), default=0),
         gen_end_ns=generations[-1].end_ns if generations else 0,
-        quantiles=find_quantiles(sorted(member.seconds for member in members)),
+        quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         members=len(consumed),
         error=str(span.attributes.get(attr.ERROR_TYPE, "")),
     )
@@ -206,14 +206,6 @@ def _find_linked(root: Node) -> tuple[dict[int, None], dict[int, None]]:
             for link in node.span.links:
                 linked.setdefault(link.attributes.get(attr.LINK_TYPE, "consumed"), {})[link.trace_id] = None
     return linked["consumed"], linked["evicted"]
-
-
-def find_quantiles(ordered: list[float]) -> tuple[float, ...]:
-    """Return minimum, p50, p95, p99 and maximum of sorted numbers, each one of them (nearest rank); none of none."""
-    if not ordered:
-        return ()
-    ranks = [max(0, math.ceil(share * len(ordered)) - 1) for share in (0.0, 0.5, 0.95, 0.99, 1.0)]
-    return tuple(ordered[rank] for rank in ranks)
 
 
 # -- The trajectories that a step of an own loop submitted, as samples that it consumed --

@@ -18,7 +18,7 @@ import msgspec
 
 from verl_otel._internal import printable, safe_files
 from verl_otel._version import __version__
-from verl_otel.analysis import comparison, indicators, retention, scalars
+from verl_otel.analysis import bounded_steps, comparison, indicators, scalars
 from verl_otel.analysis.io import run_files, run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
@@ -362,7 +362,9 @@ def list_steps(run: Explanation, first: int) -> dict[str, Any]:
     """
     steps = run.steps[first : first + MAX_STEPS]
     phases, gpu = _Columns(len(steps)), _Columns(len(steps))
-    for index, step in enumerate(map(retention.unpack_step, steps)):  # one at a time: together they take much memory
+    for index, step in enumerate(
+        map(bounded_steps.unpack_step, steps)
+    ):  # one at a time: together they take much memory
         phases.add(index, _phase_seconds(step))
         gpu.add(index, _gpu_seconds(step))
     return {

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis import retention, step_lengths
+from verl_otel.analysis import bounded_steps, step_lengths
+from verl_otel.analysis.bounded_steps import Shortener, ShortStep, Slowest, Steps
 from verl_otel.analysis.model import Cost, DeviceTime, Phase, Segment, Step, Straggler, Trajectory
-from verl_otel.analysis.retention import Shortener, ShortStep, Slowest, Steps
 from verl_otel.cli.wording import device_seconds
 
 
@@ -41,7 +41,7 @@ def keep(lengths, asked=None):
 
 def test_of_a_short_run_everything_is_kept():
     """Up to the limit every step has its detail."""
-    found = keep([5] * retention.MAX_DETAILED)
+    found = keep([5] * bounded_steps.MAX_DETAILED)
     assert all(each.path and each.trajectories and each.slowest[0].activities for each in found)
 
 
@@ -54,9 +54,9 @@ def test_of_a_long_run_some_are_kept(count):
     found = keep(lengths, asked)
     assert [each.number for each in found] == list(range(count))
     whole = [each.number for each in found if each.path]
-    assert len(whole) <= retention.MAX_DETAILED
+    assert len(whole) <= bounded_steps.MAX_DETAILED
     assert asked <= set(whole)
-    slowest = sorted(range(count), key=lambda number: -lengths[number])[: retention.SLOWEST_STEPS]
+    slowest = sorted(range(count), key=lambda number: -lengths[number])[: bounded_steps.SLOWEST_STEPS]
     assert set(slowest) <= set(whole)
     gaps = [second - first for first, second in itertools.pairwise(whole)]
     assert max(gaps) <= 2 * count // 100
@@ -109,7 +109,7 @@ def test_what_is_short_keeps_the_mean_of_its_gpus(told):
     devices = tuple(
         DeviceTime(f"g{number}", dict(zip(causes, each, strict=False))) for number, each in enumerate(parts)
     )
-    (found,) = retention.shorten(step(1, 5)._replace(devices=devices)).devices
+    (found,) = bounded_steps.shorten(step(1, 5)._replace(devices=devices)).devices
     assert found.gpus == len(devices)
     assert device_seconds([found]) == pytest.approx(device_seconds(devices))
     assert sum(found.nanoseconds.values()) == window
@@ -144,7 +144,7 @@ def test_every_field_is_kept():
         short = shortener.pack(step)
         assert isinstance(short, ShortStep)
         assert {name: getattr(short, name) for name in Step._fields} == step._asdict()
-        assert retention.unpack_step(short) == step
+        assert bounded_steps.unpack_step(short) == step
         assert (short.seconds, short.between, short.is_starting) == (step.seconds, step.between, False)
 
 
@@ -162,7 +162,7 @@ def test_verdicts_and_costs_can_be_replaced():
     cost = Cost(1.0, 2, {"dropped": 3})
     later = short._replace(cost=cost, verdicts=("x",))
     assert (later.cost, later.verdicts, later.phases) == (cost, ("x",), make_step(1).phases)
-    assert retention.unpack_step(later) == make_step(1, cost=cost, verdicts=("x",))
+    assert bounded_steps.unpack_step(later) == make_step(1, cost=cost, verdicts=("x",))
 
 
 def test_a_restart_is_found_among_short_steps():
@@ -179,4 +179,4 @@ def test_numbers_of_damaged_files_are_left_as_they_are():
     """More than 64 bits cannot be encoded."""
     step = make_step(1, next_ns=1 << 70)
     assert Shortener().pack(step) is step
-    assert retention.unpack_step(step) is step
+    assert bounded_steps.unpack_step(step) is step

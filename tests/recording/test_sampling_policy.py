@@ -12,7 +12,7 @@ import verl_otel
 from verl_otel._internal import process_state
 from verl_otel.model import RANDOM, SAMPLED
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.retention import MAX_STEPS
+from verl_otel.recording.sampling import MAX_STEPS
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean, pstdev
 from typing import Final, NamedTuple
 
+from verl_otel.analysis.bounded_steps import RecentStep
 from verl_otel.analysis.levers.replay import (
     GIVE_UP,
     NO_POOL,
@@ -24,7 +25,6 @@ from verl_otel.analysis.levers.replay import (
     Schedule,
 )
 from verl_otel.analysis.model import Segment, Trajectory
-from verl_otel.analysis.retention import RecentStep
 
 # -- Finds the limits that trajectories shared: event loops that tools block, slots of LLM servers, threads of reward workers --
 #

@@ -8,7 +8,7 @@ import random
 import pytest
 
 import verl_otel
-from verl_otel.recording import retention
+from verl_otel.recording import sampling
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
@@ -70,7 +70,7 @@ def test_trajectories_that_begin_together_have_few_marks(monkeypatch, drains):
     for number in range(drains):
         batch = spans[number * 1536 // drains : (number + 1) * 1536 // drains]
         now = batch[-1].stop + 0.01
-        monkeypatch.setattr(retention, "clock", lambda now=now: now)
+        monkeypatch.setattr(sampling, "clock", lambda now=now: now)
         opened = sorted((ended(1, span.start, 0) for span in spans if span.stop > now), key=lambda span: span.start)
         for span in opened:
             span.stop = 0.0
@@ -80,7 +80,7 @@ def test_trajectories_that_begin_together_have_few_marks(monkeypatch, drains):
             RECORDER.trajectories.mark(span, span.stop - span.start)
         marked += [span for span in batch if attr.SAMPLING_REASON in span.attributes]
     assert slowest in marked
-    assert len(marked) <= 2 * retention.PER_STEP
+    assert len(marked) <= 2 * sampling.PER_STEP
 
 
 def test_steps_are_judged_apart(recorded):
@@ -115,7 +115,7 @@ def test_what_a_histogram_shows_is_marked(recorded):
     (point,) = [each for each in recorded.points if each.instrument.name == "verl.rollout.trajectory.duration"]
     assert point.exemplars
     assert {marked[each.span_id] for each in point.exemplars} <= {"exemplar", "slowest"}
-    assert list(marked.values()).count("exemplar") <= retention.SHOWN_PER_STEP
+    assert list(marked.values()).count("exemplar") <= sampling.SHOWN_PER_STEP
     slowest = max(recorded.spans, key=lambda span: span.end_ns - span.start_ns)
     assert max(point.exemplars, key=lambda each: each.value).span_id == slowest.span_id
 
@@ -125,7 +125,7 @@ def test_marks_for_exemplars_are_bounded():
     spans = [ended(1, 0, 1) for _ in range(100)]
     assert [RECORDER.trajectories.allows_exemplar(span, needed=True) for span in spans] == [
         True
-    ] * retention.SHOWN_PER_STEP + [False] * 84
+    ] * sampling.SHOWN_PER_STEP + [False] * 84
     assert RECORDER.trajectories.allows_exemplar(spans[0], needed=False)
     assert not RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=False)
     assert RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=True)
@@ -153,7 +153,7 @@ def test_what_histograms_of_turns_tools_and_calls_show_is_kept(recorded, drains)
             shown[point.instrument.name] += point.exemplars
     assert all(shown.values())
     assert {exemplar.trace_id for exemplars in shown.values() for exemplar in exemplars} <= kept
-    assert len(kept) <= 2 * retention.SHOWN_PER_STEP + sum(
+    assert len(kept) <= 2 * sampling.SHOWN_PER_STEP + sum(
         span.attributes.get(attr.SAMPLING_REASON) == "slowest" for span in trajectories
     )
 
@@ -208,7 +208,7 @@ def test_a_score_out_of_line_is_marked_a_few_times_a_step():
     assert reason(100) == "slowest"
     source = random.Random(3)
     assert not any(reason(1, verl__reward__score=source.uniform(0, 1)) for _ in range(200))
-    assert [reason(1, verl__reward__score=50.0 * 4**each) for each in range(6)].count("reward") == retention.PER_STEP
+    assert [reason(1, verl__reward__score=50.0 * 4**each) for each in range(6)].count("reward") == sampling.PER_STEP
     assert reason(1, step=2) == "slowest"
     assert reason(1, step=2, verl__reward__score=-1e7) == "reward"
 
@@ -227,7 +227,7 @@ def test_a_cut_response_is_marked_a_few_times_a_step():
     """Early in training most responses are cut: some of them are enough."""
     assert reason(100) == "slowest"
     cut = [reason(1, gen_ai__response__finish_reasons=("length",)) for _ in range(50)]
-    assert cut.count("truncated") == retention.PER_STEP
+    assert cut.count("truncated") == sampling.PER_STEP
     assert reason(1, gen_ai__response__finish_reasons=("stop",)) is None
 
 
@@ -235,5 +235,5 @@ def test_memory_is_bounded():
     """Steps and data sources without end are forgotten."""
     for step in range(1000):
         reason(1, step=step, verl__data__source=str(step), verl__reward__score=1.0)
-    assert len(RECORDER.trajectories.steps) <= retention.MAX_STEPS + 1
-    assert len(RECORDER.trajectories.scores) <= retention.MAX_STEPS + 1
+    assert len(RECORDER.trajectories.steps) <= sampling.MAX_STEPS + 1
+    assert len(RECORDER.trajectories.scores) <= sampling.MAX_STEPS + 1

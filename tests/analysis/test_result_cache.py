@@ -8,7 +8,7 @@ import re
 import pytest
 
 from tests.analysis import big_run
-from verl_otel.analysis import checkpoints, slice_summary, summary
+from verl_otel.analysis import result_cache, slice_summary, summary
 from verl_otel.analysis.io import slices
 from verl_otel.exporting import line_file
 from verl_otel.exporting.line_file import LineFile
@@ -34,7 +34,7 @@ def lines(request, tmp_path_factory):
 @pytest.fixture
 def run(lines, tmp_path, monkeypatch):
     """A run that grows: `write` writes it up to a share of its time, `explain` explains it and notes how many bytes were read."""
-    monkeypatch.setattr(checkpoints, "LEAST_BYTES", 1)
+    monkeypatch.setattr(result_cache, "LEAST_BYTES", 1)
     monkeypatch.setattr(slices, "cut", functools.partial(slices.cut, size=300_000))
     summarise = slice_summary.summarise_spans
 
@@ -120,7 +120,7 @@ def let_others_write(run):
 
 
 def change_the_code(run):
-    run.monkeypatch.setattr(checkpoints.sys, "version", "another")
+    run.monkeypatch.setattr(result_cache.sys, "version", "another")
 
 
 @pytest.mark.full
@@ -159,11 +159,11 @@ def test_a_cache_that_cannot_be_written_does_no_harm(run):
 @pytest.mark.full
 def test_few_checkpoints_are_kept(run, monkeypatch):
     """The oldest are removed, and none is written for a short run."""
-    monkeypatch.setattr(checkpoints, "MAX_FILES", 2)
+    monkeypatch.setattr(result_cache, "MAX_FILES", 2)
     run.write(0.8)
     for number in range(4):
         run.explain(steps=frozenset({number}))
     assert len(list(run.cache.iterdir())) == 2
-    monkeypatch.setattr(checkpoints, "LEAST_BYTES", 1 << 40)
+    monkeypatch.setattr(result_cache, "LEAST_BYTES", 1 << 40)
     run.explain(steps=frozenset({9}))
     assert len(list(run.cache.iterdir())) == 2

@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders.schedules import PlannedTrajectory, record
-from verl_otel.analysis import retention
-from verl_otel.analysis.levers import recording
+from verl_otel.analysis import bounded_steps
+from verl_otel.analysis.levers import schedules
 from verl_otel.analysis.levers.replay import UNANCHORED, replay
 
 LAW = settings(max_examples=200, deadline=None)
@@ -30,7 +30,7 @@ def ends_of(schedule, timeline):
 def test_recorded_steps_replay_to_the_recorded_times(plan):
     """Each step is as long as it was, and each trajectory ends when it did."""
     steps = record(plan, train=10 * MS)
-    schedule = recording.build(steps)
+    schedule = schedules.build(steps)
     timeline = replay(schedule)
     periods = [(step.end_ns if step.is_last else step.next_ns) - step.start_ns for step in steps]
     assert timeline.find_periods(schedule) == periods
@@ -44,7 +44,7 @@ def test_recorded_steps_replay_to_the_recorded_times(plan):
 def test_work_and_waits_are_the_whole_period(plan):
     """Conservation: what the trainer did and what it waited for is the time of the steps, no more and no less."""
     steps = record(plan, train=10 * MS)
-    schedule = recording.build(steps)
+    schedule = schedules.build(steps)
     timeline = replay(schedule)
     work = sum(part.length_ns for part in schedule.parts if part.awaited is None)
     assert work + sum(timeline.find_waits(schedule)) == timeline.starts_ns[-1] - timeline.starts_ns[0]
@@ -56,7 +56,7 @@ def test_work_and_waits_are_the_whole_period(plan):
 def test_the_order_in_which_trajectories_were_read_does_not_matter(plan, seed):
     """The schedule is the same."""
     mix = lambda members: random.Random(seed).sample(members, len(members))  # noqa: E731 - one of two
-    schedules = [recording.build(record(plan, shuffle=order)) for order in (lambda members: members, mix)]
+    schedules = [schedules.build(record(plan, shuffle=order)) for order in (lambda members: members, mix)]
     same = [[rollout._replace(anchor=0) for rollout in schedule.rollouts] for schedule in schedules]
     assert same[0] == same[1]
     assert [part[3:] for part in schedules[0].parts] == [part[3:] for part in schedules[1].parts]
@@ -64,7 +64,7 @@ def test_the_order_in_which_trajectories_were_read_does_not_matter(plan, seed):
 
 def test_a_wait_is_for_all_that_had_ended():
     """The trainer waits for the trajectories of its step; each is tied to the wait in which it began."""
-    schedule = recording.build(record([[PlannedTrajectory(1, (("own", 5),)), PlannedTrajectory(2, (("own", 9),))]]))
+    schedule = schedules.build(record([[PlannedTrajectory(1, (("own", 5),)), PlannedTrajectory(2, (("own", 9),))]]))
     (wait,) = [part for part in schedule.parts if part.awaited is not None]
     assert wait.awaited == (0, 1)
     assert {rollout.anchor for rollout in schedule.rollouts} == {schedule.parts.index(wait)}
@@ -75,7 +75,7 @@ def test_what_an_unknown_step_submitted_begins_when_it_did():
     """It has no part of the trainer to be tied to."""
     (step,) = record([[PlannedTrajectory(1, (("own", 5),))]])
     members = tuple(member._replace(submitter=12345) for member in step.members)
-    (rollout,) = recording.build([step._replace(members=members)]).rollouts
+    (rollout,) = schedules.build([step._replace(members=members)]).rollouts
     assert (rollout.anchor, rollout.offset_ns) == (UNANCHORED, members[0].start_ns)
 
 
@@ -83,13 +83,13 @@ def test_unlinked_trajectories_are_counted():
     """Those that are missing, and those whose submitter is unknown."""
     (step,) = record([[PlannedTrajectory(1, (("own", 5),)), PlannedTrajectory(1, (("own", 5),))]])
     first = step.members[0]._replace(submitter=0)
-    assert recording.count_unlinked([step]) == (0, 2)
-    assert recording.count_unlinked([step._replace(members=(first,))]) == (2, 2)
+    assert schedules.count_unlinked([step]) == (0, 2)
+    assert schedules.count_unlinked([step._replace(members=(first,))]) == (2, 2)
 
 
 def test_the_newest_steps_are_kept(monkeypatch):
     """A long run keeps no more than its limits allow, and at least one step."""
-    monkeypatch.setattr(retention, "MAX_STEPS", 2)
+    monkeypatch.setattr(bounded_steps, "MAX_STEPS", 2)
     plan = [[PlannedTrajectory(0, (("own", 5),))] * 3] * 4
     assert [step.number for step in record(plan)] == [3, 4]
     assert [step.number for step in record(plan, limit=3)] == [4]
