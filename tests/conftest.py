@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from importlib.metadata import version
@@ -229,6 +230,14 @@ def clean_python():
         return done
 
     return run
+
+
+@pytest.fixture
+def public_path():
+    """A folder that other users can read, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="verl-otel-test-") as folder:
+        Path(folder).chmod(0o755)
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from verl_otel._internal.safe_files import (
     Access,
     DamagedError,
     check_folder,
+    is_closed_to,
     make_folder,
     open_private,
     open_regular,
@@ -371,3 +372,21 @@ def test_a_whole_number_is_read_from_text_and_number():
         -3,
         (1 << 63) - 1,
     ]
+
+
+@as_root
+def test_a_private_file_is_closed_to_another_user(public_path):
+    """Modes of the file and of the folders above it; root, its owner and those whom a group may let in are not kept out."""
+    file = public_path / "runs" / "a"
+    file.parent.mkdir()
+    file.touch()
+    for file_mode, folder_mode, closed in (
+        (0o600, 0o755, True), (0o640, 0o755, False), (0o644, 0o755, False), (0o644, 0o700, True), (0o644, 0o750, False),
+    ):  # fmt: skip
+        file.chmod(file_mode)
+        file.parent.chmod(folder_mode)
+        assert is_closed_to(file, OTHER) is closed
+        assert not is_closed_to(file, 0)
+    file.chmod(0o600)
+    os.chown(file, OTHER, -1)
+    assert not is_closed_to(file, OTHER)

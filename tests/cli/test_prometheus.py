@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """``verl-otel prometheus``: its output and its exit codes."""
 
+import os
+
 import pytest
 
 from tests.fakes.prometheus_server import FakePrometheus
@@ -79,3 +81,15 @@ def test_an_address_without_a_scheme_is_refused(call, file, arguments):
     assert code == 2
     assert "give a URL" in output
     assert file.read_text() == TEXT
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
+def test_a_prometheus_of_another_user_is_named(call, file, tmp_path):
+    """Its user may not read the targets: the line says so. With HTTP service discovery no file is read."""
+    (tmp_path / "runs" / "targets").mkdir(parents=True, mode=0o700)
+    os.chown(file, 65534, -1)
+    code, output = call("add")
+    assert code == 0
+    assert f"may not read the targets in {tmp_path}/runs/targets" in output
+    assert len(output.splitlines()) == 1
+    assert "may not read" not in call("add", "--http-sd", "http://127.0.0.1:9465/")[1]

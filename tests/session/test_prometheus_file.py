@@ -2,7 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """A user's ``prometheus.yml`` is replaced atomically, with a backup, or stays as it was with one line that says why."""
 
+import json
 import os
+import stat
 import threading
 
 import pytest
@@ -12,6 +14,8 @@ from verl_otel.session import prometheus_block, prometheus_file
 
 TEXT = "scrape_configs:\n  # mine\n  - job_name: mine\n"
 SOURCE = "/runs/targets/*.json"
+OTHER = 65534
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a file to another user")
 
 
 @pytest.fixture
@@ -151,6 +155,112 @@ def test_a_full_disk_leaves_the_file(file, monkeypatch):
     assert "no space left" in prometheus_file.add(file, [SOURCE]).text
     assert file.read_text() == TEXT
     assert names(file) == ["prometheus.yml"]
+
+
+def refuse(*_):
+    raise PermissionError(1, "Operation not permitted")
+
+
+def test_a_file_of_another_user_keeps_owner_group_and_mode(file, monkeypatch):
+    """A user who may write the file, but not give a new one to its owner, writes into it; the copy with the user's secrets is private."""
+    file.chmod(0o664)
+    before = file.stat()
+    monkeypatch.setattr(os, "fchown", refuse)
+    assert prometheus_file.add(file, [SOURCE]).state == "changed"
+    assert file.stat()[:6] == before[:6]  # mode, inode, device, links, owner and group
+    assert stat.S_IMODE((file.parent / "prometheus.yml.before-verl-otel").stat().st_mode) == 0o600
+    assert names(file) == ["prometheus.yml", "prometheus.yml.before-verl-otel"]
+    prometheus_file.remove(file)
+    assert file.read_text() == TEXT
+    assert file.stat()[:6] == before[:6]
+
+
+def test_a_write_into_a_file_that_fails_is_undone(file, monkeypatch):
+    """The disk becomes full while the file of another user is written: the old content is back."""
+    write, calls = type(file).write_bytes, []
+
+    def fail(path, data):
+        calls.append(data)
+        write(path, data[:10] if len(calls) == 1 else data)
+        if len(calls) == 1:
+            raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fchown", refuse)
+    monkeypatch.setattr(type(file), "write_bytes", fail)
+    assert "no space left" in prometheus_file.add(file, [SOURCE]).text
+    assert file.read_text() == TEXT
+
+
+OTHER_USER = """
+import json, os, sys
+from pathlib import Path
+from verl_otel.session import prometheus_file
+from verl_otel.session.prometheus_file import prometheus_block
+prometheus_block.add_sources("global: {}", ["/a"])  # modules that another user may not read are loaded here
+prometheus_file.describe_reader(Path("/"), Path("/"), [])
+folder, other = Path(sys.argv[1]), 65534
+os.setgroups([]); os.setgid(other); os.setuid(other)
+print(json.dumps({path.name: prometheus_file.add(path / "prometheus.yml", ["/r/*.json"]).text for path in folder.iterdir()}))
+"""
+
+
+@as_root
+@pytest.mark.smoke
+def test_another_user_changes_what_may_be_changed(clean_python, public_path):
+    """A file and a folder that this user may not write stay, with one line that says so; a file that the group may write stays root's."""
+    base = public_path / "etc"
+    for name, folder_mode, file_mode in (("file", 0o777, 0o644), ("folder", 0o755, 0o666), ("group", 0o775, 0o664)):
+        path = base / name / "prometheus.yml"
+        path.parent.mkdir(parents=True)
+        path.write_text(TEXT)
+        for each, mode in ((path, file_mode), (path.parent, folder_mode)):
+            os.chown(each, 0, OTHER)
+            each.chmod(mode)
+    lines = json.loads(clean_python("-c", OTHER_USER, base).stdout)
+    assert lines["file"].endswith("stays as it is: you may not write it")
+    assert lines["folder"].endswith("stays as it is: you may not write its folder")
+    assert lines["group"].endswith("has the job verl-otel")
+    for name in ("file", "folder"):
+        assert (base / name / "prometheus.yml").read_text() == TEXT
+        assert names(base / name / "prometheus.yml") == ["prometheus.yml"]
+    changed = base / "group" / "prometheus.yml"
+    assert prometheus_block.read_sources(changed.read_text()) == ["/r/*.json"]
+    assert (changed.stat().st_uid, changed.stat().st_gid, changed.stat().st_mode & 0o777) == (0, OTHER, 0o664)
+
+
+@pytest.fixture
+def targets(public_path):
+    """A folder with the targets of a run, readable by its user alone."""
+    folder = public_path / "targets"
+    folder.mkdir(mode=0o755)
+    (folder / "r.json").write_text("[]")
+    (folder / "r.json").chmod(0o600)
+    return folder
+
+
+@as_root
+def test_a_prometheus_that_may_not_read_the_targets_is_named(file, targets):
+    """Without an answer its user is the owner of the file; with a group, or to its own user, nothing is closed."""
+    assert prometheus_file.describe_reader(file, targets, []) == ""
+    os.chown(file, OTHER, -1)
+    line = prometheus_file.describe_reader(file, targets, [])
+    assert f"the user nobody, to whom this Prometheus belongs, may not read the targets in {targets}" in line
+    assert "VERL_OTEL_FILES_GROUP" in line
+    (targets / "r.json").chmod(0o640)
+    targets.chmod(0o755)
+    assert prometheus_file.describe_reader(file, targets, []) == ""
+    targets.chmod(0o700)
+    assert "may not read" in prometheus_file.describe_reader(file, targets, [])
+    assert prometheus_file.describe_reader(file, targets / "none", []) == ""
+
+
+@as_root
+def test_the_user_of_a_prometheus_is_that_of_its_port(file, targets, start):
+    """A Prometheus of this user may read the targets, whoever owns its file; a URL without a port names none."""
+    os.chown(file, OTHER, -1)
+    assert prometheus_file.describe_reader(file, targets, [start(file).url]) == ""
+    assert "may not read" in prometheus_file.describe_reader(file, targets, ["http://prometheus"])
+    assert prometheus_file.describe_reader(file, targets, ["http://prometheus:x"]) == ""
 
 
 def test_runs_that_start_together_share_the_job(file):

@@ -158,3 +158,18 @@ def test_a_thread_that_waits_for_a_disk_is_told_from_others(monkeypatch):
     stuck = f"/proc/{own_process.pid}/task/17/stat"
     monkeypatch.setattr(procfs, "_read", lambda path: "17 (a) b) D" + " 1" * 20 if path == stuck else read(path))
     assert procfs.waits_for_device(own_process, 17)
+
+
+@pytest.mark.parametrize(("family", "address"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")])
+def test_who_listens_at_a_port(family, address):
+    """The user of the process that accepts connections; of a port that is only bound, and of one that is free, none."""
+    with socket.socket(family) as listener:
+        try:
+            listener.bind((address, 0))
+        except OSError:
+            pytest.skip("this machine has no address of this family")
+        port = listener.getsockname()[1]
+        assert procfs.find_listener(port) is None
+        listener.listen()
+        assert procfs.find_listener(port) == os.getuid()
+    assert procfs.find_listener(port) is None

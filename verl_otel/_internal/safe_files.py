@@ -254,6 +254,21 @@ def lock(file: IO[str] | int, seconds: float) -> None:
             return
 
 
+def is_closed_to(path: Path, user: int) -> bool:
+    """Return whether the mode of a file or folder, or of a folder above, keeps a user out, whatever the user's groups are.
+
+    Args:
+        path: An existing file or folder.
+        user: User id.
+
+    Raises:
+        OSError: It cannot be examined.
+    """
+    checked = [(path, 0o044), *((folder, 0o011) for folder in path.resolve().parents)]
+    statuses = [(each.stat(), others) for each, others in checked]
+    return user != 0 and any(status.st_uid != user and not status.st_mode & others for status, others in statuses)
+
+
 def file_word(text: str) -> str:
     """Return text as a part of a file name, which never begins with a dot.
 

@@ -62,6 +62,9 @@ def run(arguments: argparse.Namespace) -> int:
     urls = [] if arguments.reload == "none" else [arguments.reload]
     if arguments.action == "add":
         outcome = prometheus_file.add(arguments.file, [source], urls)
+        if outcome.state != "refused" and not arguments.http_sd:
+            reader = prometheus_file.describe_reader(arguments.file, folder / prometheus_targets.FOLDER, urls)
+            outcome = outcome._replace(text=outcome.text + reader)
     else:
         outcome = prometheus_file.remove(arguments.file, None if arguments.all else [source], urls)
     print(show_lines(outcome.text, longest=5_000))

@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Merges the job of verl-otel into a user's ``prometheus.yml``: under a lock, atomically, with a backup, and undone if Prometheus refuses it.
 
+Owner, group and mode stay. A user who may write a file, but may not give another one that owner, writes into it: this is not atomic.
 Nothing is created: a file that does not exist is read by no Prometheus. Whatever cannot be done is one line, and the file stays as it was.
 """
 
@@ -17,16 +18,21 @@ from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from typing import Final, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlencode, urlsplit
 
 from verl_otel._internal import safe_files
 from verl_otel.session import prometheus_block
 from verl_otel.session.prometheus_block import NotEditableError
+from verl_otel.system import procfs
 
 TIMEOUT: Final = 5.0
 """Seconds to wait for the connection, and for each part of the answer."""
 MAX_ANSWER: Final = 16 << 20
 _MAX_REASON: Final = 300
+_CLOSED: Final = (
+    "; but the user {user}, to whom this Prometheus belongs, may not read the targets in {folder}: give both users a group by "
+    "VERL_OTEL_FILES_GROUP, or use `verl-otel discover --serve` and `verl-otel prometheus add --http-sd http://127.0.0.1:9465/`"
+)
 _OK: Final = 200
 _FORBIDDEN: Final = 403
 _REFUSED: Final = 500
@@ -63,6 +69,30 @@ def load(urls: Sequence[str], sources: Sequence[str], *, present: bool = True, a
     return problem or loaded
 
 
+def describe_reader(file: Path, folder: Path, urls: Sequence[str]) -> str:
+    """Return the end of a line for the user if the Prometheus of a file may not read the targets; empty if it may.
+
+    Args:
+        file: The ``prometheus.yml``.
+        folder: The folder of the targets files.
+        urls: Where the Prometheus listens. If nothing listens at this port here, its user is taken to be the owner of `file`.
+    """
+    import pwd
+
+    try:
+        listener = procfs.find_listener(urlsplit(urls[0]).port or 0) if urls else None
+        user = file.stat().st_uid if listener is None else listener
+        if not safe_files.is_closed_to(next(folder.glob("*.json"), folder), user):
+            return ""
+    except (OSError, ValueError):
+        return ""
+    try:
+        name = pwd.getpwuid(user).pw_name
+    except KeyError:
+        name = str(user)
+    return _CLOSED.format(user=name, folder=folder)
+
+
 def _reload(url: str) -> Answer | None:
     """Have a Prometheus read its configuration; return why it has not."""
     state, body = _ask(f"{url}/-/reload", "POST")
@@ -89,13 +119,23 @@ def _has(url: str, sources: Sequence[str], *, present: bool) -> bool | None:
     return all((source in text) is present for source in sources)
 
 
+def lists_run(url: str, run_id: str) -> bool | None:
+    """Return whether an HTTP service discovery of verl-otel has targets of a run; None if there is none at this URL, or it asks for a password."""
+    state, body = _ask(f"{url}?{urlencode({'run': run_id})}")
+    try:
+        entries = safe_files.parse_json(body) if state == _OK else None
+    except safe_files.DamagedError:
+        entries = None
+    return bool(entries) if isinstance(entries, list) else None
+
+
 def _ask(url: str, method: str = "GET") -> tuple[int | None, bytes]:
     """Return status and body of an answer; no status without one. Proxies are not used, and redirects are not followed."""
     try:
         parts = urlsplit(url)
         kind = HTTPSConnection if parts.scheme == "https" else HTTPConnection
         with closing(kind(parts.netloc, timeout=TIMEOUT)) as connection:
-            connection.request(method, parts.path)
+            connection.request(method, f"{parts.path}?{parts.query}" if parts.query else parts.path)
             answer = connection.getresponse()
             return answer.status, answer.read(MAX_ANSWER)
     except (OSError, HTTPException, ValueError):
@@ -206,7 +246,7 @@ def _back_up(path: Path, before: str, after: str) -> None:
     original = prometheus_block.remove_block(before)
     if prometheus_block.read_sources(after):
         if not prometheus_block.read_sources(before):
-            _write(backup, original, path.stat())
+            _write(backup, original, path.stat(), private=True)
     else:
         with contextlib.suppress(OSError, ValueError):
             if _read(backup) == after:
@@ -217,30 +257,66 @@ def _replace(path: Path, before: str, after: str) -> None:
     """Replace the content of a file that was not changed since it was read. Raises `OSError`, also if it was changed."""
     if _read(path) != before:
         raise OSError(errno.EBUSY, "another program has just changed it", str(path))
-    _write(path, after, path.stat())
+    if not _write(path, after, path.stat()):
+        _overwrite(path, before, after)
 
 
 def _check_access(path: Path) -> None:
     """Check that a file may be replaced. Raises `OSError`."""
     if not os.access(path, os.W_OK):
         raise PermissionError(errno.EACCES, "you may not write it", str(path))
+    if not os.access(path.parent, os.W_OK):
+        raise PermissionError(errno.EACCES, "you may not write its folder", str(path.parent))
     if path.stat().st_nlink > 1:
         raise OSError(errno.EMLINK, "it is a hard link to a file that has another name", str(path))
 
 
-def _write(path: Path, text: str, like: os.stat_result) -> None:
-    """Write a file atomically, with mode and group of another one. Raises `OSError`."""
+def _write(path: Path, text: str, like: os.stat_result, *, private: bool = False) -> bool:
+    """Write a file atomically, with owner, group and mode of another one.
+
+    Args:
+        path: The file.
+        text: Its new content.
+        like: The other file.
+        private: Whether the file is written for this user alone if the user may not give it that owner and group.
+
+    Returns:
+        Whether it was written.
+
+    Raises:
+        OSError: It cannot be written.
+    """
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".tmp", dir=path.parent)
     try:
         with os.fdopen(handle, "wb") as file:
+            if not _adopt(handle, like) and not private:
+                Path(name).unlink()
+                return False
             file.write(text.encode("utf-8"))
-            with contextlib.suppress(OSError):  # another user's file: the group has to do
-                os.fchown(file.fileno(), like.st_uid if os.geteuid() == 0 else -1, like.st_gid)
-            os.fchmod(file.fileno(), stat.S_IMODE(like.st_mode))
             file.flush()
-            os.fsync(file.fileno())
+            os.fsync(handle)
         Path(name).replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             Path(name).unlink()
+        raise
+    return True
+
+
+def _adopt(handle: int, like: os.stat_result) -> bool:
+    """Give an open file owner, group and mode of another one. Returns False if this user may not: the file stays as it is."""
+    try:
+        os.fchown(handle, like.st_uid, like.st_gid)
+    except PermissionError:
+        return False
+    os.fchmod(handle, stat.S_IMODE(like.st_mode))
+    return True
+
+
+def _overwrite(path: Path, before: str, after: str) -> None:
+    """Write into the file of another user, so that its owner and mode stay. Raises `OSError`."""
+    try:
+        path.write_bytes(after.encode("utf-8"))
+    except OSError:
+        path.write_bytes(before.encode("utf-8"))
         raise

@@ -19,6 +19,8 @@ GONE: Final = "gone"
 MAX_THREADS: Final = 512
 """Threads of one process that are read."""
 _PAGE: Final = os.sysconf("SC_PAGE_SIZE")
+_LISTENS: Final = "0A"
+"""State of a socket in ``/proc/net/tcp`` that accepts connections."""
 _STATES: Final = {
     "R": "running", "S": "sleeping", "D": "waiting for a device", "T": "stopped", "t": "traced", "I": "idle", "P": "parked",
 }  # fmt: skip
@@ -134,6 +136,19 @@ def read_pid_namespace() -> str:
         return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - this is no path
     except OSError:
         return ""
+
+
+def find_listener(port: int) -> int | None:
+    """Return the id of the user whose process listens at a TCP port; None if none does in the network namespace of this process."""
+    for name in ("tcp", "tcp6"):
+        try:
+            lines = _read(f"/proc/net/{name}").splitlines()[1:]
+        except OSError:
+            continue
+        for fields in map(str.split, lines):
+            if fields[3] == _LISTENS and fields[1].endswith(f":{port:04X}"):
+                return int(fields[7])
+    return None
 
 
 def read_node_name() -> str:

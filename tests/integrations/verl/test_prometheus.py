@@ -13,7 +13,10 @@ import pytest
 
 import verl_otel
 from tests.builders import hooks
+from tests.fakes.prometheus_server import FakePrometheus
 from verl_otel._internal import error_boundary
+from verl_otel.cli import discover
+from verl_otel.cli.http_auth import HttpAuth
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import prometheus
 from verl_otel.session import prometheus_block, prometheus_targets
@@ -293,6 +296,22 @@ def test_a_job_is_merged_into_prometheus_yml(start, utils, caller, tmp_path, log
     assert utils.utils.written == []
 
 
+def test_the_prometheus_at_the_port_is_reloaded(start, utils, tmp_path, logged):
+    """The port of verl's configuration is asked, once, and has the job then."""
+    start()
+    file = tmp_path / "prometheus.yml"
+    file.write_text("scrape_configs: []\n")
+    server = FakePrometheus(file)
+    try:
+        port = int(server.url.rpartition(":")[2])
+        utils.utils.update_prometheus_config(SimpleNamespace(file=str(file), port=port), ["10.0.0.1:1"], "vllm")
+        assert f"has the job verl-otel; the Prometheus at {server.url} has loaded it" in logged()
+        assert server.reloads == 1
+        assert prometheus_block.read_sources(server.loaded) == [f"{tmp_path}/targets/*.json"]
+    finally:
+        server.close()
+
+
 def test_no_file_is_made_where_there_is_none(start, utils, tmp_path, logged, silent_port):
     """A machine without this file has no Prometheus that reads it: nothing is created, and one line says so."""
     start()
@@ -413,8 +432,55 @@ def test_no_node_has_the_file(cluster, caplog, tmp_path):
     assert len(caplog.records) == 1
 
 
+@pytest.fixture
+def discovery(monkeypatch):
+    """The discovery of this node: ``discovery(entries, ...)`` serves one list after the other, the last one for ever. Without a call there is none."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        monkeypatch.setattr(prometheus, "DISCOVERY", f"http://127.0.0.1:{free.getsockname()[1]}/")
+    monkeypatch.setattr(prometheus, "_PAUSE", 0.0)
+    monkeypatch.setattr(discover, "FRESH_SECONDS", 0.0)
+    started = []
+
+    def serve(*lists):
+        found = list(lists)
+        targets = discover.TargetList(lambda: found.pop(0) if len(found) > 1 else found[0])
+        started.append(discover.Server(("127.0.0.1", 0), HttpAuth(), targets))
+        started[0].start()
+        monkeypatch.setattr(prometheus, "DISCOVERY", started[0].url)
+        return started[0].url
+
+    yield serve
+    for each in started:
+        each.close()
+
+
+ENTRY = {"targets": ["a:1"], "labels": {"verl_run_id": RUN}}
+
+
+@pytest.mark.parametrize("lists", [([ENTRY],), ([], [], [ENTRY])], ids=["at once", "when it is listed"])
+def test_a_node_with_a_discovery_is_given_its_url(tmp_path, silent_port, discovery, lists):
+    """Where the folder is not shared, and `verl-otel discover --serve` lists the run, the job asks that."""
+    file = tmp_path / "prometheus.yml"
+    file.write_text("scrape_configs: []\n")
+    url = discovery(*lists)
+    line = prometheus.merge_here(str(file), silent_port, str(tmp_path), RUN)
+    assert line.startswith(f"{file} has the job verl-otel")
+    assert "not in" not in line
+    assert prometheus_block.read_sources(file.read_text()) == [url]
+
+
+def test_a_discovery_of_another_cluster_is_not_used(tmp_path, silent_port, discovery):
+    """It does not list the run: the job has the folder, and the line says what to do."""
+    file = tmp_path / "prometheus.yml"
+    file.write_text("scrape_configs: []\n")
+    discovery([{"targets": ["a:1"], "labels": {"verl_run_id": "other"}}])
+    assert "are not in" in prometheus.merge_here(str(file), silent_port, str(tmp_path), RUN)
+    assert prometheus_block.read_sources(file.read_text()) == [f"{tmp_path}/*.json"]
+
+
 @pytest.mark.parametrize("shared", [True, False])
-def test_a_folder_that_is_not_shared_is_reported(tmp_path, shared):
+def test_a_folder_that_is_not_shared_is_reported(tmp_path, discovery, shared):
     """Where the targets of the run are not on the node of the file, the line says what to do."""
     file = tmp_path / "prometheus.yml"
     file.write_text("scrape_configs: []\n")

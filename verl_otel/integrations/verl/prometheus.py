@@ -15,6 +15,7 @@ import os
 import socket
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -32,6 +33,7 @@ from verl_otel.resource import build as build_resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import current as current_session
 from verl_otel.session.prometheus_file import add as merge_prometheus_job
+from verl_otel.session.prometheus_file import describe_reader, lists_run
 from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
 from verl_otel.session.prometheus_targets import add_entries as add_targets
 from verl_otel.session.prometheus_targets import make_entry as make_target
@@ -168,8 +170,13 @@ NODE_SECONDS: Final = 30.0
 _MAX_NODES: Final = 2000
 _NOT_SHARED: Final = (
     "; but the targets of this run are not in {folder} there: let the nodes share VERL_OTEL_RUN_DIR, or run "
-    "`verl-otel discover --serve` there and `verl-otel prometheus add --http-sd http://127.0.0.1:9465/`"
+    "`verl-otel discover --serve` there before a run starts, or now with `verl-otel prometheus add --http-sd http://127.0.0.1:9465/`"
 )
+DISCOVERY: Final = "http://127.0.0.1:9465/"
+"""Where `verl-otel discover --serve` lists the targets of all nodes."""
+_TRIES: Final = 4
+_PAUSE: Final = 2.0
+"""Seconds between two tries to find the run in that list."""
 
 
 def begin_merge(config: Any, folder: Path, run_id: str) -> None:
@@ -196,15 +203,34 @@ def _merge_everywhere(file: str, port: int, folder: str, run_id: str) -> None:
 
 
 def merge_here(file: str, port: int, folder: str, run_id: str) -> str:
-    """Merge the job into the file of this node. Returns one line; empty if this node has no such file."""
+    """Merge the job into the file of this node. Returns one line; empty if this node has no such file.
+
+    The source is the folder of the targets. If the run is not there, it is the HTTP service discovery of this node, if that lists the run.
+    """
     path = Path(file)
     if not path.exists():
         return ""
     addresses = dict.fromkeys(("127.0.0.1", _find_address()))
     urls = [f"http://{address}:{port}" for address in addresses]
-    outcome = merge_prometheus_job(path, [f"{folder}/*.json"], urls)
-    is_shared = outcome.state == "refused" or any(Path(folder).glob(f"{run_id}@*.json"))
-    return f"{outcome.text}{'' if is_shared else _NOT_SHARED.format(folder=folder)}"
+    is_shared = any(Path(folder).glob(f"{run_id}@*.json"))
+    discovery = "" if is_shared else _find_discovery(run_id)
+    outcome = merge_prometheus_job(path, [discovery or f"{folder}/*.json"], urls)
+    if outcome.state == "refused" or discovery:
+        return outcome.text
+    problem = describe_reader(path, Path(folder), urls) if is_shared else _NOT_SHARED.format(folder=folder)
+    return f"{outcome.text}{problem}"
+
+
+def _find_discovery(run_id: str) -> str:
+    """Return the URL of an HTTP service discovery on this node that lists a run; empty if there is none."""
+    for _ in range(_TRIES):
+        found = lists_run(DISCOVERY, run_id)
+        if found is None:
+            return ""
+        if found:
+            return DISCOVERY
+        time.sleep(_PAUSE)  # its list is some seconds old
+    return ""
 
 
 def _find_address() -> str:
