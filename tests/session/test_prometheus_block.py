@@ -19,13 +19,29 @@ URL = "http://127.0.0.1:9465/"
 def check(text):
     """Check the three promises for one text; returns it with the job."""
     added = block.add_sources(text, [SOURCE])
-    begin, end = added.index(block.BEGIN), added.index(block.END)
     assert added != text
     assert block.add_sources(added, [SOURCE]) == added
     assert block.remove_sources(added) == text
-    outside = added[:begin].rstrip() + added[end:].partition("\n")[2]
-    assert "".join(outside.split()) == "".join(text.split())
+    before, after = read_outside(added)
+    assert (before + after).encode() == text.encode()
     return added
+
+
+def read_outside(added):
+    """Return what is before the lines of the job and after them, without the code that finds them.
+
+    The lines have a line break of their own: the one after them, or the one before them where the text ends without one. In brackets they have
+    both, and two blanks before the rest of the line on which the brackets close.
+    """
+    lines = added.split("\n")
+    (begin,) = [number for number, line in enumerate(lines) if line.lstrip(" ").startswith(block.BEGIN)]
+    (end,) = [number for number, line in enumerate(lines) if line.lstrip(" ").startswith(block.END)]
+    before, after = "\n".join(lines[:begin]), "\n".join(lines[end + 1 :])
+    if lines[end].rstrip("\r").endswith("in brackets"):
+        assert after.startswith("  ")
+        return before.removesuffix("\r"), after[2:]
+    at_end = end == len(lines) - 1
+    return (before.removesuffix("\r"), after) if at_end or begin == 0 else (before + "\n", after)
 
 
 def test_there_are_fifty_files():
