@@ -11,43 +11,15 @@ import pytest
 
 from tests.builders import prometheus_files
 from tests.builders.environments import inherit
-from tests.collector.tiers import Prometheus, fetch
+from tests.collector.tiers import OwnPrometheus
 from verl_otel.session import prometheus_block
 
 COMMAND = Path(sys.executable).with_name("verl-otel")
-USERS = """# our own Prometheus
-global: {scrape_interval: 1s}   # fast
-
-scrape_configs:
-  # itself
-  - job_name: self
-    static_configs: [{targets: ["%s"]}]
-"""
-
-
-class Own(Prometheus):
-    """A Prometheus with a file of the user's."""
-
-    lifecycle = True
-
-    def __init__(self, program, folder, *_, **__):
-        super().__init__(program, folder)
-        self.text = USERS % self.addresses["prometheus"]
-        self.settings.write_text(self.text)
-
-    def command(self):
-        return [*super().command(), *(["--web.enable-lifecycle"] if self.lifecycle else [])]
-
-    def get(self, path):
-        return json.loads(fetch(f"{self.url}/api/v1/{path}"))["data"]
-
-    def jobs(self):
-        return {each["scrapePool"]: each["health"] for each in self.get("targets")["activeTargets"]}
 
 
 @pytest.fixture
 def own(programs, tmp_path):
-    made = Own(programs.prometheus, tmp_path)
+    made = OwnPrometheus(programs.prometheus, tmp_path)
     yield made
     made.kill()
 
@@ -113,7 +85,7 @@ def test_what_prometheus_refuses_is_undone(own, call, tmp_path):
     assert "stays as it is" in output
     assert "refuses" in output
     assert own.settings.read_text() == own.text
-    assert own.get("status/runtimeinfo")["reloadConfigSuccess"] is True
+    assert own.ask("status/runtimeinfo")["reloadConfigSuccess"] is True
 
 
 def test_prometheus_takes_each_file_before_and_after(programs, tmp_path):

@@ -245,7 +245,7 @@ class Prometheus(Process):
     def ask(self, path, **form):
         """Return the data of an answer of its HTTP interface."""
         try:
-            answer = json.loads(fetch(f"{self.url}/api/v1/{path}", form))
+            answer = json.loads(fetch(f"{self.url}/api/v1/{path}", form or None))
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{path} {form}: {error.read().decode()[:500]}") from None
         assert answer["status"] == "success", answer
@@ -269,3 +269,31 @@ class Prometheus(Process):
             for group in groups
             for each in group["exemplars"]
         ]
+
+
+USERS = """# our own Prometheus
+global: {scrape_interval: 1s}   # fast
+
+scrape_configs:
+  # itself
+  - job_name: self
+    static_configs: [{targets: ["%s"]}]
+"""
+
+
+class OwnPrometheus(Prometheus):
+    """A Prometheus with a file of the user's, whose only target is itself."""
+
+    lifecycle = True
+
+    def __init__(self, program, folder):
+        super().__init__(program, folder)
+        self.text = USERS % self.addresses["prometheus"]
+        self.settings.write_text(self.text)
+
+    def command(self):
+        return [*super().command(), *(["--web.enable-lifecycle"] if self.lifecycle else [])]
+
+    def jobs(self):
+        """Return the health of a target of each job."""
+        return {each["scrapePool"]: each["health"] for each in self.ask("targets")["activeTargets"]}
