@@ -46,6 +46,7 @@ def read_outside(added):
 
 def test_there_are_fifty_files():
     assert len(FILES) == 50
+    assert not set(prometheus_files.SEEN) - set(FILES)
 
 
 @pytest.mark.parametrize("name", FILES)
