@@ -307,7 +307,7 @@ def _adopt(handle: int, like: os.stat_result) -> bool:
     """Give an open file owner, group and mode of another one. Returns False if this user may not: the file stays as it is."""
     try:
         os.fchown(handle, like.st_uid, like.st_gid)
-    except PermissionError:
+    except OSError:  # in a container the user may be unknown, on a file server root may not do it either
         return False
     os.fchmod(handle, stat.S_IMODE(like.st_mode))
     return True
