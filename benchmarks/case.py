@@ -89,6 +89,7 @@ class Case:
         steady: Whether the least of a process's rounds counts. A call costs the same each time and a neighbour only adds to it; a job
             with a collection of garbage or a drain now and then does not, so there the median counts.
         rounds: Rounds of a process at most, for what takes long; 0: as many as the run says.
+        processes: Processes at most, for what mostly waits; 0: as many as the run says.
         quick: Whether a quick run has it.
         suite: ``hot``, or what only ``--suite`` asks for.
         seconds: After which a process of it is given up.
@@ -105,6 +106,7 @@ class Case:
     clock: str = "wall"
     steady: bool = True
     rounds: int = 0
+    processes: int = 0
     quick: bool = True
     suite: str = "hot"
     seconds: float = 300.0

@@ -97,6 +97,8 @@ def measure_all(
         for number, case in enumerate(cases):
             if len(failures[case.name]) > 1:
                 continue  # it will not work the next time
+            if case.processes and turn >= case.processes:
+                continue
             if time.monotonic() > deadline:
                 progress("out of time: what is missing is not measured")
                 return [

@@ -4,8 +4,6 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 import time
 from functools import partial
 from typing import Final
@@ -13,26 +11,32 @@ from typing import Final
 from benchmarks.case import BASELINE, OURS, Case, Operation, Target, Variant
 from benchmarks.jobs import module
 
+_DEBUG: Final = f"{OURS}, debug"
 _LEVELS: Final = (
-    (BASELINE, "files, VERL_OTEL_LOG_LEVEL=off", "off"),
-    (OURS, "files, VERL_OTEL_LOG_LEVEL=info, the default", "info"),
-    (f"{OURS}, debug", "files, VERL_OTEL_LOG_LEVEL=debug: a record for each trajectory", "debug"),
+    (BASELINE, "files, VERL_OTEL_LOG_LEVEL=off", "OFF"),
+    (OURS, "files, VERL_OTEL_LOG_LEVEL=info, the default", "INFO"),
+    (_DEBUG, "files, VERL_OTEL_LOG_LEVEL=debug: a record for each trajectory", "DEBUG"),
 )
-_LEVEL: Final = "VERL_OTEL_LOG_LEVEL"
 COUNT: Final = 500
 REST: Final = 0.02
 """Seconds after a round in which the thread of telemetry writes, off the clock."""
+SECONDS: Final = 4
+PROCESSES: Final = 5
+"""Of a case that waits for seconds: their interval holds the median with 94 %."""
 
 
 def _trajectories(level: str) -> Operation:
     """Return the operation of recording a trajectory, as the CPU time of the thread that runs it."""
-    os.environ[_LEVEL] = level
     import verl_otel
+    from verl_otel import session
+    from verl_otel.recording import run_log
+    from verl_otel.semconv import logs
 
-    folder = tempfile.TemporaryDirectory()
-    verl_otel.init(exporters="file", run_dir=folder.name)
+    if session.current() is None:  # one for all levels, in the folder of the process that measures
+        verl_otel.init(exporters="file")
 
     def run(count: int) -> float:
+        run_log.configure(getattr(logs, level), 0)
         begin = time.thread_time()
         for index in range(count):
             with verl_otel.trajectory("prompt", index):
@@ -41,16 +45,11 @@ def _trajectories(level: str) -> Operation:
         time.sleep(REST)
         return spent
 
-    def close() -> None:
-        verl_otel.shutdown()
-        folder.cleanup()
-
-    return Operation(run, COUNT, close)
+    return Operation(run, COUNT, verl_otel.shutdown)
 
 
 def _idle(level: str) -> Operation:
-    os.environ[_LEVEL] = level
-    arguments = ["benchmarks.background", "file", "--trajectories", "0"]
+    arguments = ["benchmarks.background", "file", "--log-level", level.lower(), "--seconds", str(SECONDS)]
     return module(arguments, 1, (), lambda output: (output["cpu"], ()))
 
 
@@ -59,10 +58,13 @@ CASES: Final = (
         "run-log-trajectory",
         "what the run log adds to a trajectory, for the thread that runs it",
         tuple(Variant(name, text, partial(_trajectories, level)) for name, text, level in _LEVELS),
-        (Target("run log, of a trajectory", 1),),
+        (
+            Target("run log, of a trajectory", 1),
+            Target("run log at level DEBUG, of a trajectory", 1, ours=_DEBUG),
+        ),
         unit="us",
-        suite="total",
-        rounds=41,
+        clock="cpu",
+        rounds=11,
     ),
     Case(
         "run-log-idle",
@@ -73,6 +75,7 @@ CASES: Final = (
         clock="cpu",
         steady=False,
         rounds=1,
-        suite="total",
+        processes=PROCESSES,
+        quick=False,
     ),
 )

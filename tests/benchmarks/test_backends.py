@@ -4,6 +4,7 @@
 
 import asyncio
 import re
+from dataclasses import replace
 
 import pytest
 from prometheus_client import generate_latest
@@ -88,3 +89,14 @@ def test_each_case_can_be_measured(case):
     assert not found.missing
     assert set(found.seconds) == {variant.name for variant in case.variants}
     assert all(value > 0 for name, values in found.seconds.items() if name != BASELINE for value in values)
+
+
+@pytest.mark.full
+@pytest.mark.sources
+def test_a_case_that_mostly_waits_has_fewer_processes():
+    """It takes part in the first turns only."""
+    case = load_cases()["off-metrics"]
+    once = replace(case, processes=1)
+    lines = []
+    ((_, found, failures),) = processes.measure_all([once], processes=3, rounds=1, progress=lines.append)
+    assert (len(found), len(failures), len(lines)) == (1, 0, 1)

@@ -79,3 +79,9 @@ def test_an_idle_process_is_measured_by_its_threads():
     assert background.measure("none", 0, 1.0) == {"cpu": 0.0, "watcher": 0.0}
     result = run("benchmarks.background", "file", "--trajectories", 4, "--seconds", 2)
     assert result["cpu"] >= result["watcher"] > 0
+
+
+@pytest.mark.full
+def test_the_live_page_is_measured_while_a_run_grows():
+    """The command measures a page that shows new steps meanwhile; one that shows none is refused."""
+    assert run("benchmarks.live_page", "--viewers", 1, "--seconds", 10)["cpu"] > 0
