@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page of promises: every row once, in a known state, and each test that it names is there."""
+"""The page of promises: every row and every line once, in a known state, and each test that it names is there."""
 
 import ast
 import re
@@ -11,6 +11,11 @@ import pytest
 TOP = Path(__file__).resolve().parents[2]
 PAGE = TOP / "docs" / "reference" / "promises.md"
 NUMBER = 163
+LINES = """
+0:6, 20 | 0:47 | 0:54 | 0:106 | 1:12, 16 | 1:43 | 1:73 | 1:102 | 2:95, 102 | 2:126 | 3:63 | 3:79 | 3:98-102 | 3:125 | 3:140 | 3:143 | 3:153 | 3:199
+3:204 | 3:211 | 4:97 | 4:134 | 4:144 | 4:162-168 | 4:180-182 | 4:211
+"""
+"""Guide and lines of what has no number."""
 STATES = ("works", "works differently", "not ours")
 ROWS = [
     tuple(cell.strip() for cell in line.strip("|").split("|"))
@@ -30,7 +35,13 @@ def expand(numbers):
 
 def test_every_row_is_there_once():
     """No row is left out, and none has two answers."""
-    assert sorted(number for row in ROWS for number in expand(row[0])) == list(range(1, NUMBER + 1))
+    numbered = [row[0] for row in ROWS if ":" not in row[0]]
+    assert sorted(number for numbers in numbered for number in expand(numbers)) == list(range(1, NUMBER + 1))
+
+
+def test_every_line_without_a_number_is_there_once():
+    """In the order of the guides."""
+    assert [row[0] for row in ROWS if ":" in row[0]] == re.split(r"\s*[|\n]\s*", LINES.strip())
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row[0])
