@@ -21,6 +21,11 @@ def each_metric(message):
     return _each(message["resourceMetrics"], "scopeMetrics", "metrics")
 
 
+def each_log(message):
+    """Yield the attributes of the resource, the name of the scope, and the record, for each record of a log of a message."""
+    return _each(message["resourceLogs"], "scopeLogs", "logRecords")
+
+
 def _each(groups, scopes, items):
     for group in groups:
         resource = read_attributes(group["resource"].get("attributes", ()))

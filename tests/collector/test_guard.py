@@ -6,11 +6,15 @@ import time
 from urllib.request import Request
 
 import pytest
+from google.protobuf.json_format import MessageToDict
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from prometheus_client.parser import text_string_to_metric_families
 
+from tests.builders import otlp_json
 from tests.collector.flood import OPENER, make_request, post, put
 from tests.collector.tiers import fetch
+from tests.fakes.otlp_sink import Sink
 
 RESOURCE = {
     "service.name": "verl",
@@ -47,6 +51,18 @@ def send_counter(url, attributes, name="user.things"):
     put(point.attributes, attributes)
     headers = {"Content-Type": "application/x-protobuf"}
     with OPENER.open(Request(f"{url}/v1/metrics", request.SerializeToString(), headers)) as answer:
+        assert answer.status == 200
+
+
+def send_log(url, attributes):
+    """Send one record of a log."""
+    request = ExportLogsServiceRequest()
+    group = request.resource_logs.add()
+    put(group.resource.attributes, RESOURCE)
+    record = group.scope_logs.add().log_records.add(time_unix_nano=time.time_ns(), event_name="verl.rollout")
+    put(record.attributes, attributes)
+    headers = {"Content-Type": "application/x-protobuf"}
+    with OPENER.open(Request(f"{url}/v1/logs", request.SerializeToString(), headers)) as answer:
         assert answer.status == 200
 
 
@@ -87,6 +103,37 @@ def test_a_span_has_a_bounded_number_of_attributes(start_tier, wait_for, count, 
     ((_, _, span),) = wait_for(tier.spans, 20, 0.2)
     assert len(span["attributes"]) == kept
     assert max(len(each["value"].get("stringValue", "")) for each in span["attributes"]) == 4096
+
+
+TEXTS = ("gen_ai.prompt.0.content", "gen_ai.input.messages", "gen_ai.output.messages", "gen_ai.tool.call.arguments")
+LOGGED = {"verl.rollout.reward_mean": 0.5, "message": "a" * 5000, **dict.fromkeys(TEXTS, "a prompt")}
+
+
+def read_logged(messages):
+    """Return the attributes of each record of a log."""
+    return [
+        otlp_json.read_attributes(record["attributes"]) for each in messages for *_, record in otlp_json.each_log(each)
+    ]
+
+
+def test_a_log_has_no_texts_and_no_long_value(start_tier, wait_for):
+    """What may hold a prompt or an answer is not written, and a long value is cut; the rest stays."""
+    tier = start_tier("local", ["local.yaml"])
+    send_log(tier.http_url, LOGGED)
+    path = tier.folder / "queue" / "logs.jsonl"
+    records = wait_for(lambda: path.exists() and read_logged(otlp_json.read_objects(path)), 20, 0.2)
+    assert records == [{"verl.rollout.reward_mean": 0.5, "message": "a" * 4096}]
+
+
+def test_a_log_in_a_store_has_no_texts_either(start_tier, wait_for):
+    """With logs-by-otlp.yaml the same arrives in a store of OTLP logs, and no file is written."""
+    with Sink() as store:
+        tier = start_tier("local", ["local.yaml", "logs-by-otlp.yaml"], OTELCOL_LOG_STORE=store.endpoint)
+        send_log(tier.http_url, LOGGED)
+        wait_for(lambda: store.logs, 20, 0.2)
+        records = read_logged(MessageToDict(request) for request in store.logs)
+        assert records == [{"verl.rollout.reward_mean": 0.5, "message": "a" * 4096}]
+        assert not (tier.folder / "queue" / "logs.jsonl").exists()
 
 
 def test_span_metrics_are_of_the_users_own_spans(start_tier, wait_for):
