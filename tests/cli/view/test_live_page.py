@@ -48,6 +48,30 @@ def test_a_run_grows_while_it_is_looked_at(runs, tmp_path, serve, look):
     ).wait_for()
 
 
+def test_ten_thousand_steps_are_shown(runs, serve, look):
+    """All of them in the chart, as means of 25, and the newest in the table."""
+    story = stories.Story(runs / "r1")
+    trainer = story.process()
+    for number in range(1, 10_001):
+        begin = 10.0 * number
+        stories.step(
+            trainer, number, begin, begin + 9, [("gen", begin, begin + 3), ("update_actor", begin + 3, begin + 9)]
+        )
+        trainer.scalar("verl.critic.rewards.mean", begin + 9, number / 10_000)
+    story.write()
+    page = look(f"{serve()}/run/r1")
+    page.get_by_text("10,000 steps").wait_for(timeout=120_000)
+    slider = page.get_by_role("slider", name="Time of each step by phase")
+    slider.focus()
+    slider.press("Home")
+    assert slider.get_attribute("aria-valuetext").startswith("steps 1 to 25, mean: 9.00 s: update_actor 6.00 s")
+    slider.press("End")
+    assert slider.get_attribute("aria-valuetext").startswith("steps 9976 to 10000, mean: 9.00 s: update_actor 6.00 s")
+    page.get_by_text("Steps as a table").click()
+    table = page.get_by_role("table", name="Steps, the newest first")
+    table.get_by_role("rowheader", name="10000", exact=True).wait_for()
+
+
 def test_core_indicators_are_shown_with_their_bands(runs, serve, look):
     """A value outside of its band has a text; the profile is named."""
     story = stories.training(runs / "r1")

@@ -3,9 +3,11 @@
 """What the live page answers to requests: pages, JSON, and nothing outside of the runs."""
 
 import json
+import shutil
 
 import pytest
 
+from tests.analysis.test_live_run import long_training
 from tests.builders import stories
 from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.site import Site
@@ -34,6 +36,30 @@ def test_every_run_of_the_folder_is_listed(runs, get):
     stories.training(runs / "r1").write()
     (row,) = json.loads(get("/api/runs").body)
     assert (row["run"], row["state"], row["last_step"]) == ("r1", "finished", 2)
+
+
+def test_a_run_of_two_nodes_is_one(tmp_path):
+    """The trainer wrote on one node, agents and servers on the other: what is shown is that of one folder with all files."""
+    whole = long_training(tmp_path / "whole" / "r1").write()
+    nodes = [tmp_path / name / "r1" for name in ("node-1", "node-2")]
+    for folder in nodes:
+        folder.mkdir(parents=True)
+    for path in whole.iterdir():
+        shutil.copy(path, nodes["trainer" not in path.name])
+
+    def ask(*folders):
+        catalogue = Catalogue(folders)
+        site = Site(catalogue, Watcher(catalogue), Access())
+        paths = ("/api/runs/r1", "/api/runs/r1/steps", "/api/runs/r1/scalars?name=verl.critic.rewards.mean")
+        return [
+            json.loads(site.answer(Request("GET", *path.partition("?")[::2], {"host": "127.0.0.1:1"})).body)
+            for path in paths
+        ]
+
+    shown = ask(*nodes)
+    assert shown == ask(whole)
+    assert (shown[0]["steps"], len(shown[1]["seconds"]), len(shown[2][0]["x"])) == (12, 12, 12)
+    assert {trajectory["step"] for trajectory in shown[0]["slowest"]} >= {5, 10}
 
 
 def test_the_page_of_a_run_is_that_of_the_report(runs, get):
