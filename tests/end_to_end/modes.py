@@ -62,7 +62,14 @@ MODES = {
     ),
     "tools": Mode(
         "v1 `sync`, tool agent: a slow tool, one that raises, one that hangs until its time-out",
-        {"tool": True, "hide": "nvtx", "CPU_BED_SLOW_TOOL": "3:11", "CPU_BED_BAD_TOOLS": "raise:3,hang:27"},
+        {
+            "tool": True,
+            "hide": "nvtx",
+            "CPU_BED_SLOW_TOOL": "3:11",
+            "CPU_BED_BAD_TOOLS": "raise:3,hang:27",
+            "CPU_BED_NOTE": 1,
+            "VERL_OTEL_LOG_LEVEL": "debug",
+        },
         steps=3,
         held=(2, 3),
     ),

@@ -28,10 +28,15 @@ def _run(*arguments):
     return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def read_records(training):
+    """Return the records of the run log as ``verl-otel logs`` shows them."""
+    return [json.loads(line) for line in _run("logs", training.folder, "--json").splitlines()]
+
+
 def read_run_log(training):
-    """Return the values of `LOGGED` by key of verl and step, as ``verl-otel logs`` shows them."""
+    """Return the values of `LOGGED` by key of verl and step."""
     found = {}
-    for record in map(json.loads, _run("logs", training.folder, "--json").splitlines()):
+    for record in read_records(training):
         for (scope, field), key in LOGGED.items():
             if record["scope"] == scope and field in record:
                 found.setdefault(key, []).append((record["step"], record[field]))

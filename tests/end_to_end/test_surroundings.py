@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 
 import pytest
 
-from tests.end_to_end import counts
+from tests.end_to_end import counts, outputs
 
 pytestmark = pytest.mark.verl
 
@@ -72,6 +72,33 @@ def test_the_slow_tool_is_named_in_the_first_lines(tool_run):
     head = tool_run.report().split("\n\n")[1]
     assert "Step 2" in head
     assert "tool add (turn 0)" in head
+
+
+def test_the_run_log_at_level_debug_has_each_sample(tool_run):
+    """Each trajectory is a record with its tokens and turns, and the scores are those that the reward function computed."""
+    samples = [record for record in outputs.read_records(tool_run) if record["scope"] == "sample"]
+    assert len(samples) == len(tool_run.bed("trajectory"))
+    assert {record["level"] for record in samples} == {"DEBUG"}
+    scores = Counter(round(record["score"], 3) for record in samples)
+    assert scores == Counter(round(each["score"], 3) for each in tool_run.bed("score"))
+    assert {record["turns"] for record in samples} == {4}
+    assert all(record["prompt_tokens"] > 0 and record["response_tokens"] > 0 for record in samples)
+
+
+def test_the_run_log_at_level_debug_has_each_call_of_a_worker(tool_run):
+    """With the method and the rank; there are as many updates as steps."""
+    workers = [record for record in outputs.read_records(tool_run) if record["scope"] == "worker"]
+    assert {record["rank"] for record in workers} == {0}
+    assert Counter(record["method"] for record in workers)["update_actor"] == 3
+
+
+def test_fields_of_the_user_stand_in_the_record_of_their_step(tool_run):
+    """The bed's sampler, a user's code in the process that trains, logs once in each step; a scope of its own is a record of its own."""
+    records = outputs.read_records(tool_run)
+    rollouts = {record["step"]: record for record in records if record["scope"] == "rollout"}
+    assert {step: record["sampled"] for step, record in rollouts.items()} == {1: 8, 2: 8, 3: 8}
+    assert all("reward_mean" in record for record in rollouts.values())
+    assert [record["step"] for record in records if record["scope"] == "sampler"] == [1, 2, 3]
 
 
 @pytest.mark.matrix

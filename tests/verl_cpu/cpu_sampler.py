@@ -8,8 +8,12 @@ import cpu_plant
 import transfer_queue
 from verl.trainer.ppo.v1.replay_buffer import ReplayBuffer
 
+import verl_otel
+
 CRASH = "CPU_BED_CRASH"
 """``<n>``: the n-th batch is never handed out, the trainer crashes instead."""
+NOTE = "CPU_BED_NOTE"
+"""Set: the sampler adds fields to the run log, as a user's code in the process that trains does."""
 
 
 class OrderedReplayBuffer(ReplayBuffer):
@@ -32,4 +36,7 @@ class OrderedReplayBuffer(ReplayBuffer):
         prompts, responses = data["prompts"].unbind(), data["responses"].unbind()
         order = sorted(range(len(batch.keys)), key=lambda i: (prompts[i].tolist(), responses[i].tolist()))
         batch.reorder(order)
+        if os.environ.get(NOTE):
+            verl_otel.log("rollout", sampled=len(order))
+            verl_otel.log("sampler", batches=self.batches, level="debug")
         return batch, metrics
