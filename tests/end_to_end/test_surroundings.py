@@ -98,6 +98,8 @@ def test_fields_of_the_user_stand_in_the_record_of_their_step(tool_run):
     rollouts = {record["step"]: record for record in records if record["scope"] == "rollout"}
     assert {step: record["sampled"] for step, record in rollouts.items()} == {1: 8, 2: 8, 3: 8}
     assert all("reward_mean" in record for record in rollouts.values())
+    steps = {span.attributes["verl.step.number"]: span.trace for span in tool_run.spans() if span.name == "verl.step"}
+    assert {step: record["trace_id"] for step, record in rollouts.items()} == steps
     assert [record["step"] for record in records if record["scope"] == "sampler"] == [1, 2, 3]
 
 

@@ -52,6 +52,8 @@ class _Log:
     dropped = 0
     trains = False
     """Whether this process logs steps."""
+    step: Span | None = None
+    """The step that began last."""
     is_wanted = False
     """Whether a record waits for which files must be opened."""
 
@@ -82,6 +84,11 @@ def trains() -> bool:
     return _Log.trains
 
 
+def begin_step(span: Span) -> None:
+    """Let the records of this step have its ids, also after it has ended."""
+    _Log.step = span
+
+
 def add(record: LogRecord, *, wanted: bool = True) -> None:
     """Queue a record whose level is enabled.
 
@@ -109,7 +116,7 @@ def find_limit() -> int:
 
 
 def add_step(scope: str, step: int | None, fields: Mapping[str, AttributeValue], level: int = logs.INFO) -> None:
-    """Queue the record of one scope of a step, in the context of the current span.
+    """Queue the record of one scope of a step, in the context of the current span, or of the step if it has ended.
 
     Args:
         scope: For example ``rollout``.
@@ -126,7 +133,13 @@ def add_step(scope: str, step: int | None, fields: Mapping[str, AttributeValue],
         else:
             _Log.pending.append(entry)
     if merged and is_enabled(level):
-        add(LogRecord(time.time_ns(), level, scope, step, merged, *find_ids(current())))
+        add(LogRecord(time.time_ns(), level, scope, step, merged, *find_ids(current() or _find_begun(step))))
+
+
+def _find_begun(number: int | None) -> Span | None:
+    """Return the step that began last, if it has this number."""
+    span = _Log.step
+    return span if span is not None and number is not None and span.attributes.get(attr.STEP_NUMBER) == number else None
 
 
 def end_step(step: int | None) -> None:
@@ -233,7 +246,7 @@ def clear() -> None:
     """Discard what waits."""
     _Log.records, _Log.pending = [], []
     _Log.bytes = _Log.pending_bytes = 0
-    _Log.dropped, _Log.trains, _Log.is_wanted = 0, False, False
+    _Log.dropped, _Log.trains, _Log.is_wanted, _Log.step = 0, False, False, None
 
 
 def _reset() -> None:

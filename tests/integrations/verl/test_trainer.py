@@ -17,6 +17,8 @@ from tests.builders import hooks
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import guards, timers, tracking, trainer
 from verl_otel.integrations.verl.trainer import Trainer
+from verl_otel.recording import run_log
+from verl_otel.semconv import logs
 
 
 class RayPPOTrainer:
@@ -51,6 +53,7 @@ def timer(recorded, monkeypatch):
     hooks.install(trainer.HOOKS, module, *(f"RayPPOTrainer.{name}" for name in names))
     yield SimpleNamespace(marked=hooks.marked_timer, ended=ended)
     patch.undo_all()
+    run_log._reset()
     Trainer.instance, Trainer.step, Trainer.algorithm, Trainer.created = None, None, "", None
     Trainer.round_end, Trainer.found = 0.0, None
 
@@ -77,6 +80,17 @@ def test_a_copied_fit_has_numbered_steps_and_an_end(recorded, timer):
     assert [step["verl.step.number"] for step in steps] == [1, 2]
     assert {step["verl.algorithm"] for step in steps} == {"grpo"}
     assert timer.ended == [False]
+
+
+def test_records_of_a_step_that_has_ended_have_its_ids(recorded, timer):
+    """Verl logs the values of a step after it; those of another step have no ids."""
+    make_trainer(timer.marked).fit()
+    run_log.configure(logs.INFO, 0)
+    for number in (2, 3, None):
+        run_log.add_step("rollout", number, {"reward_mean": 0.5})
+    last = [span for span in recorded.spans if span.name == "verl.step"][-1]
+    ids = [(record.step, record.trace_id, record.span_id) for record in run_log.take()]
+    assert ids == [(2, last.trace_id, last.span_id), (3, 0, 0), (None, 0, 0)]
 
 
 def test_a_copied_fit_that_fails_ends_as_failed_with_its_own_error(recorded, timer):

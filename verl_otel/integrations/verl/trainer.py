@@ -22,6 +22,7 @@ from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
 from verl_otel.model import AttributeValue
+from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.series_registry import counter
@@ -152,6 +153,7 @@ def open_step() -> Span:
             return before
         _end_rounds()
     span = Trainer.step = Span(_STEP, attributes)
+    run_log.begin_step(span)
     if before is not None and before.stop:
         counter(metric_names.STEP_BETWEEN_TIME).record(clock() - before.stop)
     return span.__enter__()
