@@ -26,7 +26,8 @@ def check(shell, good_site):
     """Check the stand-in environment, with these variables."""
 
     def run(*arguments, site=good_site, **variables):
-        return shell("check", *arguments, PYTHONPATH=str(site.folder), **variables)
+        path = os.pathsep.join(filter(None, [str(site.folder), os.environ.get("PYTHONPATH", "")]))
+        return shell("check", *arguments, PYTHONPATH=path, **variables)
 
     return run
 
@@ -124,7 +125,9 @@ def test_a_wrong_setting(check):
     ((line, advice),) = failed(result)
     assert result.code == 1
     assert line.startswith("settings: VERL_OTEL_EXPORTERS='kafka': use a comma-separated list of otlp, prometheus")
-    assert advice == "-> correct the variable; the guide has the table of settings"
+    assert advice == (
+        "-> correct it, or `unset VERL_OTEL_EXPORTERS`, which gives it its default; docs/reference/settings.md has the table"
+    )
     assert "1 of 1 checks failed." in result.out
 
 
@@ -134,7 +137,10 @@ def test_a_missing_token_file(check, tmp_path):
     result = check(VERL_OTEL_TOKEN_FILE=str(tmp_path / "token"))
     assert result.code == 1
     assert failed(result) == [
-        (f"token file: {tmp_path / 'token'} cannot be read", "-> create it, readable for the training's user")
+        (
+            f"token file: {tmp_path / 'token'} cannot be read",
+            f"-> write the token into it as the training's user, then `chmod 600 {tmp_path / 'token'}`",
+        )
     ]
 
 
@@ -148,7 +154,7 @@ def test_a_policy_that_keeps_us_out(check, policy):
     assert failed(result) == [
         (
             f"plug-in policy: VERL_USE_EXTERNAL_PLUGINS={shown!r} keeps verl from loading it",
-            "-> unset it, or add verl_otel to the list",
+            "-> `unset VERL_USE_EXTERNAL_PLUGINS`, or add verl_otel to the list",
         )
     ]
     assert check(VERL_USE_EXTERNAL_PLUGINS="other, verl_otel").code == 0
@@ -175,7 +181,7 @@ def test_no_plug_in(check, good_site):
     assert failed(result) == [
         (
             "plug-in: no entry point verl_otel in group verl.plugins",
-            "-> pip install verl-otel into the environment that trains",
+            "-> run `pip install verl-otel` in the environment that trains",
         )
     ]
 
@@ -196,7 +202,7 @@ def test_another_verl(check, make_site, version, text):
     ((line, advice),) = failed(result)
     assert line == text
     assert advice.startswith(
-        "-> set VERL_USE_EXTERNAL_MODULES" if version == "0.8.0" else "-> what its hooks still find"
+        "-> set VERL_USE_EXTERNAL_MODULES" if version == "0.8.0" else "-> `pip install 'verl==0.9.*'`"
     )
 
 
@@ -241,7 +247,7 @@ def test_a_run_folder_that_cannot_be_written(check, tmp_path):
     assert failed(result) == [
         (
             f"files: {tmp_path / 'file' / 'runs'} cannot be written",
-            "-> set VERL_OTEL_RUN_DIR to a folder of the training's user",
+            "-> set VERL_OTEL_RUN_DIR=DIR, a folder of the training's user",
         )
     ]
 
@@ -292,7 +298,8 @@ def test_a_mistyped_variable_is_named(check, name, meant):
     """A setting that is not in effect is a failure, with the name that was meant."""
     result = check(**{name: "1"})
     assert result.code == 1
-    assert failed(result) == [(f"variable: {name} is no setting; did you mean {meant}?", "-> correct the name")]
+    advice = f"-> rename it: `export {meant}=${name}; unset {name}`"
+    assert failed(result) == [(f"variable: {name} is no setting; did you mean {meant}?", advice)]
 
 
 @pytest.mark.full
@@ -363,16 +370,16 @@ def test_a_collector_that_is_not_there(check):
         f"OTLP traces: cannot reach {address}/v1/traces: ConnectionError",
         f"OTLP metrics: cannot reach {address}/v1/metrics: ConnectionError",
     ]
-    assert result.out.count("-> start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT") == 2
+    assert result.out.count("-> start the Collector (`verl-otel stack`), or set OTEL_EXPORTER_OTLP_ENDPOINT=URL") == 2
 
 
 @pytest.mark.full
 @pytest.mark.parametrize(
     ("status", "advice"),
     [
-        (401, "check path, token and protocol"),
-        (404, "check path, token and protocol"),
-        (503, "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT"),
+        (401, "correct path, token (VERL_OTEL_TOKEN_FILE) and protocol: `env | grep OTLP`"),
+        (404, "correct path, token (VERL_OTEL_TOKEN_FILE) and protocol: `env | grep OTLP`"),
+        (503, "start the Collector (`verl-otel stack`), or set OTEL_EXPORTER_OTLP_ENDPOINT=URL"),
     ],
 )
 def test_a_collector_that_refuses(check, status, advice):
@@ -422,7 +429,7 @@ def test_a_part_that_is_not_installed(check, good_site):
     result = check(VERL_OTEL_EXPORTERS="otlp,prometheus")
     assert result.code == 1, result.err
     assert lines(result, "FAIL") == ["OTLP: cannot be loaded: no requests here"]
-    assert "-> reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel" in result.out
+    assert "-> reinstall verl-otel and its dependencies: `pip install --force-reinstall verl-otel`" in result.out
     assert [line for line in lines(result, "ok") if line.startswith("Prometheus: ")]
 
 

@@ -4,7 +4,9 @@
 
 import contextlib
 import errno
+import ssl
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from tests.fakes.http_server import HttpServer
 from verl_otel import config
 from verl_otel.cli import check_stack, stack_components
+from verl_otel.integrations.ray.cluster_endpoint import ClusterEndpoint
 
 
 @pytest.fixture
@@ -147,9 +150,8 @@ def test_a_target_of_an_ended_ray(check, serve):
     lost = target("10.0.0.7:1", "down", "connection refused")
     lost["labels"]["job"] = "ray"
     advice = check(serve(prometheus(targets=[lost])))["target"].advice
-    assert advice.endswith(
-        "prom_metrics_service_discovery.json lists it: an ended Ray leaves that file, delete it if no such Ray runs"
-    )
+    assert advice.startswith("an ended Ray leaves its list of targets: if no such Ray runs, `rm ")
+    assert advice.endswith("prom_metrics_service_discovery.json`")
 
 
 def test_an_engine_without_statistics(check, serve):
@@ -180,8 +182,15 @@ def test_a_grafana_without_data_or_boards(check, serve):
         ("timeout", "a firewall drops", "open TCP port 4318"),
         (errno.EHOSTUNREACH, "no route", "ip address"),
         ("Name or service not known", "Name or service not known", "curl -v"),
+        ("HTTP 401", "the token in Ray's store is not that of the Collector", "`verl-otel stack --cluster`"),
+        (
+            "TLS: certificate has expired",
+            "is not trusted: certificate has expired",
+            "`openssl s_client -connect 10.0.0.1:4318`",
+        ),
+        ("HTTP 404", "HTTP 404", "curl -v"),
     ],
-    ids=["bound elsewhere", "firewall", "network", "name"],
+    ids=["bound elsewhere", "firewall", "network", "name", "token", "certificate", "another program"],
 )
 def test_each_reason_of_a_failed_connection_has_its_own_text(problem, words, advice):
     """Each has its own words and its own next command."""
@@ -238,6 +247,41 @@ def test_a_node_that_does_not_reach_the_endpoint():
     assert [each.state for each in (refused, proxied, reached)] == ["fail", "fail", "ok"]
     assert "ss -ltn" in refused.advice
     assert "add 10.0.0.1 to NO_PROXY" in proxied.advice
+
+
+TOKEN = "t0ken-of-the-cluster"
+
+
+def look(url, token=TOKEN, certificate=""):
+    """What a node finds out about an endpoint."""
+    return check_stack._make_look(ClusterEndpoint(url, url, token, certificate), ())()["problem"]
+
+
+def test_a_node_sends_the_token():
+    """Its empty request is accepted with the token of the store, and refused with another one."""
+
+    def answer(call):
+        right = (call.method, call.path, call.body) == ("POST", "/v1/metrics", b"")
+        return 404 if not right else 200 if call.headers.get("authorization") == f"Bearer {TOKEN}" else 401
+
+    with HttpServer(answer) as server:
+        assert look(f"http://{server.address}") is None
+        assert look(f"http://{server.address}", "t0ken-of-another-one") == "HTTP 401"
+    assert look(f"http://{server.address}") == errno.ECONNREFUSED
+
+
+@pytest.mark.full
+def test_a_node_trusts_the_authority_of_the_store_only(certificates):
+    """By TLS its request is accepted with the certificate in the store, and another one is a finding."""
+    certificate, key = certificates("server")
+    other, _ = certificates("other")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    with HttpServer(lambda _: 200) as server:
+        server._server.socket = context.wrap_socket(server._server.socket, server_side=True)
+        url = f"https://{server.address}"
+        assert look(url, certificate=Path(certificate).read_text()) is None
+        assert look(url, certificate=Path(other).read_text()).startswith("TLS: self")
 
 
 @pytest.mark.full

@@ -148,7 +148,7 @@ def test_a_token_is_made_once_and_is_private(tmp_path):
 
 
 def test_the_programs_are_configured_for_the_cluster(tmp_path):
-    """The Collector asks for the token, by TLS if there is a certificate; Prometheus asks for the engines and can be reloaded."""
+    """The Collector asks for the token, by TLS if there is a certificate; Prometheus asks for the engines, can be reloaded, and keeps exemplars."""
     certificates = {"certificate": tmp_path / "c.pem", "key": tmp_path / "c.key"}
     for more in ({}, certificates):
         plan = Plan(
@@ -165,6 +165,9 @@ def test_the_programs_are_configured_for_the_cluster(tmp_path):
         assert not more or collector._environ["OTELCOL_TLS_KEY"] == str(tmp_path / "c.key")
     prometheus = stack_components.make_prometheus(tmp_path / "prometheus", plan)
     assert "--web.enable-lifecycle" in prometheus._command
+    assert "--web.enable-otlp-receiver" in prometheus._command
+    (features,) = [word for word in prometheus._command if word.startswith("--enable-feature=")]
+    assert "exemplar-storage" in features.partition("=")[2].split(",")
     text = (tmp_path / "prometheus.yml").read_text()
     assert 'http_sd_configs: [{url: "http://127.0.0.1:9465/"' in text
     assert "targets/*.json" not in text

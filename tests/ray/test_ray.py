@@ -128,7 +128,7 @@ def test_check_asks_every_node(tmp_path):
     )
     assert found["code"] == 1
     assert "its processes are not recorded" in found["check"]
-    assert "pip install verl-otel on that node" in found["check"]
+    assert "run `pip install verl-otel` on that node" in found["check"]
 
 
 def test_a_users_worker_class_is_one_span_per_call_and_rank(tmp_path):

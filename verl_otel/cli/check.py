@@ -122,21 +122,21 @@ def check_settings() -> Iterator[Finding]:
     try:
         settings = config.load()
     except ConfigError as error:
-        yield Finding("fail", "settings", str(error), "correct the variable; the guide has the table of settings")
+        name = str(error).partition("=")[0]
+        advice = f"correct it, or `unset {name}`, which gives it its default; docs/reference/settings.md has the table"
+        yield Finding("fail", "settings", str(error), advice)
         return
     exporters = ", ".join(settings.exporters) or "none"
     yield Finding("ok", "settings", f"exporters {exporters}; run folder below {settings.run_dir}")
     if settings.token_file is not None and not os.access(settings.token_file, os.R_OK):
-        yield Finding(
-            "fail", "token file", f"{settings.token_file} cannot be read", "create it, readable for the training's user"
-        )
+        advice = f"write the token into it as the training's user, then `chmod 600 {settings.token_file}`"
+        yield Finding("fail", "token file", f"{settings.token_file} cannot be read", advice)
     try:
         profiles.load(settings.health_profile)
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        yield Finding(
-            "fail", "profile", f"{settings.health_profile}: {reason}", "correct it; the defaults apply until then"
-        )
+        advice = f"set VERL_OTEL_HEALTH_PROFILE={' or '.join(profiles.PROFILES)}, or correct the file; the defaults apply until then"
+        yield Finding("fail", "profile", f"{settings.health_profile}: {reason}", advice)
 
 
 def check_names() -> Iterator[Finding]:
@@ -156,7 +156,8 @@ def check_names() -> Iterator[Finding]:
             continue
         meant = _find_similar(name, settings)
         if meant and not os.environ.get(meant):
-            yield Finding("fail", "variable", f"{name} is no setting; did you mean {meant}?", "correct the name")
+            advice = f"rename it: `export {meant}=${name}; unset {name}`"
+            yield Finding("fail", "variable", f"{name} is no setting; did you mean {meant}?", advice)
         else:
             yield Finding(
                 "note", "variable", f"{name} is no setting and has no effect", "the guide has the table of settings"
@@ -200,7 +201,7 @@ def check_plugin() -> Iterator[Finding]:
             "fail",
             "plug-in",
             "no entry point verl_otel in group verl.plugins",
-            "pip install verl-otel into the environment that trains",
+            "run `pip install verl-otel` in the environment that trains",
         )
         return
     yield _load(plugins[0])
@@ -210,7 +211,7 @@ def check_plugin() -> Iterator[Finding]:
             "fail",
             "plug-in policy",
             f"VERL_USE_EXTERNAL_PLUGINS={policy!r} keeps verl from loading it",
-            "unset it, or add verl_otel to the list",
+            "`unset VERL_USE_EXTERNAL_PLUGINS`, or add verl_otel to the list",
         )
 
 
@@ -257,7 +258,7 @@ def check_verl() -> Iterator[Finding]:
             "fail",
             "verl",
             f"{text} is not supported (supported: {first} to {last})",
-            "what its hooks still find is below; training is never harmed",
+            f"`pip install 'verl=={last}.*'` installs a supported one; until then the lines below show what is recorded",
         )
     elif number[:2] < (0, 9):
         modules = os.environ.get("VERL_USE_EXTERNAL_MODULES", "").split(",")
@@ -390,8 +391,11 @@ def check_provider() -> Iterator[Finding]:
 # -- The destinations of telemetry: a folder, an OTLP endpoint, a port --
 
 MIN_FREE_BYTES: Final = 1 << 30
+_START: Final = "start the Collector (`verl-otel stack`), or set OTEL_EXPORTER_OTLP_ENDPOINT=URL, where one listens"
+_CORRECT: Final = "correct path, token (VERL_OTEL_TOKEN_FILE) and protocol: `env | grep OTLP` lists what is set"
+_OWN_ADDRESS: Final = "set VERL_OTEL_PROMETHEUS_HOST=ADDRESS, one of this machine (`ip address`)"
 _FREE_PORTS: Final = "leave VERL_OTEL_PROMETHEUS_PORT at 0 and let Prometheus read the targets files"
-REINSTALL: Final = "reinstall verl-otel and its dependencies: pip install --force-reinstall verl-otel"
+REINSTALL: Final = "reinstall verl-otel and its dependencies: `pip install --force-reinstall verl-otel`"
 
 
 def check_exporters(settings: Config) -> Iterator[Finding]:
@@ -422,14 +426,14 @@ def _check_files(settings: Config) -> Iterator[Finding]:
     problem, free = _examine(folder)
     if problem:
         yield Finding(
-            "fail", "files", f"{folder} {problem}", "set VERL_OTEL_RUN_DIR to a folder of the training's user"
+            "fail", "files", f"{folder} {problem}", "set VERL_OTEL_RUN_DIR=DIR, a folder of the training's user"
         )
     elif free < MIN_FREE_BYTES:
         yield Finding(
             "fail",
             "files",
             f"{folder}: only {free >> 20} MiB free",
-            "make room, or set VERL_OTEL_RUN_DIR to another disk",
+            f"make room (`df -h {folder}`), or set VERL_OTEL_RUN_DIR=DIR on another disk",
         )
     else:
         yield Finding("ok", "files", f"{folder} can be written, {free >> 30} GiB free")
@@ -475,14 +479,14 @@ def _ask_endpoint(signal: str, settings: Config) -> Finding:
         endpoint = load_endpoint(signal, settings.token_file)
         transport = connect(endpoint)
     except (ConfigError, OSError) as error:
-        return Finding("fail", name, str(error), "correct the OTEL_EXPORTER_OTLP_* variables")
+        return Finding("fail", name, str(error), "correct the variable: `env | grep OTEL_EXPORTER_OTLP` lists all")
     answer = transport.send(b"", 5.0)
     transport.close()
     if answer.ok:
         return Finding("ok", name, f"{endpoint.shown} takes requests")
     if answer.retry:
-        return Finding("fail", name, answer.reason, "start the Collector, or correct OTEL_EXPORTER_OTLP_ENDPOINT")
-    return Finding("fail", name, answer.reason, "check path, token and protocol")
+        return Finding("fail", name, answer.reason, _START)
+    return Finding("fail", name, answer.reason, _CORRECT)
 
 
 def _check_port(settings: Config) -> Iterator[Finding]:
@@ -495,7 +499,7 @@ def _check_port(settings: Config) -> Iterator[Finding]:
             probe.bind((host, port))
     except UnicodeError as error:  # no name of a host
         text = f"{shown} cannot be bound: {error}"
-        yield Finding("fail", "Prometheus", text, "set VERL_OTEL_PROMETHEUS_HOST to an address of this machine")
+        yield Finding("fail", "Prometheus", text, _OWN_ADDRESS)
         return
     except OSError as error:
         if port and error.errno == errno.EADDRINUSE:
@@ -503,7 +507,7 @@ def _check_port(settings: Config) -> Iterator[Finding]:
             yield Finding("note", "Prometheus", text, _FREE_PORTS)
             return
         text = f"{shown} cannot be bound: {error.strerror}"
-        yield Finding("fail", "Prometheus", text, "set VERL_OTEL_PROMETHEUS_HOST to an address of this machine")
+        yield Finding("fail", "Prometheus", text, _OWN_ADDRESS)
         return
     if port:
         text = f"{shown} is free: one process of a run takes it, all others take free ports"

@@ -25,6 +25,7 @@ from verl_otel.config import Config
 from verl_otel.errors import VerlOtelError
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.ray import cluster_endpoint
+from verl_otel.integrations.ray.cluster_endpoint import ClusterEndpoint
 from verl_otel.integrations.source_inspection import installed_version
 from verl_otel.session import prometheus_targets
 from verl_otel.session.prometheus_targets import Entries
@@ -41,7 +42,7 @@ def check_stack(settings: Config) -> Iterator[Finding]:
     try:
         found = stack_components.choose_addresses(os.environ)
     except VerlOtelError as error:
-        yield Finding("fail", "stack", str(error), "correct the variable, then `verl-otel check --stack`")
+        yield Finding("fail", "stack", str(error), "give it a port, or HOST:PORT, then `verl-otel check --stack`")
         return
     prometheus = f"http://{found['prometheus']}"
     entries, problem = _find_entries(settings)
@@ -134,7 +135,7 @@ def _check_targets(url: str, entries: Entries) -> Iterator[Finding]:
         name = target["labels"].get("instance", target["scrapeUrl"])
         advice = f"run `curl {target['scrapeUrl']}` on the machine of Prometheus; `verl-otel discover` names the cause"
         if target["labels"].get("job") == "ray":
-            advice = f"{stack_components.find_ray_targets()} lists it: an ended Ray leaves that file, delete it if no such Ray runs"
+            advice = f"an ended Ray leaves its list of targets: if no such Ray runs, `rm {stack_components.find_ray_targets()}`"
         yield Finding("fail", "target", f"{name} ({target['scrapeUrl']}) is down: {target['lastError']}", advice)
     if len(down) > MAX_LISTED:
         yield Finding("fail", "target", f"{len(down) - MAX_LISTED} more are down", "`verl-otel discover` lists them")
@@ -229,7 +230,12 @@ def ask_nodes() -> Iterator[Finding]:
     try:
         import ray
     except ImportError:
-        yield Finding("fail", "cluster", "Ray is not installed here", "run this check where the training runs")
+        yield Finding(
+            "fail",
+            "cluster",
+            "Ray is not installed here",
+            "run `verl-otel check --cluster` in the environment that trains",
+        )
         return
     try:
         ray.init(address="auto", log_to_driver=False, logging_level="ERROR")
@@ -238,7 +244,7 @@ def ask_nodes() -> Iterator[Finding]:
             "fail",
             "cluster",
             f"no running Ray cluster: {str(error).splitlines()[0]}",
-            "start it, or say where it is (RAY_ADDRESS, and RAY_AUTH_MODE as the cluster has it)",
+            "start it with `ray start --head`, or set RAY_ADDRESS=HOST:PORT, and RAY_AUTH_MODE as the cluster has it",
         )
         return
     try:
@@ -299,7 +305,7 @@ def _judge(name: str, answer: dict[str, Any], resources: Mapping[str, float]) ->
         yield Finding("ok", name, f"verl-otel {version}, {shown}; {amounts}")
     elif version.startswith("!"):
         text = f"verl-otel cannot be loaded there ({version[1:]}); its processes are not recorded"
-        yield Finding("fail", name, text, "pip install verl-otel on that node")
+        yield Finding("fail", name, text, "run `pip install verl-otel` on that node")
     else:
         yield Finding("note", name, f"verl-otel {version}, here {__version__}", "use the same version on every node")
     here = _read_versions()
@@ -333,23 +339,23 @@ def _judge_reach(name: str, answer: dict[str, Any]) -> Iterator[Finding]:
         yield Finding("ok", "OTLP of the cluster", f"{name} reaches {url}")
 
 
-def _read_endpoint() -> str:
+def _read_endpoint() -> ClusterEndpoint:
     value = cluster_store.read(cluster_endpoint.KEY)
     found = cluster_endpoint.decode(value) if value else None
-    return found.http if found is not None else ""
+    return found or ClusterEndpoint("", "", "")
 
 
 def _read_versions() -> dict[str, str]:
     return {package: ".".join(re.findall(r"\d+", installed_version(package))[:3]) for package in _PACKAGES}
 
 
-def _make_look(endpoint: str, packages: tuple[str, ...]) -> Callable[[], dict[str, Any]]:
+def _make_look(endpoint: ClusterEndpoint, packages: tuple[str, ...]) -> Callable[[], dict[str, Any]]:
     """Return the function that runs on a node. It is pickled by value, so that a node without verl-otel can run it."""
+    send = _make_sender(endpoint)
 
     def look() -> dict[str, Any]:
         import os
         import re
-        import socket
         import time
         from importlib import metadata
 
@@ -365,26 +371,49 @@ def _make_look(endpoint: str, packages: tuple[str, ...]) -> Callable[[], dict[st
             own = str(verl_otel.__version__)
         except BaseException as error:
             own = f"!{type(error).__name__}: {error}"
-        problem: int | str | None = None
-        if endpoint:
-            host, _, port = endpoint.rpartition("//")[2].rpartition(":")
-            try:
-                socket.create_connection((host.strip("[]"), int(port)), 5.0).close()
-            except TimeoutError:
-                problem = "timeout"
-            except OSError as error:
-                problem = error.errno if error.errno is not None else str(error)
         proxies = {name: value for name, value in os.environ.items() if name.lower().endswith("_proxy")}
         return {
             "verl_otel": own,
             "versions": versions,
-            "endpoint": endpoint,
-            "problem": problem,
+            "endpoint": endpoint.http,
+            "problem": send() if endpoint.http else None,
             "proxies": proxies,
             "time": time.time(),
         }
 
     return look
+
+
+def _make_sender(endpoint: ClusterEndpoint) -> Callable[[], int | str | None]:
+    """Return a function that sends an empty OTLP request, with token and certificate as trainings do. It returns a problem of `explain`, or None."""
+    url, token, certificate = f"{endpoint.http}/v1/metrics", endpoint.token, endpoint.certificate
+
+    def send() -> int | str | None:
+        import ssl
+        import urllib.error
+        import urllib.request
+
+        headers = {"Authorization": f"Bearer {token}", "Content-Type": "application/x-protobuf"}
+        handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({})]
+        try:
+            if certificate:
+                context = ssl.create_default_context(cadata=certificate)
+                context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # trainings do not ask for it
+                handlers.append(urllib.request.HTTPSHandler(context=context))
+            request = urllib.request.Request(url, b"", headers)  # noqa: S310 - the URL of OTLP
+            urllib.request.build_opener(*handlers).open(request, timeout=5.0).close()
+        except urllib.error.HTTPError as error:
+            return f"HTTP {error.code}"
+        except Exception as error:  # each is a finding
+            reason = getattr(error, "reason", error)
+            if isinstance(reason, TimeoutError):
+                return "timeout"
+            if isinstance(reason, ssl.SSLError):
+                return f"TLS: {getattr(reason, 'verify_message', '') or reason.reason or reason}"
+            return getattr(reason, "errno", None) or str(reason) or type(reason).__name__
+        return None
+
+    return send
 
 
 # -- Requests, and why one fails: nothing listens, it is bound to another address, a firewall, or a proxy in between --
@@ -430,7 +459,7 @@ def explain(url: str, problem: int | str) -> tuple[str, str]:
 
     Args:
         url: What was connected to.
-        problem: The number of the error of the operating system, ``timeout``, or a text.
+        problem: The number of the error of the operating system, ``timeout``, ``HTTP <status>``, ``TLS: <reason>``, or another text.
 
     Example:
         explain("http://10.0.0.1:4318", errno.ECONNREFUSED)
@@ -442,7 +471,19 @@ def explain(url: str, problem: int | str) -> tuple[str, str]:
         return reason, f"run `ss -ltn 'sport = :{port}'` there: no line: start it; 127.0.0.1: bind it to {address}"
     if problem == "timeout":
         reason = f"{address} does not answer within {TIMEOUT:g} s: a firewall drops the packets, or the machine is gone"
-        return reason, f"open TCP port {port} of that machine for this network, then check again"
+        return reason, f"open TCP port {port} of that machine for this network: `curl -v {url}` here then has an answer"
+    if problem == "HTTP 401":
+        reason = f"{address} answers 401: the token in Ray's store is not that of the Collector"
+        return (
+            reason,
+            "start `verl-otel stack --cluster` again: it publishes its token; another program may listen there",
+        )
+    if isinstance(problem, str) and problem.startswith("TLS: "):
+        reason = f"{address} is not trusted: {problem.removeprefix('TLS: ')}"
+        return reason, (
+            "start `verl-otel stack --cluster` with a --tls-cert that is valid for that address, and the --tls-ca that has signed it; "
+            f"`openssl s_client -connect {address}` shows the certificate"
+        )
     if problem in _UNREACHABLE:
         return (
             f"{address}: there is no route to it",
