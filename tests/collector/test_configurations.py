@@ -125,8 +125,11 @@ def test_compose_publishes_on_the_loopback_only():
     services = read("compose.yaml")["services"]
     on_the_host = {name for name, service in services.items() if service.get("network_mode") == "host"}
     assert on_the_host == {"prometheus", "grafana"}
-    assert "--web.listen-address=127.0.0.1:9090" in services["prometheus"]["command"]
-    assert services["grafana"]["environment"]["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    assert "--web.listen-address=127.0.0.1:${PROMETHEUS_PORT:-9090}" in services["prometheus"]["command"]
+    grafana = services["grafana"]["environment"]
+    assert grafana["GF_SERVER_HTTP_ADDR"] == "127.0.0.1"
+    assert grafana["GF_SERVER_HTTP_PORT"] == "${GF_SERVER_HTTP_PORT:-3000}"
+    assert grafana["PROMETHEUS_URL"] == "http://127.0.0.1:${PROMETHEUS_PORT:-9090}"
     for name, service in services.items():
         assert all(port.startswith("127.0.0.1:") for port in service.get("ports", [])), name
         assert name not in on_the_host or "ports" not in service
@@ -148,6 +151,12 @@ def test_compose_scrapes_collector_engines_and_processes(programs, tmp_path):
     for name in ("verl-by-otlp", "otelcol"):
         assert set(jobs[name]["static_configs"][0]["targets"]) <= published
     assert jobs["verl"]["http_sd_configs"][0]["url"] == f"http://127.0.0.1:{discover.PORT}/"
+    guide = (
+        (COLLECTOR.parent / "docs" / "how-to" / "bring-up.md")
+        .read_text("utf-8")
+        .partition("## One machine: Docker Compose")[2]
+    )
+    assert "verl-otel discover --serve" in guide.partition("\n## ")[0]
 
 
 def test_the_readme_has_every_variable_and_file():
