@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from tests.collector.tiers import COLLECTOR
+from verl_otel.cli import discover
 
 yaml = pytest.importorskip("yaml")
 
@@ -38,6 +39,28 @@ def test_every_file_of_a_kustomization_is_there():
         for name in named:
             assert (path.parent / name).exists(), (path, name)
             assert path.parent in (path.parent / name).resolve().parents, (path, name)
+
+
+def read_documents(name):
+    return list(yaml.safe_load_all((KUBERNETES / name).read_text("utf-8")))
+
+
+def test_prometheus_finds_the_service_that_lists_the_engines():
+    """The ScrapeConfig asks the Service verl-otel-discover; its Deployment has the head's image and reads the store of the RayCluster beside it."""
+    (scrape,), (cluster,) = read_documents("monitoring/trainings.yaml"), read_documents("kuberay/raycluster.yaml")
+    deployment, service = read_documents("kuberay/discover.yaml")
+    (url,) = [each["url"] for each in scrape["spec"]["httpSDConfigs"]]
+    meta, (port,) = service["metadata"], service["spec"]["ports"]
+    assert url == f"http://{meta['name']}.{meta['namespace']}:{port['port']}/"
+    pod = deployment["spec"]["template"]
+    assert pod["metadata"]["labels"].items() >= service["spec"]["selector"].items()
+    (container,) = pod["spec"]["containers"]
+    assert {each["name"]: each["containerPort"] for each in container["ports"]} == {port["targetPort"]: discover.PORT}
+    assert container["command"][:3] == ["verl-otel", "discover", "--serve"]
+    name, namespace = cluster["metadata"]["name"], cluster["metadata"]["namespace"]
+    assert container["command"][-1] == f"{name}-head-svc.{namespace}:6379"
+    (head,) = cluster["spec"]["headGroupSpec"]["template"]["spec"]["containers"]
+    assert container["image"] == head["image"]
 
 
 def test_what_is_generated_is_fresh(tmp_path):
