@@ -90,6 +90,8 @@ class Node:
         """Take it away, with its cable; end first what runs there."""
         self._holder.kill()
         self._holder.communicate()
+        # The kernel removes it some time after the last process of the node has ended.
+        subprocess.run(["ip", "link", "del", self.cable], capture_output=True, check=False)
 
 
 def enter(path):
