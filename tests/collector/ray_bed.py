@@ -112,13 +112,15 @@ def start_cluster(folder, names=("node-b",), *, dashboard=False):
 
 
 @contextlib.contextmanager
-def start_stack(folder, address, *options):
-    """Start ``verl-otel stack --cluster``; yields what it prints, with its process."""
+def start_stack(folder, address, *options, ray=None):
+    """Start ``verl-otel stack --cluster``; yields what it prints, with its process.
+
+    ``ray``: the folder of the head, where Ray lists the targets of its own metrics. By default none, not that of another Ray of this machine.
+    """
     words = [BIN / "verl-otel", "stack", "--cluster", "--address", address, "--free-ports", "--json"]
     words += ["--data", folder / "stack", "--run-dir", folder / "stack-runs", *options]
     errors = (folder / "stack.log").open("w+")
-    # Not the list of targets that another Ray of this machine has left.
-    environ = inherit("OTEL", "VERL_", "PYTEST", "RAY_") | QUIET | {"RAY_TMPDIR": str(folder)}
+    environ = inherit("OTEL", "VERL_", "PYTEST", "RAY_") | QUIET | {"RAY_TMPDIR": str(ray or folder)}
     process = subprocess.Popen(words, env=environ, stdout=subprocess.PIPE, stderr=errors, text=True)
     try:
         line = process.stdout.readline()
@@ -146,7 +148,7 @@ def choose_sizes(nodes):
 @contextlib.contextmanager
 def start_training(out, address, *, steps=2, nodes=2, mode="sync", **variables):
     """Start a training with a rank and an engine on each of ``nodes``; its only variable of verl-otel is the switch."""
-    environ = cpu_train.make_environment(out)
+    environ = cpu_train.make_environment(out, **variables)
     overrides = [
         f"trainer.nnodes={nodes}", "actor_rollout_ref.rollout.agent.num_workers=2", "trainer.test_freq=-1",
         "trainer.total_epochs=100",  # an epoch has 16 steps
@@ -210,3 +212,30 @@ def await_totals(stack, training, wait_for, steps=None):
         wait_for(is_complete, 60, 1)
     except pytest.fail.Exception:
         assert read() == expected
+
+
+def hold(step="*"):
+    """Return the variable by which a trainer waits, when it logs a step, until `release`."""
+    return {"CPU_BED_PLANT": f"log!until_released:600:{step}"}
+
+
+def release(training):
+    """Let a held trainer go on."""
+    (training.out / "log" / "released").touch()
+
+
+def await_tokens(stack, training, process, engines, wait_for):
+    """Wait, while a trainer is held in its last step, until the engines' own counters add up to the tokens that the bed has counted."""
+    wait_for(lambda: training.bed("plant") or process.poll() is not None, 400, 1)
+    assert process.poll() is None, training.log[-4000:]
+    promql = f'vllm:generation_tokens_total{{verl_run_id="{training.folder.name}"}}'
+
+    def read():
+        return [value for _, value in query(stack, promql)]
+
+    def count():
+        return sum(line["count"] for line in training.bed("tokens"))
+
+    wait_for(lambda: len(read()) == engines and sum(read()) == count() > 0, 60, 1)
+    assert min(read()) > 0
+    assert query(stack, f"sum({promql})")[0][1] == count()

@@ -62,9 +62,11 @@ def await_processes(stack, training, wait_for):
 
 
 def test_three_nodes(cluster, stack, tmp_path, wait_for):
-    """By ``ray job submit``: three ranks and three engines on three nodes, each found, and totals as the bed counted them."""
-    with ray_bed.submit_training(tmp_path, cluster, nodes=3) as (training, process):
+    """By ``ray job submit``: three ranks and three engines on three nodes, each found; totals and the tokens of all engines as the bed counted them."""
+    with ray_bed.submit_training(tmp_path, cluster, nodes=3, **ray_bed.hold(step=2)) as (training, process):
         await_engines(stack, training, process, wait_for, 3)
+        ray_bed.await_tokens(stack, training, process, 3, wait_for)
+        ray_bed.release(training)
         assert process.wait(600) == 0, training.log[-4000:]
     assert find_unexpected(training.log) == []
     processes = await_processes(stack, training, wait_for)
@@ -92,7 +94,7 @@ def test_two_trainings_at_the_same_time_are_two_runs(cluster, stack, tmp_path, w
     # Not a v1 trainer: the jobs of one cluster share the actors of TransferQueue, which the first job that ends stops.
     options = {"nodes": 1, "mode": "legacy"}
     with (
-        ray_bed.start_training(tmp_path / "long", cluster.address, steps=200, **options) as (long, other),
+        ray_bed.start_training(tmp_path / "long", cluster.address, **options, **ray_bed.hold()) as (long, other),
         ray_bed.start_training(tmp_path / "short", cluster.address, **options) as (short, process),
     ):
         assert process.wait(600) == 0, short.log[-3000:]
@@ -103,8 +105,11 @@ def test_two_trainings_at_the_same_time_are_two_runs(cluster, stack, tmp_path, w
             lambda: len(find_engines(stack, long.folder.name)) == 1, 60, 1
         )  # on a busy machine one scrape may time out
         assert other.poll() is None, long.log[-3000:]
+        ray_bed.release(long)
+        assert other.wait(600) == 0, long.log[-3000:]
     assert short.folder.name != long.folder.name
     ray_bed.await_totals(stack, short, wait_for)
+    ray_bed.await_totals(stack, long, wait_for)
 
 
 def test_a_wrong_token_is_named_and_the_training_goes_on(cluster, stack, tmp_path, wait_for):

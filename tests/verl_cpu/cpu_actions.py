@@ -7,6 +7,7 @@ import contextlib
 import errno
 import gc
 import os
+import pathlib
 import signal
 import subprocess
 import sys
@@ -23,6 +24,14 @@ HOGS = 6
 def sleep(seconds):
     """Block the thread."""
     time.sleep(seconds)
+
+
+def until_released(seconds):
+    """Block the thread until a test has made the file ``released`` in the folder of the bed's log, at most for these seconds."""
+    deadline = time.monotonic() + seconds
+    released = pathlib.Path(os.environ["CPU_BED_LOG"]) / "released"
+    while time.monotonic() < deadline and not released.exists():
+        time.sleep(0.1)
 
 
 def stop(seconds):

@@ -89,6 +89,7 @@ class CPUHttpServer:
             logprobs = [-1.0] * len(tokens)
         else:
             tokens, logprobs = await asyncio.to_thread(self.sample, prompt, limit, sampling_params)
+        cpu_log.write("tokens", replica=self.replica_rank, count=len(tokens))
         self.generated.labels("tiny").inc(len(tokens))
         return TokenOutput(
             token_ids=tokens, log_probs=logprobs, stop_reason="completed", num_preempted=0,
