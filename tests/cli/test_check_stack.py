@@ -257,6 +257,18 @@ def look(url, token=TOKEN, certificate=""):
     return check_stack._make_look(ClusterEndpoint(url, url, token, certificate), ())()["problem"]
 
 
+@pytest.mark.full
+def test_a_node_without_verl_otel_can_load_what_is_sent_to_it(clean_python, tmp_path):
+    """The function answers in a process that cannot import verl-otel."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="Ray is not installed in this environment")
+    function = check_stack._make_look(ClusterEndpoint("http://127.0.0.1:9", "http://127.0.0.1:9", TOKEN), ())
+    (tmp_path / "function").write_bytes(cloudpickle.dumps(function))
+    code = (
+        "import pickle, sys; sys.modules['verl_otel'] = None; print(pickle.load(open('function', 'rb'))()['verl_otel'])"
+    )
+    assert clean_python("-c", code, cwd=tmp_path).stdout.startswith("!ModuleNotFoundError")
+
+
 def test_a_node_sends_the_token():
     """Its empty request is accepted with the token of the store, and refused with another one."""
 

@@ -351,7 +351,7 @@ def _read_versions() -> dict[str, str]:
 
 def _make_look(endpoint: ClusterEndpoint, packages: tuple[str, ...]) -> Callable[[], dict[str, Any]]:
     """Return the function that runs on a node. It is pickled by value, so that a node without verl-otel can run it."""
-    send = _make_sender(endpoint)
+    url, send = endpoint.http, _make_sender(endpoint)  # no object of verl-otel
 
     def look() -> dict[str, Any]:
         import os
@@ -375,8 +375,8 @@ def _make_look(endpoint: ClusterEndpoint, packages: tuple[str, ...]) -> Callable
         return {
             "verl_otel": own,
             "versions": versions,
-            "endpoint": endpoint.http,
-            "problem": send() if endpoint.http else None,
+            "endpoint": url,
+            "problem": send() if url else None,
             "proxies": proxies,
             "time": time.time(),
         }
