@@ -90,7 +90,8 @@ trained on it is linked to the trajectory. Weight syncs and worker calls outside
 
 The attribute `verl.link.type` of a link is `submitted_by` (from a trajectory), `consumed` (from `verl.consume` in a step, to each trajectory that it
 trains on), `evicted` (from `verl.consume`, to what a replay buffer of verl 0.9 removed, with the `reason`: `stale`, `no_signal`, `failed`, `surplus`;
-with the reason `filtered` to what a step received, and trained on without), or `culprit` (from a stall or a blocked event loop).
+with the reason `filtered` to what a step received, and trained on without), `culprit` (from a stall or a blocked event loop), or `stopped`
+(from `verl.guard.stop`, to the step after which a guard stopped the training).
 
 """
 METRICS_HEAD = """

@@ -33,7 +33,34 @@ def test_each_guard_says_when_it_would_have_stopped(call, folder):
     assert lines[2] == "  VERL_OTEL_STOP_ON_KL=5 would not have stopped it"
     assert lines[3].startswith("  VERL_OTEL_STOP_ON_REWARD_FALL=5 would have stopped it after step 4")
     assert lines[4] == "  VERL_OTEL_STOP_ON_PLATEAU=100 would not have stopped it"
-    assert lines[5] == "  best val-core/math/a/acc/mean@1: 0 at step 7"
+    assert (
+        lines[5] == "  best val-core/math/a/acc/mean@1: 0 at step 7, of all steps: how often verl saved is not recorded"
+    )
+
+
+@pytest.mark.parametrize(
+    ("frequency", "state", "line", "step"),
+    [
+        (10, 1, "-3 at step 10, of those that verl saved (trainer.save_freq=10)", 10),
+        (100, 1, "of those that verl saved (trainer.save_freq=100), none has a value", None),
+        (100, 2, "-53 at step 60, of those that verl saved (trainer.save_freq=100)", 60),
+        (-1, 2, "0 at step 7, of all steps: verl saved none (trainer.save_freq)", 7),
+    ],
+)
+def test_the_best_is_one_that_verl_saved(call, tmp_path, frequency, state, line, step):
+    """Every so many steps, and the last step of a run that came to it."""
+    story = stories.Story(tmp_path / "r1", "r1")
+    trainer = story.process()
+    trainer.scalar("verl.limit", 0.5, frequency, verl__limit__name="save_frequency")
+    for number in range(1, 61):
+        trainer.span("verl.step", number, number + 0.9, state=stories.STEP, verl__step__number=number)
+        trainer.scalar("verl.training.step", number + 0.95, number)
+        trainer.scalar("verl.critic.rewards.mean", number + 0.95, -abs(number - 7))
+    trainer.scalar("verl.run.state", 61, state)
+    run = story.write()
+    assert line in call("guards", run, "--best", "critic/rewards/mean").out
+    document = json.loads(call("guards", run, "--best", "critic/rewards/mean", "--json").out)
+    assert (document["best_step"], document["save_frequency"]) == (step, frequency)
 
 
 def test_thresholds_are_those_of_a_profile(call, folder, tmp_path):

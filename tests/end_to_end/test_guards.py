@@ -26,10 +26,15 @@ def train(out, mode, *overrides, steps=8, **variables):
         options |= {"python": modes.make_environment("08"), "VERL_USE_EXTERNAL_MODULES": "verl_otel.plugin,cpu_bed"}
     fixed = [
         "trainer.save_freq=1",
+        "trainer.max_actor_ckpt_to_keep=1",  # verl deletes all but the last one
         f"trainer.default_local_dir={out.parent}/checkpoints-{mode}",
         "trainer.test_freq=-1",
     ]
     return bed_run.train(out, mode=mode, steps=steps, overrides=[*fixed, *overrides], **options)
+
+
+def read_events(training):
+    return [json.loads(line) for line in (training.folder / "events.jsonl").read_text().splitlines()]
 
 
 @pytest.fixture(scope="module", params=MODES)
@@ -52,20 +57,66 @@ def test_the_run_is_stopped_and_no_crash_is_reported(stopped):
     assert (manifest["stopped_by"], manifest["stop_reason"]) == ("callback", "as planned")
     assert "stopped by guard" in training.report().splitlines()[0]
     assert [value for name, _, _, value in training.points() if name == "verl.run.state"][-1] == 5
-    assert (
-        not (training.folder / "events.jsonl").exists() or "crash" not in (training.folder / "events.jsonl").read_text()
-    )
+    assert [event["kind"] for event in read_events(training)] == ["stopped"]
+
+
+def test_the_stop_is_an_event_and_a_span_that_is_linked_to_its_step(stopped):
+    _, training = stopped
+    (event,) = read_events(training)
+    assert event["text"] == f"guard callback after step {STOP_AT}: as planned"
+    assert event["detail"] == {"guard": "callback", "step": STOP_AT, "last_step": STOP_AT + 1}
+    spans = training.spans()
+    (stop,) = (span for span in spans if span.name == "verl.guard.stop")
+    (step,) = (span for span in spans if span.name == "verl.step" and span.attributes["verl.step.number"] == STOP_AT)
+    assert stop.status == 2
+    assert (stop.attributes["verl.guard.name"], stop.attributes["verl.guard.text"]) == ("callback", "as planned")
+    assert [link[:2] for link in stop.links] == [(step.trace, step.id)]
 
 
 @pytest.mark.matrix
 def test_a_run_resumes_from_the_best_checkpoint(stopped):
-    """The first step has the best value; verl's own folders and what it resumes from by itself are as without guards."""
+    """The first step has the best value, which no step of the resumed run has; what verl resumes from by itself is as without guards."""
     mode, training = stopped
     folder = training.out.parent / f"checkpoints-{mode}"
     assert (folder / "latest_checkpointed_iteration.txt").read_text() == str(STOP_AT + 1)
-    (best,) = (folder / "best").iterdir()
-    assert best.name == "global_step_1"
+    assert not (folder / "global_step_1" / "actor").exists(), "verl has deleted its own copy"
+    best = folder / "best" / "global_step_1"
+    assert sorted(path.name for path in best.parent.iterdir()) == ["global_step_1", "value.json"]
     resume = ["trainer.resume_mode=resume_path", f"trainer.resume_from_path={best}"]
-    resumed = train(training.out.parent / f"resumed-{mode}", mode, *resume, steps=2)
+    out, metric = training.out.parent / f"resumed-{mode}", "min:training/global_step"
+    resumed = train(out, mode, *resume, steps=2, VERL_OTEL_BEST_CHECKPOINT=metric)
     assert resumed.returncode == 0, resumed.log[-3000:]
     assert sorted(step for step in resumed.scalars() if step) == [2]
+    assert sorted(path.name for path in best.parent.iterdir()) == ["global_step_1", "value.json"]
+    assert f"the best checkpoint of an earlier run has {metric} 1 at step 1" in resumed.log
+
+
+@pytest.mark.matrix
+def test_a_condition_stops_a_training(outs):
+    """The KL to the reference is above a bound that any update passes."""
+    profile = outs / "tight.toml"
+    profile.write_text("reference_kl = 1e-9\n")
+    variables = {"VERL_OTEL_STOP_ON_KL": 1, "VERL_OTEL_HEALTH_PROFILE": profile}
+    training = train(outs / "stopped-kl", "sync", VERL_OTEL_BEST_CHECKPOINT="critic/rewards/mean", **variables)
+    assert training.returncode == 3, training.log[-3000:]
+    (event,) = read_events(training)
+    assert (event["kind"], event["detail"]["guard"]) == ("stopped", "kl")
+    last = event["detail"]["last_step"]
+    assert sorted(step for step in training.scalars() if step) == list(range(1, last + 1))
+    assert last < 8
+    manifest = json.loads((training.folder / "run.json").read_text())
+    assert manifest["stopped_by"] == "kl"
+    assert manifest["stop_reason"].startswith("actor/kl_loss ")
+    assert "stopped by guard" in training.report().splitlines()[0]
+
+
+@pytest.mark.matrix
+def test_the_fully_asynchronous_trainer_is_not_stopped_and_the_log_has_the_reason(outs):
+    """Its end comes from its rollouter; the run ends as without guards."""
+    training = train(outs / "not-stopped", "fully_async", CPU_BED_STOP=STOP_AT)
+    assert training.returncode == 0, training.log[-3000:]
+    assert f"guard callback would stop the training at step {STOP_AT} (as planned)" in training.log
+    assert "but this trainer cannot be stopped" in training.log
+    assert "stopped_by" not in json.loads((training.folder / "run.json").read_text())
+    assert [value for name, _, _, value in training.points() if name == "verl.run.state"][-1] == 2
+    assert not (training.folder / "events.jsonl").exists()

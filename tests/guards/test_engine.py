@@ -65,17 +65,40 @@ def test_an_exit_of_the_user_passes(error):
 
 
 @pytest.mark.parametrize(
-    ("text", "values", "best"),
+    ("text", "values", "read"),
     [
-        ("acc", [0.1, 0.5, 0.4, float("nan"), 0.5, 0.6], [0.1, 0.5, None, None, None, 0.6]),
-        ("max:acc", [-3.0, -2.0, -5.0], [-3.0, -2.0, None]),
-        ("min:acc", [3.0, 4.0, 2.0, float("-inf")], [3.0, None, 2.0, None]),
+        ("acc", {"acc": 0.5, "other": 1.0}, 0.5),
+        ("min:acc", {"acc": -3.0}, -3.0),
+        ("acc", {"other": 99.0}, None),
+        ("acc", {"acc": float("nan")}, None),
+        ("acc", {"acc": float("inf")}, None),
+        ("min:acc", {"acc": float("-inf")}, None),
     ],
 )
-def test_the_best_value(text, values, best):
+def test_each_step_has_its_value_of_the_best_checkpoint(text, values, read):
+    """Also one that is worse than a step before: whether that was saved is not known yet."""
+    guards = make_guards(**{**OFF, "best_checkpoint": text})
+    guards.observe(1, {"acc": 0.9})
+    assert guards.observe(2, values).value == read
+
+
+@pytest.mark.parametrize(("text", "best"), [("acc", 3), ("max:acc", 3), ("min:acc", 1)])
+def test_the_best_of_some_steps_is_the_first_one_of_equals(text, best):
     metric = BestMetric(text)
-    assert [metric.observe({"acc": value}) for value in values] == best
-    assert metric.observe({"other": 99.0}) is None
+    assert metric.choose({4: 0.5, 3: 0.5, 2: -0.1, 1: -0.1}) == best
+    assert metric.choose({}) is None
+
+
+def test_alerts_of_a_callback_stop_nothing():
+    @verl_otel.on_record
+    def watch(record):
+        for number in range(100):
+            record.alert(f"seen {number}")
+
+    decision = make_guards(**OFF).observe(1, {})
+    assert decision.stop is None
+    assert decision.alerts[:2] == ("seen 0", "seen 1")
+    assert len(decision.alerts) == engine.MAX_ALERTS
 
 
 def test_a_key_may_have_a_colon():

@@ -304,10 +304,10 @@ class Step(NamedTuple):
 
 
 class Event(NamedTuple):
-    """A stall or a crash that the watchdog reported during the run."""
+    """A stall or a crash that the watchdog reported during the run, a stop by a guard, or an alert of a callback."""
 
     kind: str
-    """``stall`` or ``crash``."""
+    """``stall``, ``crash``, ``stopped`` or ``alert``."""
     time_ns: int
     text: str
     """One line, as in the log of the training."""

@@ -209,7 +209,7 @@ class Run:
         return tuple(verdict for step in self.steps() for verdict in step.verdicts)
 
     def events(self) -> tuple[Event, ...]:
-        """Return the stalls and crashes that were reported during the run."""
+        """Return the stalls, crashes, stops by guards and alerts that were reported during the run."""
         return self.explanation.events
 
     def scalars(self, name: str | None = None) -> tuple[Series, ...]:

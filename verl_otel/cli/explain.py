@@ -154,13 +154,13 @@ def _head(run: Explanation) -> str:
 
 
 def _events(run: Explanation) -> Iterator[str]:
-    """Yield failures, stalls and crashes; these come first."""
+    """Yield failures and events; these come first."""
     yield from filter(None, [failed(run)])
     for event in run.events[:EVENT_LINES]:
         after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
         yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
     if len(run.events) > EVENT_LINES:
-        yield f"and {counted(len(run.events) - EVENT_LINES, 'more stall or crash', 'more stalls and crashes')}"
+        yield f"and {counted(len(run.events) - EVENT_LINES, 'more event')}"
     for unfinished in run.completeness.unfinished:
         if unfinished.dead:
             yield f"DEAD: {show(dead(unfinished))}"
@@ -470,7 +470,7 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     for event in run.events[:_EVENTS]:
         yield f"{event.kind}: {event.text}"
     if len(run.events) > _EVENTS:
-        yield f"and {counted(len(run.events) - _EVENTS, 'more stall or crash', 'more stalls and crashes')}"
+        yield f"and {counted(len(run.events) - _EVENTS, 'more event')}"
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)

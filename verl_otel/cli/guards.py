@@ -3,7 +3,8 @@
 """Show what guards would have done in a recorded run, before switching them on.
 
 RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Each guard is tried by itself, on the scalars that verl logged.
-Nothing is stopped by this command. To switch a guard on, set its variable where the training is started.
+Nothing is stopped by this command. The best checkpoint is sought among the steps that verl saved by `trainer.save_freq`; whether each save was completed,
+what a callback saved, and what an earlier attempt kept is not known here. To switch a guard on, set its variable where the training is started.
 
 Examples:
   verl-otel guards
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted, show
@@ -32,10 +33,13 @@ from verl_otel.guards.engine import BestMetric
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv.metric_names import SCALAR_PREFIX, TRAINING_STEP, VALIDATION_SCORE
+from verl_otel.semconv.metric_names import LIMIT, SCALAR_PREFIX, TRAINING_STEP, VALIDATION_SCORE
 
 TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
 """Steps with which a guard is tried, unless its option says otherwise."""
+
+_SAVES_LAST: Final = ("finished", "stopped by guard")
+"""States of a run that came to verl's last step."""
 
 
 class StepScalars(NamedTuple):
@@ -68,7 +72,9 @@ def run(arguments: argparse.Namespace) -> int:
     steps = list(read_steps(explanation.series, [*FINITE, *([best.key] if best else [])]))
     profile = arguments.profile or from_manifest(explanation.manifest)
     findings = {guard: replay(guard, getattr(arguments, guard), steps, profile.values) for guard in TRIED}
-    best_step = None if best is None else find_best(best, steps)
+    frequency = find_save_frequency(explanation.series)
+    values = {} if best is None else find_values(best, steps, frequency, is_complete=explanation.state in _SAVES_LAST)
+    best_step = None if best is None else best.choose(values)
     if arguments.json:
         found = {
             guard: None if finding is None else {"step": finding.step, "text": finding.text}
@@ -80,6 +86,7 @@ def run(arguments: argparse.Namespace) -> int:
                 "steps": len(steps),
                 "guards": found,
                 "best_step": best_step,
+                "save_frequency": frequency,
                 "next": [f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
             }
         )
@@ -91,7 +98,11 @@ def run(arguments: argparse.Namespace) -> int:
                 effect = f"would have stopped it after step {finding.step + 1}: {finding.text}"
             print(f"  {find_variable(guard)}={getattr(arguments, guard)} {effect}")
         if best is not None and best_step is not None:
-            print(f"  best {show(best.key)}: {best.best:.4g} at step {best_step}")
+            print(
+                f"  best {show(best.key)}: {values[best_step]:.4g} at step {best_step}, {_name_candidates(frequency)}"
+            )
+        elif best is not None:
+            print(f"  best {show(best.key)}: {_name_candidates(frequency)}, none has a value")
         print(f"Next: verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout")
     if steps:
         return 0
@@ -144,13 +155,38 @@ def replay(
     return next((finding for one in recorded if (finding := condition.observe(*one)) is not None), None)
 
 
-def find_best(best: BestMetric, recorded: Iterable[StepScalars]) -> int | None:
-    """Return the step with the best value of a scalar; None if no step has it."""
-    found = None
-    for one in recorded:
-        if best.observe(one.values) is not None:
-            found = one.step
-    return found
+def find_save_frequency(series: Iterable[Series]) -> int | None:
+    """Return every how many steps verl saved, 0 or less: never; None if it is not recorded."""
+    for one in series:
+        if one.name == LIMIT and dict(one.labels).get(attr.LIMIT) == "save_frequency" and one.values:
+            return int(one.values[-1])
+    return None
+
+
+def find_values(
+    best: BestMetric, recorded: Sequence[StepScalars], frequency: int | None, *, is_complete: bool
+) -> dict[int, float]:
+    """Return the values of a scalar at the steps that verl saved; at all steps if it is not known, or if verl saved none.
+
+    Args:
+        best: The scalar.
+        recorded: The scalars of the run.
+        frequency: See `find_save_frequency`.
+        is_complete: Whether the run came to verl's last step, which verl saves, too.
+    """
+    values = {one.step: value for one in recorded if (value := best.read(one.values)) is not None}
+    if frequency is None or frequency <= 0:
+        return values
+    last = recorded[-1].step if recorded and is_complete else None
+    return {step: value for step, value in values.items() if step % frequency == 0 or step == last}
+
+
+def _name_candidates(frequency: int | None) -> str:
+    if frequency is None:
+        return "of all steps: how often verl saved is not recorded"
+    if frequency <= 0:
+        return "of all steps: verl saved none (trainer.save_freq)"
+    return f"of those that verl saved (trainer.save_freq={frequency})"
 
 
 def find_variable(guard: str) -> str:

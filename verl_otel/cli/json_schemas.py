@@ -242,7 +242,7 @@ EXPLAIN: Final = _object(
         ),
     ),
     events=_rows(
-        kind=_text("stall or crash"),
+        kind=_text("stall, crash, stopped or alert"),
         after=_number("seconds after the start of the run", known=False),
         text=_text(),
         detail=_mapping({}),
@@ -401,7 +401,8 @@ GUARDS: Final = _object(
     run_id=_RUN_ID,
     steps=_whole("steps with scalars"),
     guards=_mapping(_or_null(_object(step=_whole(), text=_text())), "what would have stopped the run"),
-    best_step=_whole(known=False),
+    best_step=_whole("of those that verl saved, if that is known", known=False),
+    save_frequency=_whole("trainer.save_freq", known=False),
     next=_list(_text(), "the command that shows more"),
 )
 _SAMPLE: Final = _object(

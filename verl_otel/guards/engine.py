@@ -15,6 +15,9 @@ from verl_otel._internal import error_boundary, process_state
 from verl_otel.guards.conditions import Condition, Finding, make_conditions
 from verl_otel.health.thresholds import DEFAULTS
 
+MAX_ALERTS: Final = 16
+"""Alerts of one record; further ones are dropped."""
+
 
 class Record:
     """The scalars of one step, as a callback of `on_record` sees them.
@@ -29,6 +32,7 @@ class Record:
         self.values: Final = values
         self.stop_reason: str | None = None
         self.wants_checkpoint = False
+        self.alerts: list[str] = []
 
     def stop(self, reason: str) -> None:
         """Ask for the end of the training, by verl's own last step: it trains one more step, validates and saves as configured.
@@ -42,6 +46,15 @@ class Record:
         """Ask for a checkpoint of this step, by verl's own function, before the next step begins."""
         self.wants_checkpoint = True
 
+    def alert(self, text: str) -> None:
+        """Report something without a stop: a warning in the log and in the run log, and an event of the run.
+
+        Args:
+            text: What was seen.
+        """
+        if len(self.alerts) < MAX_ALERTS:
+            self.alerts.append(str(text))
+
 
 Callback = Callable[[Record], object]
 _callbacks: Final[list[Callback]] = []
@@ -54,7 +67,7 @@ def on_record(callback: Callback) -> Callback:
     The function runs between two steps and delays the training by as long as it takes. An exception is logged once and changes nothing.
 
     Args:
-        callback: Called with a `Record`: ``step``, ``values``, ``stop(reason)`` and ``checkpoint()``.
+        callback: Called with a `Record`: ``step``, ``values``, ``stop(reason)``, ``checkpoint()`` and ``alert(text)``.
 
     Returns:
         The function itself.
@@ -75,12 +88,13 @@ class Decision(NamedTuple):
 
     stop: Finding | None = None
     checkpoint: bool = False
-    best: float | None = None
-    """The value of the metric of the best checkpoint, if it is a new best one."""
+    value: float | None = None
+    """The value of the scalar of the best checkpoint at this step; None: there is none."""
+    alerts: tuple[str, ...] = ()
 
 
 class BestMetric:
-    """Follows the best value of one scalar.
+    """The scalar that says which checkpoint is best.
 
     Args:
         text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest.
@@ -90,19 +104,23 @@ class BestMetric:
         direction, colon, key = text.partition(":")
         if not colon or direction not in ("max", "min"):
             direction, key = "max", text
-        self.key = key
+        self.key: Final = key
+        self.name: Final = f"{direction}:{key}"
+        """Key and direction."""
         self._sign = -1.0 if direction == "min" else 1.0
-        self.best: float | None = None
 
-    def observe(self, values: Mapping[str, float]) -> float | None:
-        """Return the value of a step if it is the best so far; values that are not finite never are."""
+    def read(self, values: Mapping[str, float]) -> float | None:
+        """Return the value of a step; None if it has none, or one that is not finite."""
         value = values.get(self.key)
-        if value is None or not math.isfinite(value):
-            return None
-        if self.best is not None and value * self._sign <= self.best * self._sign:
-            return None
-        self.best = value
-        return value
+        return value if value is not None and math.isfinite(value) else None
+
+    def is_better(self, value: float, than: float) -> bool:
+        """Return whether a value is better than another one."""
+        return value * self._sign > than * self._sign
+
+    def choose(self, values: Mapping[int, float]) -> int | None:
+        """Return the step with the best of some values, the first one of equals; None without values."""
+        return min(values, key=lambda step: (-self._sign * values[step], step), default=None)
 
 
 class Guards:
@@ -115,12 +133,12 @@ class Guards:
 
     def __init__(self, conditions: list[Condition], best: BestMetric | None = None) -> None:
         self._conditions = conditions
-        self._best = best
+        self.best: Final = best
 
     @property
     def active(self) -> bool:
         """Whether anything is switched on."""
-        return bool(self._conditions or self._best or _callbacks)
+        return bool(self._conditions or self.best or _callbacks)
 
     def observe(self, step: int, values: Mapping[str, float]) -> Decision:
         """Add the scalars of a step and return what they ask for. The first condition that holds is the one that stops."""
@@ -136,8 +154,8 @@ class Guards:
                 error_boundary.warn_once(f"on_record {name}", "verl-otel: callback %s failed: %s", name, repr(error))
         if record.stop_reason is not None:
             findings.append(Finding("callback", step, record.stop_reason))
-        best = self._best.observe(values) if self._best is not None else None
-        return Decision(findings[0] if findings else None, record.wants_checkpoint, best)
+        value = self.best.read(values) if self.best is not None else None
+        return Decision(findings[0] if findings else None, record.wants_checkpoint, value, tuple(record.alerts))
 
 
 def make_guards(thresholds: Mapping[str, float] = DEFAULTS, *, best_checkpoint: str, **steps: int) -> Guards:

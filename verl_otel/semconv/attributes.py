@@ -132,6 +132,11 @@ BLOCKED_SPAN: Final = "verl.blocked.span"
 BLOCKED_LINE: Final = "verl.blocked.line"
 """File, line and function that ran."""
 
+# -- guards --
+GUARD: Final = "verl.guard.name"
+"""``nan``, ``kl``, ``reward_fall``, ``plateau`` or ``callback``."""
+GUARD_TEXT: Final = "verl.guard.text"
+
 # -- own health --
 REASON: Final = "reason"
 EXPORTER: Final = "exporter"

@@ -74,6 +74,7 @@ _ROWS: Final = (
     SpanSpec("paused", "verl.process.paused", root=True, state=TRACESTATE_STEP),
     SpanSpec("stall", "verl.stall", root=True, state=TRACESTATE_STEP),
     SpanSpec("crash", "verl.crash", root=True, state=TRACESTATE_STEP),
+    SpanSpec("guard_stop", "verl.guard.stop", root=True, state=TRACESTATE_STEP),
     SpanSpec("span", ""),
     SpanSpec("timed", ""),
 )

@@ -1,8 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Guards in a trainer: what they change there, and what is left of the best checkpoint."""
+"""Guards in a trainer: what they change there, and what they record."""
 
-import os
+import json
 import threading
 from types import SimpleNamespace
 
@@ -11,10 +11,14 @@ import pytest
 import verl_otel
 from verl_otel.guards import engine
 from verl_otel.integrations.verl import guards
+from verl_otel.recording import run_log
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
+from verl_otel.semconv import logs
 
 
 @pytest.fixture
-def run(recorded, monkeypatch):
+def run(recorded, monkeypatch, tmp_path):
     """The guards of a run with these settings, and a trainer that has ten steps."""
     facts = {}
     monkeypatch.setattr(guards, "record_run", facts.update)
@@ -27,6 +31,7 @@ def run(recorded, monkeypatch):
             "stop_on_plateau": 0,
             "best_checkpoint": "",
             "health_profile": "default",
+            "run_path": tmp_path,
         }
         session = SimpleNamespace(config=SimpleNamespace(**{**config, **settings}))
         monkeypatch.setattr(guards, "current_session", lambda: session)
@@ -40,7 +45,11 @@ def run(recorded, monkeypatch):
 
     yield begin
     engine._callbacks.clear()
-    guards._Run.guards = guards._Run.stopped = guards._Run.trainer = None
+    guards._Run.guards = guards._Run.stopped = guards._Run.trainer = guards._Run.step = None
+
+
+def read_events(folder):
+    return [json.loads(line) for line in (folder / "events.jsonl").read_text().splitlines()]
 
 
 def test_a_stop_makes_the_next_step_the_last(recorded, run, caplog):
@@ -51,6 +60,52 @@ def test_a_stop_makes_the_next_step_the_last(recorded, run, caplog):
     assert guards.is_stopped()
     assert facts == {"stopped_by": "nan", "stopped_at_step": "2", "stop_reason": "actor/grad_norm is nan, for 2 steps"}
     assert caplog.text.count("guard nan stops the training after step 3") == 1
+
+
+def test_a_stop_is_an_event_of_the_run_and_a_span_that_is_linked_to_the_step(recorded, run, tmp_path):
+    """The span of the step has ended when verl logs its scalars."""
+    run(stop_on_nan=1)
+    with Span(CallSite("step", hook=True), {"verl.step.number": 4}) as step:
+        guards.begin_step(step)
+    guards.observe({"actor/grad_norm": float("nan")}, 4)
+    (event,) = read_events(tmp_path)
+    assert (event["kind"], event["text"]) == ("stopped", "guard nan after step 4: actor/grad_norm is nan")
+    assert event["detail"] == {"guard": "nan", "step": 4, "last_step": 5}
+    (stop,) = (span for span in recorded.spans if span.name == "verl.guard.stop")
+    assert dict(stop.attributes) == {
+        "verl.guard.name": "nan", "verl.guard.text": "actor/grad_norm is nan", "verl.step.number": 4
+    }  # fmt: skip
+    assert stop.status == 2
+    (ended,) = (span for span in recorded.spans if span.name == "verl.step")
+    assert [(link.span_id, link.attributes["verl.link.type"]) for link in stop.links] == [(ended.span_id, "stopped")]
+
+
+def test_events_that_cannot_be_written_prevent_no_stop(run, tmp_path, caplog):
+    trainer, _ = run(stop_on_nan=1)
+    (tmp_path / "events.jsonl").mkdir()
+    guards.observe({"actor/grad_norm": float("nan")}, 4)
+    assert trainer.total_training_steps == 5
+    assert "an event cannot be written" in caplog.text
+
+
+def test_an_alert_is_a_line_a_record_and_an_event(run, tmp_path, caplog):
+    trainer, facts = run()
+    run_log.configure(logs.INFO, 0)
+    try:
+        verl_otel.on_record(lambda record: record.alert("answers are short") if record.step == 2 else None)
+        for step in (1, 2, 3):
+            guards.observe({"a": 1.0}, step)
+        (record,) = run_log.take()
+    finally:
+        run_log.configure(logs.OFF, 0)
+    assert [one.getMessage() for one in caplog.records if one.levelname == "WARNING"] == [
+        "verl-otel: alert at step 2: answers are short"
+    ]
+    assert (record.scope, record.step, record.fields) == ("alert", 2, {"text": "answers are short"})
+    assert record.level == logs.WARNING
+    (event,) = read_events(tmp_path)
+    assert (event["kind"], event["text"], event["detail"]) == ("alert", "step 2: answers are short", {"step": 2})
+    assert (trainer.total_training_steps, facts) == (10, {})
 
 
 def test_guards_have_the_thresholds_of_the_profile(run, tmp_path):
@@ -115,87 +170,6 @@ def test_a_checkpoint_that_fails_does_not_prevent_the_stop(run, swallow):
     verl_otel.on_record(lambda record: record.checkpoint())
     guards.observe({"actor/grad_norm": float("nan")}, 4)
     assert trainer.total_training_steps == 5
-
-
-# -- the best checkpoint --
-
-
-@pytest.fixture
-def folder(tmp_path):
-    """The checkpoint folder of a run."""
-    yield tmp_path
-    guards._Best.waiting.clear()
-    guards._Best.worker = None
-
-
-def save(folder, step, *, completed=True):
-    """Save a checkpoint as verl does."""
-    (folder / f"global_step_{step}" / "actor").mkdir(parents=True)
-    (folder / f"global_step_{step}" / "actor" / "model.pt").write_text(f"weights {step}")
-    if completed:
-        (folder / guards.TRACKER).write_text(str(step))
-
-
-def kept(folder):
-    return {path.name: (path / "actor" / "model.pt").read_text() for path in (folder / "best").glob("*")}
-
-
-def follow(folder, step, best):
-    guards.keep_best(folder, step, best)
-    guards.wait_for_checkpoint(60)
-
-
-def test_the_best_is_kept_when_verl_deletes_its_own(folder):
-    save(folder, 2)
-    follow(folder, 2, 0.5)
-    assert kept(folder) == {"global_step_2": "weights 2"}
-    first, second = (
-        folder / "global_step_2" / "actor" / "model.pt",
-        folder / "best" / "global_step_2" / "actor" / "model.pt",
-    )
-    assert first.samefile(second), "it takes no space of its own"
-    first.unlink()
-    save(folder, 4)
-    follow(folder, 4, None)
-    assert kept(folder) == {"global_step_2": "weights 2"}
-    save(folder, 6)
-    follow(folder, 6, 0.7)
-    assert kept(folder) == {"global_step_6": "weights 6"}
-    assert (folder / guards.TRACKER).read_text() == "6", "what verl resumes from is not changed"
-
-
-def test_an_asynchronous_save_is_waited_for(folder):
-    save(folder, 2, completed=False)
-    follow(folder, 2, 0.5)
-    assert not (folder / "best").exists()
-    (folder / guards.TRACKER).write_text("2")
-    follow(folder, 3, None)
-    assert kept(folder) == {"global_step_2": "weights 2"}
-
-
-def test_a_best_step_without_a_checkpoint_keeps_what_is_there(folder):
-    save(folder, 2)
-    follow(folder, 2, 0.5)
-    follow(folder, 3, 0.9)
-    assert kept(folder) == {"global_step_2": "weights 2"}
-
-
-def test_a_folder_that_cannot_be_written_is_one_line(folder, swallow, caplog, monkeypatch):
-    save(folder, 2)
-
-    def refuse(*_args):
-        raise OSError(1, "Operation not permitted")
-
-    monkeypatch.setattr(os, "link", refuse)
-    for step in (2, 3):
-        follow(folder, step, 0.5)
-    assert caplog.text.count("the best checkpoint cannot be kept") == 1
-
-
-def test_what_waits_is_bounded(folder, monkeypatch):
-    for step in range(1, 500):
-        follow(folder, step, float(step))
-    assert len(guards._Best.waiting) <= guards.MAX_WAITING
 
 
 # -- the exit code of the driver --

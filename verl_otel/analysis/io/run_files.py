@@ -232,7 +232,7 @@ def _line_number(path: Path, place: int) -> int:
     return number
 
 
-# -- Reads stalls and crashes that the watchdog recorded during the run (``events.jsonl`` in the run's folder) --
+# -- Reads the events that were recorded during the run (``events.jsonl`` in its folder) --
 
 NAME: Final = "events.jsonl"
 RESOLVED: Final = "resolved"
@@ -243,7 +243,7 @@ _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, Arithm
 
 
 def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
-    """Return the stalls and crashes of a run in the order of time; resolved ones are marked as such.
+    """Return the events of a run in the order of time; stalls that are over are marked as such.
 
     Args:
         folders: The run's folder, or one for each node.

@@ -166,10 +166,10 @@ class Timeline:
                 self._slice(devices[device.device], step.start_ns, end, f"{name} {share:.0%}", causes)
 
     def draw_events(self, run: Explanation, begin_ns: int, end_ns: int) -> None:
-        """Mark stalls and crashes."""
+        """Mark stalls, crashes, stops by guards and alerts."""
         events = [event for event in run.events if begin_ns <= event.time_ns < end_ns]
         if events:
-            track = self._file.add_track("stalls and crashes", rank=1)
+            track = self._file.add_track("events", rank=1)
             for event in events:
                 self._file.instant(track, event.time_ns, event.kind, {"text": event.text})
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Guards in verl's trainers: a stop by verl's own last step, checkpoints on request, and the best checkpoint.
+"""Guards in verl's trainers: a stop by verl's own last step, and checkpoints and alerts on request.
 
 A stop lowers the trainer's number of steps to the next one, which verl then treats as its last: it validates, saves if ``trainer.save_freq`` is
 positive, and returns. The driver of the training then exits with `EXIT_CODE`; the trainer signals the stop through Ray's store.
@@ -10,8 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import os
-import shutil
+import logging
 import threading
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,22 +18,36 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel._internal.printable import show
 from verl_otel.guards.conditions import Finding
 from verl_otel.guards.engine import Guards, make_guards
 from verl_otel.health.profiles import load as load_profile
 from verl_otel.health.profiles import to_manifest as describe_profile
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import Hook, Steps, surround
+from verl_otel.integrations.verl import best_checkpoint
 from verl_otel.integrations.verl.configuration import read_setting
+from verl_otel.model import LinkRecord
+from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
+from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import logs
+from verl_otel.semconv.spans import STATUS_ERROR
 from verl_otel.session import current as current_session
 from verl_otel.session import record_run
+from verl_otel.watchdog.reporter import append_event
 
 EXIT_CODE: Final = 3
 """Exit code of the driver of a training that a guard has stopped."""
 STORE_SECONDS: Final = 5.0
 """Seconds that a driver which ends waits for the store."""
+MAX_TEXT: Final = 2000
+"""Characters of an alert."""
+_STOP: Final = CallSite("guard_stop", hook=True)
+_logger = logging.getLogger("verl_otel")
 _STOPPED: Final = b"stopped_by_guard"
 
 
@@ -45,12 +58,15 @@ class _Run:
     stopped: Finding | None = None
     trainer: Any = None
     """The trainer of this process; None before it trains."""
+    step: Span | None = None
+    """The span of the step that began last."""
 
 
 def begin_run() -> None:
     """Create the guards of a run from its settings."""
     session = current_session()
-    _Run.guards, _Run.stopped = None, None
+    _Run.guards, _Run.stopped, _Run.step = None, None, None
+    best_checkpoint.begin_run()
     if session is not None:
         config = session.config
         _Run.guards = make_guards(
@@ -85,6 +101,11 @@ def watch(trainer: Any) -> None:
     _Run.trainer = trainer
 
 
+def begin_step(span: Span) -> None:
+    """Set the span of the step that begins."""
+    _Run.step = span
+
+
 def observe(data: Mapping[str, Any], step: Any) -> None:
     """Show the scalars of one ``Tracking.log`` to the guards and do what they ask for.
 
@@ -102,9 +123,12 @@ def observe(data: Mapping[str, Any], step: Any) -> None:
     if decision.checkpoint and trainer is not None:
         with error_boundary.suppress_errors("guard checkpoint"):
             trainer._save_checkpoint()
+    for text in decision.alerts:
+        with error_boundary.suppress_errors("guard alert"):
+            _alert(int(number), text)
     folder = read_setting(getattr(trainer, "config", None), "trainer.default_local_dir")
-    if folder:
-        keep_best(Path(str(folder)), int(number), decision.best)
+    if folder and _Run.guards.best is not None:
+        best_checkpoint.follow(Path(str(folder)), _Run.guards.best, int(number), decision.value)
 
 
 def _stop(trainer: Any, finding: Finding) -> None:
@@ -124,7 +148,40 @@ def _stop(trainer: Any, finding: Finding) -> None:
         finding.guard, trainer.total_training_steps, finding.text,
     )  # fmt: skip
     record_run({"stopped_by": finding.guard, "stopped_at_step": str(finding.step), "stop_reason": finding.text})
+    with error_boundary.suppress_errors("guard stop"):
+        _record_span(finding)
+        detail = {"guard": finding.guard, "step": finding.step, "last_step": trainer.total_training_steps}
+        _append_event("stopped", f"guard {finding.guard} after step {finding.step}: {finding.text}", detail)
     threading.Thread(target=_announce, args=(finding,), name="verl-otel-guard", daemon=True).start()
+
+
+def _record_span(finding: Finding) -> None:
+    """Record a span of no duration with a link to the step, which has ended and cannot have an event or status any more."""
+    attributes = {attr.GUARD: finding.guard, attr.GUARD_TEXT: finding.text, attr.STEP_NUMBER: finding.step}
+    span = Span(_STOP, dict(attributes))
+    trace_id, span_id = run_log.find_ids(_Run.step)
+    if trace_id:
+        span.link_record(LinkRecord(trace_id, span_id, {attr.LINK_TYPE: "stopped"}))
+    with span:
+        span.detail.status = STATUS_ERROR
+
+
+def _alert(step: int, text: str) -> None:
+    """Report what a callback has seen."""
+    text = show(text, MAX_TEXT)
+    _logger.warning("verl-otel: alert at step %d: %s", step, text)
+    run_log.add_step("alert", step, {"text": text}, logs.WARNING)
+    _append_event("alert", f"step {step}: {text}", {"step": step})
+
+
+def _append_event(kind: str, text: str, detail: Mapping[str, Any]) -> None:
+    """Append an event to those of the run, if it has a folder."""
+    session = current_session()
+    if session is not None and session.config.run_path.is_dir():
+        try:
+            append_event(session.config.run_path, kind, text, detail)
+        except OSError as error:
+            error_boundary.warn_once("events", "verl-otel: an event cannot be written: %s", error.strerror)
 
 
 def _announce(finding: Finding) -> None:
@@ -181,89 +238,6 @@ def _was_stopped() -> bool:
     if reason is not None:
         error_boundary.warn_once("guard exit", "verl-otel: stopped by guard %s", reason.decode("utf-8", "replace"))
     return reason is not None
-
-
-# -- Keeps the best of the checkpoints that verl saves: as hard links below ``best/``, where verl neither rotates nor resumes --
-# verl saves a checkpoint before it logs the scalars of its step, or some steps later if it saves asynchronously; it then names the step in
-# ``latest_checkpointed_iteration.txt``. Only checkpoints that verl has completed are linked, so that keeping the best one saves nothing additionally and
-# takes no space until verl deletes its own copy.
-
-FOLDER: Final = "best"
-TRACKER: Final = "latest_checkpointed_iteration.txt"
-MAX_WAITING: Final = 100
-"""Steps whose value was a best one and whose checkpoint may still be completed."""
-
-
-class _Best:
-    """The best values whose checkpoints are awaited, and the work in progress."""
-
-    waiting: dict[int, float] = {}
-    worker: threading.Thread | None = None
-
-
-def keep_best(folder: Path, step: int, best: float | None) -> None:
-    """Link the checkpoint of a step with a new best value as soon as it is complete. Returns at once.
-
-    Args:
-        folder: ``trainer.default_local_dir``.
-        step: Number of the step that was logged.
-        best: Its value, if it is the best so far.
-    """
-    if best is not None:
-        _Best.waiting[step] = best
-        while len(_Best.waiting) > MAX_WAITING:
-            del _Best.waiting[min(_Best.waiting)]
-    if _Best.waiting and (_Best.worker is None or not _Best.worker.is_alive()):
-        waiting = dict(_Best.waiting)
-        _Best.worker = threading.Thread(target=_link_newest, args=(folder, waiting), name="verl-otel-best", daemon=True)
-        _Best.worker.start()
-
-
-def wait_for_checkpoint(seconds: float) -> None:
-    """Wait for a link that is being made: the training ends."""
-    if _Best.worker is not None:
-        _Best.worker.join(seconds)
-
-
-def _link_newest(folder: Path, waiting: dict[int, float]) -> None:
-    with error_boundary.suppress_errors("best checkpoint"):
-        try:
-            completed = int((folder / TRACKER).read_text().strip())
-        except (OSError, ValueError):
-            return
-        steps = [step for step in waiting if step <= completed and (folder / f"global_step_{step}").is_dir()]
-        if not steps:
-            return
-        step = max(steps)  # each value is better than all before it
-        try:
-            link_checkpoint(folder, step)
-        except OSError as error:
-            error_boundary.warn_once(
-                "best checkpoint", "verl-otel: the best checkpoint cannot be kept: %s", error.strerror or error
-            )
-            return
-        for done in [one for one in _Best.waiting if one <= step]:
-            _Best.waiting.pop(done, None)
-
-
-def link_checkpoint(folder: Path, step: int) -> Path:
-    """Keep the checkpoint of a step as the best one, and remove the one before.
-
-    Raises:
-        OSError: The folder cannot be written, or its file system has no hard links.
-    """
-    best = folder / FOLDER
-    target = best / f"global_step_{step}"
-    unfinished = best / f".global_step_{step}"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    best.mkdir(exist_ok=True)
-    shutil.copytree(folder / f"global_step_{step}", unfinished, copy_function=os.link)
-    shutil.rmtree(target, ignore_errors=True)
-    unfinished.rename(target)
-    for other in best.glob("global_step_*"):
-        if other != target:
-            shutil.rmtree(other, ignore_errors=True)
-    return target
 
 
 HOOKS: Final = (Hook.wrapping("hydra", "main", _wrap_main, "exit code 3 of a training that a guard has stopped"),)

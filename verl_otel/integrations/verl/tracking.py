@@ -13,6 +13,7 @@ from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, Steps, argument, surround
 from verl_otel.integrations.source_inspection import installed_version
 from verl_otel.integrations.verl import (
+    best_checkpoint,
     gpu_time,
     guards,
     learning,
@@ -259,7 +260,7 @@ def end_run(*, failed: bool) -> None:
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state)
             step_log.end_run()
-            guards.wait_for_checkpoint(FLUSH_SECONDS)
+            best_checkpoint.wait(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
 
 
