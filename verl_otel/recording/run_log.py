@@ -133,10 +133,10 @@ def add_step(scope: str, step: int | None, fields: Mapping[str, AttributeValue],
         else:
             _Log.pending.append(entry)
     if merged and is_enabled(level):
-        add(LogRecord(time.time_ns(), level, scope, step, merged, *find_ids(current() or _find_begun(step))))
+        add(LogRecord(time.time_ns(), level, scope, step, merged, *find_ids(current() or find_begun(step))))
 
 
-def _find_begun(number: int | None) -> Span | None:
+def find_begun(number: int | None) -> Span | None:
     """Return the step that began last, if it has this number."""
     span = _Log.step
     return span if span is not None and number is not None and span.attributes.get(attr.STEP_NUMBER) == number else None

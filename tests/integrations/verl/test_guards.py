@@ -45,7 +45,7 @@ def run(recorded, monkeypatch, tmp_path):
 
     yield begin
     engine._callbacks.clear()
-    guards._Run.guards = guards._Run.stopped = guards._Run.trainer = guards._Run.step = None
+    guards._Run.guards = guards._Run.stopped = guards._Run.trainer = None
 
 
 def read_events(folder):
@@ -66,7 +66,7 @@ def test_a_stop_is_an_event_of_the_run_and_a_span_that_is_linked_to_the_step(rec
     """The span of the step has ended when verl logs its scalars."""
     run(stop_on_nan=1)
     with Span(CallSite("step", hook=True), {"verl.step.number": 4}) as step:
-        guards.begin_step(step)
+        run_log.begin_step(step)
     guards.observe({"actor/grad_norm": float("nan")}, 4)
     (event,) = read_events(tmp_path)
     assert (event["kind"], event["text"]) == ("stopped", "guard nan after step 4: actor/grad_norm is nan")

@@ -58,14 +58,12 @@ class _Run:
     stopped: Finding | None = None
     trainer: Any = None
     """The trainer of this process; None before it trains."""
-    step: Span | None = None
-    """The span of the step that began last."""
 
 
 def begin_run() -> None:
     """Create the guards of a run from its settings."""
     session = current_session()
-    _Run.guards, _Run.stopped, _Run.step = None, None, None
+    _Run.guards, _Run.stopped = None, None
     best_checkpoint.begin_run()
     if session is not None:
         config = session.config
@@ -99,11 +97,6 @@ def is_stopped() -> bool:
 def watch(trainer: Any) -> None:
     """Set the trainer that guards act on."""
     _Run.trainer = trainer
-
-
-def begin_step(span: Span) -> None:
-    """Set the span of the step that begins."""
-    _Run.step = span
 
 
 def observe(data: Mapping[str, Any], step: Any) -> None:
@@ -159,7 +152,7 @@ def _record_span(finding: Finding) -> None:
     """Record a span of no duration with a link to the step, which has ended and cannot have an event or status any more."""
     attributes = {attr.GUARD: finding.guard, attr.GUARD_TEXT: finding.text, attr.STEP_NUMBER: finding.step}
     span = Span(_STOP, dict(attributes))
-    trace_id, span_id = run_log.find_ids(_Run.step)
+    trace_id, span_id = run_log.find_ids(run_log.find_begun(finding.step))
     if trace_id:
         span.link_record(LinkRecord(trace_id, span_id, {attr.LINK_TYPE: "stopped"}))
     with span:

@@ -154,7 +154,6 @@ def open_step() -> Span:
         _end_rounds()
     span = Trainer.step = Span(_STEP, attributes)
     run_log.begin_step(span)
-    guards.begin_step(span)
     if before is not None and before.stop:
         counter(metric_names.STEP_BETWEEN_TIME).record(clock() - before.stop)
     return span.__enter__()
