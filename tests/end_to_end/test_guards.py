@@ -118,5 +118,4 @@ def test_the_fully_asynchronous_trainer_is_not_stopped_and_the_log_has_the_reaso
     assert f"guard callback would stop the training at step {STOP_AT} (as planned)" in training.log
     assert "but this trainer cannot be stopped" in training.log
     assert "stopped_by" not in json.loads((training.folder / "run.json").read_text())
-    assert [value for name, _, _, value in training.points() if name == "verl.run.state"][-1] == 2
     assert not (training.folder / "events.jsonl").exists()
