@@ -120,10 +120,12 @@ def test_the_metric_of_a_verb_is_in_the_catalogue(verb):
 
 
 def test_the_roots_are_those_of_the_contract():
-    """Steps, validations, warm-ups, trajectories and what the watcher finds begin traces, and say in the trace state which kind they are."""
+    """Steps, validations, warm-ups, trajectories, what the watcher finds and what a guard stops begin traces, and say in the trace state which kind they are."""
     roots = {verb: row.state for verb, row in SPANS.items() if row.root}
     assert roots.pop("trajectory") == "verl=t"
-    assert roots == dict.fromkeys(("step", "validation", "warmup", "blocked", "paused", "stall", "crash"), "verl=s")
+    assert roots == dict.fromkeys(
+        ("step", "validation", "warmup", "blocked", "paused", "stall", "crash", "guard_stop"), "verl=s"
+    )
 
 
 def test_the_catalogue_has_a_version():
