@@ -19,7 +19,7 @@ def _view(viewers: int, seconds: int) -> Operation:
 CASES: Final = (
     Case(
         "view-idle",
-        "`verl-otel view` beside a running training, nobody looks: CPU of its process, a second",
+        "`verl-otel view` beside a running training, no page is open: CPU of its process, a second",
         (Variant(OURS, "the files of the run grow, no page is open", lambda: _view(0, 5)),),
         (Target("live page, of a second without viewers", 0.5),),
         unit="ms",

@@ -256,7 +256,7 @@ def test_a_prometheus_that_may_not_read_the_targets_is_named(file, targets):
 
 @as_root
 def test_the_user_of_a_prometheus_is_that_of_its_port(file, targets, start):
-    """A Prometheus of this user may read the targets, whoever owns its file; a URL without a port names none."""
+    """A Prometheus of this user may read the targets, whatever user owns its file; a URL without a port names none."""
     os.chown(file, OTHER, -1)
     assert prometheus_file.describe_reader(file, targets, [start(file).url]) == ""
     assert "may not read" in prometheus_file.describe_reader(file, targets, ["http://prometheus"])

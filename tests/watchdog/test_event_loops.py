@@ -11,6 +11,7 @@ import pytest
 
 import verl_otel
 from verl_otel.recording import collection
+from verl_otel.recording.span import clock
 from verl_otel.watchdog import event_loops
 
 BLOCK = 1.0
@@ -118,6 +119,33 @@ def only(loop, *, has_rank=False):
     state = next(each for each in watcher._states.values() if each.loop is loop)
     watcher._states = {id(loop): state}  # other tests may have loops, too
     yield watcher, times, lambda: state.answered
+
+
+def test_work_that_began_before_the_loop_was_asked_is_named(recorded, wait_for):
+    """An idle process asks its loops once a second: what blocks one may have begun nearly a second earlier."""
+    began, release = threading.Event(), threading.Event()
+
+    async def search():
+        with verl_otel.tool("search"):
+            began.set()
+            release.wait(60)  # the mistake
+
+    with running() as loop, only(loop) as (watcher, times, has_answered):
+        wait_for(has_answered)
+        done = asyncio.run_coroutine_threadsafe(search(), loop)
+        assert began.wait(60)
+        times[0] = clock() + 0.9
+        watcher.check(1.0, 0.0)
+        watcher.check(1.25, 0.0)
+        times[0] += 2.0
+        release.set()
+        done.result(60)
+        wait_for(has_answered)
+        watcher.check(1.5, 0.0)
+    (span,) = blocked(recorded, "wait")
+    (culprit,) = [other for other in recorded.spans if other.name == "execute_tool search"]
+    assert span.attributes["gen_ai.tool.name"] == "search"
+    assert abs(span.start_ns - culprit.start_ns) < 1_000_000, "a float of seconds is rounded"
 
 
 def test_the_lag_is_how_late_callbacks_ran(recorded, wait_for):

@@ -36,8 +36,8 @@ _OWN: Final = str(Path(__file__).resolve().parent.parent)
 RECENT_SPANS: Final = 16
 """Spans that were opened last, among which the one of the blocking work is looked for."""
 
-RECENT_SECONDS: Final = 0.3
-"""And how long before the loop did not answer it must have been opened."""
+LATE_SECONDS: Final = 0.3
+"""And how long after the callback was sent it may have been opened: the loop still ran then."""
 
 
 class BlockingWork:
@@ -62,17 +62,18 @@ class BlockingWork:
         return stack[-1] is self._callback
 
 
-def describe(stack: Sequence[FrameType], blocked_since: float) -> BlockingWork | None:
+def describe(stack: Sequence[FrameType], ran: float, pinged: float) -> BlockingWork | None:
     """Return what blocks an event loop; None without a stack.
 
     Args:
         stack: The frames of the callback that runs, innermost first.
-        blocked_since: When the loop was known not to answer.
+        ran: When the loop last ran a callback of ours, on the clock of spans.
+        pinged: When the one was sent that it does not answer.
     """
     if not stack:
         return None
-    span = _find_wrapped(stack) or _find_recent(blocked_since)
-    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, blocked_since if span is None else span.start)
+    span = _find_wrapped(stack) or _find_recent(ran, pinged)
+    return BlockingWork(stack[-1], format_frame(stack[0]).strip(), span, pinged if span is None else span.start)
 
 
 def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
@@ -86,12 +87,9 @@ def _find_wrapped(stack: Sequence[FrameType]) -> Span | None:
     return None
 
 
-def _find_recent(blocked_since: float) -> Span | None:
-    """Return the open span that began last before the loop was blocked, if that was just before: it began in the same callback."""
-    recent = RECORDER.opened[-RECENT_SPANS:]
-    fresh = [
-        span for span in recent if span.start and not span.stop and abs(blocked_since - span.start) < RECENT_SECONDS
-    ]
+def _find_recent(ran: float, pinged: float) -> Span | None:
+    """Return the open span that began last since the loop ran a callback of ours: it is that of the work that blocks the loop, if that has one."""
+    fresh = [span for span in RECORDER.opened[-RECENT_SPANS:] if ran <= span.start < pinged + LATE_SECONDS]
     return max(fresh, key=lambda span: span.start, default=None)
 
 
@@ -164,7 +162,7 @@ class LoopState:
             return
         stack = stack_dumps.find_callback(top, self._base)
         if self.work is None:
-            self.work = describe(stack, self.pinged)
+            self.work = describe(stack, self.before, self.pinged)
         elif not stack or not self.work.is_same(stack):
             self._changed = True
 

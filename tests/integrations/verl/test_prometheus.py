@@ -434,7 +434,7 @@ def test_no_node_has_the_file(cluster, caplog, tmp_path):
 
 @pytest.fixture
 def discovery(monkeypatch):
-    """The discovery of this node: ``discovery(entries, ...)`` serves one list after the other, the last one for ever. Without a call there is none."""
+    """The discovery of this node: ``discovery(entries, ...)`` serves one list after the other, then the last one each time. Without a call there is none."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         monkeypatch.setattr(prometheus, "DISCOVERY", f"http://127.0.0.1:{free.getsockname()[1]}/")

@@ -362,9 +362,8 @@ def list_steps(run: Explanation, first: int) -> dict[str, Any]:
     """
     steps = run.steps[first : first + MAX_STEPS]
     phases, gpu = _Columns(len(steps)), _Columns(len(steps))
-    for index, step in enumerate(
-        map(bounded_steps.unpack_step, steps)
-    ):  # one at a time: together they take much memory
+    unpacked = map(bounded_steps.unpack_step, steps)  # one at a time: together they take much memory
+    for index, step in enumerate(unpacked):
         phases.add(index, _phase_seconds(step))
         gpu.add(index, _gpu_seconds(step))
     return {

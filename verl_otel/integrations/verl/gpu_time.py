@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The GPU time of each step while the run trains, as far as the trainer can know it.
 
-The metrics are ``verl.gpu.time``, ``verl.gpu.waiting.share`` and ``verl.rollout.tail.share``. The training thread only appends to lists; the account is computed on the thread that collects metrics. If trajectories may outlive the step
-that they began in, a step is accounted for when the next one ends: only then has the trainer received the samples that its GPUs generated
-meanwhile.
+The metrics are ``verl.gpu.time``, ``verl.gpu.waiting.share`` and ``verl.rollout.tail.share``. The training thread only appends to lists; the
+account is computed on the thread that collects metrics. If trajectories may outlive the step that they began in, a step is accounted for when
+the next one ends: only then has the trainer received the samples that its GPUs generated meanwhile.
 """
 
 from __future__ import annotations
@@ -193,14 +193,8 @@ def observe_tail() -> list[Observation]:
 def observe_waits() -> list[Observation]:
     """Return the shares of the last step that each side waited for the other; nothing where they share GPUs."""
     _account_steps(_account)
-    return (
-        []
-        if _account.waits is None
-        else [
-            (((attr.GPU_SIDE, side),), share)
-            for side, share in zip(("trainer", "rollouts"), _account.waits, strict=True)
-        ]
-    )
+    waits = dict(zip(("trainer", "rollouts"), _account.waits or (), strict=False))
+    return [(((attr.GPU_SIDE, side),), share) for side, share in waits.items()]
 
 
 def count_gpus(config: Any) -> GpuPool:
