@@ -51,6 +51,20 @@ def test_fields_are_merged_into_the_record_of_their_step(queue):
     ]
 
 
+def test_fields_of_another_step_have_its_number(queue):
+    run_log.begin_run()
+    verl_otel.log("rollout", step=7, late=1)
+    verl_otel.log("rollout", step=8, now=1)
+    verl_otel.log("rollout", always=1)
+    run_log.add_step("rollout", 8, {"reward_mean": 0.5})
+    run_log.end_step(8)
+    run_log.end_step(9)
+    assert [(record.step, record.fields) for record in run_log.take()] == [
+        (8, {"reward_mean": 0.5, "now": 1, "always": 1}),
+        (7, {"late": 1}),
+    ]
+
+
 def test_levels(queue):
     """A record below the level is not kept; an unknown level counts as INFO; a step of its own is used."""
     for level in ("debug", "INFO", "error", "loud"):
@@ -108,7 +122,7 @@ def test_the_bytes_of_waiting_records_are_bounded(queue, monkeypatch):
     run_log.begin_run()
     for _ in range(100):
         verl_otel.log("samples", answer="x" * 4000)
-    assert sum(map(len, (fields["answer"] for _, _, fields in run_log._Log.pending))) < 100_000
+    assert sum(map(len, (fields["answer"] for *_, fields in run_log._Log.pending))) < 100_000
     run_log.end_step(1)
     run_log.take()
     verl_otel.log("samples", answer="y" * 4000)

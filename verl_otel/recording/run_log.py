@@ -43,8 +43,8 @@ class _Log:
     debug_until = float("inf")
     """Time (`time.monotonic`) at which records of level DEBUG end."""
     records: list[LogRecord] = []
-    pending: list[tuple[str, int, dict[str, AttributeValue]]] = []
-    """Scope, level and fields of users that wait for the record of their step."""
+    pending: list[tuple[str, int, int | None, dict[str, AttributeValue]]] = []
+    """Scope, level, step (None: the current one) and fields of users that wait for the record of their step."""
     bytes = 0
     """Bytes of `records`."""
     pending_bytes = 0
@@ -127,8 +127,8 @@ def add_step(scope: str, step: int | None, fields: Mapping[str, AttributeValue],
     merged = dict(fields)
     waiting, _Log.pending = _Log.pending, []
     for entry in waiting:
-        if entry[0] == scope:
-            merged.update(entry[2])
+        if entry[0] == scope and entry[2] in (None, step):
+            merged.update(entry[3])
             level = max(level, entry[1])
         else:
             _Log.pending.append(entry)
@@ -143,22 +143,24 @@ def find_begun(number: int | None) -> Span | None:
 
 
 def end_step(step: int | None) -> None:
-    """Queue a record for each scope of users that is none of verl's. Repeated fields have their last value."""
-    for scope in dict.fromkeys(entry[0] for entry in _Log.pending):
-        add_step(scope, step, {}, logs.DEBUG)
-    _Log.pending_bytes = sum(weigh(entry[2]) for entry in _Log.pending)
+    """Queue a record for each scope of users that is none of verl's, and for each other step. Repeated fields have their last value."""
+    waiting = dict.fromkeys((entry[0], entry[2]) for entry in _Log.pending)
+    for scope, number in sorted(waiting, key=lambda key: key[1] is not None):  # the current step takes its own fields first
+        add_step(scope, step if number is None else number, {}, logs.DEBUG)
+    _Log.pending_bytes = sum(weigh(entry[3]) for entry in _Log.pending)
 
 
 def log(scope: str, /, *, level: str = "INFO", **fields: object) -> None:
     """Add fields to the run log, ``verl_logs.jsonl`` in the folder of the run.
 
-    In the process that trains they become a part of the record of the current step, with the last value of each field. In another process,
+    In the process that trains they become a part of the record of their step, with the last value of each field. In another process,
     such as the one of a reward function, or in a loop of your own, each call is a record, with the trace that it belongs to.
 
     Args:
         scope: ``training``, ``rollout`` or ``ppo`` to add fields to such a record; any other word for a record of its own.
         level: ``DEBUG``, ``INFO``, ``WARNING``, ``ERROR`` or ``CRITICAL``.
-        **fields: Numbers, truth values and texts. ``step`` is the number of the step, if it is not the current one.
+        **fields: Numbers, truth values and texts. ``step`` is the number of the step, if it is not the current one; fields of another step have a
+            record of their own in the process that trains.
 
     Example:
         verl_otel.log("rollout", tokens_per_second=812.5)
@@ -175,7 +177,7 @@ def log(scope: str, /, *, level: str = "INFO", **fields: object) -> None:
             add(LogRecord(time.time_ns(), severity, to_name(scope), step, values, *find_ids(span)))
         elif len(_Log.pending) < MAX_PENDING and _Log.pending_bytes + (weight := weigh(values)) <= find_limit():
             _Log.pending_bytes += weight
-            _Log.pending.append((to_name(scope), severity, values))
+            _Log.pending.append((to_name(scope), severity, None if number is None else int(number), values))
         else:
             _Log.dropped += 1
 
