@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trainings on a real Ray of three nodes with ``verl-otel stack --cluster``: each mode, several nodes, several trainings, and what can go wrong."""
 
+import json
+import urllib.parse
 from pathlib import Path
 
 import pytest
@@ -9,6 +11,7 @@ import pytest
 from tests.builders.training_logs import find_unexpected
 from tests.collector import ray_bed
 from tests.collector.nodes import find_hindrance
+from tests.collector.tiers import fetch
 from tests.end_to_end import pipeline_values
 
 pytest.importorskip("ray", reason="Ray is not installed in this environment")
@@ -36,6 +39,16 @@ def find_engines(stack, run="", up=1):
     """Return the names of the engines of a run that are up, or not."""
     found = ray_bed.query(stack, f'up{{verl_role="llm_server", verl_run_id=~"{run}.*"}} == {up}')
     return {labels["instance"] for labels, _ in found}
+
+
+def find_nodes(stack, health):
+    """Return the addresses of the nodes whose engines Prometheus sees as ``up`` or ``down``."""
+    targets = json.loads(fetch(f"{stack.prometheus}/api/v1/targets?state=active"))["data"]["activeTargets"]
+    return {
+        urllib.parse.urlsplit(target["scrapeUrl"]).hostname
+        for target in targets
+        if target["labels"].get("verl_role") == "llm_server" and target["health"] == health
+    }
 
 
 def await_engines(stack, training, process, wait_for, count=1):
@@ -128,11 +141,15 @@ def test_a_wrong_token_is_named_and_the_training_goes_on(cluster, stack, tmp_pat
 
 
 def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, wait_for):
-    """The engine of that node is down, the other one is scraped; when the training has ended neither is a target."""
+    """The engine of that node is down, the other two are scraped; when the training has ended none is a target."""
     with ray_bed.start_training(tmp_path, cluster.address, steps=200, nodes=3) as (training, process):
         await_engines(stack, training, process, wait_for, 3)
+        nodes = {node.address for node in (cluster.head, *cluster.others)}
+        assert find_nodes(stack, "up") == nodes
         cluster.second.stop()
-        wait_for(lambda: find_engines(stack, up=0), 120, 1)
+        wait_for(lambda: find_nodes(stack, "down"), 120, 1)
+        assert find_nodes(stack, "down") == {cluster.second.address}
+        assert find_nodes(stack, "up") == nodes - {cluster.second.address}
     wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
     assert stack.process.poll() is None
     cluster.start_second()

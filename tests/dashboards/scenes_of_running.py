@@ -120,27 +120,24 @@ def weights_behind():
     )
 
 
-def slowdown():
-    """Steps may take one and a half times as long, but not three times. Tools are compared as steps are."""
+def slowdown(slow):
+    """Steps, generation and tools may each take one and a half times as long, but not three times; ``slow`` is the one that does."""
 
     def scalars(step):
         ratio = 3.0 if 30 <= step < 50 else 1.5 if 60 <= step < 70 else 1.0
-        return {
-            'verl_training_change_ratio{verl_metric="step"': ratio,
-            'verl_training_change_ratio{verl_metric="tool"': 1.0,
-            'verl_training_change_ratio{verl_metric="policy_loss"': 9.0,
-        }
+        ratios = {"step": 1.0, "generation": 1.0, "tool": 1.0, slow: ratio, "policy_loss": 9.0}
+        return {f'verl_training_change_ratio{{verl_metric="{name}"': value for name, value in ratios.items()}
 
     return Scene(
-        "steps become slow",
+        f"{slow} becomes slow",
         training(90, scalars),
         {29: set(), 33: {"Slowdown"}, 49: {"Slowdown"}, 53: set(), 65: set()},
         (
             Says(
                 40,
                 "Slowdown",
-                {"verl_run_id": RUN, "verl_metric": "step"},
-                f"Run {RUN}: step takes 3.0 times as long as in the 20 steps before",
+                {"verl_run_id": RUN, "verl_metric": slow},
+                f"Run {RUN}: {slow} takes 3.0 times as long as in the 20 steps before",
             ),
         ),
     )
@@ -278,7 +275,9 @@ def ranks_that_differ_little():
 
 
 SCENES = [
-    slowdown(),
+    slowdown("step"),
+    slowdown("generation"),
+    slowdown("tool"),
     ranks("a rank is slow", 20, 2.0, "its calls take 2.0 times as long as those of the median rank", kind="slow"),
     ranks(
         "a rank is waited for",

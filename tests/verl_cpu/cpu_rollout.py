@@ -13,6 +13,7 @@ import cpu_log
 import cpu_plant
 import ray
 import torch
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 from verl.workers.rollout.base import BaseRollout
 from verl.workers.rollout.replica import RolloutReplica, TokenOutput
 
@@ -159,11 +160,17 @@ class CPUHttpServer:
 
 
 class CPUReplica(RolloutReplica):
-    """One server actor; it needs no GPU and lives beside the trainer."""
+    """One server actor; it needs no GPU and lives on the node of its first worker, as those of vLLM and SGLang do."""
 
     async def launch_servers(self):
         name = f"cpu_server_{self.replica_rank}_0"
-        options = {"name": name, "num_cpus": 0, "max_concurrency": self.max_concurrency}
+        node = await self.workers[0].__ray_call__.remote(lambda worker: ray.get_runtime_context().get_node_id())
+        options = {
+            "name": name,
+            "num_cpus": 0,
+            "max_concurrency": self.max_concurrency,
+            "scheduling_strategy": NodeAffinitySchedulingStrategy(node_id=node, soft=False),
+        }
         server = (
             ray.remote(CPUHttpServer)
             .options(**options)
