@@ -93,6 +93,26 @@ def test_records_of_a_step_that_has_ended_have_its_ids(recorded, timer):
     assert ids == [(2, last.trace_id, last.span_id), (3, 0, 0), (None, 0, 0)]
 
 
+def test_a_fit_that_calls_verls_ends_once(recorded, timer, monkeypatch):
+    """What it does afterwards belongs to the training, whose workers are waited for once."""
+    waits = []
+    monkeypatch.setattr(trainer, "_last_drain", lambda: waits.append("drain") or 0.0)
+    monkeypatch.setattr(RayPPOTrainer, "fit", lambda self: "verl's")
+    hooks.install(trainer.HOOKS, SimpleNamespace(RayPPOTrainer=RayPPOTrainer), "RayPPOTrainer.fit")
+
+    class OwnTrainer(RayPPOTrainer):
+        def fit(self):
+            before = list(timer.ended), list(waits)
+            done = super().fit()
+            assert (timer.ended, waits) == before
+            return done
+
+    own = OwnTrainer(None)
+    for number in (1, 2):
+        assert own.fit() == "verl's"
+        assert (timer.ended, waits) == ([False] * number, ["drain"] * number)
+
+
 def test_a_copied_fit_that_fails_ends_as_failed_with_its_own_error(recorded, timer):
     with pytest.raises(AssertionError, match="own"):
         make_trainer(timer.marked, fails=True).fit()

@@ -45,6 +45,8 @@ class Trainer:
     """The trainer in this process, as far as spans need it."""
 
     instance: Any = None
+    training: Any = None
+    """The trainer whose ``fit`` runs."""
     step: Span | None = None
     """The span of the step that was opened last."""
     round_end = 0.0
@@ -218,13 +220,16 @@ def _wrap_overrides(trainer: Any) -> None:
 
 def _track_run(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Register a trainer while it trains, and record how the training ended."""
+    if Trainer.training is args[0]:  # an override calls verl's own method: the training ends with the override
+        return
     _register(args[0])
     on_finish(None)
-    failed = True
+    Trainer.training, failed = args[0], True
     try:
         yield
         failed = False
     finally:
+        Trainer.training = None
         _end_rounds()
         end_run(failed=failed)
         _release(args[0])
