@@ -92,11 +92,6 @@ def rows(parts: Mapping[str, Mapping[str, float]]) -> Iterator[Row]:
         f"{shape.SPANS / reader['spans_per_cpu_second']:.1f} s a step; {hours:,.0f} h if all spans of {shape.STEPS:,} steps were kept",
     )  # fmt: skip
     yield (
-        "`explain` a second time, CPU", "spans since the first time",
-        f"{reader['second_cpu_seconds']:.1f} s instead of {reader['cpu_seconds']:.1f} s; a checkpoint of {reader['checkpoint_bytes'] / MIB:.0f} MiB",
-        f"about as long, and {shape.SPANS / reader['spans_per_cpu_second']:.1f} s for each step since",
-    )  # fmt: skip
-    yield (
         "`explain`, memory",
         "nothing, see [long runs](long-runs.md)",
         f"{reader['peak_mib']:.0f} MiB with {reader['spans']:,.0f} spans",

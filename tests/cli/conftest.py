@@ -165,7 +165,7 @@ def explained(monkeypatch, tmp_path):
     asked = SimpleNamespace(folders=None, steps=None)
 
     def use(run):
-        def explain(folders, *, steps=None, progress=None, cache=None):
+        def explain(folders, *, steps=None, progress=None):
             asked.folders, asked.steps = folders, steps
             return run
 

@@ -347,12 +347,6 @@ class Aggregator:
             self._discard(trajectory)
         self._close(self._windows.close_all(self.end_ns))
 
-    def resume(self, context: Context, opened: Iterable[OpenSpan]) -> None:
-        """Go on with an aggregator that was kept: other spans are open now."""
-        self._context = context
-        self._open_spans = {}
-        self._note_open(opened)
-
     @property
     def context(self) -> Context:
         """What is known of the whole run."""

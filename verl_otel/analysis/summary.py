@@ -21,7 +21,6 @@ from verl_otel.analysis.io import completeness, run_files, slices
 from verl_otel.analysis.io.run_files import Extent, Writers
 from verl_otel.analysis.io.slices import Slice
 from verl_otel.analysis.model import Event, Explanation, Process, Series
-from verl_otel.analysis.result_cache import Keeper
 from verl_otel.analysis.slice_summary import Context, SliceSummary
 from verl_otel.analysis.traces import clocks, timeline
 from verl_otel.analysis.traces.clocks import Bound, Clock
@@ -53,7 +52,6 @@ def explain(
     steps: frozenset[int] | None = None,
     progress: Progress | None = None,
     processes: int | None = None,
-    cache: Path | None = None,
 ) -> Explanation:
     """Explain a run.
 
@@ -62,77 +60,52 @@ def explain(
         steps: Numbers of steps whose detail is kept; a short run keeps the detail of all steps.
         progress: Called after each part that was read.
         processes: Number of worker processes; None: the number of cores if the run is large, else 0.
-        cache: Folder of checkpoints, with which a long run is read from where it was read before; None: the whole run is read.
 
     Raises:
         FileNotFoundError: A folder does not exist or contains no file of a run.
     """
     places = run_files.check_folders(folders)
     manifest = run_files.read_manifest(places)
-    paths, metrics_paths = (run_files.find_files(places, kind) for kind in ("traces", "metrics"))
-    keeper = Keeper(cache, places, str(manifest.get("run_id", "")), steps, [*paths, *metrics_paths])
-    writers, problems = _find_processes(paths, keeper), list[str]()
+    paths = run_files.find_files(places, "traces")
+    writers, problems = Writers(), list[str]()
+    _register_processes(paths, writers)
     opened = run_files.read_open(places, writers, problems)
-    pieces = slices.cut(paths, begins=keeper.begins, begin_ns=keeper.moment_ns)
-    host_clocks = _find_clocks(keeper, pieces, writers)
+    pieces = slices.cut(paths)
+    bounds = (bound for sample in _sample(pieces) for bound in clocks.find_bounds(read_sample(sample)))
+    host_clocks = estimate_clocks(bounds, writers)
     open_traces = frozenset(open_span.span.trace_id for open_span in opened)
     context = Context(str(manifest.get(attr.ENGINE, "")), host_clocks, open_traces, map_hosts(writers))
-    aggregator = keeper.aggregator or Aggregator(writers, manifest, context, opened, steps)
-    aggregator.resume(context, opened)
+    aggregator = Aggregator(writers, manifest, context, opened, steps)
     run_events = run_files.read_events(places, problems)
     aggregator.blocked_loops.set_events(run_events)
     aggregator.problems += [problem for problem in problems if problem not in aggregator.problems]
-    metrics = slices.split(metrics_paths, begins=keeper.begins)
+    metrics = slices.split(run_files.find_files(places, "metrics"))
     with _without_collection():
-        _read(aggregator, keeper, metrics, pieces, processes, progress)
+        _read(aggregator, metrics, pieces, processes, progress)
         aggregator.finish()
         return describe(places, manifest, aggregator, host_clocks, run_events)
 
 
 def _read(
     aggregator: Aggregator,
-    keeper: Keeper,
     metrics: Sequence[Sequence[Extent]],
     pieces: Sequence[Slice],
     processes: int | None,
     progress: Progress | None,
 ) -> None:
-    """Add metrics and slices to an aggregator, and leave a checkpoint before the last slice."""
+    """Add metrics and slices to an aggregator."""
     sizes = [sum(extent.end - extent.begin for extent in extents) for extents in metrics]
     sizes += [piece.size for piece in pieces]
     if processes is None:
         processes = slices.count_workers() if sum(sizes) > PARALLEL_BYTES else 0
     watermarks = [0] * len(metrics) + [piece.end_ns for piece in pieces]
-    context = aggregator.context
-    summaries = slices.map_ordered(partial(_summarise, context), [*metrics, *pieces], processes)
+    summaries = slices.map_ordered(partial(_summarise, aggregator.context), [*metrics, *pieces], processes)
     bytes_read = 0
     for summary, size, watermark_ns in zip(summaries, sizes, watermarks, strict=True):
-        if watermark_ns == slices.END:
-            keeper.save(aggregator, context.clocks, metrics, pieces, bytes_read)
         aggregator.add(summary, watermark_ns)
         bytes_read += size
         if progress is not None:
             progress(bytes_read, sum(sizes))
-
-
-def _find_processes(paths: Sequence[Path], keeper: Keeper) -> Writers:
-    """Return the processes of a run. A checkpoint is discarded if its clocks are those of other hosts."""
-    writers = keeper.aggregator.writers if keeper.aggregator is not None else Writers()
-    _register_processes(paths, writers)
-    hosts = _hosts(writers)
-    if keeper.aggregator is None or set(keeper.clocks) == (hosts if len(hosts) > 1 else set()):
-        return writers
-    keeper.discard()
-    writers = Writers()
-    _register_processes(paths, writers)
-    return writers
-
-
-def _find_clocks(keeper: Keeper, pieces: Sequence[Slice], writers: Writers) -> Mapping[str, Clock]:
-    if keeper.aggregator is not None:
-        return keeper.clocks
-    bounds = (bound for sample in _sample(pieces) for bound in clocks.find_bounds(read_sample(sample)))
-    return estimate_clocks(bounds, writers)
 
 
 def _summarise(context: Context, task: Slice | Sequence[Extent]) -> SliceSummary:

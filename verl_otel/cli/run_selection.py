@@ -18,7 +18,6 @@ from verl_otel.analysis import summary
 from verl_otel.analysis.io import collector_files
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.analysis.model import Explanation
-from verl_otel.analysis.result_cache import cache_folder
 from verl_otel.cli import run_folders
 from verl_otel.cli.run_folders import is_data_folder, list_runs
 from verl_otel.errors import VerlOtelError
@@ -118,7 +117,7 @@ def explain(
     folders = [find_folder(path, command) for path in named] or [find_newest()]
     try:
         with Meter(sys.stderr) as meter:
-            return summary.explain(folders, steps=steps, progress=meter.show, cache=cache_folder())
+            return summary.explain(folders, steps=steps, progress=meter.show)
     except FileNotFoundError:
         missing = next((folder for folder in folders if not holds_run(folder)), None)
         if missing is None:

@@ -15,7 +15,7 @@ import os
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -56,25 +56,17 @@ class _File(NamedTuple):
     """When they were written; monotonic."""
 
 
-def cut(
-    paths: Iterable[Path],
-    size: int = SLICE_BYTES,
-    begins: Mapping[Path, int] | None = None,
-    begin_ns: int = BEGINNING,
-) -> tuple[Slice, ...]:
+def cut(paths: Iterable[Path], size: int = SLICE_BYTES) -> tuple[Slice, ...]:
     """Return the slices of all files together, in the order of time; every line lies in exactly one.
 
     Args:
         paths: Files with spans, complete or damaged, still growing or not.
         size: Bytes of a slice, roughly.
-        begins: Offsets of lines before which files are passed over.
-        begin_ns: Time at which these lines were written.
     """
-    starts = begins or {}
-    files = [file for path in paths if (file := _survey(path, starts.get(path, 0))) is not None]
-    moments = _moments(files, size, begin_ns)
+    files = [file for path in paths if (file := _survey(path)) is not None]
+    moments = _moments(files, size)
     edges = [_edges(file, moments) for file in files]
-    bounds = [begin_ns, *moments, END]
+    bounds = [BEGINNING, *moments, END]
     slices = []
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
         extents = tuple(
@@ -86,15 +78,13 @@ def cut(
     return tuple(slices)
 
 
-def split(
-    paths: Iterable[Path], size: int = SLICE_BYTES, begins: Mapping[Path, int] | None = None
-) -> tuple[tuple[Extent, ...], ...]:
+def split(paths: Iterable[Path], size: int = SLICE_BYTES) -> tuple[tuple[Extent, ...], ...]:
     """Return parts of files of about the same size regardless of time, for data that can be read in any order. Arguments: see `cut`."""
     parts: list[tuple[Extent, ...]] = []
     gathered: list[Extent] = []
     for path in paths:
         length = _size(path)
-        places = [(begins or {}).get(path, 0)]
+        places = [0]
         while places[-1] < length:
             places.append(_next_line(path, min(places[-1] + size, length), length))
         for begin, end in itertools.pairwise(places):
@@ -125,55 +115,28 @@ def find_ends(path: Path) -> tuple[Extent, ...]:
     return edges if size else ()
 
 
-def read_first_time(path: Path) -> int:
-    """Return the first time of a file; 0 if it has none or cannot be read."""
-    try:
-        with rotated_files.open_lines(path) as file:
-            match = _TIME.search(file.read(BLOCK_BYTES))
-    except OSError:
-        return BEGINNING
-    return int(match[1]) if match else BEGINNING
-
-
-def find_whole_end(path: Path, end: int) -> int:
-    """Return the offset after the last whole line before a place of a file; 0 if there is none or it cannot be read."""
-    try:
-        with rotated_files.open_lines(path) as file:
-            while end > 0:
-                begin = max(0, end - BLOCK_BYTES)
-                file.seek(begin)
-                newline = file.read(end - begin).rfind(b"\n")
-                if newline >= 0:
-                    return begin + newline + 1
-                end = begin
-    except OSError:
-        pass
-    return 0
-
-
-def _survey(path: Path, start: int) -> _File | None:
-    """Return where the blocks of a file begin, from a line on; None if there is nothing after it."""
-    offsets, times = [start], [BEGINNING]
-    place = start
+def _survey(path: Path) -> _File | None:
+    """Return where the blocks of a file begin; None if it is empty."""
+    offsets, times = [0], [BEGINNING]
+    place = 0
     try:
         if rotated_files.is_compressed(path):
             blocks, size = rotated_files.read_blocks(path)
-            known = [block for block in blocks if block.time_ns and block.begin >= start]
+            known = [block for block in blocks if block.time_ns]
             times += [block.time_ns for block in known]
             offsets += [block.begin for block in known]
-            return _File(path, size, offsets, _rising(times)) if size > start else None
+            return _File(path, size, offsets, _rising(times)) if size else None
         with rotated_files.open_lines(path) as file:
-            file.seek(start)
             while block := file.read(BLOCK_BYTES):
-                begin = 0 if place == start else block.find(b"\n") + 1
-                match = _TIME.search(block, begin) if begin or place == start else None
+                begin = block.find(b"\n") + 1 if place else 0
+                match = _TIME.search(block, begin) if begin or not place else None
                 if match:
                     offsets.append(place + begin)
                     times.append(int(match[1]))
                 place += len(block)
     except OSError:
         return _File(path, 1, [0], [BEGINNING])  # reading it later reports the error
-    return _File(path, place, offsets, _rising(times)) if place > start else None
+    return _File(path, place, offsets, _rising(times)) if place else None
 
 
 def _rising(times: Sequence[int]) -> list[int]:
@@ -188,7 +151,7 @@ def _rising(times: Sequence[int]) -> list[int]:
     return rising
 
 
-def _moments(files: Sequence[_File], size: int, begin_ns: int) -> list[int]:
+def _moments(files: Sequence[_File], size: int) -> list[int]:
     """Return the times at which the run is cut."""
     blocks = sorted(
         (time, end - begin)
@@ -198,7 +161,7 @@ def _moments(files: Sequence[_File], size: int, begin_ns: int) -> list[int]:
     moments: list[int] = []
     gathered = 0
     for time, length in blocks:
-        if gathered >= size and time > (moments[-1] if moments else begin_ns):
+        if gathered >= size and time > (moments[-1] if moments else BEGINNING):
             moments.append(time)
             gathered = 0
         gathered += length
