@@ -145,7 +145,8 @@ def find_begun(number: int | None) -> Span | None:
 def end_step(step: int | None) -> None:
     """Queue a record for each scope of users that is none of verl's, and for each other step. Repeated fields have their last value."""
     waiting = dict.fromkeys((entry[0], entry[2]) for entry in _Log.pending)
-    for scope, number in sorted(waiting, key=lambda key: key[1] is not None):  # the current step takes its own fields first
+    # the current step takes its own fields first
+    for scope, number in sorted(waiting, key=lambda key: key[1] is not None):
         add_step(scope, step if number is None else number, {}, logs.DEBUG)
     _Log.pending_bytes = sum(weigh(entry[3]) for entry in _Log.pending)
 
