@@ -77,7 +77,10 @@ def test_a_blocking_tool_is_named_with_the_number_that_waited(story):
     assert sum(length for _, _, length in held[SLOW].groups) == held[SLOW].end_ns - held[SLOW].start_ns
     assert held[SLOW].devices[0].nanoseconds["loop_wait"] == pytest.approx(2.6e9)
     text = explain.render(run)
-    assert "Tool add blocked the event loop of agent_loop-0 for 2.60 s; 3 other trajectories waited." in text
+    assert (
+        "Tool add blocked the event loop of agent_loop-0 for 2.60 s, at /code/tools.py:19 in add; 3 other trajectories waited."
+        in text
+    )
     assert "blocked loop: " in text
 
 

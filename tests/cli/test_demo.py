@@ -47,6 +47,15 @@ def test_what_was_planted_is_named(explain, name, kind, cause, cause_name, insta
     assert verdict["seconds"] == pytest.approx(seconds, rel=0.15)
 
 
+def test_the_line_that_blocked_an_event_loop_is_named(call, explain):
+    """In the text, in the brief text, and in the JSON."""
+    line = "cpu_actions.py:25 in sleep"
+    assert explain("blocked-event-loop")["steps"][0]["verdicts"][0]["line"] == line
+    for brief in ([], ["--brief"]):
+        text = " ".join(call("explain", *brief, RECORDED / "blocked-event-loop").out.split())
+        assert f"Tool add blocked the event loop of agent_loop-0 for 2.50 s, at {line}; 7 other" in text
+
+
 def test_the_healthy_run_has_no_verdict(explain):
     """No step, no stall, no crash."""
     document = explain("healthy")

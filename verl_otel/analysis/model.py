@@ -209,6 +209,8 @@ class Verdict(NamedTuple):
     """Seconds by which the clocks of the hosts involved may differ."""
     waiting: int = 0
     """Number of trajectories that waited for a blocked event loop."""
+    line: str = ""
+    """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time; empty: none, or unknown."""
 
 
 class DeviceTime(NamedTuple):

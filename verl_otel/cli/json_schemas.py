@@ -156,7 +156,7 @@ _VERDICT: Final = _object(
     "one cause",
     step=_whole(known=False),
     step_seconds=_number(),
-    kind=_text("trajectory, replica, tool, reward, phase, rank, between, loop"),
+    kind=_text("trajectory, replica, tool, reward, phase, rank, between, loop, process"),
     subject=_text("what delayed the step"),
     cause=_text("kind of work that took the time"),
     cause_name=_text(),
@@ -167,6 +167,7 @@ _VERDICT: Final = _object(
     instance=_text("process"),
     uncertainty=_number("of the clocks", known=False),
     waiting=_whole("trajectories that waited for a blocked event loop"),
+    line=_text("FILE:LINE in FUNCTION of the code that blocked an event loop; empty: none, or unknown"),
     next=_text("what to do about it"),
 )
 _SEGMENT: Final = _object(

@@ -110,8 +110,10 @@ def _describe_loop(verdict: Verdict) -> str:
     """Return the text of a verdict on an event loop that was blocked."""
     waited = f"; {counted(verdict.waiting, 'other trajectory', 'other trajectories')} waited" if verdict.waiting else ""
     more, saved = seconds(verdict.seconds), seconds(verdict.saved)
+    place = verdict.line.partition(" in ")[0].rpartition("/")[2]
+    where = f", at {verdict.line}" if place and place not in verdict.cause_name else ""
     return (
-        f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]} blocked the event loop of {verdict.subject} for {more}{waited}. "
+        f"{verdict.cause_name[:1].upper()}{verdict.cause_name[1:]} blocked the event loop of {verdict.subject} for {more}{where}{waited}. "
         f"Without that the step would have been {saved} shorter."
     )
 

@@ -64,6 +64,8 @@ class Blocking(NamedTuple):
     """Trace of the work that blocked it; 0: unknown."""
     kind: str = KIND
     """`KIND` or `PAUSED_KIND`."""
+    line: str = ""
+    """``FILE:LINE in FUNCTION`` of the code that ran; empty: unknown."""
 
 
 class _Intervals:
@@ -120,7 +122,8 @@ class BlockedLoops:
         for prefix, names in self._servers.items():
             if node.instance.startswith(prefix):
                 names[node.instance] = None
-        _add(known, Blocking(node.instance, span.start_ns, span.end_ns, name, reason, culprit, kind))
+        line = _read_line(span.attributes)
+        _add(known, Blocking(node.instance, span.start_ns, span.end_ns, name, reason, culprit, kind, line))
 
     def set_events(self, events: Iterable[Event]) -> None:
         """Replace the intervals of stalls whose reports contain that an event loop is blocked: a stall may have ended since the last call."""
@@ -204,7 +207,8 @@ def _read_stall(event: Event) -> Blocking | None:
     values = {attr.BLOCKED_SPAN: str(culprit.get("span", "")), attr.BLOCKED_LINE: match[1]}
     start = event.time_ns - round(age * 1e9)
     instance = str(culprit.get("instance", ""))
-    return Blocking(instance, start, max(start, end), _name(values, ""), "callback", _read_id(culprit))
+    name, line = _name(values, ""), _read_line(values)
+    return Blocking(instance, start, max(start, end), name, "callback", _read_id(culprit), line=line)
 
 
 def _name(values: Any, reason: str) -> str:
@@ -219,6 +223,12 @@ def _name(values: Any, reason: str) -> str:
     line = _LINE.search(str(values.get(attr.BLOCKED_LINE, "")))
     place = f"{line['name']} ({line['path'].rpartition('/')[2]}:{line['line']})" if line is not None else ""
     return place or span or "unknown code"
+
+
+def _read_line(values: Any) -> str:
+    """Return ``FILE:LINE in FUNCTION`` of the code that ran, from the attributes of a span; empty: unknown."""
+    line = _LINE.search(str(values.get(attr.BLOCKED_LINE, "")))
+    return f"{line['path']}:{line['line']} in {line['name']}" if line is not None else ""
 
 
 def _read_id(culprit: dict[str, Any]) -> int:
@@ -287,6 +297,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
         max((blocking.trace_id for blocking in blockings), default=0),
         instance=first.instance,
         uncertainty=step.uncertainty,
+        line=max(blockings, key=lambda blocking: blocking.end_ns - blocking.start_ns).line,
     )
 
 
