@@ -81,6 +81,46 @@ def test_the_stall_says_what_hung(call, runs):
     )
 
 
+def test_a_stall_comes_with_its_stack(call, runs):
+    """The file, the calls down to the tool that hangs, and the command that shows all stacks: in each form of `explain`."""
+    call("demo", "stall", "--keep", runs)
+    command, frames = "verl-otel explain stall --events", ["cpu_plant.py:110 in reach_async", "cpu_tools.py:33 in add"]
+    text, brief, whole = (call("explain", "stall", *form).out for form in ([], ["--brief"], ["--events"]))
+    for shown in (text, brief, whole):
+        assert "black-box/stacks-agent_loop-node-1-2881.txt" in shown
+        assert all(frame in shown for frame in frames)
+    assert text.endswith(f"\nNext: {command}\n")
+    assert re.search(rf"^do \(stall\): .*{command}", brief, re.MULTILINE)
+    assert "_settle_session_tasks" in whole
+    assert "_settle_session_tasks" not in text
+    document = json.loads(call("explain", "stall", "--json").out)
+    assert document["events"][0]["stack"][1:3] == frames
+    assert command in document["events"][0]["next"]
+    assert document["next"][:2] == [command, "verl-otel explain stall --step 4"]
+
+
+def test_a_crash_comes_with_the_end_of_its_log(call, runs):
+    """And with its memory: a few lines of the log with the event, all of them with ``--events``."""
+    call("demo", "crash", "--keep", runs)
+    command, last = "verl-otel explain crash --events", "Using dataset class: RLHFDataset"
+    text, brief, whole = (call("explain", "crash", *form).out for form in ([], ["--brief"], ["--events"]))
+    for shown in (text, brief, whole):
+        assert last in shown
+        assert re.search("memory: 941.8 MiB", shown)
+    assert "target_num_threads" in whole
+    assert "target_num_threads" not in text
+    assert text.endswith(f"\nNext: {command}\n")
+    assert re.search(rf"^do \(crash\): .*{command}", brief, re.MULTILINE)
+    assert json.loads(call("explain", "crash", "--json").out)["next"][0] == command
+
+
+def test_a_healthy_run_has_no_events(call):
+    """``--events`` says so, and leads on."""
+    out = call("explain", "--events", RECORDED / "healthy").out
+    assert "No stall and no crash was reported." in out
+    assert out.splitlines()[-1].startswith("Next: verl-otel ")
+
+
 def test_slower_tools_are_compared(call):
     """With the healthy run: steps are slower, and the latency of the tool explains most of it."""
     result = call("demo", "slower-tools")
@@ -98,7 +138,8 @@ def test_it_begins_with_what_it_is_and_ends_with_what_to_do(call):
     assert (result.code, result.err) == (0, "")
     assert result.out.startswith(f"A recorded run of verl {VERL}")
     assert "$ verl-otel explain slow-tool\n" in result.out
-    assert call("explain", RECORDED / "slow-tool").out in result.out
+    explained = call("explain", RECORDED / "slow-tool").out.replace(str(RECORDED), "runs")
+    assert f"{explained}\n" in result.out
     assert result.out.endswith("$ verl-otel explain\n")
     assert result.out == call("demo", "slow-tool").out
 
@@ -118,7 +159,26 @@ def test_the_list_has_every_recorded_run(call):
     assert {path.name for path in RECORDED.iterdir()} == set(RECORDINGS)
     result = call("demo", "--list")
     assert result.code == 0
-    assert [line.split()[0] for line in result.out.splitlines()] == [*RECORDINGS]
+    assert [line.split()[0] for line in result.out.splitlines()[:-2]] == [*RECORDINGS]
+    listed = json.loads(call("demo", "--list", "--json").out)
+    assert {row["name"]: (row["steps"], row["planted"]) for row in listed["runs"]} == {
+        name: (recording.steps, recording.planted) for name, recording in RECORDINGS.items()
+    }
+    assert listed["next"] == ["verl-otel demo slow-tool"]
+
+
+@pytest.mark.parametrize("name", ["slow-tool", "slower-tools"])
+def test_the_next_commands_work(call, tmp_path, monkeypatch, name):
+    """Text and JSON name copies of the runs, and how they are made; not the folder of the package."""
+    monkeypatch.chdir(tmp_path)
+    text = call("demo", name).out
+    commands = json.loads(call("demo", name, "--json").out)["next"]
+    assert str(RECORDED) not in text + "".join(commands)
+    assert commands[0] == "verl-otel demo --keep runs"
+    assert f"$ {commands[0]}\n" in text
+    assert f"\nNext: {commands[1]}\n" in text
+    for command in commands:
+        assert call(*command.split()[1:]).code == 0
 
 
 def test_the_page_of_a_run_is_written(call, tmp_path):

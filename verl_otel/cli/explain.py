@@ -14,6 +14,7 @@ Examples:
   verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel explain node-1/RUN node-2/RUN
   verl-otel explain my_project/my_experiment.jsonl
+  verl-otel explain --events RUN
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
 
@@ -33,12 +34,12 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import DeviceTime, Explanation, Segment, Step, Verdict
+from verl_otel.analysis.model import DeviceTime, Event, Explanation, Segment, Step, Verdict
 from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.engine import sum_savings
-from verl_otel.cli import options, run_selection
+from verl_otel.cli import incidents, options, run_selection
 from verl_otel.cli import wording as words
 from verl_otel.cli.formatting import dead, failed, fill_schema, headline, make_plain, number, orphans, print_json
 from verl_otel.cli.json_schemas import EXPLAIN
@@ -55,6 +56,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     which.add_argument(
         "--steps", type=options.positive, default=3, metavar="K", help="how many of the slowest steps to explain (3)"
+    )
+    which.add_argument(
+        "--events", action="store_true", help="show stalls and crashes, with all stacks, the end of the log, and memory"
     )
     form = parser.add_mutually_exclusive_group()
     options.add_json(form)
@@ -78,15 +82,21 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         chosen = choose(explanation, arguments.steps)
     if arguments.json:
-        print_json(to_json(explanation, chosen))
+        print_json(to_json(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
         print(render_brief(explanation, chosen))
     else:
-        print(render_step(explanation, chosen) if asked else render(explanation, steps=arguments.steps))
+        print(_choose_text(explanation, arguments, chosen))
     if explanation.steps or explanation.events or explanation.completeness.unfinished:
         return 0
     print(f"verl-otel: {_nothing(explanation)}", file=sys.stderr)
     return 1
+
+
+def _choose_text(explanation: Explanation, arguments: argparse.Namespace, chosen: Sequence[Step]) -> str:
+    if arguments.events:
+        return render_events(explanation)
+    return render(explanation, steps=arguments.steps) if arguments.step is None else render_step(explanation, chosen)
 
 
 def _known(explanation: Explanation) -> str:
@@ -127,6 +137,7 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     parts.append("\n".join(_advice(run, chosen)))
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
+    parts.append(f"Next: {find_next(run, chosen)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -135,7 +146,37 @@ def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
     parts = [_head(run), "\n".join(_events(run))]
     parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
+    parts.append(f"Next: {find_next(run, chosen, whole=True)[0]}")
     return "\n\n".join(part for part in parts if part)
+
+
+def render_events(run: Explanation) -> str:
+    """Return all stalls and crashes of a run with everything that was recorded of them."""
+    lines = list(_describe_events(run, run.events, whole=True))
+    following = next(command for command in find_next(run, choose(run, 1)) if command != _events_command(run))
+    return "\n".join([_head(run), "", *(lines or ["No stall and no crash was reported."]), "", f"Next: {following}"])
+
+
+def find_next(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> list[str]:
+    """Return the commands that show more, the first one first; at least one.
+
+    Args:
+        run: The explained run.
+        steps: The steps that are shown.
+        whole: They are shown with all detail.
+    """
+    name = run_selection.name_run(run)
+    numbers = [step.number for step in steps if step.number is not None]
+    if whole and numbers and not name.startswith("--otlp"):
+        return [f"verl-otel export perfetto {name} --steps {numbers[0]}", f"verl-otel explain {name}"]
+    commands = [_events_command(run)] if incidents.find_incidents(run) else []
+    if whole:
+        return [*commands, f"verl-otel explain {name}"]
+    unexplained = _choose_unexplained(run, steps)
+    slow = [step for step in steps if step.verdicts or any(step is other for other in unexplained)]
+    commands += [f"verl-otel explain {name} --step {step.number}" for step in slow if step.number is not None]
+    commands += [f"verl-otel levers {name}"] if run.recent_steps else []
+    return [*commands, f"verl-otel report {name}"]
 
 
 def choose(run: Explanation, count: int) -> list[Step]:
@@ -156,9 +197,7 @@ def _head(run: Explanation) -> str:
 def _events(run: Explanation) -> Iterator[str]:
     """Yield failures and events; these come first."""
     yield from filter(None, [failed(run)])
-    for event in run.events[:EVENT_LINES]:
-        after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
-        yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
+    yield from _describe_events(run, run.events[:EVENT_LINES])
     if len(run.events) > EVENT_LINES:
         yield f"and {counted(len(run.events) - EVENT_LINES, 'more event')}"
     for unfinished in run.completeness.unfinished:
@@ -168,6 +207,13 @@ def _events(run: Explanation) -> Iterator[str]:
             oldest = max(unfinished.work, key=lambda work: work.age)
             child = f", last in {oldest.last_child}" if oldest.last_child else ""
             yield show(f"STILL OPEN: {unfinished.process.label}: {oldest.span.name} for {seconds(oldest.age)}{child}")
+
+
+def _describe_events(run: Explanation, events: Iterable[Event], *, whole: bool = False) -> Iterator[str]:
+    for event in events:
+        after = f" after {seconds(max(0.0, (event.time_ns - run.start_ns) / 1e9))}" if run.start_ns else ""
+        yield f"{show(event.kind.upper())}{after}: {show(event.text)}"
+        yield from incidents.describe(run, event, whole=whole)
 
 
 def _verdict_count(run: Explanation) -> str:
@@ -395,8 +441,7 @@ def _choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
     keys = find_keys(steps, _choose_unexplained(run, steps))
-    kinds = dict.fromkeys(event.kind for event in run.events if event.kind in EVENT_ADVICE)
-    advice = [*((kind, EVENT_ADVICE[kind]) for kind in kinds), *((key, ADVICE[key]) for key in keys)]
+    advice = [*_advise_events(run), *((key, ADVICE[key]) for key in keys)]
     if advice:
         yield f"What to do (table in {PAGE})"
     for key, text in advice:
@@ -405,9 +450,25 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
         )
 
 
+def _advise_events(run: Explanation) -> Iterator[tuple[str, str]]:
+    """Yield what to do about the stalls and crashes of a run, each kind once."""
+    for kind in dict.fromkeys(event.kind for event in incidents.find_incidents(run)):
+        yield kind, _advise_event(run, kind)
+
+
+def _advise_event(run: Explanation, kind: str) -> str:
+    advice = EVENT_ADVICE.get(kind, "")
+    return f"{advice}: {_events_command(run)} shows all of it" if advice else ""
+
+
+def _events_command(run: Explanation) -> str:
+    return f"verl-otel explain {run_selection.name_run(run)} --events"
+
+
 def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
-    """Yield what is missing, and in one sentence what is not observable."""
+    """Yield what is missing, and what spans do not say."""
     missing = [*map(show, (*run.completeness.missing, *run.problems)), *filter(None, [orphans(run)])]
+    missing += _find_blind_spots(run, steps)
     missing += [
         f"the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
         for host, ahead, doubt in run.offsets
@@ -416,22 +477,25 @@ def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     if missing:
         yield "What is not known"
         yield from (f"  {text}" for text in missing)
-    blind = [_blind_spots(steps)]
+
+
+def _find_blind_spots(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
+    """Yield what the spans of a run do not say, where it matters: GPU time, and why a rank was late."""
     if run.has_gpu and not run.devices and devices.UNKNOWN_GPUS not in run.problems:
-        blind.append("GPU time, as no process reports its GPUs")
-    blind.append("padding, repeated computation and energy of tokens")
-    yield from textwrap.wrap(f"Not observable: {'; '.join(blind)}.", WIDTH, subsequent_indent="  ")
+        yield "GPU time: no process reports its GPUs"
+    late = [step for step in steps if any(verdict.kind == "rank" for verdict in step.verdicts)]
+    never = [evidence for evidence in stragglers.EVIDENCE if all(evidence in step.blind_spots for step in late)]
+    if late:
+        others = [_EVIDENCE_NAMES[evidence] for evidence in never]
+        yield f"whether a late rank differs from the others in {', '.join([*others, 'the clock or the power of its GPU'])}: not recorded"
 
 
-def _blind_spots(steps: Sequence[Step]) -> str:
-    """Return what is not observable about late ranks in any of the steps."""
-    never = [
-        evidence for evidence in stragglers.EVIDENCE if steps and all(evidence in step.blind_spots for step in steps)
-    ]
-    if not steps or len(never) == len(stragglers.EVIDENCE):
-        return "late ranks, as no call reached more than one rank"
-    names = {"arrival": "arrival", "data": "preparation", "tokens": "tokens", "cpu": "CPU time"}
-    return f"late ranks by {', '.join([*(names[evidence] for evidence in never), 'GPU clocks and power'])}"
+_EVIDENCE_NAMES: Final = {
+    "arrival": "when the call reached it",
+    "data": "how long it prepared",
+    "tokens": "its number of tokens",
+    "cpu": "its CPU time",
+}
 
 
 # -- A bounded number of lines, each with the ids that are its evidence: for programs that read text --
@@ -441,6 +505,7 @@ MAX_LINE: Final = 400
 """Characters of a line; longer ones are cut."""
 _EVENTS: Final = 5
 _VERDICTS: Final = 3
+_COMMANDS: Final = 3
 
 
 def render_brief(run: Explanation, steps: Sequence[Step]) -> str:
@@ -469,17 +534,19 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
         )
     for event in run.events[:_EVENTS]:
         yield f"{event.kind}: {event.text}"
+        yield from incidents.describe_briefly(run, event)
     if len(run.events) > _EVENTS:
         yield f"and {counted(len(run.events) - _EVENTS, 'more event')}"
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
+    yield from (f"do ({kind}): {advice}" for kind, advice in _advise_events(run))
     for key in find_keys(steps, _choose_unexplained(run, steps)):
         yield f"do ({key}): {ADVICE[key]}"
     problems = [*run.completeness.missing, *run.problems]
     yield from (f"not known: {problem}" for problem in problems[:_EVENTS])
     name = run_selection.name_run(run)
-    yield f"more: verl-otel explain --step N {name}; verl-otel report --json {name}"
+    yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
 
 
 def _describe_step(step: Step) -> Iterator[str]:
@@ -504,7 +571,7 @@ def _evidence(verdict: Verdict) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(run: Explanation, steps: Sequence[Step]) -> Any:
+def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> Any:
     """Return an explanation of some steps as plain data. Durations in seconds; ids in hexadecimal; null for unknown values."""
     return make_plain(
         fill_schema(
@@ -533,18 +600,16 @@ def to_json(run: Explanation, steps: Sequence[Step]) -> Any:
                     "kind": event.kind,
                     "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
                     "text": event.text,
+                    "stack": incidents.find_frames(run, event),
                     "detail": event.detail,
+                    "next": _advise_event(run, event.kind),
                 }
                 for event in run.events
             ],
             missing=[*run.completeness.missing, *run.problems],
             orphans=run.completeness.orphans,
             unknown=token_cost.UNKNOWN,
-            next=[
-                f"verl-otel explain {run_selection.name_run(run)} --step {step.number}"
-                for step in steps
-                if step.number is not None
-            ],
+            next=find_next(run, steps, whole=whole),
             clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
         )
     )
@@ -595,8 +660,8 @@ def _devices_json(devices: Iterable[DeviceTime]) -> dict[str, dict[str, float]]:
 PAGE: Final = "docs/how-to/act-on-verdicts.md"
 """The page. Its table has a row for each key of `ADVICE`."""
 EVENT_ADVICE: Final = {
-    "crash": "read the end of its log and its memory before in events.jsonl of the run (detail.log_tail, detail.rss)",
-    "stall": "read the stacks in black-box/ of the run, named in events.jsonl (detail.stacks)",
+    "crash": "read the end of its log, and its memory before",
+    "stall": "read where it was, and what that waits for",
 }
 """What to do about stalls and crashes."""
 ADVICE: Final = {

@@ -246,12 +246,14 @@ EXPLAIN: Final = _object(
         kind=_text("stall, crash, stopped or alert"),
         after=_number("seconds after the start of the run", known=False),
         text=_text(),
+        stack=_list(_text(), "FILE:LINE in FUNCTION of where the culprit was, the innermost call first"),
         detail=_mapping({}),
+        next=_text("what to do about it; empty if it is no stall and no crash"),
     ),
     missing=_MISSING,
     orphans=_ORPHANS,
     unknown=_list(_text(), "what no run records"),
-    next=_list(_text(), "commands that show more of these steps"),
+    next=_list(_text(), "commands that show more: first of stalls and crashes, then of these steps"),
     clocks=_rows(host=_text(), ahead=_number(known=False), uncertainty=_number(known=False)),
 )
 EXPLAIN_LOG: Final = _object(

@@ -19,18 +19,23 @@ Exit code: 0 shown, also when the run has a finding; 2 wrong usage, such as an u
 from __future__ import annotations
 
 import argparse
+import contextlib
 import gzip
+import io
+import json
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import show
 from verl_otel._internal.rotated_files import SUFFIX
 from verl_otel.cli import main
-from verl_otel.cli.formatting import align
+from verl_otel.cli.formatting import align, print_json
 from verl_otel.errors import VerlOtelError
 
 RECORDED: Final = Path(__file__).resolve().parent / "recorded"
 """The folders of the runs; `tests/end_to_end/record_demo.py` writes them."""
+KEPT: Final = "runs"
+"""Folder of copies, in commands that are shown."""
 VERL: Final = "0.9.1"
 """The version of verl that was recorded."""
 
@@ -62,9 +67,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "name", nargs="?", choices=RECORDINGS, metavar="NAME", help="name of a recorded run, see --list (slow-tool)"
     )
+    parser.add_argument("--list", action="store_true", help="list the recorded runs")
     form = parser.add_mutually_exclusive_group()
-    form.add_argument("--list", action="store_true", help="list the recorded runs")
-    form.add_argument("--json", action="store_true", help="print the JSON of the command that is shown")
+    form.add_argument("--json", action="store_true", help="print JSON: of the command that is shown, or of the list")
     form.add_argument("--html", type=Path, metavar="FILE", help="write the run as one HTML page")
     form.add_argument(
         "--keep",
@@ -78,7 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
     """Show a run, or what was asked for besides. Returns 0, or the exit code of the command that was called."""
     name = arguments.name or "slow-tool"
     if arguments.list:
-        print(_list_runs())
+        if arguments.json:
+            rows = [{"name": name, "steps": run.steps, "planted": run.planted} for name, run in RECORDINGS.items()]
+            print_json({"runs": rows, "next": [f"verl-otel demo {name}"]})
+        else:
+            print(_list_runs())
         return 0
     if arguments.keep is not None:
         return _keep(arguments.keep, [arguments.name] if arguments.name else [*RECORDINGS])
@@ -88,22 +97,39 @@ def run(arguments: argparse.Namespace) -> int:
     command, runs = ("compare", [recording.compared_with, name]) if recording.compared_with else ("explain", [name])
     words = [command, *(str(RECORDED / each) for each in runs)]
     if arguments.json:
-        return main([*words, "--json"])
+        code, printed = _capture([*words, "--json"])
+        document = json.loads(printed)
+        document["next"] = [f"verl-otel demo --keep {KEPT}", *map(_name_kept, document["next"])]
+        print_json(document)
+        return code
     print(
         f"A recorded run of verl {VERL}: {recording.steps} steps of a tiny model with a tool, on two CPU cores. "
         f"Planted: {recording.planted}.\n"
     )
     print(f"$ verl-otel {' '.join([command, *runs])}\n", flush=True)
-    code = main(words)
-    print(f"\n{_say_next(name)}")
+    code, printed = _capture(words)
+    print(f"{_name_kept(printed)}\n{_say_next(name)}")
     return code
+
+
+def _capture(words: list[str]) -> tuple[int, str]:
+    """Call a command. Returns its exit code and what it printed."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        code = main(words)
+    return code, printed.getvalue()
+
+
+def _name_kept(text: str) -> str:
+    """Return a text with commands on recorded runs as they work on copies of them: those of the package may be read-only."""
+    return text.replace(f" {RECORDED}/", f" {KEPT}/")
 
 
 def _list_runs() -> str:
     rows = [
         [name, f"{recording.steps} steps", f"planted: {recording.planted}"] for name, recording in RECORDINGS.items()
     ]
-    return "\n".join(align(rows, right=()))
+    return "\n".join([*align(rows, right=()), "", "Next: verl-otel demo NAME"])
 
 
 def _keep(folder: Path, names: list[str]) -> int:
@@ -131,6 +157,8 @@ def _keep(folder: Path, names: list[str]) -> int:
 def _say_next(shown: str) -> str:
     others = ", ".join(name for name in RECORDINGS if name != shown)
     return (
+        f"Other commands work on copies of the recorded runs:\n"
+        f"  $ verl-otel demo --keep {KEPT}\n"
         f"Other recorded runs: verl-otel demo NAME, with {others}.\n"
         "Your own training, with this package in its environment:\n"
         "  $ VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...\n"
