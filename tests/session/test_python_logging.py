@@ -6,9 +6,12 @@ import logging
 
 import pytest
 
+from verl_otel import config
 from verl_otel.recording import run_log
 from verl_otel.semconv import logs
 from verl_otel.session import python_logging
+from verl_otel.watchdog.diagnosis import Finding
+from verl_otel.watchdog.reporter import Reporter
 
 
 @pytest.fixture
@@ -44,6 +47,15 @@ def test_an_exception_is_named(copied):
     (record,) = run_log.take()
     assert record.fields["exception.type"] == "KeyError"
     assert "prompt" not in str(record.fields)
+
+
+def test_a_line_of_this_package_is_whole(copied, tmp_path):
+    """What the watchdog logs is copied with its text, not as the template."""
+    settings = config.load({}, run_dir=tmp_path, run_id="r1")
+    settings.run_path.mkdir(parents=True)
+    Reporter(settings, "here").resolve(Finding("frozen", "agent_loop-0", None, ()), 24.0)
+    (record,) = run_log.take()
+    assert record.fields["message"] == "verl-otel: resolved: agent_loop-0 goes on, 24 s after it was found"
 
 
 def test_a_repeated_warning_is_counted(copied, monkeypatch):

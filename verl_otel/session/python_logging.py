@@ -3,7 +3,8 @@
 """Copies records of Python's ``logging``, of level WARNING and above, to the run log, with their trace, step and phase.
 
 The record factory is used, not a handler: a handler of the root logger would change what `logging.basicConfig` and `logging.lastResort` do.
-A message may quote a prompt. It is copied if ``VERL_OTEL_CAPTURE_CONTENT`` is on or if its text is a constant of the code.
+A message may quote a prompt. It is copied if ``VERL_OTEL_CAPTURE_CONTENT`` is on or if its text is a constant of the code; what is inserted into
+the constant is left out, but for lines of this package.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ from verl_otel.semconv import logs
 
 MAX_MESSAGE: Final = 2_000
 """Bytes of a message."""
+OWN_LOGGER: Final = "verl_otel"
+"""Logger of this package. What it inserts into a constant are names and numbers, which events and spans have, too."""
 FIRST_RECORDS: Final = 3
 """Records of one place in the code that are copied; further ones are counted."""
 REPEAT_SECONDS: Final = 60.0
@@ -136,7 +139,9 @@ def _describe(record: logging.LogRecord, frame: FrameType | None) -> dict[str, A
 def _read_message(record: logging.LogRecord, frame: FrameType | None) -> str:
     if RECORDER.capture_content:
         return record.getMessage()
-    return record.msg if type(record.msg) is str and _is_constant(record, frame) else ""
+    if type(record.msg) is not str or not _is_constant(record, frame):
+        return ""
+    return record.getMessage() if record.name == OWN_LOGGER else record.msg
 
 
 def _is_constant(record: logging.LogRecord, frame: FrameType | None) -> bool:
