@@ -61,7 +61,7 @@ def discover(folder):
     """Return the state of each process that is listed."""
     command = [Path(sys.executable).with_name("verl-otel"), "discover", "--local", "--json", "--timeout", "30"]
     done = subprocess.run([*command, "--run-dir", folder], capture_output=True, text=True, timeout=SECONDS, check=False)
-    return [entry["state"] for entry in json.loads(done.stdout)]
+    return [entry["state"] for entry in json.loads(done.stdout)["targets"]]
 
 
 def test_five_hundred_processes_on_a_node(training, tmp_path, wait_for, read_run, attack_counts):

@@ -6,6 +6,7 @@ import contextlib
 import importlib.metadata
 import json
 import os
+import re
 import shutil
 import socket
 import sys
@@ -51,11 +52,17 @@ def test_a_good_set_up(check, tmp_path):
     """Where everything is as it should be every line is ok and the exit code 0; nothing is left behind."""
     result = check(VERL_OTEL_EXPORTERS="file,prometheus")
     assert result.code == 0, result.out + result.err
-    *lines, empty, last = result.out.splitlines()
+    *lines, empty, last, following = result.out.splitlines()
     assert [line[:5] for line in lines if not line.startswith(("note switch", "note runs", "       ->"))] == [
         "ok   "
     ] * 8
-    assert last == f"All {sum(not line.startswith(' ') for line in lines)} checks passed."
+    count = sum(not line.startswith(" ") for line in lines)
+    but = ", but no training of verl would be recorded from here: VERL_OTEL_ENABLED is not set"
+    assert last == f"All {count} checks passed{but}."
+    assert following == "Next: VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ..."
+    last, following = check(VERL_OTEL_ENABLED="1").out.splitlines()[-2:]
+    assert re.fullmatch(r"All \d+ checks passed.", last)
+    assert following == "Next: python -m verl.trainer.main_ppo ..."
     assert f"ok   settings: exporters file, prometheus; run folder below {tmp_path / 'runs'}" in lines
     assert "ok   plug-in: found and loaded" in lines
     assert "ok   verl: 0.9.1" in lines
@@ -112,7 +119,7 @@ def test_the_newest_run_is_named(check, tmp_path):
 def test_json_for_scripts(check):
     """--json gives the same findings as data, and the same exit code."""
     result = check("--json", VERL_OTEL_EXPORTERS="kafka")
-    (finding,) = json.loads(result.out)
+    (finding,) = json.loads(result.out)["checks"]
     assert result.code == 1
     assert finding.keys() == {"state", "subject", "text", "advice"}
     assert (finding["state"], finding["subject"]) == ("fail", "settings")
@@ -513,6 +520,9 @@ def test_an_environment_without_verl_and_ray(call, runs, monkeypatch):
     assert "verl: not installed in this environment: code of your own is recorded" in lines(result, "note")
     assert "-> if the training uses verl, run this check in its environment" in result.out
     assert "Ray: not installed: processes are traced one by one" in lines(result, "note")
+    last, following = result.out.splitlines()[-2:]
+    assert last.endswith(": VERL_OTEL_ENABLED is not set; verl is not installed in this environment.")
+    assert following == "Next: verl-otel demo"
     assert not runs.exists()
 
 

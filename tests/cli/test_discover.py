@@ -73,7 +73,7 @@ def test_each_way_not_to_answer_is_named_and_the_code_is_1(call, listed, page):
         listed("r1", *pages, refused, "no-such-host.invalid:1")
         done = call("discover", "--local", "--json", "--timeout", "0.5")
     assert done.code == 1
-    found = {entry["targets"][0]: (entry["state"], entry["detail"]) for entry in json.loads(done.out)}
+    found = {entry["targets"][0]: (entry["state"], entry["detail"]) for entry in json.loads(done.out)["targets"]}
     assert [found[each][0] for each in pages] == ["ok", "no metrics", "no metrics", "no metrics", "silent"]
     assert "404" in found[pages[1]][1]
     assert "within 0.5 s" in found[pages[4]][1]
@@ -111,7 +111,9 @@ def test_an_engine_whose_statistics_are_off_is_no_ok(call, listed, page, engine,
     assert first.startswith("statistics off  ")
     assert key in first
     assert last == "All 1 targets answer; of 1 engine the statistics are off."
-    (entry,) = json.loads(call("discover", "--local", "--json").out)
+    document = json.loads(call("discover", "--local", "--json").out)
+    (entry,) = document["targets"]
+    assert document["next"] == ["verl-otel check"]
     assert entry["state"] == "statistics off"
 
 
@@ -209,7 +211,7 @@ def test_cluster_and_file_are_one_list(call, listed, page, monkeypatch):
     note = discovery.Note(b"k", "r1", [entries[0], far], "/f", "n", "j", "w", driver=False)
     monkeypatch.setattr(discovery, "find_cluster", lambda address: "head:1")
     monkeypatch.setattr(discovery, "read_notes", lambda cluster: [note])
-    found = [entry["targets"][0] for entry in json.loads(call("discover", "--json").out)]
+    found = [entry["targets"][0] for entry in json.loads(call("discover", "--json").out)["targets"]]
     assert found == [there, both, here]
 
 

@@ -58,10 +58,11 @@ def train(folder, tool=2.0, steps=12):
 
 @pytest.fixture
 def all_runs(runs):
-    """Three runs in the folder of runs."""
+    """Three runs in the folder of runs, which is returned."""
     stories.training(runs / "r1").write()
     train(runs / "long-a")
     train(runs / "long-b", tool=6.0)
+    return runs
 
 
 @pytest.mark.parametrize("command", CALLS)
@@ -71,6 +72,36 @@ def test_the_output_is_as_its_schema_says(all_runs, call, command):
     jsonschema.validate(document, SCHEMAS[command], jsonschema.Draft202012Validator)
     if command in FOUND:
         assert document[FOUND[command]]
+
+
+@pytest.mark.parametrize("command", SCHEMAS)
+def test_every_answer_has_the_next_command(all_runs, call, command):
+    """One object, whose ``next`` is required, and names commands that exist."""
+    schema = SCHEMAS[command]
+    assert schema["type"] == "object"
+    assert "next" in schema["required"]
+    document = json.loads(call(*CALLS[command]).out)
+    assert document["next"]
+    for following in document["next"]:
+        program, name, *_ = [word for word in following.split() if "=" not in word]
+        assert (program == "verl-otel" and name in COMMANDS) or "python -m verl.trainer" in following
+
+
+@pytest.mark.parametrize("words", ["report r1", "explain r1", "explain r1 --step 2", "explain --events r1", "levers r1", "compare long-a long-b", "runs", "check", "guards r1"])  # fmt: skip
+def test_every_text_ends_with_the_next_command(all_runs, call, words):
+    """What a user reads last is what to call."""
+    last = call(*words.split()).out.splitlines()[-1]
+    assert last.startswith("Next: ")
+    assert last != f"Next: verl-otel {words}"
+
+
+def test_records_are_followed_by_the_next_command(all_runs, call):
+    """Not among the records, which other programs may read."""
+    trainer = stories.Story(all_runs / "r1", "r1").folder
+    (trainer / "verl_logs.jsonl").write_text('{"timestamp": "2026-11-26T00:00:00Z", "scope": "ppo", "step": 1}\n')
+    result = call("logs", "r1")
+    assert "Next: " not in result.out
+    assert result.err == "Next: verl-otel explain r1\n"
 
 
 @pytest.mark.parametrize("command", ["report", "explain"])

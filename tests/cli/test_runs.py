@@ -29,7 +29,7 @@ def listing(call, runs):
     def read(*arguments):
         result = call("runs", "--json", *arguments)
         assert result.code == 0, result.err
-        return {row["run"]: row for row in json.loads(result.out)}
+        return {row["run"]: row for row in json.loads(result.out)["runs"]}
 
     return read
 
@@ -40,7 +40,8 @@ def test_the_list_has_the_facts_of_each_run(call, runs, make_run):
     new = make_run("new", DAY)
     (runs / "targets").mkdir()  # the targets of Prometheus are no run
     result = call("runs")
-    head, first, second, empty, last = result.out.splitlines()
+    head, first, second, empty, last, following = result.out.splitlines()
+    assert following == "Next: verl-otel explain new"
     assert result.code == 0
     assert head.split() == ["run", "state", "steps", "last", "step", "started", "duration", "size", "folder"]
     assert first.split()[:6] == ["new", "finished", "-", "2", "(15.00", "s)"]
@@ -217,10 +218,10 @@ def test_another_folder(call, listing, make_run, runs, tmp_path):
 
 
 def test_an_empty_folder_is_a_finding(call, runs):
-    """Exit code 1; scripts get an empty list."""
+    """Exit code 1; scripts get an empty list, and the command that says why."""
     runs.mkdir()
     result = call("runs", "--json")
-    assert (result.code, json.loads(result.out)) == (1, [])
+    assert (result.code, json.loads(result.out)) == (1, {"runs": [], "next": ["verl-otel check"]})
     assert result.err.startswith(f"verl-otel: no run in {runs}. ")
 
 
@@ -362,7 +363,9 @@ def test_json_of_a_prune(call, make_run):
     """For scripts: what is deleted and why, what is kept and why."""
     make_run("old", 40 * DAY)
     make_run("new")
-    dry, done = (json.loads(call("runs", "--prune", "--keep", "0", "--json", *more).out) for more in ((), ("--yes",)))
+    dry, done = (
+        json.loads(call("runs", "--prune", "--keep", "0", "--json", *more).out)["runs"] for more in ((), ("--yes",))
+    )
     assert [(row["run"], row["deleted"]) for row in dry] == [("new", False), ("old", False)]
     assert [(row["run"], row["deleted"]) for row in done] == [("new", False), ("old", True)]
     assert done[0]["kept"].startswith("written ")

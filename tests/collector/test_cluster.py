@@ -74,7 +74,7 @@ def check_nodes(cluster, folder):
     environ = inherit("OTEL", "VERL_", "PYTEST", "RAY_") | ray_bed.QUIET | {"RAY_ADDRESS": cluster.address}
     command = [ray_bed.BIN / "verl-otel", "check", "--cluster", "--json"]
     done = subprocess.run(command, env=environ, cwd=folder, capture_output=True, text=True, timeout=300, check=False)
-    return [each for each in json.loads(done.stdout) if each["subject"] == "OTLP of the cluster"]
+    return [each for each in json.loads(done.stdout)["checks"] if each["subject"] == "OTLP of the cluster"]
 
 
 def write_endpoint(cluster, endpoint):
@@ -132,7 +132,7 @@ def test_check_asks_both_nodes_and_the_stack(cluster, stack, tmp_path):
     environ |= {"RAY_ADDRESS": cluster.address, "STACK_PROMETHEUS": prometheus, "STACK_GRAFANA": "127.0.0.1:9"}
     command = [ray_bed.BIN / "verl-otel", "check", "--cluster", "--stack", "--json"]
     done = subprocess.run(command, env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
-    found = json.loads(done.stdout)
+    found = json.loads(done.stdout)["checks"]
     assert [finding for finding in found if finding["state"] == "fail"] == [], done.stderr
     nodes = [finding for finding in found if finding["subject"].startswith("node ") and finding["state"] == "ok"]
     assert len(nodes) == 2

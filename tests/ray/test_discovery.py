@@ -101,7 +101,7 @@ def nodes(tmp_path_factory):
     def discover(*arguments):
         done = call("discover", "--address", cluster.first["address"], "--json", *arguments)
         assert done.code in (0, 1), done.err
-        return done.code, {entry["labels"]["instance"]: entry for entry in json.loads(done.out)}
+        return done.code, {entry["labels"]["instance"]: entry for entry in json.loads(done.out)["targets"]}
 
     yield SimpleNamespace(
         cluster=cluster, train=train, call=call, discover=discover, folder=folder, environ=environ, trainings=trainings

@@ -25,7 +25,7 @@ import errno
 import os
 import shutil
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
@@ -62,13 +62,41 @@ def run(arguments: argparse.Namespace) -> int:
     """Run every check and return 1 if one failed."""
     findings = run_all(cluster=arguments.cluster, stack=arguments.stack)
     if arguments.json:
-        print_json(make_plain(findings))
+        print_json({"checks": make_plain(findings), "next": [_find_next(findings)]})
     else:
         for finding in findings:
             print(_line(finding))
-        failed = sum(finding.state == "fail" for finding in findings)
-        print(f"\n{failed} of {len(findings)} checks failed." if failed else f"\nAll {len(findings)} checks passed.")
-    return int(any(finding.state == "fail" for finding in findings))
+        print(f"\n{_sum_up(findings)}\nNext: {_find_next(findings)}")
+    return int(_count_failed(findings) > 0)
+
+
+def _count_failed(findings: Iterable[Finding]) -> int:
+    return sum(finding.state == "fail" for finding in findings)
+
+
+def _sum_up(findings: Sequence[Finding]) -> str:
+    """Return how many checks failed; without a failure whether anything will be recorded."""
+    failed = _count_failed(findings)
+    if failed:
+        return f"{failed} of {len(findings)} checks failed."
+    missing = []
+    if config.is_disabled():
+        missing.append("OTEL_SDK_DISABLED=true is set")
+    elif not config.is_enabled():
+        missing.append("VERL_OTEL_ENABLED is not set")
+    if read_version("verl") is None:
+        missing.append("verl is not installed in this environment")
+    but = f", but no training of verl would be recorded from here: {'; '.join(missing)}" if missing else ""
+    return f"All {len(findings)} checks passed{but}."
+
+
+def _find_next(findings: Iterable[Finding]) -> str:
+    """Return the command to call next, when the advice was followed."""
+    if _count_failed(findings) or config.is_disabled():
+        return "verl-otel check"
+    if read_version("verl") is None:
+        return "verl-otel demo"
+    return f"{'' if config.is_enabled() else 'VERL_OTEL_ENABLED=1 '}python -m verl.trainer.main_ppo ..."
 
 
 def _line(finding: Finding) -> str:

@@ -92,10 +92,15 @@ def run(arguments: argparse.Namespace) -> int:
     answers = probe_all(find(), arguments.timeout)
     if arguments.json:
         rows = [{**answer.entry, "state": answer.state, "detail": answer.text} for answer in answers]
-        print_json(rows)
+        print_json({"targets": rows, "next": [_find_next(answers)]})
     else:
         print("\n".join(_lines(answers)) or _describe_none(folder, arguments.run, local=arguments.local))
     return int(not answers or any(answer.state not in _ANSWERS for answer in answers))
+
+
+def _find_next(answers: Sequence[Answer]) -> str:
+    """Return the command that collects from the targets; the one that checks the set-up where there is none, or none that answers."""
+    return "verl-otel stack" if any(answer.state in _ANSWERS for answer in answers) else "verl-otel check"
 
 
 def _describe_none(folder: Path, run_id: str | None, *, local: bool) -> str:

@@ -381,23 +381,36 @@ _RUN: Final = {
     "written": _number("when a file was last written"),
     "folder": _text(),
 }
-RUNS: Final = _rows("verl-otel runs --json", **_RUN)
-PRUNE: Final = _rows(
+RUNS: Final = _object(
+    "verl-otel runs --json",
+    runs=_rows("the newest first", **_RUN),
+    next=_list(_text(), "the command that explains the newest run"),
+)
+PRUNE: Final = _object(
     "verl-otel runs --prune --json",
-    **_RUN,
-    reason=_text("why it is chosen"),
-    deleted=_flag(),
-    kept=_text("why it is not deleted", known=False),
+    runs=_rows(
+        "those that the limits select",
+        **_RUN,
+        reason=_text("why it is chosen"),
+        deleted=_flag(),
+        kept=_text("why it is not deleted", known=False),
+    ),
+    next=_list(_text(), "the command that lists what is left"),
 )
-CHECK: Final = _rows(
-    "verl-otel check --json", state=_text("ok, note, fail"), subject=_text(), text=_text(), advice=_text()
+CHECK: Final = _object(
+    "verl-otel check --json",
+    checks=_rows(state=_text("ok, note, fail"), subject=_text(), text=_text(), advice=_text()),
+    next=_list(_text(), "what to call when the advice was followed"),
 )
-DISCOVER: Final = _rows(
+DISCOVER: Final = _object(
     "verl-otel discover --json",
-    targets=_list(_text(), "addresses"),
-    labels=_mapping(_text()),
-    state=_text(),
-    detail=_text(),
+    targets=_rows(
+        targets=_list(_text(), "addresses"),
+        labels=_mapping(_text()),
+        state=_text(),
+        detail=_text(),
+    ),
+    next=_list(_text(), "the command that collects from the targets, or that says why there is none"),
 )
 GUARDS: Final = _object(
     "verl-otel guards --json",

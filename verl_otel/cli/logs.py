@@ -26,6 +26,7 @@ import json
 import math
 import operator
 import re
+import shlex
 import sys
 import time
 from collections import deque
@@ -33,6 +34,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.io.run_log import Record
@@ -92,6 +94,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.follow:
         _follow(places, tails, matches, render)
     if shown:
+        if not arguments.json:  # beside the records, which other programs may read
+            print(f"Next: {_find_next(places)}", file=sys.stderr)
         return 0
     has_log = bool(run_log.find_files(places))
     reason = "no record of the run log matches" if has_log else "the run has no log (verl_logs.jsonl)"
@@ -99,6 +103,13 @@ def run(arguments: argparse.Namespace) -> int:
         reason += _name_fields(places, make_filter(arguments.level, arguments.scope, None))
     print(f"verl-otel: {reason}", file=sys.stderr)
     return 1
+
+
+def _find_next(places: list[Path]) -> str:
+    """Return the command that explains the run of these records."""
+    base = Path(config.read("run_dir"))
+    names = [place.name if place.parent == base else str(place) for place in places]
+    return show(shlex.join(["verl-otel", "explain", *names]), 1000)
 
 
 def _name_fields(places: list[Path], matches: Callable[[Record], bool]) -> str:

@@ -64,7 +64,7 @@ class Overview(NamedTuple):
 
 def to_json(run: Overview) -> dict[str, Any]:
     """Return a run as plain data. The keys are stable; times in seconds since 1970, null for unknown values."""
-    return fill_schema(RUNS, run, run=run.folder.name, bytes=run.size, folder=str(run.folder))
+    return fill_schema(RUNS["properties"]["runs"], run, run=run.folder.name, bytes=run.size, folder=str(run.folder))
 
 
 def read(folder: Path) -> Overview:

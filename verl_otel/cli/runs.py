@@ -13,7 +13,7 @@ Exit code: 0 listed or done, 1 there is no run, or one could not be deleted, 2 w
 
 Examples:
   verl-otel runs
-  verl-otel runs /data/runs --json | jq -r '.[] | select(.state == "failed") | .run'
+  verl-otel runs /data/runs --json | jq -r '.runs[] | select(.state == "failed") | .run'
   verl-otel runs --prune --older-than 30d
   verl-otel runs --prune --older-than 30d --keep 5 --max-size 100GiB --yes
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import sys
 import time
@@ -70,9 +71,9 @@ def run(arguments: argparse.Namespace) -> int:
         _check_folder(base)
     runs = [run_overview.read(folder) for folder in list_runs(base)]
     if arguments.prune:
-        return _prune(choose(runs, limits), yes=arguments.yes, as_json=arguments.json)
+        return _prune(choose(runs, limits), base, yes=arguments.yes, as_json=arguments.json)
     if arguments.json:
-        print_json([run_overview.to_json(run) for run in runs])
+        print_json({"runs": [run_overview.to_json(run) for run in runs], "next": [_find_next(runs, base)]})
     elif runs:
         print(render(runs, base))
     if not runs:
@@ -105,7 +106,7 @@ def _check_folder(base: Path) -> None:
         raise VerlOtelError(f"{base} is a run: verl-otel report {base}; verl-otel runs {base.parent} lists the folder")
 
 
-def _prune(choices: Sequence[Choice], *, yes: bool, as_json: bool) -> int:
+def _prune(choices: Sequence[Choice], base: Path, *, yes: bool, as_json: bool) -> int:
     """Delete the chosen runs, or show what would be deleted. Returns 1 when one could not be deleted."""
     results = [(choice, choice.protected) for choice in choices]
     failed = 0
@@ -122,7 +123,7 @@ def _prune(choices: Sequence[Choice], *, yes: bool, as_json: bool) -> int:
             }
             for choice, kept in results
         ]
-        print_json(rows)
+        print_json({"runs": rows, "next": [shlex.join(["verl-otel", "runs", *_name_folder(base)])]})
     else:
         print("\n".join(_lines(results, yes=yes)))
     return int(failed > 0)
@@ -151,7 +152,21 @@ def render(runs: Sequence[Overview], base: Path) -> str:
     """Return the table of runs, and a line with their number and size."""
     rows = [_TITLES, *(tuple(map(show, _cells(run))) for run in runs)]
     total = show_bytes(sum(run.size for run in runs))
-    return "\n".join([*align(rows, _RIGHT), "", f"{_count_runs(runs)} in {show(base)}, {total}"])
+    where = f"{_count_runs(runs)} in {show(base)}, {total}"
+    return "\n".join([*align(rows, _RIGHT), "", where, show(f"Next: {_find_next(runs, base)}", SENTENCE)])
+
+
+def _find_next(runs: Sequence[Overview], base: Path) -> str:
+    """Return the command that explains the newest run; without a run the one that says why there is none."""
+    if not runs:
+        return "verl-otel check"
+    newest = runs[0].folder
+    return shlex.join(["verl-otel", "explain", str(newest) if _name_folder(base) else newest.name])
+
+
+def _name_folder(base: Path) -> list[str]:
+    """Return a folder of runs as an argument; nothing for that of the settings."""
+    return [] if base == config.read("run_dir") else [str(base)]
 
 
 def _count_runs(runs: Sequence[object]) -> str:
