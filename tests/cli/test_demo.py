@@ -197,7 +197,7 @@ def test_runs_are_kept_for_other_commands(call, runs):
     assert "$ verl-otel report slow-tool" in result.out
     listed = {line.split()[0]: line.split()[1:3] for line in call("runs").out.splitlines()[1:8]}
     assert listed == {
-        name: ["ended" if name == "crash" else "finished", str(recording.steps)]
+        name: ["crashed" if name == "crash" else "finished", str(recording.steps)]
         for name, recording in RECORDINGS.items()
     }
     assert "Step 4" in call("report", "slow-tool").out

@@ -142,6 +142,29 @@ def test_the_state_without_one_of_the_trainer(listing, story):
     assert (row["state"], row["started"], row["seconds"]) == ("ended", stories.T0 - 30, 50.0)
 
 
+def test_a_run_that_was_ended_by_a_death_has_crashed(call, listing, story):
+    """The driver has ended and the trainer recorded no result; in the list and in the report. A death in an earlier attempt does not count."""
+    stories.step(story.process(), 1, 0, 10)
+    crash = {"kind": "crash", "time_ns": stories.at(9), "text": "CRASH agent_loop-0 died", "detail": {}}
+    (story.write() / "events.jsonl").write_text(json.dumps(crash) + "\n")
+    attempt = {"started": stories.T0, "ended": stories.T0 + 12}
+    story.manifest(attempts=[attempt])
+    assert listing()["r1"]["state"] == "crashed"
+    assert call("report", "r1").out.splitlines()[0].endswith("crashed")
+    story.manifest(attempts=[attempt, {"started": stories.T0 + 20, "ended": stories.T0 + 30}])
+    assert listing()["r1"]["state"] == "ended"
+
+
+def test_the_newest_run_is_the_one_that_was_started_last(call, runs):
+    """Whenever its files were written, as copies are; a resumed run counts from its newest attempt."""
+    for name, starts, age in (("a", [30], 5), ("b", [10, 40], 9), ("c", [20], 1)):
+        told = stories.training(runs / name, name)
+        told.manifest(attempts=[{"started": stories.T0 + start} for start in starts])
+        set_age(told.write(), age)
+    assert [line.split()[0] for line in call("runs").out.splitlines()[1:4]] == ["b", "a", "c"]
+    assert call("report").out.startswith("Run b ")
+
+
 def test_a_run_begins_with_its_first_span(listing, story):
     """A manifest that was written after the first span has begun does not shorten the run."""
     stories.step(story.process(), 1, 0, 10)

@@ -394,7 +394,7 @@ class Explanation(NamedTuple):
     folders: tuple[str, ...]
     manifest: dict[str, Any]
     state: str
-    """``running``, ``finished``, ``failed``, ``ended`` or ``no end seen``."""
+    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
     start_ns: int
     end_ns: int
     counts: Counts

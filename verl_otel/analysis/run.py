@@ -187,7 +187,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``running``, ``finished``, ``failed``, ``stopped by guard``, ``ended`` or ``no end seen``."""
+        """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
         return self.explanation.state
 
     @property

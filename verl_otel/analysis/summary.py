@@ -36,7 +36,9 @@ NO_END: Final = "no end seen"
 """State of a run whose end was not recorded and that is too old to be running."""
 STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed", 5.0: "stopped by guard"}
 """States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
-ENDED: Final = frozenset({"ended", *STATES.values()} - {NO_END})
+CRASHED: Final = "crashed"
+"""State of a run whose trainer recorded no end, that was ended by its driver, and of which a process died."""
+ENDED: Final = frozenset({"ended", CRASHED, *STATES.values()} - {NO_END})
 """States of a run that has ended."""
 _SAMPLES: Final = 16
 _SAMPLE_BYTES: Final = 8 << 20
@@ -224,7 +226,7 @@ def describe(
         run_id=str(run_id),
         folders=tuple(map(str, folders)),
         manifest=dict(manifest),
-        state=_state(series, manifest, processes),
+        state=_state(series, manifest, processes, run_events),
         start_ns=start_ns,
         end_ns=end_ns,
         counts=aggregator.counts(),
@@ -278,8 +280,10 @@ def _processes(aggregator: Aggregator) -> tuple[Process, ...]:
     )
 
 
-def _state(series: Iterable[Series], manifest: Mapping[str, Any], processes: Iterable[Process]) -> str:
-    """Return the state of the run: from its last state metric, its manifest, or the age of its files."""
+def _state(
+    series: Iterable[Series], manifest: Mapping[str, Any], processes: Iterable[Process], run_events: Iterable[Event]
+) -> str:
+    """Return the state of the run: from its last state metric, its manifest and events, or the age of its files."""
     last = max(
         ((scalar.times_ns[-1], scalar.values[-1]) for scalar in series if scalar.name == RUN_STATE), default=None
     )
@@ -288,6 +292,19 @@ def _state(series: Iterable[Series], manifest: Mapping[str, Any], processes: Ite
         return state
     attempts = manifest.get("attempts")
     if isinstance(attempts, list) and attempts and isinstance(attempts[-1], dict) and "ended" in attempts[-1]:
-        return "ended"
+        return name_end(attempts[-1], run_events)
     age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
     return "running" if age < RUNNING_SECONDS else state
+
+
+def name_end(attempt: Mapping[str, Any], run_events: Iterable[Event]) -> str:
+    """Return the state of a run whose driver has ended and whose trainer recorded no end: ``crashed`` or ``ended``.
+
+    Args:
+        attempt: The last attempt of the manifest.
+        run_events: The events of the run.
+    """
+    started = attempt.get("started")
+    begin_ns = started * 1e9 if isinstance(started, (int, float)) else 0.0
+    has_crash = any(event.kind == "crash" and event.time_ns >= begin_ns for event in run_events)
+    return CRASHED if has_crash else "ended"

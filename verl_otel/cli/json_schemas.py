@@ -70,6 +70,7 @@ _OFF_POLICY: Final = _or_null(
         from_age=_number("share of that difference that fresh samples do not have", known=False),
     )
 )
+_STATE: Final = _text("running, finished, failed, stopped by guard, crashed, ended, no end seen")
 _RUN_ID: Final = _text("id of the run")
 _MISSING: Final = _list(_text(), "sentences about data that is not there")
 _ORPHANS: Final = _whole("spans whose parent is in no file")
@@ -183,7 +184,7 @@ _SEGMENT: Final = _object(
 EXPLAIN: Final = _object(
     "verl-otel explain --json",
     run_id=_RUN_ID,
-    state=_text("running, finished, failed, ended, no end seen"),
+    state=_STATE,
     folders=_FOLDERS,
     counts=_mapping(_whole(), "numbers of spans, trajectories, calls, processes and steps; held: steps with a cause"),
     steps=_rows(
@@ -344,7 +345,7 @@ EXPLAIN_LOG: Final = _object(
 LEVERS: Final = _object(
     "verl-otel levers --json",
     run_id=_RUN_ID,
-    state=_text("running, finished, failed, ended, no end seen"),
+    state=_STATE,
     steps=_list(_whole(known=False), "numbers of the steps that were replayed and compared"),
     period=_number("mean time from one of them to the next, in seconds"),
     waited=_number("mean time of it in which the trainer waited for trajectories"),
@@ -369,7 +370,7 @@ LEVERS: Final = _object(
 )
 _RUN: Final = {
     "run": _RUN_ID,
-    "state": _text(),
+    "state": _STATE,
     "steps": _whole(known=False),
     "last_step": _whole(known=False),
     "last_step_seconds": _number(known=False),

@@ -32,7 +32,9 @@ def is_run(folder: Path) -> bool:
 
 
 def list_runs(base: Path) -> list[Path]:
-    """Return the folders of runs in a folder, the one that was written last first.
+    """Return the folders of runs in a folder, the one that was started last first.
+
+    Where no start is recorded, as of a training of the user's own, the time counts at which the folder was written.
 
     Args:
         base: The folder that holds one folder per run; without it there is no run.
@@ -44,7 +46,12 @@ def list_runs(base: Path) -> list[Path]:
         runs = [path for path in base.iterdir() if is_run(path)]
     except FileNotFoundError:
         return []
-    return sorted(runs, key=modified, reverse=True)
+    return sorted(runs, key=_find_start, reverse=True)
+
+
+def _find_start(folder: Path) -> float:
+    """Return when the newest attempt of a run started, in seconds since 1970."""
+    return run_manifest.find_start(run_manifest.read(folder)) or modified(folder)
 
 
 def modified(path: Path) -> float:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import rotated_files, safe_files
+from verl_otel.analysis import summary
 from verl_otel.analysis.io import otlp_json, run_files, run_log
 from verl_otel.analysis.summary import NO_END, RUNNING_SECONDS, STATES
 from verl_otel.analysis.traces.span_names import STEP
@@ -28,7 +29,6 @@ from verl_otel.system import procfs
 from verl_otel.watchdog import process_reports
 
 RUNNING = "running"
-ENDED = "ended"
 MAX_SECONDS = 1e10
 """Largest time in seconds since 1970 that is shown."""
 
@@ -47,7 +47,7 @@ class Overview(NamedTuple):
 
     folder: Path
     state: str
-    """``running``, ``finished``, ``failed``, ``ended`` or ``no end seen``."""
+    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
     steps: int | None
     """Number of steps of all attempts."""
     last_step: int | None
@@ -105,7 +105,7 @@ def find_state(folder: Path, attempt: Mapping[str, Any], ends: Ends, written: fl
     if mark is not None and mark.time_ns / 1e9 > started and mark.state == process_reports.FAILED:
         return process_reports.FAILED
     if "ended" in attempt:
-        return ENDED
+        return summary.name_end(attempt, run_files.read_events([folder], []))
     return RUNNING if time.time() - written < RUNNING_SECONDS or has_live_process(folder) else NO_END
 
 

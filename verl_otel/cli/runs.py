@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """List the runs of a folder, the newest first; delete old ones with --prune.
 
-DIR is the folder that holds one folder per run; that of VERL_OTEL_RUN_DIR if absent. Only the ends of files are read, so that the list
-is quick for runs of any size; what they do not contain is shown as "-". A step that has begun and not ended is not counted.
+DIR is the folder that holds one folder per run; that of VERL_OTEL_RUN_DIR if absent. The newest run is the one that was started, or resumed,
+last. Only the ends of files are read, so that the list is quick for runs of any size; what they do not contain is shown as "-". A step that has
+begun and not ended is not counted.
 
 With --prune at least one of --older-than, --keep and --max-size says what is deleted, and nothing is deleted without --yes. --keep N
 protects the newest N runs from the other two; alone, it deletes all others. A run that is running, or was written within the last hour,

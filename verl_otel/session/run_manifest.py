@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 import time
@@ -133,6 +134,16 @@ def read(folder: Path) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return manifest if isinstance(manifest, dict) else {}
+
+
+def find_start(manifest: Mapping[str, Any]) -> float:
+    """Return when the newest attempt started, in seconds since 1970; 0 if the manifest does not say."""
+    attempts = manifest.get("attempts")
+    last = attempts[-1] if isinstance(attempts, list) and attempts else None
+    started = last.get("started") if isinstance(last, dict) else None
+    if isinstance(started, bool) or not isinstance(started, (int, float)) or not math.isfinite(started):
+        return 0.0
+    return max(0.0, float(started))
 
 
 def _write(folder: Path, record: dict[str, Any]) -> None:

@@ -40,7 +40,7 @@ _MISSING: Final = """<section id="missing" aria-labelledby="missing-title">
 </ul>
 </section>
 """
-_STATES: Final = {"finished": "✓", "failed": "✕", "running": "▶", "ended": "■"}
+_STATES: Final = {"finished": "✓", "failed": "✕", "crashed": "✕", "running": "▶", "ended": "■"}
 
 
 def render(run: Explanation) -> str:
@@ -150,7 +150,7 @@ def _links(run: Explanation, *, has_levers: bool) -> str:
 
 
 def _state(state: str) -> str:
-    kind = "failed" if state == "failed" else "other"
+    kind = "failed" if state in ("failed", "crashed") else "other"
     return f'<span class="state state-{kind}">{_STATES.get(state, "?")} {html.escape(printable.show(state or "no end seen"))}</span>'
 
 
