@@ -264,7 +264,7 @@ SETTINGS: Final = (
         "Write a line into the log of the training each minute of a wait for rollouts, when a step was held, and on the whole run when it ends or "
         "fails, with the command that shows the evidence."),
     Setting("tracker_summary", "VERL_OTEL_TRACKER_SUMMARY", parse_flag, "0",
-        "Write the id and folder of the run, its goodput and a verdict on its steps into the run summary of W&B and the tags of MLflow, where verl logs to them."),
+        "Write the id and folder of the run, its goodput and a verdict on its steps into the run summary of W&B, the tags of MLflow and the texts of TensorBoard, where verl logs to them."),
     Setting("stop_on_nan", "VERL_OTEL_STOP_ON_NAN", make_integer_parser(0, 1_000_000), "0",
         "Stop the training after this many steps in a row with a loss, reward, KL or gradient norm that is not finite; 0: never."),
     Setting("stop_on_kl", "VERL_OTEL_STOP_ON_KL", make_integer_parser(0, 1_000_000), "0",

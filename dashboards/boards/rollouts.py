@@ -239,6 +239,57 @@ def rewards() -> Panel:
     return panels.timeseries("Rewards, p95", text, "s", target, low=0)
 
 
+# -- TransferQueue's own series: the store through which samples go from the rollout to the trainer --
+
+_UNIT: Final = f"{label.RUN_ID}, storage_unit_id"
+
+
+def queue_samples() -> Panel:
+    """How many samples does TransferQueue hold?"""
+    text = "Samples in each partition. One that only grows is not cleared: what was trained on stays in memory."
+    target = query(f"sum by ({label.RUN_ID}, partition_id) (tq_partition_samples_total{{run}})", "{{partition_id}}")
+    return panels.timeseries("Samples in TransferQueue", text, "short", target, low=0)
+
+
+def queue_progress() -> Panel:
+    """How much of what was asked for is there?"""
+    text = "Share of the samples of each partition that have been written. A partition that stays below 1 waits for rollouts."
+    labels = f"{label.RUN_ID}, partition_id"
+    target = query(f"max by ({labels}) (tq_partition_production_progress{{run}})", "{{partition_id}}")
+    return panels.timeseries("Progress of partitions", text, "percentunit", target, low=0, high=1)
+
+
+def queue_storage() -> Panel:
+    """Are the storage units full?"""
+    text = "Used share of the keys of each storage unit. At 1 a unit refuses new samples."
+    target = query(f"max by ({_UNIT}) (tq_storage_utilization_ratio{{run}})", "{{storage_unit_id}}")
+    return panels.timeseries("Storage of TransferQueue", text, "percentunit", target, low=0, high=1)
+
+
+def queue_memory() -> Panel:
+    """How much memory do its processes need?"""
+    text = "Resident memory of the storage units and of the controller."
+    targets = [
+        query(f"max by ({_UNIT}) (tq_storage_memory_rss_bytes{{run}})", "{{storage_unit_id}}"),
+        query(f"max by ({label.RUN_ID}) (tq_controller_memory_rss_bytes{{run}})", "controller"),
+    ]
+    return panels.timeseries("Memory of TransferQueue", text, "bytes", *targets, low=0)
+
+
+def queue_requests() -> Panel:
+    """Do its requests take long?"""
+    text = "99th percentile of the requests of each kind, the slowest unit. TransferQueue computes it; it is over all requests since its start."
+    target = query(f"max by ({label.RUN_ID}, op_type) (tq_storage_request_latency_p99{{run}})", "{{op_type}}")
+    return panels.timeseries("Requests to TransferQueue, p99", text, "s", target, low=0)
+
+
+def queue_rate() -> Panel:
+    """What is it asked for?"""
+    text = "Requests to the controller for a second, by kind. It counts failed ones in tq_controller_request_errors_total, which has no series without any."
+    target = query(f"sum by ({label.RUN_ID}, op_type) (rate(tq_controller_request_total{{run}}[rate]))", "{{op_type}}")
+    return panels.timeseries("Requests to TransferQueue", text, "short", target, low=0)
+
+
 BOARD: Final = Board(
     name="rollouts",
     title="verl / Rollout and long tail",
@@ -247,6 +298,11 @@ BOARD: Final = Board(
         Row("The tail", (durations, quantiles, oldest, opened, tail_share, slowest, slowest_tokens)),
         Row("Turns, tools, rewards", (turns, turn_duration, tools, tool_errors, rewards, failed)),
         Row("Language model", (calls, engine_parts, preemptions, thrown_back, call_tokens, staleness, lengths)),
+        Row(
+            "TransferQueue (its own series: transfer_queue.metrics.enabled=True)",
+            (queue_samples, queue_progress, queue_storage, queue_memory, queue_requests, queue_rate),
+            folded=True,
+        ),
         Row("Traces (need a Tempo)", rollout_traces.PANELS, folded=True),
     ),
     variables=(

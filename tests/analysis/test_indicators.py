@@ -35,6 +35,7 @@ HEALTHY = {
     "policy KL": scalar("verl.actor.ppo_kl", 0.9, 0.02),
     "policy loss": scalar("verl.actor.pg_loss", 3.0, -0.2),
     "response length": scalar("verl.response_length.mean", 100.0, 500.0),
+    "groups without a signal": scalar("verl.reward.groups", 3.0, verl__outcome="signal"),
 }
 BOUND = scalar("verl.limit", 512.0, verl__limit__name="response_tokens")
 
@@ -48,6 +49,13 @@ def test_a_healthy_run():
         "GPU utilisation": "unknown",
         "GPU memory": "unknown",
     }
+
+
+def test_the_groups_without_a_signal_are_those_of_every_other_outcome():
+    counts = {"signal": (8.0, 1.0), "solved": (0.0, 10.0), "failed": (0.0, 7.0), "truncated": (0.0, 2.0)}
+    found = [scalar("verl.reward.groups", *values, verl__outcome=outcome) for outcome, values in counts.items()]
+    (share,) = (one for one in indicators.find(run(*found))[1] if one.name == "groups without a signal")
+    assert (share.value, share.state) == (pytest.approx(0.95), "above")
 
 
 @pytest.mark.parametrize(

@@ -45,7 +45,7 @@ TRAINER: Final = {
     "verl.rollout.slowest.preemptions": 1,
     "verl.rollout.slowest.tokens": 2,
     **dict.fromkeys((name for name in METRICS if name.startswith("verl.reward.score.")), 1),
-    "verl.reward.groups": 3,
+    "verl.reward.groups": 4,
     "verl.gpu.time": len(CAUSES),
     "verl.gpu.waiting.share": 2,
     "verl.gpu.memory.peak": 4,

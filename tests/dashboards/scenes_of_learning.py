@@ -207,6 +207,19 @@ SCENES = [
         long=4,
     ),
     steps(
+        "most groups have equal scores",
+        'verl_reward_groups{verl_outcome="signal"',
+        12,
+        1,
+        alert="GroupsWithoutSignal",
+        summary="95% of the groups of a step have equal scores, from which GRPO learns nothing",
+        near=9,
+        more=lambda step: {
+            'verl_reward_groups{verl_outcome="solved"': 0,
+            'verl_reward_groups{verl_outcome="failed"': 19,
+        },
+    ),
+    steps(
         "the policy KL is high",
         "verl_actor_ppo_kl",
         0.05,

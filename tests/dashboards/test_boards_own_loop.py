@@ -44,6 +44,13 @@ EMPTY = {
     ("gpus", "Framework memory, peak"): LOGGED,
     ("training", "Validation"): LOGGED,
     ("rollouts", "Staleness"): WEIGHTS,
+    **{
+        ("rollouts", title): "TransferQueue"
+        for title in (
+            "Samples in TransferQueue", "Progress of partitions", "Storage of TransferQueue", "Memory of TransferQueue",
+            "Requests to TransferQueue", "Requests to TransferQueue, p99",
+        )
+    },
     ("overview", "Groups in the replay buffer"): "the replay buffer of verl 0.9",
     **{("steps", title): WEIGHTS for title in ("Weight sync", "Weight sync for each step", "Weight sync, bytes")},
     **{("steps", title): TRAINER for title in ("Checkpoint", "Age of the checkpoint", "Validation")},

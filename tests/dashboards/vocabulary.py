@@ -66,6 +66,6 @@ def recorded(stem):
 def names():
     """Return every name."""
     found = dict(catalogue())
-    for stem in ("scalars", "vllm", "sglang", "dcgm", "collector", "prometheus", "thresholds"):
+    for stem in ("scalars", "vllm", "sglang", "transferqueue", "dcgm", "collector", "prometheus", "thresholds"):
         found |= recorded(stem)
     return found

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The five core indicators of older guides: their last values in a run, and whether these are in the bands of its profile."""
+"""The core indicators of older guides, and the groups without a signal: last values in a run, and whether these are in the bands of its profile."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from verl_otel.semconv.metric_names import (
     HW_GPU_MEMORY_USAGE,
     HW_GPU_UTILIZATION,
     LIMIT,
+    REWARD_GROUPS,
     SCALAR_PREFIX,
 )
 
@@ -43,7 +44,7 @@ class Indicator(NamedTuple):
 
 
 def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
-    """Return the name of the run's profile, and its indicators in the order of the guides."""
+    """Return the name of the run's profile, and its indicators."""
     profile = profiles.from_manifest(run.manifest)
     limits = profile.values
     length, bound = _find_last(run.series, "response_length.mean"), _find_bound(run.series)
@@ -67,6 +68,7 @@ def find(run: Explanation) -> tuple[str, tuple[Indicator, ...]]:
             (limits["response_band_low"], limits["response_band_high"]),
             is_share=True,
         ),
+        _judge("groups without a signal", _find_silent(run.series), (math.nan, limits["groups_silent"]), is_share=True),
         _judge("GPU utilisation", _find_use(run), (limits["gpu_utilization_fair"], math.nan), is_share=True),
         _judge("GPU memory", _find_memory(run), (math.nan, limits["gpu_memory"]), is_share=True),
     )
@@ -95,6 +97,17 @@ def _find_bound(series: Iterable[Series]) -> float | None:
     return next(
         (one.values[-1] for one in series if one.name == LIMIT and _RESPONSE_LIMIT in one.labels and one.values), None
     )
+
+
+def _find_silent(series: Iterable[Series]) -> float | None:
+    """Return the share of the groups of the last step whose scores are all equal; several processes of an own loop may report some."""
+    counts: dict[str, float] = {}
+    for one in series:
+        if one.name == REWARD_GROUPS and one.values:
+            outcome = dict(one.labels).get(attr.OUTCOME, "")
+            counts[outcome] = counts.get(outcome, 0) + one.values[-1]
+    total = sum(counts.values())
+    return 1 - counts.get("signal", 0) / total if total else None
 
 
 def _find_use(run: Explanation) -> float | None:

@@ -40,7 +40,7 @@ class Sample(Protocol):
 
     @property
     def facts(self) -> Mapping[str, float]:
-        """Those that are known of ``llm``, ``tool`` and ``reward`` in seconds, ``prompt`` and ``response`` in tokens, and ``preemptions``."""
+        """Those that are known of ``llm``, ``tool`` and ``reward`` in seconds, ``prompt`` and ``response`` in tokens, ``preemptions``, and `CUT`."""
 
 
 def measure_waits(samples: Sequence[Sample]) -> dict[str, float]:
@@ -60,12 +60,11 @@ def find_spread(scores: Sequence[float]) -> tuple[float, float]:
 def sum_scores(samples: Sequence[Sample]) -> None:
     """Record mean, spread and percentiles of the scores that a step trains on, by data source, and how many groups differ in them."""
     by_source: dict[str, list[float]] = {}
-    by_prompt: dict[str, list[float]] = {}
     for sample in samples:
         if sample.score is not None and sample.score == sample.score:
             by_source.setdefault(sample.source, []).append(sample.score)
-            by_prompt.setdefault(sample.uid, []).append(sample.score)
-    _count_groups([scores for uid, scores in by_prompt.items() if uid and len(scores) > 1])
+    for outcome, count in count_groups(samples).items():
+        gauge(metric_names.REWARD_GROUPS, ((attr.OUTCOME, outcome),)).set(count)
     for source, scores in by_source.items():
         scores.sort()
         labels = ((attr.DATA_SOURCE, source),) if source else ()
@@ -83,15 +82,35 @@ def sum_scores(samples: Sequence[Sample]) -> None:
             gauge(name, labels).set(value)
 
 
-def _count_groups(groups: Sequence[Sequence[float]]) -> None:
-    """Record the groups of a step by outcome. A step without groups, as with one sample for each prompt, has none."""
-    if not groups:
-        return
-    counts = dict.fromkeys(("signal", "solved", "failed"), 0)
-    for scores in groups:
-        counts["signal" if min(scores) < max(scores) else "solved" if scores[0] > 0 else "failed"] += 1
-    for outcome, count in counts.items():
-        gauge(metric_names.REWARD_GROUPS, ((attr.OUTCOME, outcome),)).set(count)
+SIGNAL: Final = "signal"
+"""The outcome of a group whose scores differ."""
+CUT: Final = "cut"
+"""Fact of a sample whose response ended at the limit of tokens."""
+
+
+def count_groups(samples: Sequence[Sample]) -> dict[str, int]:
+    """Return the number of groups, samples of one prompt with at least two scores, by outcome; empty without groups.
+
+    The scores of a group differ (``signal``), or are equal: above 0 (``solved``), or not because each response was cut (``truncated``), or otherwise
+    (``failed``). From equal scores GRPO learns nothing.
+    """
+    groups: dict[str, list[Sample]] = {}
+    for sample in samples:
+        if sample.uid and sample.score is not None and sample.score == sample.score:
+            groups.setdefault(sample.uid, []).append(sample)
+    counts = dict.fromkeys((SIGNAL, "solved", "failed", "truncated"), 0)
+    for group in groups.values():
+        scores = [sample.score or 0.0 for sample in group]
+        if len(scores) == 1:
+            continue
+        if min(scores) < max(scores):
+            outcome = SIGNAL
+        elif scores[0] > 0:
+            outcome = "solved"
+        else:
+            outcome = "truncated" if all(CUT in sample.facts for sample in group) else "failed"
+        counts[outcome] += 1
+    return counts if any(counts.values()) else {}
 
 
 def describe_tail(samples: Sequence[Sample]) -> None:

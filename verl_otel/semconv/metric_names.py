@@ -183,9 +183,9 @@ REWARD_SCORE_MAX: Final = _score("verl.reward.score.max", "largest")
 REWARD_SCORE_P10: Final = _score("verl.reward.score.p10", "10th percentile")
 REWARD_SCORE_P50: Final = _score("verl.reward.score.p50", "median")
 REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
-REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (3, 3, 3),
-    "Groups of one prompt that the last step trained on: with different scores (signal), or with equal ones, above 0 (solved) or not (failed), "
-    "from which GRPO learns nothing.")
+REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
+    "Groups of one prompt that the last step trained on: with different scores (signal), or with equal ones, from which GRPO learns nothing: above 0 "
+    "(solved), or not, because each response was cut (truncated) or otherwise (failed).")
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.

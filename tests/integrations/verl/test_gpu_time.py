@@ -17,6 +17,7 @@ from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording import collection
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span, clock
+from verl_otel.semconv import attributes as attr
 
 
 def config(**rollout):
@@ -153,6 +154,15 @@ def test_a_sample_says_when_its_trajectory_began(recorded):
     (span,) = (each for each in recorded.spans if each.name == "verl.trajectory")
     assert made.facts["start"] == pytest.approx(span.start_ns / 1e9, abs=1e-5)
     assert Origin.decode(made.encode()).facts == made.facts
+
+
+def test_a_sample_says_whether_its_response_was_cut(recorded):
+    with verl_otel.trajectory("u", 0) as trajectory:
+        before = find_origin()
+        trajectory.set_attribute(attr.GEN_AI_FINISH_REASONS, ("length",))
+        after = find_origin()
+    assert "cut" not in before.facts
+    assert Origin.decode(after.encode()).facts["cut"] == 1
 
 
 def test_what_lies_between_two_steps_counts_too(time):

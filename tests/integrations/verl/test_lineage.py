@@ -38,8 +38,8 @@ def tags(*origins, **more):
     return [{TAG: origin.encode(), "seq_len": 7, **more} for origin in origins]
 
 
-def origin(number, *, seconds=1.0, score=None, source="", version=None, uid=""):
-    return Origin(0xA000 + number, 0xB000 + number, seconds, score, source, uid, version)
+def origin(number, *, seconds=1.0, score=None, source="", version=None, uid="", facts=()):
+    return Origin(0xA000 + number, 0xB000 + number, seconds, score, source, uid, version, dict(facts))
 
 
 def consume(batch, *, step, training):
@@ -211,17 +211,25 @@ def test_an_infinite_score_spoils_its_own_source_only(recorded):
 
 
 def test_groups_are_counted_by_what_their_scores_tell(recorded):
-    """Those whose scores differ, those that are all right, and those that are all wrong; a prompt with one sample is no group."""
+    """Those whose scores differ, all are right, all are wrong, or all wrong ones were cut; a prompt with one sample is no group."""
     scores = {"a": (1.0, 0.0), "b": (1.0, 1.0), "c": (0.0, 0.0), "d": (-1.0, -1.0, None), "e": (1.0,), "f": (0.0, 0.5)}
-    rows = [(uid, score) for uid, group in scores.items() for score in group]
+    rows = [(uid, score, {}) for uid, group in scores.items() for score in group]
+    rows += [
+        ("cut", 0.0, {"cut": 1.0}),
+        ("cut", 0.0, {"cut": 1.0}),
+        ("one cut", 0.0, {"cut": 1.0}),
+        ("one cut", 0.0, {}),
+    ]
     consume(
-        tags(*(origin(index, uid=uid, score=score) for index, (uid, score) in enumerate(rows))), step=1, training=True
+        tags(*(origin(index, uid=uid, score=score, facts=facts) for index, (uid, score, facts) in enumerate(rows))),
+        step=1,
+        training=True,
     )
     counts = {
         outcome: recorded.value("verl.reward.groups", verl_outcome=outcome)
-        for outcome in ("signal", "solved", "failed")
+        for outcome in ("signal", "solved", "failed", "truncated")
     }
-    assert counts == {"signal": 2, "solved": 1, "failed": 2}
+    assert counts == {"signal": 2, "solved": 1, "failed": 3, "truncated": 1}
     consume(tags(origin(100, uid="g", score=1.0)), step=2, training=True)
     assert recorded.value("verl.reward.groups", verl_outcome="signal") == 2, "a step without groups says nothing"
 

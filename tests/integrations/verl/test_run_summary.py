@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The run summary of W&B and the tags of MLflow: written only if asked for, never in the way of the training."""
+"""The run summary of W&B, the tags of MLflow and texts of TensorBoard: written only if asked for, never in the way of the training."""
 
 import sys
 import threading
@@ -26,10 +26,11 @@ class Tracking:
         self._finished = True
 '''
 REAL = """
+import sys
 import time
 from verl.utils.tracking import Tracking
 from verl_otel.integrations.verl import gpu_time
-made = Tracking("p", "e", ["console", "wandb"], {"trainer": {}})
+made = Tracking("p", "e", ["console", sys.argv[1]], {"trainer": {}})
 for number in (1, 2):
     start = time.monotonic()
     gpu_time.end_step(start, start + 1.0, number, None, "sync")
@@ -89,9 +90,12 @@ def test_mlflow_has_tags_of_the_active_run(tracking_class, monkeypatch):
     assert ("m1", "verl_otel/run_id", "r") in tags
 
 
-@pytest.mark.parametrize("trackers", [{}, {"console": object()}, {"wandb": object()}, {"mlflow": object()}, None, 3])
+@pytest.mark.parametrize(
+    "trackers",
+    [{}, {"console": object()}, {"wandb": object()}, {"mlflow": object()}, {"tensorboard": object()}, None, 3],
+)
 def test_other_trackers_are_left_alone(tracking_class, monkeypatch, trackers):
-    """Without an open run of W&B or MLflow nothing is written, and nothing is imported."""
+    """Without an open run of W&B, MLflow or TensorBoard nothing is written, and nothing is imported."""
     made, _ = tracking_class
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)
     run = made(trackers)
@@ -155,7 +159,7 @@ def test_the_real_wandb_has_it(clean_python, tmp_path, switch):
     """The ``Tracking`` of verl with the real W&B, offline: the file of the run has the values beside the scalars, or none of them."""
     pytest.importorskip("wandb")
     clean_python(
-        "-c", REAL, cwd=tmp_path, without=("WANDB_",), WANDB_MODE="offline", WANDB_SILENT="true",
+        "-c", REAL, "wandb", cwd=tmp_path, without=("WANDB_",), WANDB_MODE="offline", WANDB_SILENT="true",
         VERL_OTEL_ENABLED="1", VERL_OTEL_RUN_ID="r", VERL_OTEL_RUN_DIR=str(tmp_path / "runs"), VERL_OTEL_TRACKER_SUMMARY=switch,
     )  # fmt: skip
     (path,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
@@ -169,3 +173,23 @@ def test_the_real_wandb_has_it(clean_python, tmp_path, switch):
     assert len(found) == (5 if switch == "1" else 0)
     assert (b'"none of 2 steps was held"' in written) == (switch == "1")
     assert (str(tmp_path / "runs" / "r").encode() in written) == (switch == "1")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("switch", ["0", "1"])
+def test_the_real_tensorboard_has_it(clean_python, tmp_path, switch):
+    """As texts, read by TensorBoard's own reader, beside verl's scalars."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    clean_python(
+        "-c", REAL, "tensorboard", cwd=tmp_path, TENSORBOARD_DIR=str(tmp_path / "tb"), VERL_OTEL_ENABLED="1", VERL_OTEL_RUN_ID="r",
+        VERL_OTEL_RUN_DIR=str(tmp_path / "runs"), VERL_OTEL_TRACKER_SUMMARY=switch,
+    )  # fmt: skip
+    events = accumulator.EventAccumulator(str(tmp_path / "tb"))
+    events.Reload()
+    assert "actor/pg_loss" in events.Tags()["scalars"]
+    texts = {tag: events.Tensors(tag)[-1].tensor_proto.string_val[0].decode() for tag in events.Tags()["tensors"]}
+    found = {tag.removesuffix("/text_summary"): text for tag, text in texts.items()}
+    assert set(found) == {
+        f"verl_otel/{key}" for key in ("run_id", "run_folder", "goodput", "held_seconds", "verdict") if switch == "1"
+    }
+    assert found.get("verl_otel/verdict", "none of 2 steps was held") == "none of 2 steps was held"

@@ -1,6 +1,8 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The id and folder of the run, its goodput and what held its steps, in the run summary of W&B and in the tags of MLflow. Off by default.
+"""The id and folder of the run, its goodput and what held its steps, in the run summary of W&B, in the tags of MLflow and as texts of TensorBoard.
+
+Off by default.
 
 Only runs that verl's ``Tracking`` has opened are written to, and no module is imported for it. A thread of its own writes, since a tracker
 may wait for the network.
@@ -41,7 +43,7 @@ class _Summary:
 
 
 def begin_run(tracking: Any) -> None:
-    """Find the runs of W&B and MLflow that a ``Tracking`` has opened, if the setting is on, and write the identity of the run.
+    """Find the runs of W&B, MLflow and TensorBoard that a ``Tracking`` has opened, if the setting is on, and write the identity of the run.
 
     Call it on the thread that opened them: MLflow has one active run for each thread.
     """
@@ -64,6 +66,9 @@ def _find_writers(trackers: dict[str, Any]) -> list[Writer]:
     run = None if mlflow is None else mlflow.active_run()
     if mlflow is not None and run is not None:
         found.append(functools.partial(_write_mlflow, mlflow, run.info.run_id))
+    writer = getattr(trackers.get("tensorboard"), "writer", None)
+    if writer is not None:
+        found.append(functools.partial(_write_tensorboard, writer))
     return found
 
 
@@ -75,6 +80,11 @@ def _write_mlflow(mlflow: Any, run_id: str, values: Values) -> None:
     client = mlflow.MlflowClient()  # not `mlflow.set_tag`, which would begin a run on this thread
     for key, value in values.items():
         client.set_tag(run_id, key, value)
+
+
+def _write_tensorboard(writer: Any, values: Values) -> None:
+    for key, value in values.items():
+        writer.add_text(key, str(value))
 
 
 def follow() -> None:

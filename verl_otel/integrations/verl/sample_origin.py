@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 from verl_otel.integrations.spans import find_open
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.span import clock
+from verl_otel.recording.step_statistics import CUT
 from verl_otel.semconv import attributes as attr
 
 FACTS: Final = {
@@ -41,7 +42,7 @@ class Origin(NamedTuple):
     version: int | None = None
     """Version of the weights that generated its last token: the step after which they were synchronised."""
     facts: Mapping[str, float] = {}
-    """Those of `FACTS` that are known: seconds, preemptions, tokens; and ``start``."""
+    """Those of `FACTS` that are known: seconds, preemptions, tokens; and the further ones."""
 
     def encode(self) -> str:
         """Return the tag's text."""
@@ -92,6 +93,8 @@ def find_origin() -> Origin | None:
     facts[START] = span.start_ns / 1e9
     if values.get(attr.VALIDATE) is True:
         facts[VALIDATE] = 1.0
+    if "length" in (values.get(attr.GEN_AI_FINISH_REASONS) or ()):
+        facts[CUT] = 1.0
     return Origin(
         ids.trace_id,
         ids.span_id,

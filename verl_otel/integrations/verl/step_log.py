@@ -16,7 +16,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import find_spread
+from verl_otel.recording.step_statistics import SIGNAL, count_groups, find_spread
 from verl_otel.semconv import logs
 
 _TRAINING: Final = {
@@ -108,17 +108,12 @@ def note_scores(origins: list[Origin]) -> None:
 
 
 def _count_groups(origins: list[Origin]) -> dict[str, AttributeValue]:
-    """Return the number of groups of samples of one prompt with at least two scores, and of those whose scores are all equal."""
-    groups: dict[str, list[float]] = {}
-    for origin in origins:
-        if origin.uid and origin.score is not None:
-            groups.setdefault(origin.uid, []).append(origin.score)
-    compared = [scores for scores in groups.values() if len(scores) > 1]
-    return (
-        {"groups": len(compared), "groups_without_signal": sum(min(each) == max(each) for each in compared)}
-        if compared
-        else {}
-    )
+    """Return the number of groups, of those without a signal, and of each kind of these."""
+    counts = count_groups(origins)
+    if not counts:
+        return {}
+    silent = {f"groups_{outcome}": count for outcome, count in counts.items() if outcome != SIGNAL}
+    return {"groups": sum(counts.values()), "groups_without_signal": sum(silent.values()), **silent}
 
 
 def _count_by_bin(scores: list[float]) -> dict[str, AttributeValue]:
