@@ -93,7 +93,8 @@ def find_origin() -> Origin | None:
     facts[START] = span.start_ns / 1e9
     if values.get(attr.VALIDATE) is True:
         facts[VALIDATE] = 1.0
-    if "length" in (values.get(attr.GEN_AI_FINISH_REASONS) or ()):
+    reasons = values.get(attr.GEN_AI_FINISH_REASONS)
+    if type(reasons) is tuple and "length" in reasons:
         facts[CUT] = 1.0
     return Origin(
         ids.trace_id,
