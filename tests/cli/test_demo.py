@@ -63,6 +63,23 @@ def test_the_healthy_run_has_no_verdict(explain):
     assert document["events"] == []
 
 
+def test_a_first_step_is_longer_by_its_start_up(call):
+    """It says so, and not that nothing delayed it; both clocks of the run are named."""
+    first = call("explain", RECORDED / "slow-tool", "--step", "1").out
+    assert re.search(r"^Step 1 took .* It includes the start-up", first, re.MULTILINE)
+    assert "Nothing delayed it" not in first
+    whole = call("explain", RECORDED / "healthy").out
+    assert "29.25 s from the first span to the last" in whole
+    assert "Before step 1: 36.72 s from the start of the program" in whole
+
+
+def test_the_difference_of_the_stand_in_is_not_called_precision(call):
+    """The first screen says what is behind the large difference between engine and trainer."""
+    out = call("demo").out
+    assert "The engine is a stand-in that reports the same probability for every token" in out
+    assert "precision and kernels do not explain that much" in out
+
+
 def test_the_crash_says_who_died(call):
     """First, with what it was doing."""
     result = call("demo", "crash")

@@ -309,6 +309,8 @@ def _title(run: Explanation, step: Step) -> str:
         if all(verdict.kind == "between" for verdict in step.verdicts):
             return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
         return f"{name}, {longer}{usual}."
+    if any(other is step for other in step_lengths.find_start_up(run.steps)):
+        return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
     is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
     return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
 
@@ -417,7 +419,7 @@ def _whole_run(run: Explanation) -> Iterator[str]:
                 f"{nanoseconds / 1e9 / start_up.seconds:4.0%} {seconds(nanoseconds / 1e9):>9}  {show(text)}"
                 for text, nanoseconds in words.describe_start_up(start_up)
             )
-            yield from _block(f"Before {name}: {seconds(start_up.seconds)}", rows)
+            yield from _block(f"Before {name}: {seconds(start_up.seconds)} from the start of the program", rows)
     title = words.device_title(run.devices, has_gpu=run.has_gpu)
     yield from _block(title, words.describe_devices(run.devices))
     yield from _block("Rollouts and trainer", words.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))

@@ -229,7 +229,8 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
         means.append(f"{figure(found.stale)} in {counted(found.stale_steps, 'step')} with older ones")
     yield f"{off_policy.DIFFERENCES[found.key]}: {', '.join(means)} (mean age {found.age:.1f} versions)"
     if found.stale is None:
-        yield "all of it is between engine and trainer (precision, kernels): no sample was old"
+        why = "" if off_policy.is_suspicious(found) else " (precision, kernels)"
+        yield f"all of it is between engine and trainer{why}: no sample was old"
     elif found.from_age is None:
         yield "how much of it comes with the age of the samples is not known: no step had only fresh ones"
     else:
@@ -237,6 +238,11 @@ def describe_off_policy(found: OffPolicy | None) -> Iterator[str]:
             f"{share(found.from_age)} of it comes with the age of the samples (a lower trainer.v1.sampler.max_off_policy_threshold makes them "
             f"fresher), {share(1 - found.from_age)} is between engine and trainer"
         )
+    if off_policy.is_suspicious(found):
+        yield (
+            f"precision and kernels do not explain that much (verl's FAQ: usual is less than {off_policy.USUAL}, more than {off_policy.MOST} is wrong)"
+        )
+        yield "compare attention, sampling settings, chat template and tokenizer of the engine with the trainer's, and whether weights arrive"
 
 
 def describe_devices(devices: Sequence[DeviceTime]) -> Iterator[str]:

@@ -44,6 +44,23 @@ def test_fresh_samples_show_what_does_not_come_with_age(given, share, text):
 
 
 @pytest.mark.parametrize(
+    ("given", "is_explained"),
+    [
+        (steps((0, 0.004), (0, 0.006)), True),
+        (steps((0, 0.33)), False),
+        (steps((0, 0.02), (1, 0.03)), False),
+        (steps((1, 0.33)), True),  # how much of it comes with age is not known
+        (steps((0, 3.4), key=KL), True),  # verl names no bound
+    ],
+)
+def test_a_large_difference_is_not_called_precision(given, is_explained):
+    """Above the bound of verl's FAQ the text says what to compare."""
+    text = " ".join(wording.describe_off_policy(off_policy.judge(given)))
+    assert ("do not explain" in text, "compare attention" in text) == (not is_explained, not is_explained)
+    assert "(precision, kernels)" not in text or is_explained
+
+
+@pytest.mark.parametrize(
     "given",
     [
         [],

@@ -16,14 +16,18 @@ from typing import Final, NamedTuple
 from verl_otel.analysis.model import Explanation
 from verl_otel.semconv.metric_names import SCALAR_PREFIX
 
+PROBABILITIES: Final = "training/rollout_probs_diff_mean"
 AGE: Final = "training/off_policy/trajectory_staleness/mean"
 """Scalar of verl 0.9: versions between a sample's newest weights and those that train on it, mean of a step."""
 DIFFERENCES: Final = {
-    "training/rollout_probs_diff_mean": "difference of the probabilities of tokens",
+    PROBABILITIES: "difference of the probabilities of tokens",
     "rollout_corr/k3_kl": "KL divergence (k3)",
     "actor/rollout_corr/k3_kl": "KL divergence (k3)",
 }
 """Scalars of verl with the difference, never negative, and what they are; the first that a run has counts."""
+USUAL, MOST = 0.005, 0.01
+"""Means of `PROBABILITIES` with fresh samples: usual are values below the first; above the second something is wrong with the engine. Both are
+from verl's FAQ (docs/faq/faq.rst, "Missmatch between inference and training sequence"). It has none for the KL divergence."""
 
 
 class OffPolicy(NamedTuple):
@@ -42,6 +46,11 @@ class OffPolicy(NamedTuple):
     """Mean difference in the others."""
     from_age: float | None
     """Share of the difference in steps with old samples that fresh ones do not have; None where there are no steps of one of the two."""
+
+
+def is_suspicious(found: OffPolicy) -> bool:
+    """Return whether engine and trainer differ by more than precision and kernels explain: with fresh samples by more than `MOST`."""
+    return found.key == PROBABILITIES and found.fresh is not None and found.fresh > MOST
 
 
 def judge(steps: Iterable[Mapping[str, float]]) -> OffPolicy | None:

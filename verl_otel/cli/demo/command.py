@@ -105,6 +105,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         f"A recorded run of verl {VERL}: {recording.steps} steps of a tiny model with a tool, on two CPU cores. "
         f"Planted: {recording.planted}.\n"
+        "The engine is a stand-in that reports the same probability for every token, so that it differs from the trainer.\n"
     )
     print(f"$ verl-otel {' '.join([command, *runs])}\n", flush=True)
     code, printed = _capture(words)
