@@ -56,10 +56,10 @@ def test_work_and_waits_are_the_whole_period(plan):
 def test_the_order_in_which_trajectories_were_read_does_not_matter(plan, seed):
     """The schedule is the same."""
     mix = lambda members: random.Random(seed).sample(members, len(members))  # noqa: E731 - one of two
-    schedules = [schedules.build(record(plan, shuffle=order)) for order in (lambda members: members, mix)]
-    same = [[rollout._replace(anchor=0) for rollout in schedule.rollouts] for schedule in schedules]
+    built = [schedules.build(record(plan, shuffle=order)) for order in (lambda members: members, mix)]
+    same = [[rollout._replace(anchor=0) for rollout in schedule.rollouts] for schedule in built]
     assert same[0] == same[1]
-    assert [part[3:] for part in schedules[0].parts] == [part[3:] for part in schedules[1].parts]
+    assert [part[3:] for part in built[0].parts] == [part[3:] for part in built[1].parts]
 
 
 def test_a_wait_is_for_all_that_had_ended():
