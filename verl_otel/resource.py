@@ -17,7 +17,7 @@ from verl_otel._internal import error_boundary, process_state
 from verl_otel._version import __version__
 from verl_otel.config import MAX_NAME, Config
 from verl_otel.model import AttributeValue, Resource
-from verl_otel.recording import id_generator
+from verl_otel.recording.context import make_span_id
 from verl_otel.semconv import attributes as attr
 
 Describe = Callable[[], Mapping[str, AttributeValue]]
@@ -56,7 +56,7 @@ def make_run_id(environ: Mapping[str, str] | None = None) -> str:
     """
     values = os.environ if environ is None else environ
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    tail = f"{started}-{id_generator.make_span_id() & 0xFFFF:04x}"
+    tail = f"{started}-{make_span_id() & 0xFFFF:04x}"
     for prefix, name in (("ray", "RAY_JOB_SUBMISSION_ID"), ("slurm", "SLURM_JOB_ID")):
         job = _as_name(values.get(name, "").removeprefix("raysubmit_"))
         if job:

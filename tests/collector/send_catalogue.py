@@ -12,7 +12,8 @@ import sys
 
 import verl_otel
 from verl_otel import session
-from verl_otel.recording import collection, series_registry
+from verl_otel.recording import collection
+from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.semconv.metric_names import METRICS
 
 ODD = 'a "b"\\c é'
@@ -48,7 +49,7 @@ def record(row, labels, draw):
     """Record to one series; return what it holds then."""
     if row.kind == "histogram":
         values = [bound * draw(0.5, 1) for bound in (*row.bounds, 2 * row.bounds[-1])]
-        series = series_registry.histogram(row.name, labels)
+        series = histogram(row.name, labels)
         for value in values:
             series.record(value)
         held = [sum(value <= bound for value in values) for bound in row.bounds]
@@ -59,10 +60,10 @@ def record(row, labels, draw):
         }
     elif row.kind == "gauge":
         value = draw(0, 5) if row.unit else draw(-5, 5)
-        series_registry.gauge(row.name, labels).set(value)
+        gauge(row.name, labels).set(value)
     elif row.kind == "counter":
         value = draw(0, 1e6)
-        series_registry.counter(row.name, labels).record(value)
+        counter(row.name, labels).record(value)
     else:
         value = draw(0, 1e6)
         measured = collection._observables.get(row.name, list)()

@@ -12,7 +12,7 @@ import verl_otel
 from verl_otel import session
 from verl_otel.integrations.verl.scalars import metric_of
 from verl_otel.model import Point
-from verl_otel.recording import collection, series_registry
+from verl_otel.recording import collection, series
 from verl_otel.semconv import metric_names
 
 SCALARS = {
@@ -46,8 +46,8 @@ def main():
             for name in ("reward", "old_log_prob", "update_critic", "update_actor"):
                 with verl_otel.phase(name):
                     pass
-        series_registry.histogram(metric_names.WEIGHT_SYNC_DURATION).record(0.25 * number)
-    series_registry.gauge(metric_names.AVERAGE_REWARD).set(0.75)
+        series.histogram(metric_names.WEIGHT_SYNC_DURATION).record(0.25 * number)
+    series.gauge(metric_names.AVERAGE_REWARD).set(0.75)
     verl_otel.counter("rl.train.own").add(7)
     now = time.time_ns()
     collection.add_points(Point(metric_of(key), (), now, now, value) for key, value in SCALARS.items())

@@ -17,7 +17,8 @@ from tests.collector import shape
 from verl_otel import session
 from verl_otel.integrations.verl.scalars import metric_of
 from verl_otel.model import Point
-from verl_otel.recording import collection, series_registry
+from verl_otel.recording import collection
+from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.semconv.metric_names import METRICS, SCALAR_PREFIX
 
 SECONDS = 30
@@ -83,17 +84,17 @@ def play(member, scalars):
 
 def record(row, count):
     """Record to so many series of a row, which differ in all of its labels."""
-    series = [tuple((label, f"{label} {number}") for label in row.labels) for number in range(count)]
+    all_labels = [tuple((label, f"{label} {number}") for label in row.labels) for number in range(count)]
     assert row.labels or count == 1, row.name
-    for labels in series:
+    for labels in all_labels:
         if row.kind == "histogram":
-            series_registry.histogram(row.name, labels).record(0.5)
+            histogram(row.name, labels).record(0.5)
         elif row.kind == "counter":
-            series_registry.counter(row.name, labels).record(1)
+            counter(row.name, labels).record(1)
         elif row.kind == "gauge":
-            series_registry.gauge(row.name, labels).set(1)
+            gauge(row.name, labels).set(1)
     if row.kind == "updown":
-        collection.observe(row.name, lambda: [(labels, 1) for labels in series])
+        collection.observe(row.name, lambda: [(labels, 1) for labels in all_labels])
 
 
 if __name__ == "__main__":

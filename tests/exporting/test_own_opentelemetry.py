@@ -31,11 +31,11 @@ import json, random
 from opentelemetry import metrics, trace
 from verl_otel.exporting import own_opentelemetry; from verl_otel.exporting.otlp import protobuf
 from verl_otel.model import Resource, Scope
-from verl_otel.recording import id_generator
+from verl_otel.recording import context
 RESOURCE = Resource({"service.name": "verl", "verl.rank": 3})
 spans, messages = [], []
 def install(*readers):
-    return own_opentelemetry.install(RESOURCE, id_generator, spans.append, messages.append, readers)
+    return own_opentelemetry.install(RESOURCE, context, spans.append, messages.append, readers)
 def say(**facts):
     print("FACTS " + json.dumps(facts))
 """

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
-from verl_otel.recording import context, series_registry, span_metrics
+from verl_otel.recording import context, series, span_metrics
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
@@ -69,8 +69,8 @@ def both_paths(context_path, recorded):
 @pytest.fixture
 def no_series(monkeypatch):
     """Start as a process that has no series yet, and forget those of the test: they live as long as a process."""
-    monkeypatch.setattr(series_registry._Registry, "series", {})
-    monkeypatch.setattr(series_registry._Registry, "sizes", {})
+    monkeypatch.setattr(series._Registry, "series", {})
+    monkeypatch.setattr(series._Registry, "sizes", {})
     _forget_usual_series()
     yield
     _forget_usual_series()

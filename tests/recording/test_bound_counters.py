@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import verl_otel
 from tests.fakes.fold_locks import hold
-from verl_otel.recording import series_registry
+from verl_otel.recording import series
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.testing import capture
 
@@ -86,7 +86,7 @@ def test_totals_of_many_threads_are_exact(recorded, fresh, fast_switching):
         thread.start()
     while any(thread.is_alive() for thread in threads):
         recorded.refresh()
-    assert recorded.value(fresh) + series_registry.dropped() == 8 * 20_000
+    assert recorded.value(fresh) + series.dropped() == 8 * 20_000
 
 
 @pytest.mark.parametrize("number", [CHUNK, CHUNK + 1, 50 * CHUNK])
@@ -106,7 +106,7 @@ def test_while_somebody_folds_for_ever_it_is_bounded(recorded, fresh):
         for _ in range(CEILING + 7):
             count.add(1)
     assert len(count) == CEILING
-    assert series_registry.dropped() == 7
+    assert series.dropped() == 7
     assert recorded.value(fresh) == CEILING
 
 
@@ -117,7 +117,7 @@ def test_its_family_loses_nothing_beside_it(recorded, fresh):
     for _ in range(3 * CEILING):
         count.add(1)
         family.add(1, kind="a")
-    assert series_registry.dropped() == 0
+    assert series.dropped() == 0
     assert recorded.value(fresh, kind="a") == 6 * CEILING
 
 

@@ -8,7 +8,7 @@ import pickle
 import pytest
 
 import verl_otel
-from verl_otel.recording import series, series_registry
+from verl_otel.recording import series
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 
@@ -175,7 +175,7 @@ def test_a_site_arrives_as_it_was(hook):
         extract=json.loads,
         hook=hook,
         merges_with_parent=not hook,
-        series=series_registry.histogram("verl.step.duration"),
+        series=series.histogram("verl.step.duration"),
         defaults=frozenset({"key"}),
     )
     assert parts(pickle.loads(pickle.dumps(sent))) == parts(sent)
@@ -196,12 +196,12 @@ def test_an_instrument_asks_for_its_name_where_it_arrives(recorded, monkeypatch)
     done = verl_otel.counter("sent.done", unit="x", description="what")
     done.add(1)
     sent = pickle.dumps(done)
-    monkeypatch.setattr(series_registry._Registry, "kinds", {"sent.done": series.Histogram})
-    monkeypatch.setattr(series_registry._Registry, "series", {})
+    monkeypatch.setattr(series._Registry, "kinds", {"sent.done": series.Histogram})
+    monkeypatch.setattr(series._Registry, "series", {})
     arrived = pickle.loads(sent)
     assert arrived._instrument == done._instrument
     arrived.add(1)
-    assert not series_registry._Registry.series
+    assert not series._Registry.series
 
 
 def test_a_site_that_was_taken_over_arrives_so(recorded):

@@ -11,7 +11,7 @@ BEGIN = """
     warnings.simplefilter("ignore", DeprecationWarning)  # a fork with threads is what is tested
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, id_generator, collection, span
+    from verl_otel.recording import context, collection, span
     from verl_otel.recording.state import RECORDER
 
     def switch_on():
@@ -53,8 +53,8 @@ def forking(run_python):
 def test_children_have_ids_of_their_own(forking):
     """Forked children and their parent never make the same ids."""
     made = forking("""
-    id_generator.make_trace_id()
-    make = lambda: [str(id_generator.make_trace_id()), str(id_generator.make_span_id())]
+    context.make_trace_id()
+    make = lambda: [str(context.make_trace_id()), str(context.make_span_id())]
     print(json.dumps([*in_child(make), *in_child(make), *make()]))
     """)
     assert len(set(made)) == 6

@@ -12,7 +12,7 @@ import pytest
 
 import verl_otel
 from tests.fakes.fold_locks import hold
-from verl_otel.recording import series_registry, state
+from verl_otel.recording import series, state
 from verl_otel.recording.instruments import timer_series
 from verl_otel.recording.sampled_timers import find_sampled_timer
 from verl_otel.recording.series import CEILING
@@ -84,15 +84,15 @@ def test_spans_that_nobody_drains_stay_within_the_limit(recorded):
 def test_a_buffer_that_nobody_folds_stays_within_the_limit(recorded):
     """However often a timed function is called while somebody else folds for ever, its buffer is bounded."""
     work = verl_otel.timed("memory.timed")(lambda: None)
-    series = timer_series("memory.timed")
+    timed = timer_series("memory.timed")
 
     def call(number):
-        with hold(series.lock):
+        with hold(timed.lock):
             for _ in range(number):
                 work()
 
     assert held(call, 5 * CEILING) < 40 * CEILING
-    assert recorded.value("memory.timed") + series_registry.dropped() == 5 * CEILING + 10
+    assert recorded.value("memory.timed") + series.dropped() == 5 * CEILING + 10
 
 
 def test_totals_of_many_series_threads_and_tasks_are_exact(recorded, fast_switching):
@@ -118,7 +118,7 @@ def test_totals_of_many_series_threads_and_tasks_are_exact(recorded, fast_switch
         list(pool.map(call, range(8)))
     asyncio.run(main())
     points = [point for point in recorded.points if point.instrument.name.startswith("memory.series.")]
-    assert sum(point.value.samples for point in points) + series_registry.dropped() == 100 * (8 * 50 + 256)
+    assert sum(point.value.samples for point in points) + series.dropped() == 100 * (8 * 50 + 256)
     assert sum(span.name == "task" for span in recorded.spans) == 256
 
 

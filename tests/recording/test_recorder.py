@@ -9,12 +9,11 @@ from opentelemetry.trace import SpanContext, TraceFlags, TraceState
 import verl_otel
 from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, Instrument, LinkRecord, Point
-from verl_otel.recording import collection, span_records
+from verl_otel.recording import collection
 from verl_otel.recording import span as span_module
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.collection import collect
+from verl_otel.recording.collection import OPEN_AFTER, collect
 from verl_otel.recording.span import Span
-from verl_otel.recording.span_records import OPEN_AFTER
 
 
 def remote(trace_id=5, span_id=6):
@@ -28,8 +27,8 @@ def later(monkeypatch):
     """Move the drain's clock on by some seconds."""
 
     def move(seconds):
-        now = span_records.clock()
-        monkeypatch.setattr(span_records, "clock", lambda: now + seconds)
+        now = collection.clock()
+        monkeypatch.setattr(collection, "clock", lambda: now + seconds)
 
     return move
 

@@ -18,7 +18,7 @@ BEGIN = """
     faulthandler.dump_traceback_later(60, exit=True)
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, instruments, collection, series_registry
+    from verl_otel.recording import context, instruments, collection, series
     from verl_otel.recording.state import RECORDER
 
     context.context_access()
@@ -38,7 +38,7 @@ BEGIN = """
     def finish(**more):
         drain()
         spans = {name: ended.count(name) for name in set(ended)}
-        print(json.dumps({"totals": totals, "spans": spans, "dropped": series_registry.dropped(), "open": len(RECORDER.opened), **more}))
+        print(json.dumps({"totals": totals, "spans": spans, "dropped": series.dropped(), "open": len(RECORDER.opened), **more}))
 
     done = verl_otel.counter("done")
     timed = verl_otel.timed("timed")(lambda: None)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import verl_otel
 from tests.fakes.fold_locks import hold
 from verl_otel.model import Exemplar, HistogramValue, Instrument
-from verl_otel.recording import series, series_registry
+from verl_otel.recording import series
 from verl_otel.recording.series import CEILING, CHUNK, Counter, Gauge, Histogram
 
 BOUNDS = (0.1, 1.0, 10.0)
@@ -78,7 +78,7 @@ def test_a_value_on_a_bound_belongs_to_the_bucket_below():
 def test_an_enormous_integer_does_not_stop_the_drain(recorded):
     """An integer too large for a float costs no other measurement and no span."""
     with verl_otel.step(1):
-        series_registry.histogram("verl.rollout.turns").record(10**400)
+        series.histogram("verl.rollout.turns").record(10**400)
     with contextlib.suppress(OverflowError):
         recorded.refresh()
     assert recorded.value("verl.training.steps") == 1
@@ -132,19 +132,19 @@ def fill(measured, number):
 @pytest.mark.parametrize("number", [CEILING - 1, CEILING, CEILING + 1, CEILING + 5000])
 def test_a_buffer_never_exceeds_its_ceiling(recorded, number):
     """While a fold is running a buffer grows to its ceiling; what comes then is dropped, and exactly that is counted."""
-    measured = series_registry.counter("verl.training.steps")
+    measured = series.counter("verl.training.steps")
     fill(measured, number)
     assert len(measured.buffer) == min(number, CEILING)
-    assert series_registry.dropped() == max(0, number - CEILING)
+    assert series.dropped() == max(0, number - CEILING)
     assert recorded.value("verl.training.steps") == sum(range(min(number, CEILING)))
 
 
 def test_after_the_ceiling_recording_goes_on(recorded):
     """A series that had to drop takes measurements again as soon as it is folded."""
-    measured = series_registry.histogram("verl.step.duration")
+    measured = series.histogram("verl.step.duration")
     fill(measured, CEILING + 10)
     measured.record(1.0)
-    assert series_registry.dropped() == 10
+    assert series.dropped() == 10
     assert recorded.value("verl.step.duration") == CEILING + 1
 
 
@@ -224,7 +224,7 @@ def test_a_point_says_when_its_series_began():
 
 @pytest.mark.parametrize(
     ("find", "name"),
-    [(series_registry.histogram, "verl.step.duration"), (series_registry.counter, "verl.training.steps")],
+    [(series.histogram, "verl.step.duration"), (series.counter, "verl.training.steps")],
 )
 def test_a_pickled_series_is_that_of_the_process_it_arrives_in(find, name):
     """Unpickled, a series is the one of the same name and labels, not a copy of it."""

@@ -10,7 +10,7 @@ import pytest
 import verl_otel
 from tests.fakes.fold_locks import hold
 from verl_otel.model import HistogramValue, Instrument
-from verl_otel.recording import collection, series_registry, state
+from verl_otel.recording import collection, series, state
 from verl_otel.recording.series import CEILING, Counter
 from verl_otel.recording.state import RECORDER
 
@@ -51,8 +51,8 @@ class Drainers:
 @pytest.mark.full
 def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, fast_switching):
     """800,000 records of 8 threads are all counted or counted as dropped while 4 threads drain all the time."""
-    count = series_registry.counter("verl.training.steps")
-    timed = series_registry.histogram("verl.step.duration")
+    count = series.counter("verl.training.steps")
+    timed = series.histogram("verl.step.duration")
 
     def write(_):
         for _ in range(EACH // 2):
@@ -77,7 +77,7 @@ def test_decorated_functions_are_exact_in_many_threads(recorded, fast_switching)
 
     with Drainers(2) as drainers, ThreadPoolExecutor(WRITERS) as pool:
         assert sum(pool.map(call, range(WRITERS))) == WRITERS * 5000
-    assert drainers.last_value("work") + series_registry.dropped() == WRITERS * 5000
+    assert drainers.last_value("work") + series.dropped() == WRITERS * 5000
 
 
 def test_every_span_is_drained_once(recorded, fast_switching):
@@ -114,7 +114,7 @@ def test_no_ended_span_is_lost_between_two_steps_of_a_drain(recorded, fast_switc
 
 def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
     """With a fold that takes for ever, 8 threads fill a buffer up to its ceiling and count all else as dropped."""
-    count = series_registry.counter("verl.training.steps")
+    count = series.counter("verl.training.steps")
 
     def write(_):
         for _ in range(5000):
@@ -124,7 +124,7 @@ def test_the_bound_on_memory_holds_for_many_writers(recorded, fast_switching):
         list(pool.map(write, range(WRITERS)))
         held = len(count.buffer)
     assert CEILING <= held < CEILING + WRITERS
-    assert held + series_registry.dropped() == WRITERS * 5000
+    assert held + series.dropped() == WRITERS * 5000
     assert recorded.value("verl.training.steps") == held
 
 
@@ -158,7 +158,7 @@ def test_a_drain_that_only_tries_takes_spans_while_a_caller_folds(recorded):
     verl_otel.counter("done").add(1)
     with verl_otel.span("s"):
         pass
-    with hold(series_registry.find(Counter, Instrument("done", "counter", "", ""), ()).lock):
+    with hold(series.find(Counter, Instrument("done", "counter", "", ""), ()).lock):
         batch = collection.collect(wait=0)
     assert [span.name for span in batch.spans] == ["s"]
     assert batch.points == ()

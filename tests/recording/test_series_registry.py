@@ -11,9 +11,8 @@ import verl_otel
 from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument, Point, cut
 from verl_otel.prometheus_names import label_name
-from verl_otel.recording import collection, series_registry
-from verl_otel.recording.series import Counter, Gauge, Histogram
-from verl_otel.recording.series_registry import MAX_SERIES, bound_labels
+from verl_otel.recording import collection, series
+from verl_otel.recording.series import MAX_SERIES, Counter, Gauge, Histogram, bound_labels
 from verl_otel.semconv.metric_names import MAX_LABEL_BYTES, MAX_LABELS
 
 _number = itertools.count()
@@ -26,7 +25,7 @@ def fresh():
 
 
 def find(kind, name, labels=()):
-    return series_registry.find(kind, Instrument(name, "counter", "", ""), labels, (1.0,))
+    return series.find(kind, Instrument(name, "counter", "", ""), labels, (1.0,))
 
 
 @pytest.mark.parametrize("kind", [Counter, Gauge, Histogram])
@@ -79,8 +78,8 @@ def test_too_many_label_names_are_bounded(no_series, recorded, fresh):
 @pytest.mark.full
 def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, caplog):
     """Beyond a number of names nothing new is recorded, which is said once; what was there goes on, and so does the catalogue."""
-    monkeypatch.setattr(series_registry._Registry, "kinds", {})
-    monkeypatch.setattr(series_registry, "MAX_METRICS", 3)
+    monkeypatch.setattr(series._Registry, "kinds", {})
+    monkeypatch.setattr(series, "MAX_METRICS", 3)
     error_boundary.reset()
     for number in (0, 1, 2, 3, 4, 2):
         verl_otel.counter(f"{fresh}.{number}").add(1)
@@ -90,7 +89,7 @@ def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, cap
     points = {point.instrument.name: point.value for point in recorded.points}
     assert points.pop("verl.tool.call.duration").samples == 1
     assert points == {f"{fresh}.0": 1, f"{fresh}.1": 1, f"{fresh}.2": 2}
-    assert len(series_registry._Registry.sizes) == len(series_registry._Registry.kinds) == 4
+    assert len(series._Registry.sizes) == len(series._Registry.kinds) == 4
     assert [record.getMessage().split(";")[0] for record in caplog.records] == [
         "verl-otel: more than 3 metrics of your own"
     ]
@@ -98,9 +97,9 @@ def test_too_many_names_are_bounded(no_series, recorded, fresh, monkeypatch, cap
 
 def test_errors_have_series_of_their_own(recorded, fresh):
     """The durations of failed calls are in the series of their error, with the labels that the series has anyhow."""
-    series = find(Histogram, fresh, (("key", "value"),))
-    series.record(0.5)
-    series_registry.record_failure(series, 0.5, KeyError())
+    timed = find(Histogram, fresh, (("key", "value"),))
+    timed.record(0.5)
+    series.record_failure(timed, 0.5, KeyError())
     points = {point.labels for point in recorded.points if point.instrument.name == fresh}
     assert points == {(("key", "value"),), (("key", "value"), ("error.type", "KeyError"))}
 
@@ -111,7 +110,7 @@ def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch,
     broken = find(Histogram, fresh)
     broken.record(1.0)
     fold = Histogram.fold
-    monkeypatch.setattr(Histogram, "fold", lambda series: 1 / 0 if series is broken else fold(series))
+    monkeypatch.setattr(Histogram, "fold", lambda each: 1 / 0 if each is broken else fold(each))
     with verl_otel.step(1):
         verl_otel.counter(f"{fresh}.other").add(2)
     assert len(recorded.spans) == 1
@@ -123,9 +122,9 @@ def test_a_series_that_is_broken_costs_itself_only(recorded, fresh, monkeypatch,
 
 def test_a_metric_exists_once_it_has_a_series(fresh):
     """A metric exists in a process as soon as something there has recorded to it."""
-    assert not series_registry.exists(fresh)
+    assert not series.exists(fresh)
     find(Counter, fresh)
-    assert series_registry.exists(fresh)
+    assert series.exists(fresh)
 
 
 def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
@@ -136,7 +135,7 @@ def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
         return 1
 
     work()
-    series_registry.clear()
+    series.clear()
     work()
     assert recorded.value(fresh) == 1
 
@@ -144,18 +143,16 @@ def test_clearing_keeps_the_series_that_wrappers_hold(recorded, fresh):
 @pytest.mark.parametrize(
     ("get", "name"),
     [
-        (series_registry.histogram, "verl.step.duration"),
-        (series_registry.counter, "verl.training.steps"),
-        (series_registry.gauge, "verl.training.step"),
+        (series.histogram, "verl.step.duration"),
+        (series.counter, "verl.training.steps"),
+        (series.gauge, "verl.training.step"),
     ],
 )
 def test_metrics_of_the_catalogue_are_as_it_says(recorded, get, name):
     """A metric of the catalogue has the kind, unit and description of its row."""
-    series = get(name)
-    assert series is get(name)
-    assert series.instrument.kind == {series_registry.histogram: "histogram", series_registry.counter: "counter"}.get(
-        get, "gauge"
-    )
+    found = get(name)
+    assert found is get(name)
+    assert found.instrument.kind == {series.histogram: "histogram", series.counter: "counter"}.get(get, "gauge")
     with pytest.raises(KeyError):
         get("verl.not.in.the.catalogue")
 

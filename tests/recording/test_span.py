@@ -8,7 +8,7 @@ import pytest
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording import collection, span, span_records
+from verl_otel.recording import collection, span
 from verl_otel.recording.span import Span, current
 from verl_otel.recording.state import RECORDER
 
@@ -201,7 +201,7 @@ def test_the_parent_knows_the_child_that_began_last(recorded, monkeypatch):
             pass
         with verl_otel.phase("adv"):
             pass
-        monkeypatch.setattr(span_records, "clock", lambda: step.start + 60)
+        monkeypatch.setattr(collection, "clock", lambda: step.start + 60)
         (open_span,) = collection.collect().open_spans
     assert open_span.last_child == "verl.phase.adv"
 

@@ -18,7 +18,7 @@ from tests.fakes.fold_locks import hold
 from verl_otel import session
 from verl_otel.integrations.ray import init_hook as ray_start
 from verl_otel.integrations.verl import trainer
-from verl_otel.recording import collection, series_registry, state
+from verl_otel.recording import collection, series, state
 from verl_otel.session.lifecycle import Current
 
 pytestmark = pytest.mark.full
@@ -83,14 +83,12 @@ def test_a_signal_handler_while_another_thread_drains(start):
 
 def test_a_fold_waits_once_for_all_series():
     """The time to wait is that of the whole drain, not of each series."""
-    held_series = [
-        series_registry.histogram("verl.phase.duration", (("verl.phase", f"p{number}"),)) for number in range(40)
-    ]
+    held_series = [series.histogram("verl.phase.duration", (("verl.phase", f"p{number}"),)) for number in range(40)]
     with contextlib.ExitStack() as stack:
-        for series in held_series:
-            stack.enter_context(hold(series.lock))
+        for each in held_series:
+            stack.enter_context(hold(each.lock))
         with within(0.2):
-            thread = threading.Thread(target=series_registry.fold_all, args=(0.2,))
+            thread = threading.Thread(target=series.fold_all, args=(0.2,))
             thread.start()
             thread.join(60)
 

@@ -123,7 +123,7 @@ def test_what_a_scrape_drains_is_in_the_files_after_one_interval(resting):
 def test_open_spans_stay_in_their_file(resting, monkeypatch):
     """While work is open and nothing else happens, its file stays, and is written at each drain."""
     with verl_otel.span("held"):
-        monkeypatch.setattr(lifecycle.collection.span_records, "OPEN_AFTER", 0.0)
+        monkeypatch.setattr(lifecycle.collection, "OPEN_AFTER", 0.0)
         assert [resting.turn(), resting.turn()] == [1, 0]
         assert resting.files.names("open") == ["held"]
         written = resting.files.spans("open")[0].attributes["verl.open.written"]

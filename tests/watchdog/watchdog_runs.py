@@ -17,7 +17,7 @@ import time
 
 import verl_otel
 from verl_otel import session
-from verl_otel.recording import series_registry
+from verl_otel.recording import series
 from verl_otel.watchdog import heartbeat, monitor, process_table, snapshot
 
 WARM_UP_STEPS = 12
@@ -101,7 +101,7 @@ def train(what):
     with verl_otel.step(WARM_UP_STEPS), verl_otel.phase("gen"):
         for line in sys.stdin:
             if line.strip() == "finish":
-                series_registry.gauge("verl.run.state").set(2)
+                series.gauge("verl.run.state").set(2)
                 session.flush()
                 print("finished", flush=True)
             elif line.strip() == "fork_busy" and not os.fork():

@@ -3,7 +3,7 @@
 """File exporter: OTLP JSON lines in the run's folder.
 
 ``traces-….jsonl`` and ``metrics-….jsonl`` grow by whole lines and are rotated. ``open-….jsonl`` has the open spans and is replaced
-atomically, so that a killed process leaves a record of what it was doing: after each drain that has read them again (`recording.span_records`).
+atomically, so that a killed process leaves a record of what it was doing: after each drain that has read them again (`recording.collection`).
 A full disk costs telemetry, never training.
 """
 

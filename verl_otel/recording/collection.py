@@ -10,20 +10,31 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Final
+from typing import Any, Final, Union
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.model import Batch, Labels, Point
-from verl_otel.recording import (
-    convention_aliases,
-    own_trajectories,
-    sampled_timers,
-    series_registry,
-    span_records,
-    state,
+from verl_otel.model import (
+    NONE_DROPPED,
+    SAMPLED,
+    TRACE_FLAGS,
+    Attributes,
+    Batch,
+    Exemplar,
+    Labels,
+    OpenSpan,
+    Point,
+    SpanRecord,
+    WeighedAttributes,
 )
-from verl_otel.recording.series_registry import bound_labels, bound_point
+from verl_otel.recording import context, convention_aliases, own_trajectories, sampled_timers, series, state
+from verl_otel.recording import span as spans
+from verl_otel.recording.context import SpanIds
+from verl_otel.recording.duration_stats import DurationLog
+from verl_otel.recording.series import bound_labels, bound_point
+from verl_otel.recording.span import Span, clock, release_ended_parents
+from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import RECORDER
+from verl_otel.semconv.spans import SERVER, SPANS, STATUS_UNSET
 
 MAX_PENDING: Final = 20_000
 """Points that may wait for a drain; reached only if nothing drains."""
@@ -52,17 +63,17 @@ def collect(*, wait: float = -1) -> Batch | None:
         return None
     try:
         now = time.time_ns()
-        kept = span_records.end_all(state.take_ended(sampled_timers.take_all()))
+        kept = end_all(state.take_ended(sampled_timers.take_all()))
         with error_boundary.suppress_errors("own trajectories"):
             own_trajectories.report()
-        points = series_registry.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))
+        points = series.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))
         scalars = state.take(RECORDER.pending_points)
     finally:
         lock.release()
     if RECORDER.convention_aliases:
         points.extend(convention_aliases.make_aliases(points))
     points.extend(scalars)
-    return Batch(now, tuple(kept), tuple(points), span_records.read_open())
+    return Batch(now, tuple(kept), tuple(points), read_open())
 
 
 def collect_observed(batch: Batch, *, groups: bool = True) -> Batch:
@@ -123,7 +134,7 @@ process_state.register(reset=stop_observing)
 def _collect_observed(now: int) -> list[Point]:
     points = []
     for name, callback in list(_observables.items()):
-        instrument = series_registry.INSTRUMENTS[name]
+        instrument = series.INSTRUMENTS[name]
         try:
             points += [Point(instrument, bound_labels(labels), _started_ns, now, value) for labels, value in callback()]
         except Exception as error:
@@ -136,7 +147,7 @@ def _collect_groups(now: int) -> list[Point]:
     for group, (_, read) in list(_groups.items()):
         try:
             points += [
-                Point(series_registry.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
+                Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
                 for metric, labels, value in read()
             ]
         except Exception as error:
@@ -145,3 +156,202 @@ def _collect_groups(now: int) -> list[Point]:
 
 
 _started_ns = time.time_ns()
+
+
+# -- Ended spans become the immutable records that exporters consume. A drain may have a hundred thousand spans, so this is written for speed: records
+# are created without the constructor of their class (a third of the cost), ids by the chunk under one lock, and durations are added once for each name --
+
+AT_ONCE: Final = 32
+"""Spans whose ids are created while the lock is held once: a caller that needs an id waits for 30 µs at most."""
+_PLAIN: Final = SPANS["span"]
+_new = tuple.__new__
+_whole = float.__trunc__  # `int` at half the cost
+
+
+def end_all(ended: list[Span]) -> list[SpanRecord]:
+    """Return the records of the sampled spans, in the order in which they ended. A span that cannot be converted is left out.
+
+    Also records their metrics, offers exemplars and adds durations. Call under the drain lock.
+
+    A span is measured before its attributes are read: measuring a trajectory may add attributes to it.
+    """
+    kept: list[SpanRecord] = []
+    RECORDER.ended_count += len(ended)
+    with error_boundary.suppress_errors("marks"):
+        RECORDER.trajectories.look_ahead(ended, RECORDER.opened)
+    notes = DurationLog() if RECORDER.durations.on else None
+    for begin in range(0, len(ended), AT_ONCE):
+        chunk = ended[begin : begin + AT_ONCE]
+        _identify(chunk)
+        if RECORDER.convention_aliases:
+            convention_aliases.add_conversations(chunk)
+        _end_chunk(chunk, notes, kept)
+    if notes is not None:
+        RECORDER.durations.add(notes)
+    return kept
+
+
+def _identify(chunk: list[Span]) -> None:
+    """Create the ids of root spans and of children of spans that have ids; `Span.resolve` creates those of the others."""
+    waiting, roots = [], []
+    for span in chunk:
+        if span.ids is None:
+            outer = span.outer
+            if not outer or span.site.spec.root:  # a root
+                roots.append(span)
+            elif type(outer) is Span and (type(outer.ids) is SpanIds or _has_ids(outer)):
+                waiting.append(span)
+    random_ids = context.make_span_ids(len(waiting))
+    with spans._ids_lock:
+        for span, span_id in zip(waiting, random_ids, strict=True):
+            if span.ids is None:
+                span.ids = (span.outer.ids, span_id or 1)
+    if roots:
+        spans.create_root_ids(roots)
+
+
+def _has_ids(span: Span) -> bool:
+    """Return whether a span has ids; creates them if it has none."""
+    with error_boundary.suppress_errors("record"):
+        span.resolve()
+    return type(span.ids) is SpanIds
+
+
+def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanRecord]) -> None:
+    last_parent: SpanIds | None = None
+    for span in chunk:
+        try:
+            ids: Any = span.ids
+            if type(ids) is tuple:
+                parent_ids, span_id = ids
+                if parent_ids is not last_parent:
+                    trace_id, parent_id, _, flags, state, offset = last_parent = parent_ids
+                    flags &= TRACE_FLAGS
+            else:
+                last_parent = None
+                trace_id, span_id, parent_id, flags, state, offset = ids or span.resolve()
+            start, stop, site, detail = span.start, span.stop, span.site, span._detail
+            start_ns, end_ns, spec = _whole(start * 1e9) + offset, _whole(stop * 1e9) + offset, site.spec
+            if spec is not _PLAIN or site.series is not None:  # a plain span has no metrics
+                _measure(span, end_ns, trace_id, span_id, sampled=flags & SAMPLED)
+            outer = span.outer
+            if type(outer) is Span and outer.stop:
+                release_ended_parents(span)
+            if notes is not None:
+                served_ns = end_ns if spec.kind == SERVER else 0
+                notes.add(site.name if detail is None else span.name, stop - start, parent_id, served_ns)
+            if not flags & SAMPLED and spec.verb != "trajectory":
+                continue
+            own = span._attributes
+            attributes: Attributes = {**site.attributes, **own} if own else site.attributes
+            if detail is None:
+                fields: tuple[object, ...] = (
+                    trace_id, span_id, parent_id, site.name, spec.kind, start_ns, end_ns, attributes, (), (), 0, "",
+                    flags, state, None, NONE_DROPPED,
+                )  # fmt: skip
+            else:
+                attributes = WeighedAttributes(attributes, detail.bytes) if detail.bytes else attributes
+                fields = (
+                    trace_id, span_id, parent_id, detail.name or site.name, spec.kind, start_ns, end_ns, attributes,
+                    tuple(detail.links or ()), tuple(detail.events or ()), detail.status, detail.message,
+                    flags, state, None, detail.dropped,
+                )  # fmt: skip
+            kept.append(_new(SpanRecord, fields))
+        except Exception as error:
+            error_boundary.record_internal_error("record", error)
+
+
+def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, *, sampled: int) -> None:
+    """Record the metrics of a span, and offer an exemplar if it is sampled and the slowest of its bucket.
+
+    A tail sampler keeps few trajectories: exemplars lead to marked ones and what lies in them only, and a bucket without a recent exemplar marks
+    one for it.
+    """
+    seconds = span.stop - span.start
+    histogram = measure(span, seconds)
+    if histogram is None or not sampled or not RECORDER.sampling.exemplars or not histogram.wants(seconds, end_ns):
+        return
+    if RECORDER.trajectories.allows_exemplar(span, needed=histogram.lacks(seconds, end_ns)):
+        histogram.offer(Exemplar(seconds, end_ns, trace_id, span_id))
+
+
+def record_open(span: Span) -> SpanRecord:
+    """Return the record of an open span; its end is 0."""
+    trace_id, span_id, parent_id, flags, state, offset = span.resolve()
+    detail, site, start_ns = span._detail, span.site, _whole(span.start * 1e9) + offset
+    if detail is None:
+        fields: tuple[object, ...] = (
+            trace_id, span_id, parent_id, site.name, site.spec.kind, start_ns, 0, span.attributes, (), (), STATUS_UNSET, "",
+            flags, state, None, NONE_DROPPED,
+        )  # fmt: skip
+    else:
+        fields = (
+            trace_id, span_id, parent_id, span.name, site.spec.kind, start_ns, 0, span.attributes,
+            tuple(detail.links or ()), tuple(detail.events or ()), detail.status, detail.message,
+            flags, state, None, detail.dropped,
+        )  # fmt: skip
+    return _new(SpanRecord, fields)
+
+
+# -- The table of open spans that every batch has. A worker may have thousands of spans open, and a drain comes every second: the row of an open span
+# is made when the span enters the table, and made again, for its attributes and its age change, less often the more there are --
+
+OPEN_AFTER: Final = 1.0
+"""Age in seconds from which an open span is in the table; younger ones usually end before the next drain."""
+MAX_OPEN: Final = 500
+"""Spans of the table, the oldest: enough to see what hangs."""
+FEW: Final = 64
+"""Rows up to which all of them are made again at each drain."""
+PER_SECOND: Final = 62.5
+"""Of more, so many are made again a second: those of a full table every 8 s."""
+
+_Entry = tuple[float, Union[OpenSpan, None]]
+"""The start of a span, which distinguishes it from another one with the same `id`, and its row."""
+_NONE: Final[_Entry] = (0.0, None)
+
+
+class _Table:
+    """The rows that were made last, by the `id` of their span."""
+
+    entries: dict[int, _Entry] = {}
+    due = 0.0
+    """When all rows are made again, by `clock`."""
+
+
+def read_open() -> tuple[OpenSpan, ...]:
+    """Return the oldest open spans. Call on one thread at a time."""
+    now, now_ns = clock(), time.time_ns()
+    known = _Table.entries if now < _Table.due and len(RECORDER.open_spans) > FEW else {}
+    entries: dict[int, _Entry] = {}
+    rows: list[OpenSpan] = []
+    for span in RECORDER.opened:  # in order of opening, so the first young one ends the search
+        age = now - span.start
+        if len(rows) >= MAX_OPEN or age < OPEN_AFTER:
+            break
+        entry = known.get(id(span), _NONE)
+        row = entry[1]
+        if row is None or entry[0] != span.start:
+            row = None
+            with error_boundary.suppress_errors("open span"):
+                row = _make_row(span, age, now_ns)
+            entry = (span.start, row)
+        if row is not None:
+            entries[id(span)] = entry
+            rows.append(row)
+    if known is not _Table.entries:
+        _Table.due = now + len(rows) / PER_SECOND if len(rows) > FEW else 0.0
+    _Table.entries = entries
+    return tuple(rows)
+
+
+def _make_row(span: Span, age: float, now_ns: int) -> OpenSpan:
+    last_child = span.last.name if span.last is not None else ""
+    return OpenSpan(record_open(span), age, last_child, span.site.spec.verb, now_ns)
+
+
+def clear_open() -> None:
+    """Remove every row: what was recorded is discarded."""
+    _Table.entries, _Table.due = {}, 0.0
+
+
+process_state.register(clear=clear_open, after_fork=clear_open)

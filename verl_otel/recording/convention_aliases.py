@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument, Labels, Point
-from verl_otel.recording.series_registry import INSTRUMENTS
+from verl_otel.recording.series import INSTRUMENTS
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY

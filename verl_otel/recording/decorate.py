@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from verl_otel._internal import error_boundary
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import context_access
-from verl_otel.recording.series_registry import record_failure
+from verl_otel.recording.series import record_failure
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER
 

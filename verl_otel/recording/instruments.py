@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument
-from verl_otel.recording import series, series_registry
+from verl_otel.recording import series
 from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number
 from verl_otel.recording.decorate import decorate, wrap_timed
 from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
-from verl_otel.recording.series_registry import make_labels
+from verl_otel.recording.series import make_labels
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metric_names import METRICS
@@ -65,12 +65,12 @@ def valid_bounds(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
 
 def _claim(instrument: Instrument, kind: type[series.Series]) -> bool:
     """Return whether a name belongs to a kind of instrument, which never changes. Logs once if it does not."""
-    owner = series_registry.claim(instrument.name, kind)
+    owner = series.claim(instrument.name, kind)
     if owner is kind:
         return True
     if owner is None:
         message = "verl-otel: more than %d metrics of your own; %r and later ones are not recorded"
-        error_boundary.warn_once("metrics", message, series_registry.MAX_METRICS, instrument.name)
+        error_boundary.warn_once("metrics", message, series.MAX_METRICS, instrument.name)
         return False
     error_boundary.warn_once(
         f"kind {instrument.name}",
@@ -103,7 +103,7 @@ class _LabelledInstrument:
             self._owns_name = _claim(self._instrument, self.kind)
         if not self._owns_name:
             return None
-        return series_registry.find(self.kind, self._instrument, make_labels(labels), self._bounds)
+        return series.find(self.kind, self._instrument, make_labels(labels), self._bounds)
 
     def _record(self, value: object, labels: dict[str, Any]) -> None:
         number = to_number(value) if RECORDER.on else None
@@ -178,7 +178,7 @@ class Timer:
         self._start = self._around.pop() if self._around else 0.0
         measured = self._measured
         if error is not None:
-            series_registry.record_failure(measured, seconds, error)
+            series.record_failure(measured, seconds, error)
         elif RECORDER.on:
             measured.record(seconds)
 
@@ -229,6 +229,6 @@ def timer_series(name: str, description: str = "") -> series.Histogram:
     instrument = Instrument(valid_name(name), "histogram", "s", to_name(description))
     if not _claim(instrument, series.Histogram):
         return series.Histogram(instrument, (), buckets.TINY)  # not registered: it is never drained
-    histogram = series_registry.find(series.Histogram, instrument, (), buckets.TINY)
+    histogram = series.find(series.Histogram, instrument, (), buckets.TINY)
     assert isinstance(histogram, series.Histogram)  # noqa: S101 - made so above
     return histogram

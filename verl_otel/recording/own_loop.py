@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from verl_otel._internal import process_state
 from verl_otel.model import Labels
-from verl_otel.recording import own_trajectories, series_registry, state
+from verl_otel.recording import own_trajectories, series, state
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.own_trajectories import StepSummary
 from verl_otel.semconv import attributes as attr
@@ -67,15 +67,15 @@ def note_step(span: Span) -> None:
     """Record that a step of an own loop has ended. Called by the drain."""
     if not _Loop.began:
         _Loop.began = True
-        series_registry.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
-        series_registry.gauge(metric_names.RUN_STATE).set(RUNNING)
+        series.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
+        series.gauge(metric_names.RUN_STATE).set(RUNNING)
     _Loop.failed = bool(span.error)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
     if number is not None:
-        series_registry.gauge(metric_names.TRAINING_STEP).set(number)
+        series.gauge(metric_names.TRAINING_STEP).set(number)
     before = _Loop.last_stop
     if before:
-        series_registry.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
+        series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
     shown = int(number) if number is not None and math.isfinite(number) else None
     trajectories = own_trajectories.end_step(span)
     _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories))
@@ -97,7 +97,7 @@ def end() -> None:
     """Record the end of the run, if this process had an own loop: failed if its last step ended with an exception."""
     own_trajectories.report(last=True)
     if _Loop.began:
-        series_registry.gauge(metric_names.RUN_STATE).set(FAILED if _Loop.failed else FINISHED)
+        series.gauge(metric_names.RUN_STATE).set(FAILED if _Loop.failed else FINISHED)
 
 
 def _clear() -> None:

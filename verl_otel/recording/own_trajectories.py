@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
 from verl_otel.model import REMOTE, AttributeValue, LinkRecord
-from verl_otel.recording import series_registry
+from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
-from verl_otel.recording.id_generator import SpanIds
+from verl_otel.recording.context import SpanIds
 from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import describe_tail, measure_waits, sum_scores
 from verl_otel.semconv import attributes as attr
@@ -260,7 +260,7 @@ def _summarise(samples: list[_Sample]) -> float | None:
     if not scores:
         return None
     mean = sum(scores) / len(scores)
-    series_registry.gauge(metric_names.AVERAGE_REWARD).set(mean)
+    series.gauge(metric_names.AVERAGE_REWARD).set(mean)
     return mean
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel._internal import process_state
-from verl_otel.recording import series_registry
+from verl_otel.recording import series
 from verl_otel.recording.attribute_values import is_cancellation
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import CONTEXT
@@ -69,7 +69,7 @@ class SampledTimer:
         if isinstance(error, GeneratorExit):  # the consumer closed the generator: no failure
             self.record(seconds)
             return
-        series_registry.record_failure(self.series, seconds, error)
+        series.record_failure(self.series, seconds, error)
         kept = self._cancelled if is_cancellation(error) else self._failed
         if len(kept) < MAX_FAILED:
             span = self._make(seconds)

@@ -13,8 +13,8 @@ import time
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel.model import RANDOM, SAMPLED
-from verl_otel.recording import id_generator
 from verl_otel.recording.attribute_values import to_number
+from verl_otel.recording.context import draw
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import SPANS
 
@@ -244,4 +244,4 @@ class SamplingPolicy:
         count = self._counts[step] = self._counts.get(step, 0) + 1
         for old in list(self._counts)[:-MAX_STEPS]:  # the copy is atomic: other threads count, too
             self._counts.pop(old, None)
-        return count <= self.whole_per_step or id_generator.draw() < self.share_above
+        return count <= self.whole_per_step or draw() < self.share_above

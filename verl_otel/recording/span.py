@@ -17,7 +17,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import NONE_DROPPED, REMOTE, TRACE_FLAGS, AttributeValue, EventRecord, LinkRecord
-from verl_otel.recording import id_generator
 from verl_otel.recording.attribute_values import (
     coerce_attribute,
     error_name,
@@ -28,8 +27,7 @@ from verl_otel.recording.attribute_values import (
     to_number,
     to_text,
 )
-from verl_otel.recording.context import CONTEXT, context_access
-from verl_otel.recording.id_generator import SpanIds
+from verl_otel.recording.context import CONTEXT, SpanIds, context_access, make_span_id, make_span_ids, make_trace_id
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import OPEN_FACTOR, RECORDER, count_dropped, wall_offset_ns
 from verl_otel.semconv import attributes as attr
@@ -494,18 +492,16 @@ class Span:
         root = self.site.spec.root or self.outer is None
         parent = self._parent()
         if parent is not None:
-            return _child_ids(parent.resolve(), id_generator.make_span_id())
+            return _child_ids(parent.resolve(), make_span_id())
         if not root:
             remote = context_access().span_of(self.outer).get_span_context()
             if remote.is_valid:
                 state = remote.trace_state.to_header()
                 flags = int(remote.trace_flags) & TRACE_FLAGS | (REMOTE if remote.is_remote else 0)
-                return SpanIds(
-                    remote.trace_id, id_generator.make_span_id(), remote.span_id, flags, state, wall_offset_ns()
-                )
-        trace_id = id_generator.make_trace_id()
+                return SpanIds(remote.trace_id, make_span_id(), remote.span_id, flags, state, wall_offset_ns())
+        trace_id = make_trace_id()
         flags = RECORDER.sampling.decide(self, trace_id)
-        return SpanIds(trace_id, id_generator.make_span_id(), 0, flags, self.site.spec.state, wall_offset_ns())
+        return SpanIds(trace_id, make_span_id(), 0, flags, self.site.spec.state, wall_offset_ns())
 
     def get_span_context(self) -> SpanContext:
         """Return OpenTelemetry's span context. A span whose context was returned is always exported."""
@@ -785,7 +781,7 @@ def create_root_ids(roots: list[Span]) -> None:
 
     On failure a span stays without ids, and `resolve` reports it later: logging under the lock could deadlock with a handler that needs ids.
     """
-    random_ids = id_generator.make_span_ids(3 * len(roots))
+    random_ids = make_span_ids(3 * len(roots))
     offset = wall_offset_ns()
     with _ids_lock:
         for span, high, low, span_id in zip(roots, random_ids[::3], random_ids[1::3], random_ids[2::3], strict=True):

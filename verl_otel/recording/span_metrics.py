@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue, Labels
-from verl_otel.recording import own_loop, own_trajectories, series_registry
+from verl_otel.recording import own_loop, own_trajectories
 from verl_otel.recording.attribute_values import to_name, to_number
+from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets, metric_names
@@ -71,14 +72,12 @@ def _find(span: Span) -> Histogram:
     site, own = span.site, span._attributes
     spec = site.spec
     if span.error:
-        return series_registry.histogram(
-            spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR)
-        )
+        return histogram(spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR))
     if not own or own.keys().isdisjoint(spec.labels):
         if site.default_series is None:
-            site.default_series = _find_cached(series_registry.histogram, spec.duration, site.attributes, spec.labels)
+            site.default_series = _find_cached(histogram, spec.duration, site.attributes, spec.labels)
         return site.default_series
-    return _find_cached(series_registry.histogram, spec.duration, span.attributes, spec.labels)
+    return _find_cached(histogram, spec.duration, span.attributes, spec.labels)
 
 
 def _find_cached(
@@ -91,7 +90,7 @@ def _find_cached(
     """Return the series of a metric with labels of a span, cached by these labels.
 
     Args:
-        find: A function of `verl_otel.recording.series_registry`.
+        find: A function of `verl_otel.recording.series`.
         metric: Name of the metric.
         values: All attributes of the span.
         names: Those that are labels.
@@ -135,8 +134,8 @@ def _step(span: Span, _seconds: float) -> None:
         own_loop.note_step(span)
     if _was_stopped(span):
         return
-    series_registry.counter(metric_names.TRAINING_STEPS).record(1)
-    series_registry.gauge(metric_names.TRAINING_LAST_STEP_TIMESTAMP).set(span.end_ns / 1e9)
+    counter(metric_names.TRAINING_STEPS).record(1)
+    gauge(metric_names.TRAINING_LAST_STEP_TIMESTAMP).set(span.end_ns / 1e9)
 
 
 def _was_stopped(span: Span) -> bool:
@@ -146,21 +145,21 @@ def _was_stopped(span: Span) -> bool:
 
 def _phase(span: Span, seconds: float) -> None:
     if span.site.attributes.get(attr.PHASE) == "gen":
-        series_registry.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
+        histogram(metric_names.SAMPLE_GENERATION).record(seconds)
     own_loop.note_phase(span)
 
 
 def _checkpoint(span: Span, _seconds: float) -> None:
     if not _was_stopped(span):
-        series_registry.gauge(metric_names.CHECKPOINT_LAST_TIMESTAMP).set(span.end_ns / 1e9)
+        gauge(metric_names.CHECKPOINT_LAST_TIMESTAMP).set(span.end_ns / 1e9)
 
 
 def _logging(span: Span, seconds: float) -> None:
-    series_registry.counter(metric_names.LOGGING_TIME, labels_of(span, (attr.TRACKER,))).record(seconds)
+    counter(metric_names.LOGGING_TIME, labels_of(span, (attr.TRACKER,))).record(seconds)
 
 
 def _data_loading(_span: Span, seconds: float) -> None:
-    series_registry.counter(metric_names.DATA_LOADING_TIME).record(seconds)
+    counter(metric_names.DATA_LOADING_TIME).record(seconds)
 
 
 def _worker(span: Span, seconds: float) -> None:
@@ -168,8 +167,8 @@ def _worker(span: Span, seconds: float) -> None:
     if values.get(attr.WORKER_NESTED):
         return
     labels = ((attr.WORKER_METHOD, to_name(values.get(attr.WORKER_METHOD, span.name))),)
-    series_registry.counter(metric_names.WORKER_CALLS, labels).record(1)
-    series_registry.counter(metric_names.WORKER_CALL_TIME, labels).record(seconds)
+    counter(metric_names.WORKER_CALLS, labels).record(1)
+    counter(metric_names.WORKER_CALL_TIME, labels).record(seconds)
 
 
 def _trajectory(span: Span, seconds: float) -> None:
@@ -184,11 +183,11 @@ def _trajectory(span: Span, seconds: float) -> None:
         if number is not None:
             tokens[kind] = number
             labels = ((attr.TOKEN_TYPE, kind),)
-            series_registry.counter(metric_names.ROLLOUT_TOKENS, labels).record(number)
-            series_registry.histogram(metric_names.ROLLOUT_SEQUENCE_LENGTH, labels).record(number)
+            counter(metric_names.ROLLOUT_TOKENS, labels).record(number)
+            histogram(metric_names.ROLLOUT_SEQUENCE_LENGTH, labels).record(number)
     turns = to_number(values.get(attr.TURNS))
     if turns is not None:
-        series_registry.histogram(metric_names.ROLLOUT_TURNS).record(turns)
+        histogram(metric_names.ROLLOUT_TURNS).record(turns)
     RECORDER.trajectories.mark(span, seconds)
     own_trajectories.end_trajectory(span, seconds, values, tokens)
 
@@ -208,11 +207,11 @@ def _llm(span: Span, seconds: float) -> None:
         if tokens is not None:
             series = cache.get(metric)
             if series is None:
-                series = cache[metric] = _find_cached(series_registry.counter, metric, values, _LLM_LABELS)
+                series = cache[metric] = _find_cached(counter, metric, values, _LLM_LABELS)
             series.record(tokens)
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:
-        series_registry.counter(metric_names.ROLLOUT_PREEMPTIONS).record(preemptions)
+        counter(metric_names.ROLLOUT_PREEMPTIONS).record(preemptions)
     own_trajectories.note_llm(span, seconds, both[0], both[1], preemptions)
 
 
@@ -230,7 +229,7 @@ def _reward(span: Span, seconds: float) -> None:
         if number is not None and number == number:
             label = attr.REWARD_BIN, bin_of(number)
             metric = metric_names.REWARD_SAMPLES
-            _find_cached(series_registry.counter, metric, values, (attr.DATA_SOURCE,), label).record(1)
+            _find_cached(counter, metric, values, (attr.DATA_SOURCE,), label).record(1)
 
 
 _WITH_ERROR: Final = frozenset(row.name for row in METRICS.values() if attr.ERROR_TYPE in row.labels)

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The state of recording in this process: whether it is on, the spans between two drains, sampling, durations.
 
-One object, `RECORDER`, so that there is one place to reset and one handler of forks. Series are in `verl_otel.recording.series_registry`.
+One object, `RECORDER`, so that there is one place to reset and one handler of forks. Series are in `verl_otel.recording.series`.
 """
 
 from __future__ import annotations

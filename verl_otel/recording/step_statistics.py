@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final, Protocol
 
 from verl_otel._internal.quantiles import quantile
-from verl_otel.recording.series_registry import gauge
+from verl_otel.recording.series import gauge
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 

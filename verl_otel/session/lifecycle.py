@@ -22,7 +22,7 @@ from verl_otel.config import Config
 from verl_otel.exporting import content_filter
 from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, Resource, Scope, SpanRecord
-from verl_otel.recording import collection, context, id_generator, own_loop, series_registry, state
+from verl_otel.recording import collection, context, own_loop, series, state
 from verl_otel.recording import run_log as recorded_log
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL
@@ -81,7 +81,7 @@ class DrainSchedule:
             and not RECORDER.pending_points
             and not recorded_log.has_records()
             and self._knows_all_open()
-            and not series_registry.has_new_values()
+            and not series.has_new_values()
         )
 
     def _knows_all_open(self) -> bool:
@@ -479,7 +479,7 @@ class Session:
 
             used = tuple(reader for _, reader in readers if reader)
             sends_otlp = "otlp" in self.config.exporters
-            user = own_opentelemetry.attach(self.resource, id_generator, on_user_span, used, sends_otlp=sends_otlp)
+            user = own_opentelemetry.attach(self.resource, context, on_user_span, used, sends_otlp=sends_otlp)
             user.open(self.resource, SCOPE, self.state)
             self._user = user
         with error_boundary.suppress_errors("readers"):
@@ -574,7 +574,7 @@ class Session:
     def _measure_overhead(self) -> dict[str, float]:
         """Return the CPU seconds that telemetry has taken in this process, by kind of work."""
         drain = self._drain_seconds + collectors.read_cpu_seconds()
-        totals = {"recording": estimate_recording(RECORDER.ended_count, series_registry.count_values())}
+        totals = {"recording": estimate_recording(RECORDER.ended_count, series.count_values())}
         totals["drain"] = drain + (self._user.metrics.cpu_seconds if self._user is not None else 0.0)
         for exporter in (*self._watchdog, *self._list_sending()):
             if exporter.cpu_seconds:

@@ -11,7 +11,7 @@ from typing import Final
 from verl_otel.analysis.verdicts.live import Held, LiveJudge
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
-from verl_otel.recording.series_registry import counter, gauge
+from verl_otel.recording.series import counter, gauge
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr

@@ -8,7 +8,7 @@ from typing import Final
 
 from verl_otel.recording import own_loop
 from verl_otel.recording.own_loop import EndedStep
-from verl_otel.recording.series_registry import gauge
+from verl_otel.recording.series import gauge
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 

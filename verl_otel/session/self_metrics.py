@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording import collection, run_log, series_registry
+from verl_otel.recording import collection, run_log, series
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
@@ -46,7 +46,7 @@ def register(
     )
     collection.observe(
         metric_names.OTEL_POINTS_DROPPED,
-        lambda: _dropped("points", exporters(), series_registry.dropped() + RECORDER.dropped_points),
+        lambda: _dropped("points", exporters(), series.dropped() + RECORDER.dropped_points),
     )
     collection.observe(metric_names.OTEL_LOGS_DROPPED, lambda: _dropped("logs", exporters(), run_log.count_dropped()))
     collection.observe(
@@ -92,7 +92,7 @@ def _trajectories() -> list[float]:
 
 
 def _had_trajectories() -> bool:
-    return series_registry.exists(metric_names.ROLLOUT_TRAJECTORY_DURATION)
+    return series.exists(metric_names.ROLLOUT_TRAJECTORY_DURATION)
 
 
 def _dropped(kind: str, exporters: Iterable[Exporter], in_memory: int) -> list[collection.Observation]:

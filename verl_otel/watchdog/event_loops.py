@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary, thread_frames
 from verl_otel.model import LinkRecord
-from verl_otel.recording import collection, series_registry
+from verl_otel.recording import collection, series
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.state import RECORDER, keep
@@ -304,7 +304,7 @@ def _record(state: LoopState, *, is_worker: bool) -> None:
     work = None
     if reason in (CALLBACK, CALLBACKS):
         work, reason = state.work, WORKER if is_worker else reason
-    series_registry.counter(metric_names.EVENT_LOOP_BLOCKED, ((attr.REASON, reason),)).record(seconds)
+    series.counter(metric_names.EVENT_LOOP_BLOCKED, ((attr.REASON, reason),)).record(seconds)
     attributes: dict[str, Any] = {attr.REASON: reason}
     if work is not None:
         attributes |= {attr.BLOCKED_SPAN: work.span_name, attr.BLOCKED_LINE: work.line, attr.GEN_AI_TOOL: work.tool}

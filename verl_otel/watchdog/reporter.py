@@ -29,7 +29,7 @@ from verl_otel._internal import error_boundary, masking, safe_files
 from verl_otel._internal.printable import show
 from verl_otel.config import Config
 from verl_otel.model import REMOTE, LinkRecord
-from verl_otel.recording import series_registry
+from verl_otel.recording import series
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
@@ -491,7 +491,7 @@ def _record_span(finding: Finding, culprit: dict[str, Any], text: str) -> None:
     """Record a span of no duration with a link to the culprit, and count the incident."""
     if not RECORDER.on:
         return
-    series_registry.counter(metric_names.STALLS, ((attr.REASON, finding.reason),)).record(1)
+    series.counter(metric_names.STALLS, ((attr.REASON, finding.reason),)).record(1)
     attributes = {
         attr.STALL_REASON: finding.reason,
         attr.STALL_TEXT: text,

@@ -13,7 +13,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations import cluster_store
 from verl_otel.model import AttributeValue
-from verl_otel.recording.series_registry import counter
+from verl_otel.recording.series import counter
 from verl_otel.resource import add_describer
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names

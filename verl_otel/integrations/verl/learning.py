@@ -16,7 +16,7 @@ from verl_otel.health.recent_past import RecentChanges
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.model import Point
 from verl_otel.recording.attribute_values import to_number
-from verl_otel.recording.series_registry import INSTRUMENTS, counter, gauge
+from verl_otel.recording.series import INSTRUMENTS, counter, gauge
 from verl_otel.recording.step_statistics import measure_waits
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names

@@ -23,7 +23,7 @@ from verl_otel.integrations.verl.sample_origin import START, Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.series_registry import gauge, histogram
+from verl_otel.recording.series import gauge, histogram
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import describe_tail, sum_scores

@@ -27,7 +27,7 @@ from verl_otel.model import Point
 from verl_otel.recording.attribute_values import to_name, to_number, to_text
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.collection import add_points
-from verl_otel.recording.series_registry import gauge
+from verl_otel.recording.series import gauge
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr

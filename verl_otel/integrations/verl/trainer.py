@@ -25,7 +25,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite, phase_site
-from verl_otel.recording.series_registry import counter
+from verl_otel.recording.series import counter
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.span import current as current_span
 from verl_otel.recording.state import RECORDER

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.recording import id_generator
+from verl_otel.recording import context
 
 SEEDED = """
     import random
     random.seed(42)
-    from verl_otel.recording import id_generator
+    from verl_otel.recording import context
     random.seed(42)
-    print(id_generator.make_trace_id(), id_generator.make_span_id(), id_generator.draw())
+    print(context.make_trace_id(), context.make_span_id(), context.draw())
 """
 
 
@@ -27,9 +27,9 @@ def test_two_processes_with_one_seed_have_different_ids(run_python):
 def test_the_users_seed_does_not_reach_the_ids():
     """Seeding `random` again does not repeat the ids."""
     random.seed(7)
-    first = id_generator.make_trace_id(), id_generator.make_span_id()
+    first = context.make_trace_id(), context.make_span_id()
     random.seed(7)
-    assert (id_generator.make_trace_id(), id_generator.make_span_id()) != first
+    assert (context.make_trace_id(), context.make_span_id()) != first
 
 
 def test_ids_do_not_use_up_the_users_random_numbers():
@@ -39,22 +39,22 @@ def test_ids_do_not_use_up_the_users_random_numbers():
     random.seed(7)
     drawn = []
     for _ in range(3):
-        id_generator.make_trace_id(), id_generator.make_span_id(), id_generator.draw()
+        context.make_trace_id(), context.make_span_id(), context.draw()
         drawn.append(random.random())
     assert drawn == expected
 
 
-@pytest.mark.parametrize("make", [id_generator.make_trace_id, id_generator.make_span_id])
+@pytest.mark.parametrize("make", [context.make_trace_id, context.make_span_id])
 def test_an_id_is_never_zero(monkeypatch, make):
     """An id is not 0 even when the generator says 0: OpenTelemetry takes that for no id."""
-    monkeypatch.setattr(id_generator, "_bits", lambda _: 0)
+    monkeypatch.setattr(context, "_bits", lambda _: 0)
     assert make() == 1
 
 
 def test_ids_fill_their_width_and_do_not_repeat():
     """Trace ids use 128 bits, span ids 64, and 10,000 of them are distinct."""
-    traces = {id_generator.make_trace_id() for _ in range(10_000)}
-    spans = {id_generator.make_span_id() for _ in range(10_000)}
+    traces = {context.make_trace_id() for _ in range(10_000)}
+    spans = {context.make_span_id() for _ in range(10_000)}
     assert len(traces) == len(spans) == 10_000
     assert 1 << 120 < max(traces) < 1 << 128
     assert 1 << 60 < max(spans) < 1 << 64
@@ -65,11 +65,11 @@ def test_ids_fill_their_width_and_do_not_repeat():
 def test_a_draw_is_at_least_zero_and_below_one(bits):
     """A draw lies in [0, 1), whatever the generator says."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(id_generator, "_bits", lambda _: bits)
-        assert 0 <= id_generator.draw() < 1
+        patch.setattr(context, "_bits", lambda _: bits)
+        assert 0 <= context.draw() < 1
 
 
 def test_draws_are_uniform():
     """A tenth of the draws is below 0.1."""
-    share = sum(id_generator.draw() < 0.1 for _ in range(20_000)) / 20_000
+    share = sum(context.draw() < 0.1 for _ in range(20_000)) / 20_000
     assert 0.08 < share < 0.12

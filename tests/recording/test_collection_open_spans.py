@@ -9,8 +9,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording import span_records
-from verl_otel.recording.span_records import FEW, MAX_OPEN, OPEN_AFTER, PER_SECOND
+from verl_otel.recording import collection
+from verl_otel.recording.collection import FEW, MAX_OPEN, OPEN_AFTER, PER_SECOND
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
@@ -20,9 +20,9 @@ def clock(monkeypatch, recorded):
     """The clock of the table, which stands at 10 s after now; ``clock.now`` may be set."""
 
     class Clock:
-        now = span_records.clock() + 10
+        now = collection.clock() + 10
 
-    monkeypatch.setattr(span_records, "clock", lambda: Clock.now)
+    monkeypatch.setattr(collection, "clock", lambda: Clock.now)
     return Clock
 
 
@@ -47,8 +47,8 @@ def begin():
 def made(monkeypatch):
     """Count the records that are made of open spans."""
     calls = []
-    make = span_records.record_open
-    monkeypatch.setattr(span_records, "record_open", lambda span: calls.append(span.name) or make(span))
+    make = collection.record_open
+    monkeypatch.setattr(collection, "record_open", lambda span: calls.append(span.name) or make(span))
     return calls
 
 
@@ -57,21 +57,21 @@ def test_few_spans_are_recorded_again_at_each_drain(clock, begin):
     span, *_ = begin(FEW)
     for number in range(3):
         span.set_attribute("number", number)
-        assert span_records.read_open()[0].span.attributes["number"] == number
+        assert collection.read_open()[0].span.attributes["number"] == number
 
 
 def test_many_spans_are_recorded_again_less_often(clock, begin, made):
     """Where many spans are open, their rows stay for so long that `PER_SECOND` are made a second."""
     many = round(2 * PER_SECOND)
     span, *_ = begin(many)
-    first = span_records.read_open()
+    first = collection.read_open()
     span.set_attribute("late", True)
     clock.now += 1.9
-    second = span_records.read_open()
+    second = collection.read_open()
     assert len(made) == many
     assert all(row is before for row, before in zip(second, first, strict=True))
     clock.now += 0.2
-    third = span_records.read_open()
+    third = collection.read_open()
     assert third[0].span.attributes["late"] is True
     assert [row.age - before.age for row, before in zip(third, first, strict=True)] == pytest.approx([2.1] * many)
     assert len(made) == 2 * many
@@ -80,33 +80,33 @@ def test_many_spans_are_recorded_again_less_often(clock, begin, made):
 def test_a_full_table_is_eight_seconds_old_at_most(clock, begin):
     """However many spans are open, the oldest row was made eight seconds ago."""
     span, *_ = begin(MAX_OPEN + 100)
-    assert len(span_records.read_open()) == MAX_OPEN
+    assert len(collection.read_open()) == MAX_OPEN
     span.set_attribute("late", True)
     clock.now += 8
-    assert span_records.read_open()[0].span.attributes["late"] is True
+    assert collection.read_open()[0].span.attributes["late"] is True
 
 
 def test_what_begins_and_ends_is_seen_at_the_next_drain(clock, begin, made):
     """Whether the records are due or not, a span that has ended is not in the table, and one that has become old enough is."""
     spans = begin(FEW + 10)
-    span_records.read_open()
+    collection.read_open()
     made.clear()
     spans[0].close()
     (late,) = begin(1, "late")
-    rows = span_records.read_open()
+    rows = collection.read_open()
     assert [row.span.name for row in rows] == [span.name for span in [*spans[1:], late]]
     assert made == ["late0"]
     clock.now = late.start + OPEN_AFTER / 2
-    assert span_records.read_open() == ()
+    assert collection.read_open() == ()
 
 
 def test_a_new_span_in_the_memory_of_an_old_one_is_another(clock, begin):
     """A span has its own row even if it lies where one lay that has ended since."""
     begin(FEW + 1)
-    span_records.read_open()
+    collection.read_open()
     for number in range(50):
         with verl_otel.span(f"short{number}"):
-            rows = span_records.read_open()
+            rows = collection.read_open()
             assert rows[-1].span.name == f"short{number}"
             assert attr.OPEN_AGE not in rows[-1].span.attributes
 
@@ -125,12 +125,12 @@ def test_a_new_span_in_the_memory_of_an_old_one_is_another(clock, begin):
 )
 def test_the_table_is_what_one_made_anew_was_shortly_before(recorded, steps):
     """After any changes the table lists the spans that a new one would, and each row is what it was when it was read."""
-    now = span_records.clock() + 10
+    now = collection.clock() + 10
     opened, history = [], {}
     patch = pytest.MonkeyPatch()
-    patch.setattr(span_records, "clock", lambda: now)
-    patch.setattr(span_records, "time", SimpleNamespace(time_ns=lambda: round(now * 1e9)))
-    span_records.clear_open()
+    patch.setattr(collection, "clock", lambda: now)
+    patch.setattr(collection, "time", SimpleNamespace(time_ns=lambda: round(now * 1e9)))
+    collection.clear_open()
     try:
         for step, value in [*steps, ("wait", 1.0)]:
             now += 0.001
@@ -147,8 +147,8 @@ def test_the_table_is_what_one_made_anew_was_shortly_before(recorded, steps):
                 opened[value % len(opened)].close()
             alive = [span for span in opened if not span.stop and now - span.start >= OPEN_AFTER][:MAX_OPEN]
             for span in alive:
-                history[span.name, round(now * 1e9)] = (now - span.start, span_records.record_open(span))
-            rows = span_records.read_open()
+                history[span.name, round(now * 1e9)] = (now - span.start, collection.record_open(span))
+            rows = collection.read_open()
             assert [row.span.name for row in rows] == [span.name for span in alive]
             assert [(row.age, row.span) for row in rows] == [history[row.span.name, row.read_ns] for row in rows]
             assert all(round(now * 1e9) - row.read_ns <= MAX_OPEN / PER_SECOND * 1e9 for row in rows)
@@ -157,4 +157,4 @@ def test_the_table_is_what_one_made_anew_was_shortly_before(recorded, steps):
         for span in reversed(opened):
             span.close()
         RECORDER.open_spans.clear()
-        span_records.clear_open()
+        collection.clear_open()

@@ -10,8 +10,8 @@ import pytest
 
 import verl_otel
 from verl_otel.model import RANDOM, SAMPLED, SharedAttributes, SpanRecord
+from verl_otel.recording import collection
 from verl_otel.recording import span as span_module
-from verl_otel.recording import span_records
 from verl_otel.recording.collection import collect
 from verl_otel.recording.state import RECORDER
 from verl_otel.testing import capture
@@ -26,7 +26,7 @@ def no_exemplars():
 
 
 @pytest.mark.parametrize(
-    "number", [1, span_records.AT_ONCE - 1, span_records.AT_ONCE, span_records.AT_ONCE + 1, 5 * span_records.AT_ONCE]
+    "number", [1, collection.AT_ONCE - 1, collection.AT_ONCE, collection.AT_ONCE + 1, 5 * collection.AT_ONCE]
 )
 def test_every_span_of_a_batch_has_its_own_id(recorded, number):
     """However many spans end below one, each is recorded once, below it, in its trace, under an id of its own."""
@@ -76,7 +76,7 @@ def test_ids_are_the_same_for_all_who_ask_while_a_drain_works(fast_switching):
         for _ in range(20):
             made, seen = [], {}
             with verl_otel.step(1):
-                for _ in range(3 * span_records.AT_ONCE):
+                for _ in range(3 * collection.AT_ONCE):
                     with verl_otel.span("work") as span:
                         made.append(span)
 
