@@ -50,7 +50,7 @@ def main():
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--trajectories", type=int, default=64)
     parser.add_argument("--hosts", type=int, default=1)
-    parser.add_argument("--processes", type=int, nargs="+", default=[0, summary.slices.count_workers()])
+    parser.add_argument("--processes", type=int, nargs="+", default=[0, summary.run_files.count_workers()])
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as made:
         folder = arguments.folder or big_run.write(made, arguments.steps, arguments.trajectories, arguments.hosts)

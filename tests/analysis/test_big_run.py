@@ -16,8 +16,8 @@ TOP = Path(__file__).resolve().parents[2]
 PEAK = """
 import functools, json, resource, sys
 from pathlib import Path
-from verl_otel.analysis.io import slices; from verl_otel.analysis import summary
-slices.cut = functools.partial(slices.cut, size=4 << 20)  # a run of seconds is cut as often as one of hours
+from verl_otel.analysis.io import run_files; from verl_otel.analysis import summary
+run_files.cut = functools.partial(run_files.cut, size=4 << 20)  # a run of seconds is cut as often as one of hours
 run = summary.explain([Path(sys.argv[1])], processes=0)
 print(json.dumps([len(run.steps), run.counts.spans, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss]))
 """

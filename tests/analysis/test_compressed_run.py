@@ -9,7 +9,7 @@ import pytest
 from tests.analysis import big_run
 from tests.builders.compressed_run import compress
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import slices
+from verl_otel.analysis.io import run_files
 
 pytestmark = pytest.mark.full
 
@@ -37,8 +37,8 @@ def test_the_explanation_is_the_same(plain, compressed, monkeypatch, processes):
     """Steps, verdicts, scalars and counts are equal, in one slice and in many, in one process and in several."""
     expected = explain(plain)
     assert explain(compressed, processes) == expected
-    monkeypatch.setattr(slices, "cut", functools.partial(slices.cut, size=500_000))
-    assert len(slices.cut(compressed.glob("traces-*"))) > 5
+    monkeypatch.setattr(run_files, "cut", functools.partial(run_files.cut, size=500_000))
+    assert len(run_files.cut(compressed.glob("traces-*"))) > 5
     assert explain(compressed, processes) == expected
 
 

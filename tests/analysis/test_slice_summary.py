@@ -8,8 +8,8 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.analysis import slice_summary
-from verl_otel.analysis.io import run_files, slices
-from verl_otel.analysis.io.slices import Slice
+from verl_otel.analysis.io import run_files
+from verl_otel.analysis.io.run_files import Slice
 from verl_otel.analysis.model import Segment
 from verl_otel.analysis.slice_summary import Context
 from verl_otel.analysis.traces.clocks import Clock
@@ -23,10 +23,10 @@ def digested(story):
         agent = story.process("agent_loop")
         root = stories.trajectory(agent, 100, 110, calls=[("llm", "m", 101, 102)])
         stories.step(story.process(), 1, 100, 111, [("gen", 100, 110)], [root])
-        (whole,) = slices.cut(run_files.find_files([story.write()], "traces"))
+        (whole,) = run_files.cut(run_files.find_files([story.write()], "traces"))
         bounds = (
-            slices.BEGINNING if begin is None else stories.at(begin),
-            slices.END if end is None else stories.at(end),
+            run_files.BEGINNING if begin is None else stories.at(begin),
+            run_files.END if end is None else stories.at(end),
         )
         context = Context(**{key: value({root.trace_id}) if callable(value) else value for key, value in more.items()})
         return slice_summary.summarise_spans(Slice(*bounds, whole.extents), context)
@@ -76,7 +76,7 @@ def test_steps_and_all_other_traces_are_handed_on(digested):
 def test_scalars_of_a_part_of_the_files(story):
     """Values go into columns with the process that wrote them."""
     story.process("agent_loop").scalar("x", 5, 2.5)
-    (part,) = slices.split(run_files.find_files([story.write()], "metrics"))
+    (part,) = run_files.split(run_files.find_files([story.write()], "metrics"))
     found = slice_summary.summarise_metrics(part)
     (series,) = found.columns.series()
     assert (series.labels, series.values) == ((("instance", "agent_loop-0"),), (2.5,))

@@ -10,7 +10,7 @@ import pytest
 import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import slices
+from verl_otel.analysis.io import run_files
 
 
 def explain(folder, **more):
@@ -92,9 +92,9 @@ def test_slices_and_processes_change_nothing(monkeypatch, tmp_path, size, proces
     """A run says the same cut into many slices, and read by another process, as read in one piece."""
     folder = long_story(tmp_path / "r1")
     whole = explain(folder)
-    cut = slices.cut
-    monkeypatch.setattr(slices, "cut", lambda paths, **more: cut(paths, size, **more))
-    assert len(slices.cut(sorted(folder.glob("traces-*")))) > 3
+    cut = run_files.cut
+    monkeypatch.setattr(run_files, "cut", lambda paths, **more: cut(paths, size, **more))
+    assert len(run_files.cut(sorted(folder.glob("traces-*")))) > 3
     again = summary.explain([folder], processes=processes)
     assert again._replace(recent_steps=()) == whole._replace(recent_steps=())
     assert list(map(ordered, again.recent_steps)) == list(map(ordered, whole.recent_steps))
@@ -348,11 +348,11 @@ def test_progress_is_told(tmp_path):
 def test_long_runs_are_read_by_several_processes(monkeypatch, tmp_path, bytes_, helpers):
     """Where nobody says how many processes help, a long run gets as many as are of use, a short one none."""
     asked = []
-    each = summary.slices.map_ordered
+    each = summary.run_files.map_ordered
     monkeypatch.setattr(summary, "PARALLEL_BYTES", bytes_)
-    monkeypatch.setattr(summary.slices, "count_workers", lambda: 3)
+    monkeypatch.setattr(summary.run_files, "count_workers", lambda: 3)
     monkeypatch.setattr(
-        summary.slices,
+        summary.run_files,
         "map_ordered",
         lambda work, tasks, processes: asked.append(processes) or each(work, tasks, 0),
     )

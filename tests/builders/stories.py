@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.builders.traces_object import traces_object
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.traces import tree
-from verl_otel.exporting.otlp import encode_json
+from verl_otel.exporting import files
 from verl_otel.model import Instrument, LinkRecord, Point, Resource, Scope, SpanRecord
 from verl_otel.semconv.spans import CLIENT, SERVER
 
@@ -114,7 +114,7 @@ class Teller:
         return {
             "traces": [traces_object(self.resource, SCOPE, [span]) for span in self.spans],
             "open": [traces_object(self.resource, SCOPE, self.opened)] if self.opened else [],
-            "metrics": [encode_json.metrics_object(self.resource, SCOPE, [point]) for point in self.points],
+            "metrics": [files.metrics_object(self.resource, SCOPE, [point]) for point in self.points],
         }
 
     def write(self, folder):

@@ -17,8 +17,7 @@ from verl_otel.analysis.gpu.accounting import GpuAccount
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.run_files import Writers
-from verl_otel.analysis.io.slices import END
+from verl_otel.analysis.io.run_files import END, Writers
 from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import (

@@ -27,8 +27,7 @@ from verl_otel.analysis import slice_summary, summary
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.io import run_files
-from verl_otel.analysis.io.run_files import Extent, Writers
-from verl_otel.analysis.io.slices import Slice
+from verl_otel.analysis.io.run_files import Extent, Slice, Writers
 from verl_otel.analysis.model import Event, Explanation, OpenSpan, Series
 from verl_otel.analysis.scalars import Column, Columns, Key, sort
 from verl_otel.analysis.slice_summary import Context

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Union
 
 from verl_otel.analysis import summary
-from verl_otel.analysis.io import run_files, slices
+from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.levers.ranking import Levers, find_levers
 from verl_otel.analysis.model import CAUSES, Event, Explanation, Process, Series, Step, Trajectory, Verdict
@@ -245,7 +245,7 @@ class Run:
 
         Times are those of the trainer's host: the estimated offset of another host's clock is taken out.
         """
-        pieces = slices.cut(run_files.find_files(self.folders, "traces"))
+        pieces = run_files.cut(run_files.find_files(self.folders, "traces"))
         ahead = {host: round(seconds * 1e9) for host, seconds, _ in self.explanation.offsets}
         for piece in pieces:
             writers = Writers()

@@ -17,8 +17,7 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.run_files import Extent, Writers
-from verl_otel.analysis.io.slices import BEGINNING, END, Slice
+from verl_otel.analysis.io.run_files import BEGINNING, END, Extent, Slice, Writers
 from verl_otel.analysis.model import Activity, Segment, Trajectory
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.traces import critical_path, tree

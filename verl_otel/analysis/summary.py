@@ -17,9 +17,8 @@ from verl_otel._internal import rotated_files
 from verl_otel.analysis import slice_summary
 from verl_otel.analysis.aggregator import Aggregator
 from verl_otel.analysis.gpu import devices as gpu_devices
-from verl_otel.analysis.io import completeness, run_files, slices
-from verl_otel.analysis.io.run_files import Extent, Writers
-from verl_otel.analysis.io.slices import Slice
+from verl_otel.analysis.io import completeness, run_files
+from verl_otel.analysis.io.run_files import Extent, Slice, Writers
 from verl_otel.analysis.model import Event, Explanation, Process, Series
 from verl_otel.analysis.slice_summary import Context, SliceSummary
 from verl_otel.analysis.traces import clocks, timeline
@@ -72,7 +71,7 @@ def explain(
     writers, problems = Writers(), list[str]()
     _register_processes(paths, writers)
     opened = run_files.read_open(places, writers, problems)
-    pieces = slices.cut(paths)
+    pieces = run_files.cut(paths)
     bounds = (bound for sample in _sample(pieces) for bound in clocks.find_bounds(read_sample(sample)))
     host_clocks = estimate_clocks(bounds, writers)
     open_traces = frozenset(open_span.span.trace_id for open_span in opened)
@@ -81,7 +80,7 @@ def explain(
     run_events = run_files.read_events(places, problems)
     aggregator.blocked_loops.set_events(run_events)
     aggregator.problems += [problem for problem in problems if problem not in aggregator.problems]
-    metrics = slices.split(run_files.find_files(places, "metrics"))
+    metrics = run_files.split(run_files.find_files(places, "metrics"))
     with _without_collection():
         _read(aggregator, metrics, pieces, processes, progress)
         aggregator.finish()
@@ -99,9 +98,9 @@ def _read(
     sizes = [sum(extent.end - extent.begin for extent in extents) for extents in metrics]
     sizes += [piece.size for piece in pieces]
     if processes is None:
-        processes = slices.count_workers() if sum(sizes) > PARALLEL_BYTES else 0
+        processes = run_files.count_workers() if sum(sizes) > PARALLEL_BYTES else 0
     watermarks = [0] * len(metrics) + [piece.end_ns for piece in pieces]
-    summaries = slices.map_ordered(partial(_summarise, aggregator.context), [*metrics, *pieces], processes)
+    summaries = run_files.map_ordered(partial(_summarise, aggregator.context), [*metrics, *pieces], processes)
     bytes_read = 0
     for summary, size, watermark_ns in zip(summaries, sizes, watermarks, strict=True):
         aggregator.add(summary, watermark_ns)
@@ -138,7 +137,7 @@ def _register_processes(paths: Iterable[Path], writers: Writers) -> None:
     for path in paths:
         by_file.setdefault(path.parent / rotated_files.whole_name(path), []).append(path)
     for parts in by_file.values():
-        ends = [*slices.find_ends(parts[0])[:1], *slices.find_ends(parts[-1])[-1:]]
+        ends = [*run_files.find_ends(parts[0])[:1], *run_files.find_ends(parts[-1])[-1:]]
         for process, spans in run_files.read_spans(ends, writers, []):
             writers.note_alive(process, max((span.end_ns for span in spans), default=0))
 

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from verl_otel.analysis.io import otlp_json as otlp
-from verl_otel.exporting.otlp import encode_json
-from verl_otel.exporting.otlp.encode_json import traces_line
+from verl_otel.exporting import files
+from verl_otel.exporting.files import traces_line
 from verl_otel.model import Instrument, LinkRecord, Point, Resource, Scope, SpanRecord
 
 
@@ -80,7 +80,7 @@ def test_numbers_keep_what_json_cannot_say():
     values = [math.inf, -math.inf, 3, -1.5, math.nan]
     gauge = Instrument("x", "gauge", "", "")
     points = [Point(gauge, (("k", str(number)),), 0, number + 1, value) for number, value in enumerate(values)]
-    ((_, read),) = otlp.read_points(line(encode_json.metrics_object(RESOURCE, Scope("s"), points)))
+    ((_, read),) = otlp.read_points(line(files.metrics_object(RESOURCE, Scope("s"), points)))
     assert [repr(point.value) for point in read] == ["inf", "-inf", "3.0", "-1.5", "nan"]
     assert [(point.name, point.labels, point.time_ns) for point in read] == [
         ("x", (("k", str(number)),), number + 1) for number in range(5)

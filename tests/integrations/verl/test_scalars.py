@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.exporting.otlp import encode_json, protobuf
+from verl_otel.exporting import files
+from verl_otel.exporting.otlp import protobuf
 from verl_otel.integrations.verl import scalars
 from verl_otel.integrations.verl.scalars import Validation, make_points, split_validation
 from verl_otel.model import Instrument, Resource, Scope
@@ -148,7 +149,7 @@ def test_integers_beyond_64_bits_can_be_exported(value):
     assert protobuf.encode_metrics(Resource({}), Scope("s"), points)
     (metrics,) = (
         each["metrics"]
-        for each in encode_json.metrics_object(Resource({}), Scope("s"), points)["resourceMetrics"][0]["scopeMetrics"]
+        for each in files.metrics_object(Resource({}), Scope("s"), points)["resourceMetrics"][0]["scopeMetrics"]
     )
     for metric in metrics:
         for point in metric["gauge"]["dataPoints"]:

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
@@ -11,7 +12,6 @@ from typing import Final
 
 from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.model import Activity, Part, Phase, Segment, Step, Trajectory
-from verl_otel.analysis.traces.segments import read_whole
 from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TRAJECTORY, TURN
 from verl_otel.analysis.traces.tree import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
@@ -308,3 +308,9 @@ def _make_consumption(node: Node, trajectories: Iterable[Trajectory]) -> Node:
         node.span.flags, node.span.trace_state,
     )  # fmt: skip
     return Node(span, node.instance, node.process, [])
+
+
+def read_whole(value: object) -> int | None:
+    """Return a value as an integer; None where it is not a finite number."""
+    is_whole = isinstance(value, int) or (isinstance(value, float) and math.isfinite(value))
+    return int(value) if is_whole else None  # type: ignore[call-overload]  # one of the two

@@ -9,7 +9,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.model import Segment, Step, Verdict
-from verl_otel.analysis.traces.segments import NOWHERE, find_place
+from verl_otel.analysis.traces.critical_path import NOWHERE, find_place
 from verl_otel.analysis.traces.span_names import CALL_PREFIX, WORKER_PREFIX
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.analysis.verdicts import own_workers

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.builders import forests as f
 from verl_otel.analysis.model import KINDS
 from verl_otel.analysis.traces import critical_path
-from verl_otel.analysis.traces.segments import split_engine
+from verl_otel.analysis.traces.critical_path import split_engine
 
 SECOND = 10**9
 QUEUE, PREFILL, DECODE = (

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tests.builders import stories
-from verl_otel.analysis.io import run_files, slices
+from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Extent
 
 FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
@@ -32,7 +32,7 @@ def lines_of(piece):
 @pytest.fixture
 def small(monkeypatch):
     """Look into blocks of so few bytes that the edges of blocks matter."""
-    monkeypatch.setattr(slices, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(run_files, "BLOCK_BYTES", 500)
 
 
 FILES = st.lists(st.lists(st.tuples(st.integers(1, 1000), st.integers(0, 300)), max_size=20), min_size=1, max_size=4)
@@ -50,7 +50,7 @@ def test_every_line_lies_in_the_slice_of_its_time(small, tmp_path_factory, files
         path = folder / f"traces-{number}.jsonl"
         written[path] = sorted(told)
         path.write_bytes(b"".join(line(*each) for each in written[path]))
-    pieces = slices.cut(written, size)
+    pieces = run_files.cut(written, size)
     bounds = [piece.begin_ns for piece in pieces] + [pieces[-1].end_ns]
     assert bounds == [0, *(piece.end_ns for piece in pieces)]
     assert bounds == sorted(set(bounds))
@@ -72,11 +72,11 @@ def test_nothing_is_lost_of_files_that_are_none(small, tmp_path_factory, data, s
     paths = [folder / f"traces-{number}.jsonl" for number in range(len(data))]
     for path, content in zip(paths, data, strict=True):
         path.write_bytes(content)
-    pieces = slices.cut(paths, size)
+    pieces = run_files.cut(paths, size)
     for path, content in zip(paths, data, strict=True):
         assert b"".join(text for piece in pieces for where, text in lines_of(piece) if where == path) == content
     assert b"".join(
-        text for part in slices.split(paths, size) for _, _, text in run_files.read_lines(part, [])
+        text for part in run_files.split(paths, size) for _, _, text in run_files.read_lines(part, [])
     ) == b"".join(data)
 
 
@@ -85,7 +85,7 @@ def test_a_long_run_is_cut_into_slices_of_about_one_size(small, tmp_path):
     for number in range(3):
         told = [line(time * 10 + number, 100) for time in range(1000)]
         (tmp_path / f"traces-{number}.jsonl").write_bytes(b"".join(told))
-    pieces = slices.cut(sorted(tmp_path.iterdir()), 50_000)
+    pieces = run_files.cut(sorted(tmp_path.iterdir()), 50_000)
     total = sum(piece.size for piece in pieces)
     assert total == sum(path.stat().st_size for path in tmp_path.iterdir())
     assert len(pieces) >= total // 60_000
@@ -99,26 +99,26 @@ def test_one_damaged_time_does_not_move_what_comes_after_it(small, tmp_path, wro
     times = [wrong if number == where else number * 10 for number in range(1000)]
     path = tmp_path / "traces-x.jsonl"
     path.write_bytes(b"".join(line(time, 100) for time in times))
-    assert max(piece.size for piece in slices.cut([path], 20_000)) < 40_000
+    assert max(piece.size for piece in run_files.cut([path], 20_000)) < 40_000
 
 
 def test_a_small_run_is_one_slice_of_all_time(tmp_path):
     """A small run is not cut: nothing lies near an edge."""
     folder = stories.training(tmp_path / "r1").write()
-    (piece,) = slices.cut(run_files.find_files([folder], "traces"))
-    assert (piece.begin_ns, piece.end_ns, len(piece.extents)) == (slices.BEGINNING, slices.END, 4)
+    (piece,) = run_files.cut(run_files.find_files([folder], "traces"))
+    assert (piece.begin_ns, piece.end_ns, len(piece.extents)) == (run_files.BEGINNING, run_files.END, 4)
 
 
 def test_no_file_is_one_slice_of_nothing():
     """A run without any span can be read, too."""
-    (piece,) = slices.cut([])
+    (piece,) = run_files.cut([])
     assert piece.extents == ()
-    assert slices.split([]) == ()
+    assert run_files.split([]) == ()
 
 
 def test_a_file_that_cannot_be_read_is_left_to_the_reader(tmp_path):
     """A file that vanished stays in the plan, so that its reading says what is wrong."""
-    (piece,) = slices.cut([tmp_path / "traces-gone.jsonl"])
+    (piece,) = run_files.cut([tmp_path / "traces-gone.jsonl"])
     problems = []
     assert not list(run_files.read_lines(piece.extents, problems))
     assert problems == ["traces-gone.jsonl cannot be read (No such file or directory)"]
@@ -138,13 +138,13 @@ def test_the_first_and_the_last_line_of_a_file_are_found(tmp_path, content, firs
     """What a process says of itself stands in any line; its first and last one tell all of it."""
     path = tmp_path / "traces-x.jsonl"
     path.write_bytes(content)
-    assert [text for _, _, text in run_files.read_lines(slices.find_ends(path), [])] == first + last
+    assert [text for _, _, text in run_files.read_lines(run_files.find_ends(path), [])] == first + last
 
 
 def test_the_size_of_a_slice_is_that_of_its_parts():
     """Progress is counted in bytes."""
     parts = (Extent(SimpleNamespace(), 5, 10), Extent(SimpleNamespace(), 0, 7))
-    assert slices.Slice(0, 1, parts).size == 12
+    assert run_files.Slice(0, 1, parts).size == 12
 
 
 # -- Work in several processes comes back complete and in order; what fails is said, and who dies is replaced by this process --
@@ -153,7 +153,7 @@ def test_the_size_of_a_slice_is_that_of_its_parts():
 @pytest.mark.parametrize("processes", [0, 2])
 def test_results_come_in_the_order_of_the_tasks(processes):
     """Every result is there once, in order, with or without other processes."""
-    assert list(slices.map_ordered(math.factorial, range(20), processes)) == [
+    assert list(run_files.map_ordered(math.factorial, range(20), processes)) == [
         math.factorial(number) for number in range(20)
     ]
 
@@ -162,7 +162,7 @@ def test_results_come_in_the_order_of_the_tasks(processes):
 def test_what_fails_is_raised(processes):
     """An error in another process is an error here."""
     with pytest.raises(ValueError, match="negative"):
-        list(slices.map_ordered(math.factorial, [3, -1], processes))
+        list(run_files.map_ordered(math.factorial, [3, -1], processes))
 
 
 def test_no_more_is_begun_than_can_wait():
@@ -174,7 +174,7 @@ def test_no_more_is_begun_than_can_wait():
             begun.append(number)
             yield number
 
-    found = slices.map_ordered(math.factorial, tasks(), 1)
+    found = run_files.map_ordered(math.factorial, tasks(), 1)
     for expected in range(10):
         next(found)
         assert len(begun) <= expected + 1 + 2
@@ -184,15 +184,15 @@ def test_no_more_is_begun_than_can_wait():
 def test_a_dead_worker_costs_nothing_but_time():
     """A process that is killed, by the kernel for its memory say, is done without: this one goes on."""
     task = f"(p := __import__('os').getpid()) == {os.getpid()} or __import__('os').kill(p, 9)"
-    assert list(slices.map_ordered(eval, [task] * 5, 1)) == [True] * 5
+    assert list(run_files.map_ordered(eval, [task] * 5, 1)) == [True] * 5
 
 
 def test_one_core_needs_no_worker(monkeypatch):
     """With one core, or an unknown number of cores, the numbers are sensible."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0}, raising=False)
-    assert slices.count_workers() == 0
+    assert run_files.count_workers() == 0
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(64)), raising=False)
-    assert slices.count_workers() == slices.MAX_WORKERS
+    assert run_files.count_workers() == run_files.MAX_WORKERS
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert slices.count_workers() == 0
+    assert run_files.count_workers() == 0

@@ -28,9 +28,10 @@ from tests.builders.exporting_records import (
     texts,
 )
 from tests.builders.traces_object import traces_object
+from verl_otel.exporting import files
+from verl_otel.exporting.files import traces_line
 from verl_otel.exporting.line_file import encode_line
-from verl_otel.exporting.otlp import encode_json, protobuf
-from verl_otel.exporting.otlp.encode_json import traces_line
+from verl_otel.exporting.otlp import protobuf
 from verl_otel.model import EventRecord, Resource, SharedAttributes
 
 IDS = ("traceId", "spanId", "parentSpanId")
@@ -74,7 +75,7 @@ def read_spans(resource, records):
 
 def read_metrics(resource, points):
     """Return the message in the file and the message on the wire."""
-    ours = read(encode_line(encode_json.metrics_object(resource, SCOPE, points)), ExportMetricsServiceRequest())
+    ours = read(encode_line(files.metrics_object(resource, SCOPE, points)), ExportMetricsServiceRequest())
     return ours, ExportMetricsServiceRequest.FromString(protobuf.encode_metrics(resource, SCOPE, points))
 
 
@@ -159,7 +160,7 @@ def test_numbers_that_json_lacks_are_words():
     line = traces_line(RESOURCE, SCOPE, [make_span(attributes={"numbers": numbers})])
     for word in (b'"NaN"', b'"Infinity"', b'"-Infinity"'):
         assert b'{"doubleValue":' + word in line
-    line = encode_line(encode_json.metrics_object(RESOURCE, SCOPE, [make_point(value=math.nan)]))
+    line = encode_line(files.metrics_object(RESOURCE, SCOPE, [make_point(value=math.nan)]))
     assert b'"asDouble":"NaN"' in line
 
 
