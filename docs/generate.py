@@ -248,7 +248,10 @@ def json_type(schema):
     return " or ".join(kinds) if isinstance(kinds, list) else kinds
 
 
-WITH_OUTPUTS = (DOCS.parent / "README.md", DOCS / "tutorial" / "first-run.md", DOCS / "how-to" / "questions.md")
+WITH_OUTPUTS = (
+    DOCS.parent / "README.md",
+    *(DOCS / page for page in ("tutorial/first-run.md", "how-to/questions.md", "explanation/comparison.md")),
+)
 """Pages of which only marked blocks are generated."""
 OUTPUT = re.compile(
     r"(<!-- (?P<prompt>\$ )?verl-otel (?P<words>[^,:\n]+)"

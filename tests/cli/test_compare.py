@@ -9,7 +9,7 @@ import pytest
 
 from tests.builders import explanations
 from verl_otel.analysis import summary
-from verl_otel.analysis.model import Series
+from verl_otel.analysis.model import Series, Verdict
 
 TOOL = ("tool", "python")
 
@@ -44,7 +44,7 @@ def test_a_slow_tool_is_named_with_its_share(call, pair):
         r"B is (2|3)\d% slower: a typical step took 4\.\d\d s in A, 5\.\d\d s in B \(assuming .*\)\.", second
     )
     assert "that runs alike differ by 2%; on a shared machine measure it: --noise" in second
-    assert "points: tool latency (tool python: " in third
+    assert "percentage points: tool latency (tool python: " in third
     assert 24 < float(third.split()[0]) < 33
     assert "everything else on the critical path" in result.out
 
@@ -53,9 +53,41 @@ def test_the_points_add_up_to_the_percentage(call, pair):
     """The points of the explanation sum up to B's change."""
     pair(scale={TOOL: 1.8, ("worker", "update_actor"): 0.7})
     lines = call("compare", "a", "b").out.splitlines()
-    points = sum(float(line.split()[0]) for line in lines if " points: " in line)
+    points = sum(float(line.split()[0]) for line in lines if " percentage points: " in line)
     change = next(float(line.split("%")[0].split()[-1]) for line in lines if line.startswith("  step "))
     assert points == pytest.approx(change, abs=0.3)
+
+
+def test_what_is_shown_is_what_is_tested(call, pair):
+    """The headline, the row and its change have the same values of a step, one slow step of A included."""
+    made = pair(scale={TOOL: 1.65})
+    slow = made["a"].steps[3]
+    steps = [step._replace(end_ns=step.end_ns + 60 * 10**9) if step is slow else step for step in made["a"].steps]
+    pair(a=made["a"]._replace(steps=tuple(steps)), b=made["b"])
+    _, second, *lines = call("compare", "a", "b").out.splitlines()
+    a, b = map(float, re.findall(r"([\d.]+) s in [AB]", second))
+    row = next(line for line in lines if line.startswith("  step "))
+    assert [float(shown) for shown in re.findall(r"([\d.]+) s \(", row)] == [a, b]
+    assert float(row.split("%")[0].split()[-1]) == pytest.approx(100 * (b / a - 1), abs=0.3)
+
+
+def test_steps_that_something_held_are_counted(call, pair):
+    """One slow step changes no typical one: it is named with its run, which the next command explains first."""
+    made = pair()
+    verdict = Verdict(4, 9.0, "rank", "rank 1", "worker", "update_actor", 2.0, 2.0)
+    steps = [step._replace(verdicts=(verdict,)) if step.number == 4 else step for step in made["a"].steps]
+    pair(a=made["a"]._replace(steps=tuple(steps)), b=made["b"])
+    out = call("compare", "a", "b").out
+    assert "  A: 1 of 8 steps, by 2.00 s in all. Step 4 (9.00 s): rank 1 delayed it: " in out
+    assert "  B: none of 8 steps" in out
+    assert out.endswith("Next: verl-otel explain /runs/a\n")
+    document = json.loads(call("compare", "--json", "a", "b").out)
+    assert (document["held"]["a"]["steps"], document["held"]["a"]["seconds"], document["held"]["b"]["steps"]) == (
+        1,
+        2.0,
+        0,
+    )
+    assert document["held"]["a"]["verdict"].startswith("Rank 1 delayed it")
 
 
 def test_healthy_runs_are_not_significant(call, pair):

@@ -143,7 +143,7 @@ def test_slower_tools_are_compared(call):
     result = call("demo", "slower-tools")
     assert result.code == 0
     assert "$ verl-otel compare healthy slower-tools" in result.out
-    causes = [line for line in result.out.splitlines() if re.match(r" +\+[\d.]+ points: ", line)]
+    causes = [line for line in result.out.splitlines() if re.match(r" +\+[\d.]+ percentage points: ", line)]
     assert "tool latency (tool add" in causes[0]
     rows = {row["name"]: row for row in json.loads(call("demo", "slower-tools", "--json").out)["rows"]}
     assert rows["step"]["significant"]

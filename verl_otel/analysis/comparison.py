@@ -15,7 +15,8 @@ from typing import Final, NamedTuple
 
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
-from verl_otel.analysis.model import CAUSES, STATES, Explanation, Series, Step
+from verl_otel.analysis.model import CAUSES, STATES, Explanation, Series, Step, Verdict
+from verl_otel.analysis.verdicts.engine import sum_savings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
 
@@ -190,6 +191,23 @@ class Contribution(NamedTuple):
     """Name, seconds in A, seconds in B; the largest difference first."""
 
 
+class Held(NamedTuple):
+    """The steps of a run that took longer than necessary, of all its steps."""
+
+    steps: int
+    of: int
+    seconds: float
+    worst: Verdict | None
+    """The cause with the largest saving."""
+
+
+def _find_held(run: Explanation) -> Held:
+    held = [step for step in run.steps if step.verdicts]
+    causes = [verdict for step in held for verdict in step.verdicts]
+    worst = max(causes, key=lambda verdict: verdict.saved, default=None)
+    return Held(len(held), len(run.steps), sum(map(sum_savings, held)), worst)
+
+
 class Comparison(NamedTuple):
     """The result of comparing two runs."""
 
@@ -215,6 +233,8 @@ class Comparison(NamedTuple):
     """False: neither run has a GPU; their devices are the ranks, on CPUs."""
     resources: tuple[Resources, Resources] = (Resources(), Resources())
     """GPUs and throughput of A and B."""
+    held: tuple[Held, Held] = (Held(0, 0, 0.0, None), Held(0, 0, 0.0, None))
+    """The steps of A and B that something delayed: single slow steps hardly change a typical one."""
 
     @property
     def scaling(self) -> Scaling | None:
@@ -249,10 +269,12 @@ def compare(
     notes = tuple(_note(a, b, first, second, skip))
     has_gpu = a.has_gpu or b.has_gpu
     used = (measure_resources(a, first), measure_resources(b, second))
+    compared = Comparison(
+        a.run_id, b.run_id, counts, skip, False, (), (), notes, noise, has_gpu=has_gpu, resources=used
+    )
+    compared = compared._replace(held=(_find_held(a), _find_held(b)))
     if min(counts) < significance.FEWEST:
-        return Comparison(
-            a.run_id, b.run_id, counts, skip, False, (), (), notes, noise, has_gpu=has_gpu, resources=used
-        )
+        return compared
     values = [_measure(steps, run.steps) for steps, run in ((first, a), (second, b))]
     wanted = set(asked)
     rows = _test(values[0], values[1], wanted, noise)
@@ -263,9 +285,7 @@ def compare(
         if any(max(run_values[name][1], default=0) > 0 for run_values in values if name in run_values)
     }
     parts = _explain(first, second)
-    return Comparison(
-        a.run_id, b.run_id, counts, skip, True, rows, parts, notes, noise, tuple(sorted(untested)), has_gpu, used
-    )
+    return compared._replace(enough=True, rows=rows, contributions=parts, untested=tuple(sorted(untested)))
 
 
 def names(explanation: Explanation) -> list[str]:

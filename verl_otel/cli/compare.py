@@ -31,8 +31,9 @@ from verl_otel.analysis.comparison import LEVEL, SMALLEST_CHANGE, Comparison, Co
 from verl_otel.analysis.significance import Sample
 from verl_otel.cli import options, run_selection
 from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, print_json
+from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.json_schemas import COMPARE
-from verl_otel.cli.wording import KINDS, doing, figure
+from verl_otel.cli.wording import KINDS, describe_verdict, doing, figure
 
 NOT_JUDGED: Final = 3
 """Exit code: a condition could not be judged."""
@@ -90,11 +91,11 @@ def run(arguments: argparse.Namespace) -> int:
                 return 2
     results = [(condition, condition.judge(compared)) for condition in conditions]
     if arguments.json:
-        print_json(to_json(compared, results, run_selection.name_run(b)))
+        print_json(to_json(compared, results, run_selection.name_run(a), run_selection.name_run(b)))
     else:
         print(render(compared, results, markdown=arguments.md))
         if not arguments.md:
-            print(f"\nNext: verl-otel explain {run_selection.name_run(b)}")
+            print(f"\nNext: {find_next(compared, run_selection.name_run(a), run_selection.name_run(b))[0]}")
     for condition, result in results:
         if not result.judged:
             text = f"verl-otel: --fail-if {condition.text!r} could not be judged: {result.reason}"
@@ -211,6 +212,7 @@ _LATENCY: Final = {
 def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], *, markdown: bool = False) -> str:
     """Return a comparison as text."""
     parts = ["\n".join(_head(comparison, markdown=markdown))]
+    parts += filter(None, ["\n".join(_describe_held(comparison, markdown=markdown))])
     if comparison.rows:
         parts.append(_table(comparison, markdown=markdown))
         parts.append(_legend(comparison))
@@ -258,6 +260,30 @@ def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
             yield f"But these differ significantly: {', '.join(map(show, others))}."
 
 
+def _describe_held(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
+    """Yield how many steps of each run took longer than necessary, and why; nothing if none did."""
+    if not any(held.steps for held in comparison.held):
+        return
+    yield "Steps that took longer than necessary"
+    for name, held in zip("AB", comparison.held, strict=True):
+        worst = f", by {seconds(held.seconds)} in all. {verdict_line(held.worst)}" if held.worst is not None else ""
+        count = f"{held.steps:,} of {counted(held.of, 'step')}" if held.steps else f"none of {counted(held.of, 'step')}"
+        yield f"{'- ' if markdown else '  '}{name}: {count}{worst}"
+
+
+def find_next(comparison: Comparison, a: str, b: str) -> list[str]:
+    """Return the commands that explain the runs: first B, or A if more was lost there.
+
+    Args:
+        comparison: The comparison.
+        a: What a command takes to read A.
+        b: The same for B.
+    """
+    lost_a, lost_b = (held.seconds for held in comparison.held)
+    names = [a, b] if lost_a > lost_b else [b, a]
+    return [f"verl-otel explain {name}" for name in names]
+
+
 def _after(skipped: int) -> str:
     return f" after the first {'step' if skipped == 1 else f'{skipped} steps'}" if skipped else ""
 
@@ -279,7 +305,7 @@ def _explain(comparison: Comparison, more: float, before: float) -> Iterator[str
 
 
 def _points(share: float) -> str:
-    return f"{100 * share:+6.1f} points:"
+    return f"{100 * share:+6.1f} percentage points:"
 
 
 def _names(contribution: Contribution) -> str:
@@ -310,14 +336,15 @@ def _table(comparison: Comparison, *, markdown: bool) -> str:
 
 def _scale(row: Row) -> tuple[int, str]:
     """Return the unit of all numbers of a row, and by what they are multiplied: they are there to be compared."""
+    largest = max(row.difference.a.typical, row.difference.b.typical)
     if row.unit.startswith("s"):
-        return (1, " s") if max(row.difference.a.median, row.difference.b.median) >= 1 else (1000, " ms")
+        return (1, " s") if largest >= 1 else (1000, " ms")
     return (1000, " GPU ms") if row.unit.startswith("GPU") else (1, "/s")
 
 
 def _sample(sample: Sample, scale: int, suffix: str) -> str:
-    """Return the median with the middle half of the steps."""
-    return f"{figure(scale * sample.median)}{suffix} ({figure(scale * sample.low)}-{figure(scale * sample.high)})"
+    """Return the typical value, which is tested, with the middle half of the steps."""
+    return f"{figure(scale * sample.typical)}{suffix} ({figure(scale * sample.low)}-{figure(scale * sample.high)})"
 
 
 def _change(row: Row) -> str:
@@ -333,8 +360,9 @@ def _judgement(row: Row) -> str:
 
 def _legend(comparison: Comparison) -> str:
     return (
-        f"Median (middle half) of {_count(comparison)} steps each{_after(comparison.skipped)}{_device_rows(comparison)}.\n"
-        f"Change: of the mean without the fastest and slowest fifth. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
+        f"Mean without the fastest and slowest fifth (and where the middle half lies) of {_count(comparison)} steps each"
+        f"{_after(comparison.skipped)}{_device_rows(comparison)}.\n"
+        f"Change: of these means. Significant: at least {SMALLEST_CHANGE:.0%}, and p < {LEVEL} adjusted for "
         f"{counted(len(comparison.rows), 'row')}."
     )
 
@@ -415,15 +443,17 @@ def _lay_out(cells: Sequence[Sequence[str]], *, markdown: bool) -> str:
 # -- JSON. The keys are stable --
 
 
-def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]], name: str) -> Any:
+def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]], a: str, b: str) -> Any:
     """Return a comparison as plain data. A change is relative to A (0.05 is 5 %); null where A's value is zero.
 
     Args:
         comparison: The comparison.
         results: The conditions and what they gave.
-        name: What a command takes to read B.
+        a: What a command takes to read A.
+        b: The same for B.
     """
     keys = COMPARE["properties"]
+    of_run = keys["held"]["properties"]["a"]
     return make_plain(
         fill_schema(
             COMPARE,
@@ -444,6 +474,10 @@ def to_json(comparison: Comparison, results: Sequence[tuple[Condition, Result]],
             conditions=[
                 fill_schema(keys["conditions"], result, condition=condition.text) for condition, result in results
             ],
-            next=[f"verl-otel explain {name}"],
+            held={
+                name: fill_schema(of_run, held, verdict=None if held.worst is None else describe_verdict(held.worst))
+                for name, held in zip("ab", comparison.held, strict=True)
+            },
+            next=find_next(comparison, a, b),
         )
     )

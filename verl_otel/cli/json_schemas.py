@@ -435,6 +435,12 @@ _RESOURCES: Final = _object(
     gpu_utilization=_number("mean over time and GPUs, 0 to 1", known=False),
     **dict.fromkeys(("gpu_memory", "gpu_memory_highest"), _number("bytes of one GPU", known=False)),
 )
+_HELD: Final = _object(
+    steps=_whole("that took longer than necessary"),
+    of=_whole("all steps"),
+    seconds=_number("by how much, in all"),
+    verdict=_text("the largest cause", known=False),
+)
 COMPARE: Final = _object(
     "verl-otel compare --json",
     a=_RUN_ID,
@@ -460,6 +466,7 @@ COMPARE: Final = _object(
         share=_number("of the change of a step", known=False),
         names=_rows(name=_text(), a=_number(), b=_number()),
     ),
+    held=_object("steps that something delayed, of all steps", a=_HELD, b=_HELD),
     resources=_object("means over the steps that were compared", a=_RESOURCES, b=_RESOURCES),
     scaling=_or_null(
         _object(
@@ -469,7 +476,7 @@ COMPARE: Final = _object(
     ),
     notes=_list(_text()),
     conditions=_rows("--fail-if", condition=_text(), holds=_flag(), judged=_flag(), reason=_text()),
-    next=_list(_text(), "the command that shows more"),
+    next=_list(_text(), "the commands that explain the two runs, first the one in which more was lost"),
 )
 SCHEMAS: Final = {
     "report": REPORT,

@@ -238,7 +238,7 @@ class Site:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
                 compared = comparison.compare(self._find(first)[0], self._find(second)[0])
-                return compare_json.to_json(compared, (), second)
+                return compare_json.to_json(compared, (), first, second)
         raise NotFoundError("no such document")
 
     def _describe(self, name: str) -> dict[str, Any]:
