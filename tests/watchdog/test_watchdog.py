@@ -193,10 +193,14 @@ def test_a_process_whose_interpreter_is_held_inside_of_c_shows_its_stack(trainin
     training.start("trainer", silent="3")
     loop = training.start("agent_loop", 1, "hold", silent="3")
     training.go()
-    event = wait_for_event(training, wait_for, "stall", loop)
+
+    def find():  # on a busy machine a process may also be silent before it hangs
+        events = [event for event in training.events("stall") if str(loop.pid) in event["detail"]["stacks"]]
+        return [event for event in events if "in hold_the_interpreter" in training.stacks(event, loop)]
+
+    event = wait_for(find, SECONDS)[0]
     assert event["detail"]["reason"] == "frozen"
     assert event["detail"]["culprit"]["pid"] == loop.pid
-    assert "in hold_the_interpreter" in training.stacks(event, loop)
     assert loop.poll() is None
 
 
@@ -299,12 +303,11 @@ def test_it_works_without_the_file_exporter(training, wait_for):
 
 
 @pytest.mark.parametrize("off", [{"VERL_OTEL_STALLS": "0"}, {"VERL_OTEL_EXPORTERS": "none"}])
-def test_it_can_be_switched_off(training, off):
+def test_it_can_be_switched_off(training, wait_for, off):
     """Without stalls, and where nothing is exported, there is no folder, no thread and no signal handler."""
     process = training.start("trainer", **off)
-    threads = [path.read_text() for path in Path(f"/proc/{process.pid}/task").glob("*/comm")]
     caught = int(re.search(r"^SigCgt:\s*(\w+)", Path(f"/proc/{process.pid}/status").read_text(), re.MULTILINE)[1], 16)
-    assert len(threads) <= 2
+    wait_for(lambda: len(list(Path(f"/proc/{process.pid}/task").iterdir())) <= 2, SECONDS)  # after those of the start
     assert not caught >> 34
     assert not (training.folder / "black-box").exists()
 
