@@ -1,9 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Calls with a timeout, of drivers and of the kernel: on daemon threads, with one deadline for all calls of a batch.
+"""How long something may take: deadlines on the monotonic clock, and calls with a timeout.
 
-A thread that hangs in a driver or in a system call cannot be stopped. It keeps running, its call is not repeated before it returns, and the number of threads is
-bounded. A late result is returned by the next batch, unless that one gets a newer result in time.
+Calls of drivers and of the kernel run on daemon threads, with one deadline for all calls of a batch. A thread that hangs there cannot be
+stopped. It keeps running, its call is not repeated before it returns, and the number of threads is bounded. A late result is returned by the next batch, unless that one gets a newer result in time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,21 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar
+
+
+def remaining(deadline: float) -> float:
+    """Return the seconds until a deadline (`time.monotonic`), not below 0."""
+    return max(0.0, deadline - time.monotonic())
+
+
+def run_locked(lock: threading.Lock, work: Callable[[], None], deadline: float) -> None:
+    """Call a function while holding a lock. It is not called if another thread holds the lock until the deadline."""
+    if lock.acquire(timeout=remaining(deadline)):
+        try:
+            work()
+        finally:
+            lock.release()
+
 
 T = TypeVar("T")
 MAX_THREADS: Final = 16

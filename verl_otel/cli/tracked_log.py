@@ -39,9 +39,9 @@ from verl_otel.guards.conditions import (
     find_reward,
     make_conditions,
 )
-from verl_otel.guards.progress import MIN_VALUES, WINDOW, LearningProgress, measure_trend
 from verl_otel.health import profiles
 from verl_otel.health.profiles import Profile
+from verl_otel.health.recent_past import MIN_VALUES, WINDOW, LearningProgress, measure_trend
 
 SIGNALS: Final[dict[str, tuple[str, ...]]] = {
     "reward_mean": REWARDS,

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel.model import Labels, Point
 
 if TYPE_CHECKING:

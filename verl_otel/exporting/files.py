@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import safe_files
-from verl_otel._internal.deadline import run_locked
+from verl_otel._internal.call_timeout import run_locked
 from verl_otel._internal.safe_files import MAX_LINE, process_file_name
 from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.exporting.line_file import LineFile, encode_line

@@ -19,7 +19,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple, cast
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 
 MAX_CONNECTIONS: Final = 32
 MAX_HEAD: Final = 16 << 10

@@ -33,7 +33,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel.exporting.base import Sender
 from verl_otel.model import (
     NONE_DROPPED,

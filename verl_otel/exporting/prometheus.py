@@ -22,7 +22,7 @@ from prometheus_client.samples import Sample
 from prometheus_client.utils import floatToGoString
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel.exporting import http_server
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.http_server import Reply, Request

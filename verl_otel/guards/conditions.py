@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from statistics import fmean
 from typing import Final, NamedTuple
 
-from verl_otel.guards.progress import SMOOTHED, LearningProgress
+from verl_otel.health.recent_past import SMOOTHED, LearningProgress
 from verl_otel.health.thresholds import DEFAULTS
 
 Scalars = Mapping[str, float]

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, system, watchdog
 from verl_otel._internal import error_boundary, process_state, safe_files
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel._version import __version__
 from verl_otel.config import Config

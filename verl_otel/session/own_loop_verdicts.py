@@ -38,8 +38,7 @@ class _Judge:
     """The steps so far. Made at the first one: other processes import nothing of this."""
 
     def __init__(self, began: float) -> None:
-        from verl_otel.guards.progress import LearningProgress
-        from verl_otel.health.recent_past import RecentChanges
+        from verl_otel.health.recent_past import LearningProgress, RecentChanges
         from verl_otel.session.live_verdicts import LiveVerdicts
 
         self._verdicts, self._progress = LiveVerdicts(began), LearningProgress()

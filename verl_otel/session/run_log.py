@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import safe_files
-from verl_otel._internal.deadline import run_locked
+from verl_otel._internal.call_timeout import run_locked
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter, MetricState

@@ -17,7 +17,7 @@ from typing import Final
 
 from verl_otel import resource
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter, MetricState

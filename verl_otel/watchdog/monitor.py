@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
 from verl_otel.recording.duration_stats import DurationStats

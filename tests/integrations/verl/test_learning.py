@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from verl_otel.guards.progress import MIN_VALUES, LearningProgress, measure_trend
+from verl_otel.health.recent_past import MIN_VALUES, LearningProgress, measure_trend
 from verl_otel.integrations.verl import learning
 from verl_otel.integrations.verl.sample_origin import Origin
 

@@ -16,7 +16,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.metrics.v1.metrics_pb2 import AGGREGATION_TEMPORALITY_DELTA
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.deadline import remaining
+from verl_otel._internal.call_timeout import remaining
 from verl_otel.exporting.base import Sender
 from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.otlp.transport import EXPONENTIAL, Answer, connect, load_endpoint, sent_signals

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal import safe_files
-from verl_otel._internal.deadline import run_locked
+from verl_otel._internal.call_timeout import run_locked
 from verl_otel._internal.safe_files import file_word
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.tensorboard import event_file, tags

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from verl_otel.guards.progress import LearningProgress
-from verl_otel.health.recent_past import RecentChanges
+from verl_otel.health.recent_past import LearningProgress, RecentChanges
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.model import Point
 from verl_otel.recording.attribute_values import to_number
