@@ -19,7 +19,7 @@ from verl_otel._version import __version__
 TYPE_CHECKING = False  # type checkers know the name; `typing` is most of what importing this would cost
 if TYPE_CHECKING:
     from verl_otel.errors import ConfigError, VerlOtelError
-    from verl_otel.guards.engine import on_record
+    from verl_otel.guards.decisions import on_record
     from verl_otel.plugin import init
     from verl_otel.recording.api import (
         bind_context,
@@ -74,7 +74,7 @@ _HOMES = {
     "consume": "recording.api",
     "init": "plugin",
     "log": "recording.run_log",
-    "on_record": "guards.engine",
+    "on_record": "guards.decisions",
     "shutdown": "session",
 }
 

@@ -5,7 +5,7 @@
 import random
 
 from tests.builders import forests as f
-from verl_otel.analysis.verdicts import engine
+from verl_otel.analysis.verdicts.judge import Judge, examine
 
 S = 10**9
 UPDATES = ("ref", "update_actor")
@@ -13,11 +13,11 @@ UPDATES = ("ref", "update_actor")
 
 def judge(*told):
     """Final verdicts of steps, each told as (root, members)."""
-    judged = engine.VerdictEngine()
+    judged = Judge()
     steps = []
     for number, (root, members, *more) in enumerate(told, 1):
         steps.append(f.tell(root, members, number)._replace(**(more[0] if more else {})))
-        judged.judge(steps[-1], engine.examine(steps[-1], root, members))
+        judged.judge(steps[-1], examine(steps[-1], root, members))
     return [step.verdicts for step in judged.settle(steps)]
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from tests.builders import explanations
 from verl_otel.analysis.model import Counts, Verdict
-from verl_otel.analysis.verdicts import engine
+from verl_otel.analysis.verdicts import judge
 from verl_otel.cli import wording
 
 
@@ -73,4 +73,4 @@ def test_what_held_different_phases_adds_up(verdicts, seconds):
     )
     step = explanations.step(1, explanations.HEALTHY, verdicts=made)
     path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
-    assert engine.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
+    assert judge.sum_savings(step._replace(path=path)) == pytest.approx(seconds)

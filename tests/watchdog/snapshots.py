@@ -6,8 +6,8 @@ import itertools
 
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.procfs import Process
+from verl_otel.watchdog.overdue import ALIVE, OpenSpanRow, Snapshot
 from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
-from verl_otel.watchdog.snapshot import ALIVE, OpenSpanRow, Snapshot
 
 NOW = 1_700_000_000_000_000_000
 PEERS = DurationStats(20, (2.0,) * 16)

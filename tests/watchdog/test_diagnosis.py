@@ -8,7 +8,7 @@ import pytest
 
 from tests.watchdog.snapshots import PEERS, SnapshotBuilder
 from verl_otel.watchdog import diagnosis, reporter
-from verl_otel.watchdog.snapshot import DIED, FROZEN, STOPPED, could_be_overdue
+from verl_otel.watchdog.overdue import DIED, FROZEN, STOPPED, could_be_overdue
 
 EVERY = ("verl.step", "verl.phase.gen", "verl.trajectory", "verl.turn", "chat tiny", "verl.generate", "execute_tool python",
          "verl.call update_actor", "verl.worker W.update_actor", "verl.phase.adv")  # fmt: skip

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from verl_otel.model import OpenSpan, SpanRecord
-from verl_otel.watchdog import heartbeat, snapshot
+from verl_otel.watchdog import heartbeat, overdue
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def test_a_span_is_listed_when_it_has_become_old(resting, monkeypatch):
     now = time.time_ns()
     resting._open = (open_span(now, 1.0),)
     assert not list(resting._find_suspects({}))
-    due = now + round((snapshot.QUIET - 1.0) * 1e9)
+    due = now + round((overdue.QUIET - 1.0) * 1e9)
     assert not rest(resting, monkeypatch, due - 100_000_000)
     assert rest(resting, monkeypatch, due)
     assert [suspect.name for suspect in resting._find_suspects({})] == ["work"]

@@ -25,8 +25,8 @@ from verl_otel.watchdog import (
 )
 from verl_otel.watchdog.cluster_backend import DeathInfo
 from verl_otel.watchdog.monitor import Monitor
+from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN
 from verl_otel.watchdog.process_table import ProcessStatus
-from verl_otel.watchdog.snapshot import ALIVE, DIED, FROZEN
 
 
 class Node:

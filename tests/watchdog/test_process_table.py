@@ -12,8 +12,8 @@ from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system import procfs
 from verl_otel.system.procfs import Process
 from verl_otel.watchdog import process_reports, process_table
+from verl_otel.watchdog.overdue import ALIVE, DIED
 from verl_otel.watchdog.process_table import ProcessTable
-from verl_otel.watchdog.snapshot import ALIVE, DIED
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from tests.watchdog.snapshots import make_report
 from verl_otel.system import procfs
 from verl_otel.watchdog import diagnosis, process_reports, reporter
+from verl_otel.watchdog.overdue import Snapshot
 from verl_otel.watchdog.process_table import ProcessTable
-from verl_otel.watchdog.snapshot import Snapshot
 
 DEEP_JSON = b"[" * 200_000
 NOW = 1_800_000_000_000_000_000

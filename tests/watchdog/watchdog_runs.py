@@ -18,14 +18,14 @@ import time
 import verl_otel
 from verl_otel import session
 from verl_otel.recording import series
-from verl_otel.watchdog import heartbeat, monitor, process_table, snapshot
+from verl_otel.watchdog import heartbeat, monitor, overdue, process_table
 
 WARM_UP_STEPS = 12
 FAST = (
     (heartbeat, {"HEARTBEAT_SECONDS": 0.15, "ELECTION_SECONDS": 0.3}),
     (process_table, {"STOPPED_SECONDS": 1.0}),
     (
-        snapshot,
+        overdue,
         {
             "SLACK": float(os.environ.get("WATCHDOG_SLACK", "2")),
             "QUIET": 1.5,

@@ -3,7 +3,8 @@
 """How long something may take: deadlines on the monotonic clock, and calls with a timeout.
 
 Calls of drivers and of the kernel run on daemon threads, with one deadline for all calls of a batch. A thread that hangs there cannot be
-stopped. It keeps running, its call is not repeated before it returns, and the number of threads is bounded. A late result is returned by the next batch, unless that one gets a newer result in time.
+stopped. It keeps running, its call is not repeated before it returns, and the number of threads is bounded. A late result is returned by the next
+batch, unless that one gets a newer result in time.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.timeline import add_consumption, consumes_submitted, is_submitted, mark_unlinked
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble, walk
-from verl_otel.analysis.verdicts import blocked_loops, engine, own_workers, stragglers
+from verl_otel.analysis.verdicts import blocked_loops, judge, own_workers, stragglers
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.what_if import find_savings
@@ -283,7 +283,7 @@ class Aggregator:
         self._spent: OrderedDict[int, Trajectory] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
         """Response tokens that no step trained on, by the step for which they were generated (None: unknown) and by reason."""
-        self._verdict_engine = engine.VerdictEngine()
+        self._judge = judge.Judge()
         self._between_steps = BetweenSteps()
         self.blocked_loops = blocked_loops.BlockedLoops()
         self._loop_verdicts: dict[int, tuple[Verdict, ...]] = {}
@@ -467,12 +467,12 @@ class Aggregator:
         if not members and consumes_submitted(root):
             path = mark_unlinked(step.path, self._waiting.values())
             step = step._replace(path=path, groups=critical_path.group(path))
-        step = step._replace(verdicts=self._verdict_engine.judge(step, findings))
+        step = step._replace(verdicts=self._judge.judge(step, findings))
         self._windows.add_step(Draft(step, members))
 
     def _summarise_step(
         self, root: Node, members_by_id: Mapping[int, Trajectory], filtered: Mapping[int, Trajectory]
-    ) -> tuple[Step, engine.Findings]:
+    ) -> tuple[Step, judge.Findings]:
         """Return a step without what depends on its neighbours (verdicts, GPU time, cost), and what may have held it.
 
         Args:
@@ -492,7 +492,7 @@ class Aggregator:
             uncertainty=doubt,
         )
         step = step._replace(savings=find_savings(step, members, root))
-        return step, engine.examine(step, root, members)
+        return step, judge.examine(step, root, members)
 
     def _mark_blocked(self, step: Step, members: tuple[Trajectory, ...], *, is_first: bool) -> Step:
         """Return a step whose critical path names the blocked event loops and the paused processes that it waited for."""
@@ -560,10 +560,10 @@ class Aggregator:
         drafts = [draft.step for draft in self._windows.drafts()]
         between = self._between_steps.settle()
         steps = []
-        for step in self._verdict_engine.settle([*self.steps.all(), *drafts]):
+        for step in self._judge.settle([*self.steps.all(), *drafts]):
             loops = self._loop_verdicts.get(step.trace_id, ())
             judged = blocked_loops.drop_explained(step, loops)
-            judged = engine.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
+            judged = judge.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
             steps.append(blocked_loops.name_pauses(judged, pauses))
         last_attempts = {step.number: step.attempt for step in steps}

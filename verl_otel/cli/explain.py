@@ -38,7 +38,7 @@ from verl_otel.analysis.model import DeviceTime, Event, Explanation, Segment, St
 from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
-from verl_otel.analysis.verdicts.engine import sum_savings
+from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import incidents, options, run_selection
 from verl_otel.cli import wording as words
 from verl_otel.cli.formatting import dead, failed, fill_schema, headline, make_plain, number, orphans, print_json

@@ -29,7 +29,7 @@ from verl_otel.cli import options, run_selection
 from verl_otel.cli.formatting import print_json
 from verl_otel.config import SETTINGS
 from verl_otel.guards.conditions import FINITE, Finding, make_conditions
-from verl_otel.guards.engine import BestMetric
+from verl_otel.guards.decisions import BestMetric
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr

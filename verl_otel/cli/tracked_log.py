@@ -22,7 +22,7 @@ from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.tracked_log import NO_PHASE, REWARDS, VALIDATION, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
-from verl_otel.analysis.verdicts.engine import sum_savings
+from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import wording
 from verl_otel.cli.formatting import SENTENCE, align, make_plain, number, print_json

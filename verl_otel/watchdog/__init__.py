@@ -4,7 +4,7 @@
 
 Every process writes a heartbeat and a report about itself (`heartbeat`, `process_reports`). One process of a node, the holder of a lock,
 monitors all of them (`monitor`). It keeps a table of the processes (`process_table`). If a process looks suspicious, it takes a snapshot of
-all open spans (`snapshot`), finds the process that the others wait for (`diagnosis`), collects stacks (`stack_dumps`), and
+all open spans and decides which are overdue (`overdue`), finds the process that the others wait for (`diagnosis`), collects stacks (`stack_dumps`), and
 reports the incident (`reporter`).
 """
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final, NamedTuple
 
 from verl_otel.semconv import attributes as attr
-from verl_otel.watchdog.snapshot import ALIVE, DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
+from verl_otel.watchdog.overdue import ALIVE, DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
 
 OVERDUE, MISSING = "overdue", "never arrived"
 """Reasons of a finding, besides the states of a process."""

@@ -29,7 +29,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import LeaderLock
-from verl_otel.watchdog import event_loops, process_reports, snapshot
+from verl_otel.watchdog import event_loops, overdue, process_reports
 from verl_otel.watchdog.monitor import Monitor
 from verl_otel.watchdog.process_reports import ProcessReport, SuspectSpan
 from verl_otel.watchdog.stack_dumps import StackFile
@@ -292,9 +292,7 @@ class Heartbeat(Exporter):
                 continue
             quiet_ns = max(self._quiet_since.get(span.span_id, 0), span.start_ns)
             age = open_span.age + (now - open_span.read_ns) / 1e9
-            missing = max(
-                snapshot.QUIET - (now - quiet_ns) / 1e9, snapshot.shortest_timeout(peers.get(span.name)) - age
-            )
+            missing = max(overdue.QUIET - (now - quiet_ns) / 1e9, overdue.shortest_timeout(peers.get(span.name)) - age)
             if missing > 0:
                 self._next_suspect_ns = min(self._next_suspect_ns, now + round(missing * 1e9))
                 continue

@@ -20,10 +20,7 @@ from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system.leader_lock import LeaderLock
 from verl_otel.watchdog import diagnosis, process_reports, stack_dumps
 from verl_otel.watchdog.diagnosis import OVERDUE, Finding
-from verl_otel.watchdog.process_reports import ProcessReport
-from verl_otel.watchdog.process_table import ProcessStatus, ProcessTable
-from verl_otel.watchdog.reporter import Reporter
-from verl_otel.watchdog.snapshot import (
+from verl_otel.watchdog.overdue import (
     ALIVE,
     DIED,
     FROZEN,
@@ -34,6 +31,9 @@ from verl_otel.watchdog.snapshot import (
     is_users_own,
     merge_all,
 )
+from verl_otel.watchdog.process_reports import ProcessReport
+from verl_otel.watchdog.process_table import ProcessStatus, ProcessTable
+from verl_otel.watchdog.reporter import Reporter
 
 # -- stacks of a process that cannot write its own, by the program ``py-spy``, where it is installed --
 

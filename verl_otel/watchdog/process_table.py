@@ -15,8 +15,7 @@ from verl_otel._internal import safe_files
 from verl_otel.recording.duration_stats import DurationStats
 from verl_otel.system import procfs
 from verl_otel.watchdog import process_reports
-from verl_otel.watchdog.process_reports import ProcessReport
-from verl_otel.watchdog.snapshot import (
+from verl_otel.watchdog.overdue import (
     ALIVE,
     DIED,
     FROZEN,
@@ -26,6 +25,7 @@ from verl_otel.watchdog.snapshot import (
     merge_all,
     read_rows,
 )
+from verl_otel.watchdog.process_reports import ProcessReport
 
 STOPPED_SECONDS: Final = 3.0
 """Seconds without a heartbeat after which a process that the kernel reports as stopped has the state `STOPPED`."""

@@ -40,8 +40,8 @@ from verl_otel.system import procfs
 from verl_otel.watchdog import cluster_backend
 from verl_otel.watchdog.cluster_backend import DeathInfo, Note
 from verl_otel.watchdog.diagnosis import MISSING, OVERDUE, Finding
+from verl_otel.watchdog.overdue import DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
 from verl_otel.watchdog.process_table import ProcessStatus
-from verl_otel.watchdog.snapshot import DIED, FROZEN, STOPPED, TRAJECTORY, OpenSpanRow, Snapshot
 
 # -- findings as text and as data --
 

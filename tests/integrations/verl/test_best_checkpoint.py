@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 
-from verl_otel.guards.engine import BestMetric
+from verl_otel.guards.decisions import BestMetric
 from verl_otel.integrations.verl import best_checkpoint
 
 ACC = BestMetric("acc")

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 import verl_otel
-from verl_otel.guards import engine
+from verl_otel.guards import decisions
 from verl_otel.integrations.verl import guards
 from verl_otel.recording import run_log
 from verl_otel.recording.callsite import CallSite
@@ -44,7 +44,7 @@ def run(recorded, monkeypatch, tmp_path):
         return trainer, facts
 
     yield begin
-    engine._callbacks.clear()
+    decisions._callbacks.clear()
     guards._Run.guards = guards._Run.stopped = guards._Run.trainer = None
 
 

@@ -10,7 +10,7 @@ import pytest
 from verl_otel.integrations.verl import lineage, rollout_progress
 from verl_otel.integrations.verl.rollout_progress import RolloutProgress
 from verl_otel.recording.state import RECORDER
-from verl_otel.watchdog.snapshot import OpenSpanRow
+from verl_otel.watchdog.overdue import OpenSpanRow
 
 
 class Buffer:

@@ -14,7 +14,7 @@ from verl_otel._internal import printable
 from verl_otel.analysis import scalars, step_lengths
 from verl_otel.analysis.gpu import token_cost
 from verl_otel.analysis.model import CAUSES, Activity, DeviceTime, Explanation, Segment, Series, Step, Trajectory
-from verl_otel.analysis.verdicts.engine import sum_savings
+from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import formatting, headlines
 from verl_otel.semconv.metric_names import TRAINING_STEP
 

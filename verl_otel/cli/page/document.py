@@ -18,7 +18,7 @@ from verl_otel._internal.printable import counted, seconds
 from verl_otel._version import __version__
 from verl_otel.analysis.levers.ranking import Lever, find_levers
 from verl_otel.analysis.model import Explanation
-from verl_otel.analysis.verdicts.engine import sum_savings
+from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import formatting, headlines
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, choose, describe, describe_interval
 from verl_otel.cli.page import assembly, data

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel.guards.engine import BestMetric
+from verl_otel.guards.decisions import BestMetric
 
 FOLDER: Final = "best"
 VALUES: Final = "value.json"

@@ -20,7 +20,7 @@ from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel._internal.printable import show
 from verl_otel.guards.conditions import Finding
-from verl_otel.guards.engine import Guards, make_guards
+from verl_otel.guards.decisions import Guards, make_guards
 from verl_otel.health.profiles import load as load_profile
 from verl_otel.health.profiles import to_manifest as describe_profile
 from verl_otel.integrations import cluster_store

@@ -27,7 +27,7 @@ from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.session import current as current_session
 from verl_otel.session import python_logging
-from verl_otel.watchdog.snapshot import TRAJECTORY, OpenSpanRow, read_rows
+from verl_otel.watchdog.overdue import TRAJECTORY, OpenSpanRow, read_rows
 
 LINE_SECONDS: Final = 60.0
 """Seconds until the first line of a step, and between two lines."""

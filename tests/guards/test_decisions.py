@@ -1,12 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The engine: conditions, callbacks of users, and the best value of a scalar."""
+"""What guards decide: conditions, callbacks of users, and the best value of a scalar."""
 
 import pytest
 
 import verl_otel
-from verl_otel.guards import engine
-from verl_otel.guards.engine import BestMetric, make_guards
+from verl_otel.guards import decisions
+from verl_otel.guards.decisions import BestMetric, make_guards
 
 OFF = {"nan": 0, "kl": 0, "reward_fall": 0, "plateau": 0, "best_checkpoint": ""}
 
@@ -15,13 +15,13 @@ OFF = {"nan": 0, "kl": 0, "reward_fall": 0, "plateau": 0, "best_checkpoint": ""}
 def no_callbacks():
     """Forget the callbacks of a test."""
     yield
-    engine._callbacks.clear()
+    decisions._callbacks.clear()
 
 
 def test_nothing_is_on_by_default():
     guards = make_guards(**OFF)
     assert not guards.active
-    assert guards.observe(1, {"actor/ppo_kl": float("nan")}) == engine.Decision()
+    assert guards.observe(1, {"actor/ppo_kl": float("nan")}) == decisions.Decision()
 
 
 def test_a_callback_sees_each_record_and_asks_for_a_stop_or_a_checkpoint():
@@ -36,7 +36,7 @@ def test_a_callback_sees_each_record_and_asks_for_a_stop_or_a_checkpoint():
 
     guards = make_guards(**OFF)
     assert guards.active
-    assert guards.observe(1, {"a": 1.0}) == engine.Decision()
+    assert guards.observe(1, {"a": 1.0}) == decisions.Decision()
     decision = guards.observe(2, {"a": 2.0})
     assert seen == [(1, 1.0), (2, 2.0)]
     assert decision.checkpoint
@@ -98,7 +98,7 @@ def test_alerts_of_a_callback_stop_nothing():
     decision = make_guards(**OFF).observe(1, {})
     assert decision.stop is None
     assert decision.alerts[:2] == ("seen 0", "seen 1")
-    assert len(decision.alerts) == engine.MAX_ALERTS
+    assert len(decision.alerts) == decisions.MAX_ALERTS
 
 
 def test_a_key_may_have_a_colon():

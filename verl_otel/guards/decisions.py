@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """All guards of a run: the conditions that are switched on, the best checkpoint, and the callbacks of users.
 
-The engine only decides. Its caller carries out the actions that it returns.
+Guards only decide. Their caller carries out the actions that they return.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from verl_otel.recording import duration_stats
 from verl_otel.recording.duration_stats import DurationStats
-from verl_otel.watchdog import snapshot
+from verl_otel.watchdog import overdue
 
 
 def peers_of(durations):
@@ -19,40 +19,38 @@ def peers_of(durations):
 
 def test_work_without_peers_has_the_limit_that_is_set():
     """The first of its kind may take as long as the setting says."""
-    assert snapshot.span_timeout(None, 1800.0) == snapshot.span_timeout(DurationStats(), 1800.0) == 1800.0
-    assert snapshot.heartbeat_timeout(None, 1800.0) == 1800.0
+    assert overdue.span_timeout(None, 1800.0) == overdue.span_timeout(DurationStats(), 1800.0) == 1800.0
+    assert overdue.heartbeat_timeout(None, 1800.0) == 1800.0
 
 
 def test_alike_peers_give_a_tight_limit():
     """Where all took about two seconds, thirteen are too many; eight peers and more count as many."""
     alike = peers_of([1.9, 2.0, 2.1] * 4)
-    assert snapshot.span_timeout(alike, 1800.0) == pytest.approx(1.5 * 2.1 + 10)
-    assert snapshot.heartbeat_timeout(alike, 1800.0) == pytest.approx(2.1 + 5)
+    assert overdue.span_timeout(alike, 1800.0) == pytest.approx(1.5 * 2.1 + 10)
+    assert overdue.heartbeat_timeout(alike, 1800.0) == pytest.approx(2.1 + 5)
 
 
 def test_few_peers_or_a_heavy_tail_give_a_wide_limit():
     """With few peers four times the longest is ordinary; where each of the longest is twice the next one, eight times."""
-    assert snapshot.span_timeout(peers_of([2.0, 2.0]), 1800.0) == pytest.approx(4 * 2.0 + 10)
-    assert snapshot.heartbeat_timeout(peers_of([2.0, 2.0]), 1800.0) == pytest.approx(2 * 2.0 + 5)
-    assert snapshot.span_timeout(peers_of([2.0**power for power in range(10)]), 1800.0) == pytest.approx(
-        8 * 2.0**9 + 10
-    )
+    assert overdue.span_timeout(peers_of([2.0, 2.0]), 1800.0) == pytest.approx(4 * 2.0 + 10)
+    assert overdue.heartbeat_timeout(peers_of([2.0, 2.0]), 1800.0) == pytest.approx(2 * 2.0 + 5)
+    assert overdue.span_timeout(peers_of([2.0**power for power in range(10)]), 1800.0) == pytest.approx(8 * 2.0**9 + 10)
 
 
 @given(st.lists(st.floats(0.001, 1e4), min_size=1, max_size=40))
 def test_the_limit_is_bounded_by_the_longest_peer(durations):
     """Never below one and a half times the longest, never above eight times, and no process suspects later than its node."""
     peers, longest = peers_of(durations), max(durations)
-    assert 1.5 * longest + 10 <= snapshot.span_timeout(peers, 1800.0) + 1e-6
-    assert snapshot.span_timeout(peers, 1800.0) <= 8 * longest + 10 + 1e-6
-    assert snapshot.shortest_timeout(peers) <= snapshot.span_timeout(peers, 1800.0) + 1e-6
+    assert 1.5 * longest + 10 <= overdue.span_timeout(peers, 1800.0) + 1e-6
+    assert overdue.span_timeout(peers, 1800.0) <= 8 * longest + 10 + 1e-6
+    assert overdue.shortest_timeout(peers) <= overdue.span_timeout(peers, 1800.0) + 1e-6
 
 
 @given(st.lists(st.floats(0.001, 1e3), min_size=1, max_size=40), st.floats(0.1, 10.0))
 def test_the_factor_does_not_depend_on_the_unit(durations, scale):
     """Durations that are all ten times as long have a factor that is the same."""
     factors = [
-        (snapshot.span_timeout(peers_of([duration * by for duration in durations]), 0.0) - 10) / (max(durations) * by)
+        (overdue.span_timeout(peers_of([duration * by for duration in durations]), 0.0) - 10) / (max(durations) * by)
         for by in (1.0, scale)
     ]
     assert factors[0] == pytest.approx(factors[1], rel=1e-3)
@@ -69,6 +67,6 @@ def test_healthy_heavy_tails_are_hardly_ever_overdue(spread, median):
         for _ in range(300):
             *ended, last = sorted(median * draw.lognormvariate(0, spread) for _ in range(64))
             peers = duration_stats.merge(peers, peers_of(ended))
-            alarms += last > snapshot.span_timeout(peers, 1800.0)
+            alarms += last > overdue.span_timeout(peers, 1800.0)
             peers = duration_stats.merge(peers, peers_of([last]))
     assert alarms <= 2

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Verdicts: the causes of slow steps, and how much shorter a step would have been without each.
+"""Decides what held a step and names it: the causes of slow steps, and how much shorter a step would have been without each.
 
 A verdict has three conditions: the cause lies on the critical path of the step, it exceeds its peers by more than their spread,
 and without it the step would have been noticeably shorter. Rules and limits: ``docs/explanation/verdicts.md``.
@@ -166,7 +166,7 @@ def examine(step: Step, root: Node, members: Sequence[Trajectory]) -> Findings:
     )
 
 
-class VerdictEngine:
+class Judge:
     """Judges the steps of a run in the order of time.
 
     The baselines grow with the run: `judge` returns preliminary verdicts, `settle` the final ones. A

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from tests.builders import plans
 from verl_otel.analysis.model import Straggler
-from verl_otel.analysis.verdicts import engine
 from verl_otel.analysis.verdicts.baselines import LOOK_AHEAD
+from verl_otel.analysis.verdicts.judge import Judge, examine
 
 f, S, judge, plan, Plan, LongPlan = plans.f, plans.S, plans.judge, plans.plan, plans.Plan, plans.LongPlan
 # -- silence --
@@ -328,11 +328,11 @@ def test_a_verdict_is_worth_more_than_clocks_may_be_apart():
 @pytest.mark.full
 def test_verdicts_become_final_and_memory_stays_bounded():
     """A verdict of long ago stands; of old steps nothing else is kept; settling twice says the same."""
-    judged, steps = engine.VerdictEngine(), []
+    judged, steps = Judge(), []
     for number in range(1, 3 * LOOK_AHEAD):
         root, members = Plan(number, noise=0.1, **({"tool 5/1": 3.0} if number == 5 else {})).tell()
         steps.append(f.tell(root, members, number))
-        judged.judge(steps[-1], engine.examine(steps[-1], root, members))
+        judged.judge(steps[-1], examine(steps[-1], root, members))
     assert len(judged._recent) == LOOK_AHEAD
     assert all(case.step.path == () for case in judged._recent)
     settled = judged.settle(steps)
@@ -342,12 +342,12 @@ def test_verdicts_become_final_and_memory_stays_bounded():
 
 def test_what_is_usual_is_known_later():
     """The second step may look slow until the others turn out to be the same."""
-    judged, steps = engine.VerdictEngine(), []
+    judged, steps = Judge(), []
     early = ()
     for number in range(1, 8):
         root, members = Plan(number, **({"ref": 3.0} if number > 1 else {})).tell()
         steps.append(f.tell(root, members, number))
-        said = judged.judge(steps[-1], engine.examine(steps[-1], root, members))
+        said = judged.judge(steps[-1], examine(steps[-1], root, members))
         early = early or said
     assert [each.subject for each in early] == ["ref"]
     assert not any(step.verdicts for step in judged.settle(steps))
@@ -355,10 +355,10 @@ def test_what_is_usual_is_known_later():
 
 def test_two_slow_steps_are_known_when_others_follow():
     """When the tool is slow in the second and third step, the third looks usual until others come."""
-    judged, steps = engine.VerdictEngine(), []
+    judged, steps = Judge(), []
     for number in range(1, 9):
         root, members = Plan(number, noise=0.1, **({"tool": 3.0} if number in (2, 3) else {})).tell()
         steps.append(f.tell(root, members, number))
-        said = judged.judge(steps[-1], engine.examine(steps[-1], root, members))
+        said = judged.judge(steps[-1], examine(steps[-1], root, members))
         assert number != 3 or said == ()
     assert [step.number for step in judged.settle(steps) if step.verdicts] == [2, 3]
