@@ -98,6 +98,20 @@ def test_the_stall_says_what_hung(call, runs):
     )
 
 
+def test_a_lever_that_was_seen_once_says_so(call):
+    """The gain is that of the one slow call, and its interval begins at 0."""
+    out = call("levers", RECORDED / "slow-tool").out
+    assert re.search(r"0 ms to 1.39 s +the slowest 1% .* \(all in step 4: seen once\)", out)
+    assert not re.search("weights are sent in the background .*seen once", out)
+    found = json.loads(call("levers", RECORDED / "slow-tool", "--json").out)["levers"]
+    assert {lever["kind"]: lever["only_step"] for lever in found if lever["share"] > 0.05} == {
+        "tail": 4,
+        "asynchrony": None,
+        "tool": 4,
+        "weight_sync": None,
+    }
+
+
 def test_a_stall_comes_with_its_stack(call, runs):
     """The file, the calls down to the tool that hangs, and the command that shows all stacks: in each form of `explain`."""
     call("demo", "stall", "--keep", runs)

@@ -360,6 +360,7 @@ LEVERS: Final = _object(
         low=_number("lower end of its interval of 90 %", known=False),
         high=_number("upper end", known=False),
         share=_number("gain as a share of the period"),
+        only_step=_whole("the step from which nearly all of the gain comes; null: from several", known=False),
         text=_text("what is changed"),
     ),
     limits=_rows(

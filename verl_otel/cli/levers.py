@@ -82,7 +82,8 @@ def describe(lever: Lever) -> str:
         ``tool search takes half of its time``
     """
     text = _TEXTS.get(lever.kind, f"{lever.kind} {{}}").format(show(lever.subject))
-    return " ".join(text.split())
+    once = f" (all in step {lever.only_step}: seen once)" if lever.only_step is not None else ""
+    return " ".join(text.split()) + once
 
 
 def choose(levers: Sequence[Lever]) -> list[Lever]:

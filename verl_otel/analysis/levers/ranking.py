@@ -285,6 +285,10 @@ MAX_ITEMS: Final = 200_000
 """Pieces of trajectories that are replayed at most: 10 s on one core."""
 
 
+ONE_STEP_SHARE: Final = 0.9
+"""A step with this share of a gain is named: what happened once need not happen again."""
+
+
 class Lever(NamedTuple):
     """Something that would make steps shorter, or longer."""
 
@@ -300,6 +304,8 @@ class Lever(NamedTuple):
     high: float | None
     share: float
     """``seconds`` as a share of the time from one step to the next."""
+    only_step: int | None = None
+    """Number of the step from which nearly all of the gain comes; None: from several."""
 
 
 class Levers(NamedTuple):
@@ -340,7 +346,8 @@ def find_levers(steps: Sequence[RecentStep], *, most_items: int = MAX_ITEMS) -> 
         return NOTHING._replace(unknown=(f"the times of its spans contradict each other: {error}",))
     compared = _find_compared(chosen)
     before = timeline.find_periods(schedule)
-    levers = [_measure(candidate, before, compared) for candidate in find_candidates(schedule, timeline)]
+    numbers = {index: schedule.numbers[index] for index in compared}
+    levers = [_measure(candidate, before, numbers) for candidate in find_candidates(schedule, timeline)]
     levers.sort(key=lambda lever: (-lever.seconds, lever.kind, lever.subject))
     return Levers(
         tuple(levers),
@@ -385,13 +392,18 @@ def _find_compared(steps: Sequence[RecentStep]) -> list[int]:
     return [index for index in whole if index] or whole or list(range(len(steps)))
 
 
-def _measure(candidate: Candidate, before: Sequence[int], compared: Sequence[int]) -> Lever:
+def _measure(candidate: Candidate, before: Sequence[int], compared: Mapping[int, int | None]) -> Lever:
+    """Return the gain of a lever in the compared steps, which are given as their numbers by index."""
     after = replay(candidate.schedule).find_periods(candidate.schedule)
-    gains = sorted(before[index] - after[index] for index in compared)
+    by_step = {index: before[index] - after[index] for index in compared}
+    gains = sorted(by_step.values())
     low, high = _bootstrap(gains) if len(gains) >= FEWEST_STEPS else (None, None)
     total = sum(before[index] for index in compared)
     share = sum(gains) / total if total else 0.0
-    return Lever(candidate.kind, candidate.subject, fmean(gains) / 1e9, low, high, share)
+    largest = max(by_step, key=lambda index: by_step[index])
+    is_one = len(gains) > 1 and 0 < ONE_STEP_SHARE * sum(gains) <= by_step[largest]
+    only = compared[largest] if is_one else None
+    return Lever(candidate.kind, candidate.subject, fmean(gains) / 1e9, low, high, share, only)
 
 
 def _bootstrap(gains: Sequence[int]) -> tuple[float, float]:
