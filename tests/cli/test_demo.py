@@ -98,6 +98,21 @@ def test_the_stall_says_what_hung(call, runs):
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ("critic/reward/mean", "did you mean critic/rewards/mean"),
+        ("min:nope", "the run has no scalar 'nope'; it has actor/entropy, "),
+    ],
+)
+def test_a_scalar_that_is_not_there_is_refused(call, given, text):
+    """With the names of those that are, which the command accepts."""
+    result = call("guards", RECORDED / "slow-tool", "--best", given)
+    assert (result.code, result.out) == (2, "")
+    assert text in result.err
+    assert call("guards", RECORDED / "slow-tool", "--best", "actor/entropy").code == 0
+
+
 def test_a_lever_that_was_seen_once_says_so(call):
     """The gain is that of the one slow call, and its interval begins at 0."""
     out = call("levers", RECORDED / "slow-tool").out

@@ -162,6 +162,8 @@ def test_keys_of_older_guides_are_accepted(shown):
 def test_help_names_every_command(call):
     """The help lists the commands and how to begin; each command has help of its own with examples."""
     result = call("--help")
+    assert "\nstart here:\n  $ verl-otel demo\n" in result.out
+    assert result.out.endswith("  $ verl-otel explain\n")
     assert result.code == 0
     assert all(re.search(rf"^ +{command}\s", result.out, re.MULTILINE) for command in COMMANDS)
     assert "VERL_OTEL_ENABLED=1" in result.out

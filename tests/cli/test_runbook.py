@@ -46,6 +46,6 @@ def test_the_keys_that_it_names_are_in_the_json(call, tmp_path):
 
 def test_it_is_a_skill(call):
     """With a front matter that a YAML parser reads: a name, and when to use it; below it the same page."""
-    _, front, page = call("runbook", "--skill").out.split("---\n", 2)
+    _, front, page = call("skill").out.split("---\n", 2)
     assert yaml.safe_load(front).keys() == {"name", "description"}
     assert page.lstrip() == call("runbook").out

@@ -36,9 +36,15 @@ COMMANDS: Final = {  # each with the module that implements it
     "collector": "verl_otel.cli.collector",
     "boards": "verl_otel.cli.boards",
     "runbook": "verl_otel.cli.runbook",
+    "skill": "verl_otel.cli.skill",
 }
+_START: Final = """start here:
+  $ verl-otel demo
 
-
+with your training:
+  $ VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...
+  $ verl-otel explain"""
+"""What the help of the whole command ends with."""
 _PLAIN: Final = {"…": "...", "·": "-", "→": "->", "▶": ">", "■": "#", "✓": "ok", "✕": "x"}
 """What is printed in the place of a character that the terminal does not have; a question mark for all others."""
 
@@ -51,7 +57,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",
-        epilog="Start here: verl-otel demo   With your training: VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...   then: verl-otel report",
+        epilog=_START,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
