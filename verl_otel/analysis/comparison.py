@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
 from verl_otel.analysis.model import CAUSES, STATES, Explanation, Series, Step, Verdict
-from verl_otel.analysis.verdicts.engine import sum_savings
+from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
 
