@@ -1,56 +1,12 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Command lines, log lines and URLs are kept without secrets, and command lines of verl stay useful."""
+"""Log lines and URLs are kept without secrets."""
 
-import re
 import time
 
 import pytest
 
-from verl_otel._internal.masking import is_secret_name, mask_command, mask_text, mask_url
-
-PPO = ["python", "-m", "verl.trainer.main_ppo"]
-SECRET_LINES = [
-    [*PPO, "+reward_model.judge_key=S3CRET"],
-    [*PPO, "+reward_model.pin_token=1234567"],
-    [*PPO, "+ray_kwargs.ray_init.runtime_env.env_vars.ANYTHING=S3CRET"],
-    [*PPO, "+trainer.hub={user: me, token: S3CRET}"],
-    [*PPO, "trainer.experiment_name=S3CRET"],
-    [*PPO, "data.train_files=https://user:S3CRET@host/path"],
-    [*PPO, "--api-key", "S3CRET"],
-    [*PPO, "--api-key=S3CRET"],
-    [*PPO, "-H", "Authorization: Bearer S3CRET"],
-    [*PPO, "S3CRET"],
-    [*PPO, "WANDB_API_KEY=S3CRET"],
-    ["python", "-c", "import wandb; wandb.login(key='S3CRET')"],
-    ["bash", "-lc", "S3CRET"],
-    ["/opt/sk-S3CRETabcdefgh/python", "a.py"],
-    [*PPO, *["trainer.a=1"] * 1000, "S3CRET"],
-]
-KEPT_LINES = [
-    [*PPO, "trainer.nnodes=2", "actor_rollout_ref.actor.optim.lr=1e-6", "algorithm.adv_estimator=grpo"],
-    ["/usr/bin/python3", "-u", "train_ppo.py", "+actor_rollout_ref.rollout.enforce_eager=True", "data.max_tokens=5"],
-    ["python", "/a/b/bin/torchrun", "--nnodes=1", "--nproc-per-node=8", "-m", "verl.trainer.sft_trainer"],
-]
-
-
-@pytest.mark.parametrize("arguments", SECRET_LINES, ids=lambda arguments: arguments[-1][:60].replace("S3CRET", ""))
-def test_a_secret_in_a_command_line_is_masked(arguments):
-    """Nothing of a secret stands in the command line that is kept, whatever its name, shape and place."""
-    shown = mask_command(arguments)
-    assert not {"S3CRET", "1234567"} & set(re.findall(r"S3CRET|1234567", " ".join(shown)))
-    assert "***" in " ".join(shown)
-
-
-@pytest.mark.parametrize("arguments", KEPT_LINES, ids=lambda arguments: arguments[-1][:60])
-def test_a_command_line_of_verl_is_kept(arguments):
-    """Program, module, script, and settings whose values are numbers or words of a short list."""
-    assert mask_command(arguments) == arguments
-
-
-def test_the_key_of_a_masked_override_is_kept():
-    """That a setting was given is kept, its value is not."""
-    assert mask_command([*PPO, "trainer.hub_token=S3CRET"])[-1] == "trainer.hub_token=***"
+from verl_otel._internal.masking import is_secret_name, mask_text, mask_url
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,8 @@ import os
 import subprocess
 import sys
 import time
+from importlib.machinery import ModuleSpec
+from types import ModuleType
 
 import pytest
 
@@ -79,12 +81,26 @@ def test_a_folder_that_cannot_be_written_costs_one_line(tmp_path, caplog):
     assert line.startswith("verl-otel: cannot write ")
 
 
-def test_the_command_line_is_kept_without_secrets(tmp_path, monkeypatch):
-    """What starts the run stands in the record, without what may be a secret (see test_masking.py)."""
-    monkeypatch.setattr(sys, "orig_argv", ["python", "-m", "verl.trainer.main_ppo", "data.seed=1", "--token", "s3cret"])
+@pytest.mark.parametrize(
+    ("spec", "script", "shown"),
+    [
+        ("verl.trainer.main_ppo", "/site/verl/trainer/main_ppo.py", ["-m", "verl.trainer.main_ppo"]),
+        ("trainer.__main__", "/site/trainer/__main__.py", ["-m", "trainer"]),
+        (None, "train_ppo.py", ["train_ppo.py"]),
+        (None, "/jobs/hf_S3CRET12345/train.py", ["/jobs/***/train.py"]),
+        (None, "-c", []),
+        (None, "", []),
+    ],
+)
+def test_of_the_command_line_program_and_module_or_script_are_kept(tmp_path, monkeypatch, spec, script, shown):
+    """No argument stands in the record: it may be a secret."""
+    monkeypatch.setattr(sys, "argv", [script, "data.seed=1", "--token", "s3cret"])
+    main = ModuleType("__main__")
+    main.__spec__ = ModuleSpec(spec, None) if spec else None
+    monkeypatch.setitem(sys.modules, "__main__", main)
     run_manifest.begin_attempt(tmp_path)
     (attempt,) = json.loads((tmp_path / "run.json").read_text())["attempts"]
-    assert attempt["command"] == ["python", "-m", "verl.trainer.main_ppo", "data.seed=1", "***", "***"]
+    assert attempt["command"] == [sys.executable, *shown]
 
 
 RESUMED = """

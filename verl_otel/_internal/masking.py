@@ -1,34 +1,19 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Masks possible secrets in command lines, log lines and URLs.
-
-Of a command line only what is plainly harmless is kept, everything else becomes ``***``. In free text, such as the last lines of a log, values
-are masked whose names or shapes are those of secrets.
-"""
+"""Masks possible secrets in log lines and URLs: values whose names or shapes are those of secrets."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from typing import Final
 from urllib.parse import urlsplit, urlunsplit
 
 MASK: Final = "***"
-MAX_ARGUMENTS: Final = 500
-_PLAIN_VALUE: Final = re.compile(
-    r"[+-]?[\d_.]{1,8}(?:e[+-]?\d{1,3})?|true|false|null|none|gae|grpo|gspo|dapo|rloo|remax|reinforce_plus_plus|vllm|sglang|hf|fsdp2?|megatron|veomni"
-    r"|sync|async|bfloat16|float16|float32|auto|console",
-    re.IGNORECASE,
-)
-"""Values of settings that are kept: numbers, and words that are no secret."""
 _SECRET_NAME: Final = re.compile(
     r"passw|passphrase|secret|credential|env_?vars|authorization|bearer|cookie|signature|header"
     r"|(?:keys?|token|auth|pwd|pass|sig|dsn|jwt|sas|netrc)$",
     re.IGNORECASE,
 )
-_SETTING: Final = re.compile(r"(?P<key>[+~]{0,2}(?:--)?[A-Za-z_][\w./@-]*)=(?P<value>.*)", re.DOTALL)
-_NAME: Final = re.compile(r"[\w./+~@-]{1,300}")
-_SCRIPTS: Final = (".py", ".sh", "/torchrun", "/verl-otel")
 _SHAPES: Final = re.compile(
     r"\b(?:sk|pk|nvapi|glpat|xox[a-z])-[\w-]{6,}|\b(?:hf|sk|gh[pousr]|github_pat)_\w{6,}|\b(?:AKIA|ASIA|AIza)[\w-]{10,}|\beyJ[\w-]{6,}(?:\.[\w-]+)*"
     r"|-----BEGIN[ \w]+-----[^-]*(?:-----END[ \w]+-----)?"
@@ -47,38 +32,6 @@ _OPTION_VALUE: Final = re.compile(r"(?<!\S)(?P<name>--?[A-Za-z][\w-]*)\s+(?P<val
 def is_secret_name(name: str) -> bool:
     """Return whether a name may denote a secret: ``judge_key``, ``accessToken``, ``runtime_env.env_vars``. Numbers of tokens do not."""
     return any(map(_SECRET_NAME.search, re.split(r"[./@]", name)))
-
-
-def mask_command(arguments: Sequence[str]) -> list[str]:
-    """Return a command line of which only what is plainly no secret is kept.
-
-    The program, the module, scripts, names of settings, and values that are numbers or words of a short list.
-
-    Args:
-        arguments: Program and arguments, as of `sys.orig_argv`.
-
-    Example:
-        ["python", "-m", "verl.trainer.main_ppo", "trainer.nnodes=2", "trainer.project_name=***", "***"]
-    """
-    given = [str(argument) for argument in arguments[:MAX_ARGUMENTS]]
-    befores = ["-m", *given]  # the program is kept like a module
-    shown = [_mask_argument(before, argument) for before, argument in zip(befores, given, strict=False)]
-    return [*shown, MASK] if len(arguments) > MAX_ARGUMENTS else shown
-
-
-def _mask_argument(before: str, argument: str) -> str:
-    setting = _SETTING.fullmatch(argument)
-    if setting is not None:
-        is_kept = _PLAIN_VALUE.fullmatch(setting["value"]) and not is_secret_name(setting["key"])
-        shown = argument if is_kept else f"{setting['key']}={MASK}"
-    else:
-        is_kept = (
-            argument in ("-m", "-c", "-u")
-            or before == "-m"
-            or (argument.endswith(_SCRIPTS) and (not before.startswith("-") or before == "-u"))
-        )
-        shown = argument if is_kept and _NAME.fullmatch(argument) else MASK
-    return MASK if _SHAPES.search(shown.replace(MASK, "")) else shown
 
 
 def mask_text(text: str) -> str:

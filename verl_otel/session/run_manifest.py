@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from verl_otel import resource
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel._internal.masking import mask_command, mask_url
+from verl_otel._internal.masking import mask_text, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
 
@@ -60,6 +60,15 @@ def can_write(folder: Path) -> bool:
     return True
 
 
+def _name_program() -> list[str]:
+    """Return the interpreter, and the module or the script that it runs: arguments may be secrets."""
+    spec = getattr(sys.modules.get("__main__"), "__spec__", None)
+    if spec is not None:
+        return [sys.executable, "-m", spec.name.removesuffix(".__main__")]
+    script = sys.argv[0] if sys.argv else ""
+    return [sys.executable] if script in ("", "-", "-c") else [sys.executable, mask_text(script)]
+
+
 def begin_attempt(folder: Path, started: float = 0.0) -> int:
     """Record the start of a run and return the number of the attempt: 1, or one more than the last with this id.
 
@@ -75,7 +84,7 @@ def begin_attempt(folder: Path, started: float = 0.0) -> int:
         {
             "attempt": attempt,
             "started": started or time.time(),
-            "command": mask_command(sys.orig_argv),
+            "command": _name_program(),
             "pid": os.getpid(),
         }
     )
