@@ -34,7 +34,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import devices, token_cost
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import DeviceTime, Event, Explanation, Segment, Step, Verdict
+from verl_otel.analysis.model import DeviceTime, Event, Explanation, Part, Segment, Step, Verdict
 from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
@@ -455,10 +455,11 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
 def _advise_events(run: Explanation) -> Iterator[tuple[str, str]]:
     """Yield what to do about the stalls and crashes of a run, each kind once."""
     for kind in dict.fromkeys(event.kind for event in incidents.find_incidents(run)):
-        yield kind, _advise_event(run, kind)
+        yield kind, advise_event(run, kind)
 
 
-def _advise_event(run: Explanation, kind: str) -> str:
+def advise_event(run: Explanation, kind: str) -> str:
+    """Return what to do about a stall or a crash; empty for other kinds of events."""
     advice = EVENT_ADVICE.get(kind, "")
     return f"{advice}: {_events_command(run)} shows all of it" if advice else ""
 
@@ -604,7 +605,7 @@ def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> 
                     "text": event.text,
                     "stack": incidents.find_frames(run, event),
                     "detail": event.detail,
-                    "next": _advise_event(run, event.kind),
+                    "next": advise_event(run, event.kind),
                 }
                 for event in run.events
             ],
@@ -724,6 +725,11 @@ _OWN_KEYS: Final = {"rank": "late rank", "replica": "slow replica"}
 def find_key(verdict: Verdict) -> str:
     """Return the key of a verdict in `ADVICE`."""
     return _OWN_KEYS.get(verdict.kind) or _KEYS.get(verdict.cause, "unknown")
+
+
+def advise_part(part: Part) -> str:
+    """Return what to do about a trajectory that spent too much time on a part."""
+    return ADVICE[_KEYS.get("trajectory" if part.kind == "wait" else part.kind, "unknown")]
 
 
 def find_keys(steps: Iterable[Step], unexplained: Iterable[Step]) -> tuple[str, ...]:

@@ -25,29 +25,34 @@ class Headline(NamedTuple):
     text: str
     step: Step | None = None
     """The step that it refers to."""
+    advice: str = ""
+    """What to do about it; empty: nothing, or unknown."""
 
 
 def find_headlines(run: Explanation) -> Iterator[Headline]:
     """Yield failures, dead processes and delays; without any, where the slowest step spent its time. The texts are safe to print."""
-    alarms = list(filter(None, [failed(run)]))
-    alarms += [f"{event.kind.upper()}: {event.text}" for event in run.events]
-    alarms += [f"DEAD: {dead(unfinished)}" for unfinished in run.completeness.unfinished if unfinished.dead]
+    alarms = [Headline(text) for text in filter(None, [failed(run)])]
+    alarms += [
+        Headline(f"{event.kind.upper()}: {event.text}", advice=explain.advise_event(run, event.kind))
+        for event in run.events
+    ]
+    alarms += [Headline(f"DEAD: {dead(unfinished)}") for unfinished in run.completeness.unfinished if unfinished.dead]
     waits = slow_trajectories.find_single_waits(run)
     awaited = {wait.trajectory.trace_id for wait in waits}
-    findings = [(wait.lead, Headline(_held_line(wait), wait.step)) for wait in waits]
+    findings = [(wait.lead, Headline(_held_line(wait), wait.step, _advise_wait(wait))) for wait in waits]
     findings += [
-        (verdict.saved, Headline(verdict_line(verdict), step))
+        (verdict.saved, Headline(verdict_line(verdict), step, explain.ADVICE[explain.find_key(verdict)]))
         for step in run.steps
         for verdict in step.verdicts
         if not verdict.trace_id or verdict.trace_id not in awaited
     ]
     findings.sort(key=lambda finding: -finding[0])
-    chosen = [Headline(text) for text in alarms[:FIRST_LINES]]
+    chosen = alarms[:FIRST_LINES]
     chosen += [line for _, line in findings[:FIRST_LINES]]
     chosen += _describe_unexplained(run)
     if not chosen and run.steps:
         chosen = list(_describe_healthy(run))
-    yield from (Headline(show(line.text, SENTENCE), line.step) for line in chosen)
+    yield from (line._replace(text=show(line.text, SENTENCE), advice=show(line.advice, SENTENCE)) for line in chosen)
 
 
 def _describe_unexplained(run: Explanation) -> Iterator[Headline]:
@@ -82,6 +87,12 @@ def _held_line(wait: slow_trajectories.SingleWait) -> str:
         f"{wait.trajectory.label} alone, which spent {seconds(part.seconds)} of its "
         f"{seconds(wait.trajectory.seconds)} in {_part_name(part)}{'' if part.turn is None else f' (turn {part.turn})'}."
     )
+
+
+def _advise_wait(wait: slow_trajectories.SingleWait) -> str:
+    """Return what to do about a trajectory that a step waited for alone: by the verdict on it, otherwise by what it spent its time on."""
+    own = [verdict for verdict in wait.step.verdicts if verdict.trace_id == wait.trajectory.trace_id]
+    return explain.ADVICE[explain.find_key(own[0])] if own else explain.advise_part(wait.part)
 
 
 def verdict_line(verdict: Verdict) -> str:

@@ -99,6 +99,15 @@ def test_a_single_line_of_a_chart_has_a_name(runs, serve, look):
     page.get_by_text("actor.pg_loss", exact=True).and_(page.locator(".legend *")).first.wait_for()
 
 
+def test_what_is_over_is_not_called_now(runs, serve, look):
+    """Of a run that has ended the last state is shown, and what to do about it."""
+    stories.training(runs / "r1").write()
+    page = look(f"{serve()}/run/r1")
+    for role in ("heading", "link"):
+        page.get_by_role(role, name="At its end", exact=True).wait_for()
+    page.get_by_text("To do: give the tool a time-out").wait_for()
+
+
 def test_time_on_a_cpu_is_not_called_gpu_time(runs, serve, look):
     """The section of a run without a GPU has the words of the other pages."""
     stories.training(runs / "r1").write()
@@ -120,7 +129,11 @@ def test_a_chart_is_a_slider_with_words(runs, serve, look):
     reward.focus()
     reward.press("End")
     assert reward.get_attribute("aria-valuetext") == "step 12: 1"
-    assert page.get_by_role("heading", level=2).all_inner_texts()[:3] == ["Now", "Steps", "Reward, KL and losses"]
+    assert page.get_by_role("heading", level=2).all_inner_texts()[:3] == [
+        "Now",
+        "Steps",
+        "Reward, KL and losses",
+    ]
 
 
 @pytest.mark.parametrize("width", [1280, 400])

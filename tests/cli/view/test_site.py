@@ -9,6 +9,7 @@ import pytest
 
 from tests.analysis.test_live_run import long_training
 from tests.builders import stories
+from verl_otel.cli import explain
 from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.site import Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
@@ -60,6 +61,17 @@ def test_a_run_of_two_nodes_is_one(tmp_path):
     assert shown == ask(whole)
     assert (shown[0]["steps"], len(shown[1]["seconds"]), len(shown[2][0]["x"])) == (12, 12, 12)
     assert {trajectory["step"] for trajectory in shown[0]["slowest"]} >= {5, 10}
+
+
+def test_findings_say_what_to_do(runs, get):
+    """A stall, and the cause of a slow step: as in `explain`."""
+    folder = stories.training(runs / "r1").write()
+    stall = {"kind": "stall", "time_ns": stories.at(9), "text": "STALL in agent_loop-0", "detail": {"resolved": 3.0}}
+    (folder / "events.jsonl").write_text(json.dumps(stall) + "\n")
+    first, second, *_ = json.loads(get("/api/runs/r1").body)["findings"]
+    assert first["text"].startswith("STALL: in agent_loop-0")
+    assert first["next"].endswith("verl-otel explain r1 --events shows all of it")
+    assert (second["step"], second["next"]) == (2, explain.ADVICE["slow tool"])
 
 
 def test_the_page_of_a_run_is_that_of_the_report(runs, get):

@@ -13,7 +13,10 @@ function replace(id, data, build) {
 function showState(state) {
   const mark = byId("state");
   mark.textContent = state.read < 0.999 ? `${state.state || "?"}, ${percent(state.read)} read` : state.state || "?";
-  mark.className = `state state-${state.state === "failed" ? "failed" : "other"}`;
+  mark.className = `state state-${["failed", "crashed"].includes(state.state) ? "failed" : "other"}`;
+  const title = state.state === "running" ? "Now" : "At its end";
+  byId("now-title").textContent = title;
+  byId("now-link").textContent = title;
   replace("headline", state.headline, (lines) => lines.map((line) => make("p", {}, bdi(line))));
   replace("now-body", { ...state, slowest: 0, events: 0, scalars: 0, headline: 0, end: 0, log: 0 }, nowOf);
   replace("trajectories-body", { open: state.open, slowest: state.slowest, samples: state.samples }, trajectoriesOf);
@@ -25,7 +28,9 @@ function nowOf(state) {
   const current = state.open.find((work) => work.name === "verl.step");
   const waiting = state.open.filter((work) => work.name === "verl.trajectory").length;
   return [
-    ...state.findings.map((line) => make("p", { class: "finding" }, bdi(line.text))),
+    ...state.findings.map((line) =>
+      make("p", { class: "finding" }, bdi(line.text), line.next ? make("span", { class: "soft" }, " To do: ", bdi(line.next), ".") : ""),
+    ),
     factList([
       ["current step", current ? `${current.step ?? "?"}, for ${seconds(current.age)}, in ${current.last_child || "no phase"}` : ""],
       ["last step", last ? `${last.number ?? "?"}, ${seconds(last.seconds)}${last.failed ? ", FAILED" : ""}` : "none has ended"],

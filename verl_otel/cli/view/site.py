@@ -309,7 +309,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
         "steps": len(run.steps),
         "has_gpu": run.has_gpu,
         "findings": [
-            {"step": line.step.number if line.step else None, "text": printable.show(line.text, formatting.SENTENCE)}
+            {"step": line.step.number if line.step else None, "text": line.text, "next": line.advice}
             for line in headlines.find_headlines(run)
         ],
         **_indicators(run),
