@@ -71,6 +71,15 @@ def test_a_slow_replica_is_what_its_trajectories_cost():
     assert not [what for what in gen(*slow) if what.startswith("replica")]
 
 
+def test_a_replica_is_not_blamed_for_one_trajectory():
+    """Its other trajectories are as fast as those of the other replica."""
+    slow = roll(0, 9, f.chat(0, S, served=(0, S), at=3), f.tool("add", S, 9 * S))
+    members = [slow, *(roll(0, 3, f.chat(0, S, served=(0, S), at=each)) for each in (3, 4))]
+    found = gen(*members)
+    assert found["slowest"] == (1, 6.0)
+    assert not [what for what in found if what.startswith("replica")]
+
+
 def test_a_slow_tool_is_what_it_took_beyond_its_median():
     """Each call is brought down to the median of all calls of this tool."""
     times = [(0, 9), (0, 8), (0, 2), (0, 2), (0, 2)]

@@ -137,6 +137,7 @@ def _add_awaited(
 
 GONE: Final = -(1 << 63)
 """The end of a trajectory that is removed."""
+REPLICA: Final = "replica "
 _SHARES: Final = (("1%", 1), ("5%", 5))
 
 
@@ -161,7 +162,7 @@ def find_savings(step: Step, members: Sequence[Trajectory], root: Node) -> tuple
 
     Returns:
         ``slowest``, ``1%`` and ``5%`` wherever the step waited for a trajectory, then groups that would save anything. "Slowest"
-        is what ended last, because that is what a step waits for; of 1 % and 5 %, at least one.
+        is what ended last, because that is what a step waits for; of 1 % and 5 %, at least one. A replica is named if it saves more.
     """
     waits = find_waits(step.path, root)
     if not waits or not members:
@@ -176,7 +177,8 @@ def find_savings(step: Step, members: Sequence[Trajectory], root: Node) -> tuple
     groups = []
     for what, ends in _find_groups(members):
         saved = _shorten(awaited, ends)
-        if saved > 0:
+        # A replica that saves no more than its slowest trajectory does alone is not the reason.
+        if saved > (best if what.startswith(REPLICA) else 0):
             groups.append(Saving(what, len(ends), saved / 1e9))
     groups.sort(key=lambda saving: (-saving.seconds, saving.what))
     return (*savings, *groups[:MAX_GROUPS])
@@ -301,7 +303,7 @@ def _find_groups(members: Sequence[Trajectory]) -> list[tuple[str, dict[int, int
         if rewarded:
             rewards[member.trace_id] = member.end_ns - rewarded
     if len(replicas) > 1:
-        groups += [(f"replica {name}", ends) for name, ends in replicas.items()]
+        groups += [(f"{REPLICA}{name}", ends) for name, ends in replicas.items()]
     groups += [(f"tool {name}", ends) for name, ends in _find_tools(calls).items()]
     groups.append(("reward", rewards))
     return groups
