@@ -224,10 +224,6 @@ class Run:
         """Return what would make the run faster, the largest gain first. It takes up to 10 s for steps with many trajectories."""
         return find_levers(self.explanation.recent_steps)
 
-    def slowest_trajectories(self) -> tuple[Trajectory, ...]:
-        """Return the slowest trajectories of the run, with the parts of their time."""
-        return self.explanation.slowest
-
     def trajectories(self) -> Iterator[Trajectory]:
         """Read all trajectories again from the files, one by one, from their root spans: without parts and path.
 

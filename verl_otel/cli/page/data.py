@@ -80,22 +80,19 @@ def _columns(steps: Sequence[Step], begin_ns: int) -> dict[str, Any]:
     def units(seconds: float) -> int:
         return round(seconds * unit)
 
-    gpu_seconds = [_gpu_seconds(step) for step in steps]
+    gpu_columns = [gpu_seconds(step) for step in steps]
     return {
         "unit": unit,
         "number": [step.number for step in steps],
         "start": [(step.start_ns - begin_ns) // 1_000_000 for step in steps],
         "seconds": [units(step.seconds) for step in steps],
         "failed": [index for index, step in enumerate(steps) if step.failed],
-        "phases": _stack(
-            [{**{phase.key: phase.seconds for phase in step.phases}, "no phase": step.no_phase} for step in steps],
-            units,
-        ),
+        "phases": _stack([phase_seconds(step) for step in steps], units),
         "groups": _stack([{(kind, name): nanos / 1e9 for kind, name, nanos in step.groups} for step in steps], units),
         "gpu": _stack(
-            gpu_seconds,
+            gpu_columns,
             units,
-            keys=[cause for cause in CAUSES if any(cause in device_seconds for device_seconds in gpu_seconds)],
+            keys=[cause for cause in CAUSES if any(cause in column for column in gpu_columns)],
         ),
         "saved": [units(sum_savings(step)) for step in steps],
         "members": [step.members or len(step.trajectories) for step in steps],
@@ -115,7 +112,14 @@ def _marks(steps: Sequence[Step], rows: Sequence[Step]) -> dict[str, list[int]]:
     }
 
 
-def _gpu_seconds(step: Step) -> dict[str, float]:
+def phase_seconds(step: Step) -> dict[str, float]:
+    """Return the seconds of a step in each phase, and in none."""
+    phases = {phase.key: phase.seconds for phase in step.phases}
+    return {**phases, "no phase": step.no_phase} if step.no_phase else phases
+
+
+def gpu_seconds(step: Step) -> dict[str, float]:
+    """Return the GPU seconds of a step by cause."""
     total: Counter[str] = Counter()
     for device in step.devices:
         total.update({cause: device.gpus * nanos for cause, nanos in device.nanoseconds.items()})

@@ -364,8 +364,8 @@ def list_steps(run: Explanation, first: int) -> dict[str, Any]:
     phases, gpu = _Columns(len(steps)), _Columns(len(steps))
     unpacked = map(bounded_steps.unpack_step, steps)  # one at a time: together they take much memory
     for index, step in enumerate(unpacked):
-        phases.add(index, _phase_seconds(step))
-        gpu.add(index, _gpu_seconds(step))
+        phases.add(index, data.phase_seconds(step))
+        gpu.add(index, data.gpu_seconds(step))
     return {
         "first": first,
         "all": len(run.steps),
@@ -398,18 +398,6 @@ def _scalar(series: Series, steps: Mapping[int, float], begin_ns: int) -> dict[s
     }
 
 
-def _phase_seconds(step: Step) -> Iterator[tuple[str, float]]:
-    yield from ((phase.key, phase.seconds) for phase in step.phases)
-    if step.no_phase:
-        yield "no phase", step.no_phase
-
-
-def _gpu_seconds(step: Step) -> Iterator[tuple[str, float]]:
-    for device in step.devices:
-        for cause, length in device.nanoseconds.items():
-            yield cause, device.gpus * length / 1e9
-
-
 class _Columns:
     """One column of sums for each of a bounded number of keys.
 
@@ -421,9 +409,9 @@ class _Columns:
         self._count = count
         self._columns: dict[str, array[float]] = {}
 
-    def add(self, index: int, row: Iterable[tuple[str, float]]) -> None:
+    def add(self, index: int, row: Mapping[str, float]) -> None:
         """Add the values of a row."""
-        for key, value in row:
+        for key, value in row.items():
             column = self._columns.get(key)
             if column is None:
                 if len(self._columns) >= MAX_KEYS:
