@@ -41,8 +41,7 @@ def main():
 
 def is_asked(name):
     """Whether the session asks for it at every collection, as it is then: nothing that a test could plan."""
-    asked = {*collection._observables, *(each for metrics, _ in collection._groups.values() for each in metrics)}
-    return name in asked or name.startswith("verl.otel.")
+    return name in collection.observed() or name.startswith("verl.otel.")
 
 
 def record(row, labels, draw):
@@ -66,7 +65,8 @@ def record(row, labels, draw):
         counter(row.name, labels).record(value)
     else:
         value = draw(0, 1e6)
-        measured = collection._observables.get(row.name, list)()
+        known = collection._callbacks.get(row.name)
+        measured = [] if known is None else [(found, each) for _, found, each in known.read()]
         collection.observe(row.name, lambda: [*measured, (labels, value)])
     return {"name": row.name, "labels": dict(labels), "value": value}
 

@@ -171,7 +171,7 @@ def test_off_is_off(session, keywords, groups):
     """Nothing is asked of the hardware where it is switched off, and nothing at all where nothing leaves the process."""
     begun = session(**keywords)
     assert names(begun.state) == set()
-    assert set(collection._groups) == groups
+    assert {name for name, callback in collection._callbacks.items() if callback.is_group} == groups
 
 
 def test_the_end_of_a_session_closes_everything(session, tmp_path):
@@ -202,8 +202,8 @@ def test_a_source_that_is_added_to_a_session_is_asked(session):
     late = Fake(once_per_node=False)
     late.name = "late"
     collectors.add(late)
-    assert "late" in collection._groups
-    assert begun.here.name in collection._groups
+    assert "late" in collection._callbacks
+    assert begun.here.name in collection._callbacks
 
 
 def test_no_source_is_asked_before_a_session_or_after_it(session):
@@ -213,4 +213,4 @@ def test_no_source_is_asked_before_a_session_or_after_it(session):
     late = Fake(once_per_node=False)
     late.name = "late"
     collectors.add(late)
-    assert "late" not in collection._groups
+    assert "late" not in collection._callbacks

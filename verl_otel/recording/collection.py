@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any, Final, Union
+from typing import Any, Final, NamedTuple, Union
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import (
@@ -45,8 +45,19 @@ Observe = Callable[[], Iterable[Observation]]
 
 Measurement = tuple[str, Labels, float]
 """Metric, labels, number."""
-_observables: dict[str, Observe] = {}
-_groups: dict[str, tuple[frozenset[str], Callable[[], Iterable[Measurement]]]] = {}
+
+
+class _Callback(NamedTuple):
+    """A callback of a collection, and the metrics that it returns."""
+
+    metrics: frozenset[str]
+    read: Callable[[], Iterable[Measurement]]
+    is_group: bool
+    """Whether it was registered by `observe_all`."""
+
+
+_callbacks: dict[str, _Callback] = {}
+"""By the name of the metric, or of the group."""
 
 
 def collect(*, wait: float = -1) -> Batch | None:
@@ -84,11 +95,20 @@ def collect_observed(batch: Batch, *, groups: bool = True) -> Batch:
         groups: Call the callbacks of `observe_all`, too: those of the hardware may take a second.
     """
     now = time.time_ns()
-    points = _collect_observed(now)
+    points: list[Point] = []
     asked: frozenset[str] = frozenset()
-    if groups:
-        points += _collect_groups(now)
-        asked = asked.union(*(names for names, _ in list(_groups.values())))
+    for name, (metrics, read, is_group) in list(_callbacks.items()):
+        if is_group and not groups:
+            continue
+        try:
+            points += [
+                Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
+                for metric, labels, value in read()
+            ]
+        except Exception as error:
+            error_boundary.record_internal_error(f"observe {name}", error)
+        if is_group:
+            asked |= metrics
     return Batch(now, points=tuple(points), open_spans=batch.open_spans, asked=asked)
 
 
@@ -103,7 +123,11 @@ def add_points(points: Iterable[Point]) -> None:
 
 def observe(metric: str, callback: Observe) -> None:
     """Register the callback of a metric of the catalogue. A second one replaces the first."""
-    _observables[metric] = callback
+
+    def read() -> Iterable[Measurement]:
+        return [(metric, labels, value) for labels, value in callback()]
+
+    _callbacks[metric] = _Callback(frozenset((metric,)), read, is_group=False)
 
 
 def observe_all(group: str, metrics: Iterable[str], callback: Callable[[], Iterable[Measurement]]) -> None:
@@ -114,45 +138,20 @@ def observe_all(group: str, metrics: Iterable[str], callback: Callable[[], Itera
         metrics: Names of the metrics.
         callback: Returns metrics, labels and numbers; the rules of `Observe` apply.
     """
-    _groups[group] = frozenset(metrics), callback
+    _callbacks[group] = _Callback(frozenset(metrics), callback, is_group=True)
 
 
 def observed() -> frozenset[str]:
     """Return the metrics that have a callback."""
-    return frozenset(_observables).union(*(names for names, _ in list(_groups.values())))
+    return frozenset().union(*(callback.metrics for callback in list(_callbacks.values())))
 
 
 def stop_observing() -> None:
     """Remove every callback of `observe` and `observe_all`: the session that registered them ends."""
-    _observables.clear()
-    _groups.clear()
+    _callbacks.clear()
 
 
 process_state.register(reset=stop_observing)
-
-
-def _collect_observed(now: int) -> list[Point]:
-    points = []
-    for name, callback in list(_observables.items()):
-        instrument = series.INSTRUMENTS[name]
-        try:
-            points += [Point(instrument, bound_labels(labels), _started_ns, now, value) for labels, value in callback()]
-        except Exception as error:
-            error_boundary.record_internal_error(f"observe {name}", error)
-    return points
-
-
-def _collect_groups(now: int) -> list[Point]:
-    points = []
-    for group, (_, read) in list(_groups.items()):
-        try:
-            points += [
-                Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
-                for metric, labels, value in read()
-            ]
-        except Exception as error:
-            error_boundary.record_internal_error(f"observe {group}", error)
-    return points
 
 
 _started_ns = time.time_ns()
