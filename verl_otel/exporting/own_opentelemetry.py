@@ -33,7 +33,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.call_timeout import remaining
+from verl_otel._internal.call_timeout import CallTimeout, remaining
 from verl_otel.exporting.base import Sender
 from verl_otel.model import (
     NONE_DROPPED,
@@ -105,10 +105,8 @@ def _call_for(seconds: float, call: Callable[[Any], None], readers: tuple[Any, .
             with error_boundary.suppress_errors("attach readers"):
                 call(reader)
 
-    thread = threading.Thread(target=run, name="verl-otel-attach", daemon=True)
-    with contextlib.suppress(RuntimeError):  # CPython 3.12 starts no threads during interpreter shutdown
-        thread.start()
-        thread.join(max(0.0, seconds))
+    with contextlib.suppress(TimeoutError):
+        CallTimeout(max(0.0, seconds), "verl-otel-attach").call("readers", run)
 
 
 LONG_TEXT: Final = 256

@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.call_timeout import CallTimeout
 
 T = TypeVar("T")
 
@@ -60,16 +60,10 @@ def query(call: Callable[[ClusterBackend], T]) -> T | None:
     backend = _Current.backend
     if backend is None:
         return None
-    answers: list[T] = []
-
-    def run() -> None:
-        with error_boundary.suppress_errors("cluster"):
-            answers.append(call(backend))
-
-    thread = threading.Thread(target=run, name="verl-otel-cluster", daemon=True)
     try:
-        thread.start()
-    except RuntimeError:  # the interpreter ends
+        return CallTimeout(QUERY_SECONDS, "verl-otel-cluster").call("query", lambda: call(backend))
+    except TimeoutError:
         return None
-    thread.join(QUERY_SECONDS)
-    return answers[0] if answers else None
+    except Exception as error:
+        error_boundary.record_internal_error("cluster", error)
+        return None
