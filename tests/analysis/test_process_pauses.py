@@ -18,8 +18,11 @@ SLOW = 4
 """The step in which a process is paused."""
 
 
-def add_steps(story, pause, *, role="", reason="process", every=False):
-    """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused."""
+def add_steps(story, pause, *, role="", reason="process", every=False, work=0.0):
+    """Six steps with a phase of the trainer and an update on a rank; one of both takes longer while a process is paused.
+
+    ``work``: seconds by which the update of that step takes longer besides.
+    """
     trainer, agent = story.process(), story.process("agent_loop")
     rank, storage = story.process("actor_rollout_ref", verl__rank=0), story.process("transfer_queue")
     paused = {"trainer": trainer, "agent_loop": agent, "actor_rollout_ref": rank, "transfer_queue": storage}
@@ -28,6 +31,7 @@ def add_steps(story, pause, *, role="", reason="process", every=False):
         more = pause if number == SLOW or every else 0.0
         gen, adv, update = (more if role == each else 0.0 for each in ("agent_loop", "trainer", "actor_rollout_ref"))
         adv += more if role in ("transfer_queue", "") else 0.0
+        update += work if number == SLOW else 0.0
         begin, ends = now + 0.1, [now + 1.1 + gen, now + 1.2 + gen + adv, now + 2.2 + gen + adv + update]
         consumed = [
             agent.span(
@@ -60,6 +64,14 @@ def test_a_stopped_process_is_named(story, role):
     text = explain.render(run)
     assert f"{role}-0 was paused for 2.50 s: the process did not run." in text
     assert "paused process: " in text
+
+
+def test_a_pause_is_one_verdict_also_where_a_rank_is_slow_besides(story):
+    """What the pause cost, not what the rank was slower by."""
+    run = summary.explain([add_steps(story, 2.5, role="actor_rollout_ref", work=1.0).write()])
+    (verdict,) = (verdict for step in run.steps for verdict in step.verdicts)
+    assert (verdict.kind, verdict.subject) == ("process", "actor_rollout_ref-0")
+    assert verdict.saved == pytest.approx(2.5, abs=0.1)
 
 
 @pytest.mark.parametrize(

@@ -302,7 +302,7 @@ def _make(step: Step, blockings: Sequence[Blocking], seconds: float, saved: floa
 
 
 def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
-    """Return a step in which verdicts on processes that were paused meanwhile say so.
+    """Return a step in which verdicts on processes that were paused meanwhile say so, with one verdict for each pause of a process.
 
     A verdict compares a process with others; the pause is why it took longer.
 
@@ -312,7 +312,16 @@ def name_pauses(step: Step, pauses: Mapping[str, Sequence[Blocking]]) -> Step:
     """
     if not pauses or not step.verdicts:
         return step
-    return step._replace(verdicts=tuple(_name_pause(step, verdict, pauses) for verdict in step.verdicts))
+    named = [_name_pause(step, verdict, pauses) for verdict in step.verdicts]
+    kept: list[Verdict] = []
+    seen: set[tuple[str, str]] = set()
+    for verdict in sorted(named, key=lambda verdict: -verdict.saved):
+        key = verdict.subject, verdict.cause_name
+        if verdict.kind != _PAUSED or key not in seen:
+            kept.append(verdict)
+        if verdict.kind == _PAUSED:
+            seen.add(key)
+    return step._replace(verdicts=tuple(kept))
 
 
 def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Blocking]]) -> Verdict:
@@ -328,7 +337,8 @@ def _name_pause(step: Step, verdict: Verdict, pauses: Mapping[str, Sequence[Bloc
                 by_name[pause.name].append(pause)
         for blockings in by_name.values():
             if _count_seconds(blockings) >= DETAIL_SHARE * verdict.seconds:
-                return _make(step, blockings, min(_count_seconds(blockings), verdict.seconds), verdict.saved)
+                seconds = min(_count_seconds(blockings), verdict.seconds)
+                return _make(step, blockings, seconds, min(seconds, verdict.saved))
     return verdict
 
 
