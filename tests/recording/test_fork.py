@@ -60,25 +60,6 @@ def test_children_have_ids_of_their_own(forking):
     assert len(set(made)) == 6
 
 
-def test_a_child_doubles_nothing(forking):
-    """A child reports neither the totals nor the ended or open spans that its parent has recorded before the fork."""
-    child, parent = forking("""
-    switch_on()
-    done = verl_otel.counter("done")
-    timed = verl_otel.timed("timed")(lambda: None)
-    for _ in range(500):
-        done.add(1), timed()
-    with verl_otel.tool("before"):
-        pass
-    with verl_otel.step(1):
-        inside = in_child(drained)
-    print(json.dumps([inside, drained()]))
-    """)
-    assert child == {"values": {}, "spans": [], "open": []}
-    assert parent["values"]["done"] == parent["values"]["timed"] == 500
-    assert [span[0] for span in parent["spans"]] == ["execute_tool before", "verl.step"]
-
-
 def test_a_child_goes_on_recording(forking):
     """Functions decorated before the fork record in the child, in series that begin there."""
     child, parent = forking("""
@@ -109,37 +90,3 @@ def test_a_fork_while_another_thread_folds_does_not_stop_the_child(forking):
     print(json.dumps(child[0]))
     """)
     assert child["values"] == {"done": 1}
-
-
-def test_spans_of_a_child_lie_below_the_span_around_the_fork(forking):
-    """A span opened in a child belongs to the trace of the step in which the child was born."""
-    child, parent = forking("""
-    switch_on()
-
-    def work():
-        with verl_otel.tool("in child"):
-            pass
-        return drained()
-
-    with verl_otel.step(1):
-        child = in_child(work)
-    print(json.dumps([child, drained()]))
-    """)
-    (_, trace_id, _, parent_id), (_, step_trace, step_span, _) = child["spans"][0], parent["spans"][0]
-    assert (trace_id, parent_id) == (step_trace, step_span)
-
-
-def test_a_child_that_leaves_an_inherited_block_reports_nothing(forking):
-    """Leaving, in a child, a block that its parent had entered records nothing: the parent will."""
-    child = forking("""
-    switch_on()
-
-    def work():
-        step.__exit__(SystemExit, SystemExit(), None)
-        return drained()
-
-    with verl_otel.step(1) as step:
-        child = in_child(work)
-    print(json.dumps(child))
-    """)
-    assert child == {"values": {}, "spans": [], "open": []}

@@ -65,10 +65,12 @@ def test_totals_are_exact_with_8_writers_and_4_drainers(recorded, fast_switching
     assert drainers.last_value(timed.instrument.name) + sum(timed.dropped.values()) == WRITERS * EACH // 2
 
 
-def test_decorated_functions_are_exact_in_many_threads(recorded, fast_switching):
+@pytest.mark.parametrize("span", [False, True])
+def test_decorated_functions_are_exact_in_many_threads(recorded, fast_switching, span):
     """Every call of a timed function in 8 threads is measured or counted as dropped while others drain."""
+    name = f"work.{span}"
 
-    @verl_otel.timed("work")
+    @verl_otel.timed(name, span=span)
     def work():
         return 1
 
@@ -77,7 +79,7 @@ def test_decorated_functions_are_exact_in_many_threads(recorded, fast_switching)
 
     with Drainers(2) as drainers, ThreadPoolExecutor(WRITERS) as pool:
         assert sum(pool.map(call, range(WRITERS))) == WRITERS * 5000
-    assert drainers.last_value("work") + series.dropped() == WRITERS * 5000
+    assert drainers.last_value(name) + series.dropped() == WRITERS * 5000
 
 
 def test_every_span_is_drained_once(recorded, fast_switching):
