@@ -76,7 +76,7 @@ def test_a_first_step_is_longer_by_its_start_up(call):
 def test_the_difference_of_the_stand_in_is_not_called_precision(call):
     """The first screen says what is behind the large difference between engine and trainer."""
     out = call("demo").out
-    assert "The engine is a stand-in that reports the same probability for every token" in out
+    assert "The engine is a stand-in: it reports the same probability for every token" in out
     assert "precision and kernels do not explain that much" in out
 
 

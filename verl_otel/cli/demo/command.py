@@ -105,8 +105,11 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         f"A recorded run of verl {VERL}: {recording.steps} steps of a tiny model with a tool, on two CPU cores. "
         f"Planted: {recording.planted}.\n"
-        "The engine is a stand-in that reports the same probability for every token, so that it differs from the trainer.\n"
     )
+    if command == "explain":  # which shows it under "Engine and trainer"
+        print(
+            "The engine is a stand-in: it reports the same probability for every token, and so differs from the trainer.\n"
+        )
     print(f"$ verl-otel {' '.join([command, *runs])}\n", flush=True)
     code, printed = _capture(words)
     print(f"{_name_kept(printed)}\n{_say_next(name)}")
