@@ -113,7 +113,7 @@ def test_an_engine_whose_statistics_are_off_is_no_ok(call, listed, page, engine,
     assert last == "All 1 targets answer; of 1 engine the statistics are off."
     document = json.loads(call("discover", "--local", "--json").out)
     (entry,) = document["targets"]
-    assert document["next"] == ["verl-otel check"]
+    assert document["next"] == ["verl-otel stack"]  # it answers
     assert entry["state"] == "statistics off"
 
 
