@@ -145,6 +145,38 @@ def test_a_stall_comes_with_its_stack(call, runs):
     assert document["next"][:2] == [command, "verl-otel explain stall --step 4"]
 
 
+@pytest.mark.parametrize(
+    ("text", "stack"),
+    [
+        ('Thread 0x1 (most recent call first):\n  File "/x/site-packages/a/b.py", line 7 in f\n', ["a/b.py:7 in f"]),
+        ("=== 9999-99-99 99:99:99 UTC\n\x00", []),
+        ("", []),
+        (None, []),
+    ],
+)
+def test_stacks_may_be_those_of_a_frozen_process_or_damaged(call, runs, text, stack):
+    """A process that is frozen writes them at a signal, without a head. What cannot be read is left out."""
+    call("demo", "stall", "--keep", runs)
+    path = runs / "stall" / "black-box" / "stacks-agent_loop-node-1-2881.txt"
+    path.unlink()
+    if text is not None:
+        path.write_text(text)
+    assert call("explain", "stall").code == 0
+    assert json.loads(call("explain", "stall", "--json").out)["events"][0]["stack"] == stack
+
+
+@pytest.mark.parametrize("path", ["/etc/passwd", "../../x", "a\x00b"])
+def test_an_event_names_files_of_its_run_only(call, runs, path):
+    """Whatever a damaged or forged event holds."""
+    call("demo", "stall", "--keep", runs)
+    events = runs / "stall" / "events.jsonl"
+    event = json.loads(events.read_text().splitlines()[0])
+    event["detail"] |= {"stacks": {"2881": path}, "rss": [[1], "x", [1, None]], "log_tail": 7}
+    events.write_text(json.dumps(event) + "\n")
+    assert call("explain", "stall", "--events").code == 0
+    assert json.loads(call("explain", "stall", "--json").out)["events"][0]["stack"] == []
+
+
 def test_a_crash_comes_with_the_end_of_its_log(call, runs):
     """And with its memory: a few lines of the log with the event, all of them with ``--events``."""
     call("demo", "crash", "--keep", runs)

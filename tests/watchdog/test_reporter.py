@@ -196,7 +196,7 @@ def test_a_web_address_gets_a_stall_and_its_end(notifying, call, wait_for):
     assert (stall["kind"], resolved["kind"]) == ("stall", "resolved")
     assert stall["text"].startswith("verl-otel: STALL")
     assert stall.keys() == {"kind", "text", "time", "run_id", "folder", "next", "culprit"}
-    assert (stall["run_id"], stall["next"]) == ("r1", "verl-otel report r1")
+    assert (stall["run_id"], stall["next"]) == ("r1", "verl-otel explain r1 --events")
 
 
 @pytest.mark.full

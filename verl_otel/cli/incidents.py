@@ -11,6 +11,7 @@ import calendar
 import re
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -100,25 +101,38 @@ def _is_idle(stack: Stack) -> bool:
 
 def _read_section(folders: Iterable[str], name: str, event: Event) -> str:
     """Return the newest stacks of a file that were written before an event; empty if there are none."""
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        return ""
     for folder in map(Path, folders):
-        path = folder / name
-        if ".." in Path(name).parts or not path.is_file():
-            continue
         try:
-            text = safe_files.read_tail(path, MAX_BYTES).decode("utf-8", "replace")
-        except OSError:
+            sections = _read_sections(folder / name, (folder / name).stat().st_size)
+        except (OSError, ValueError):  # the folder of another node, it was deleted, or the event is damaged
             continue
-        begins = [(match.start(), _read_time(match[1])) for match in _SECTION.finditer(text)]
-        ends = [begin for begin, _ in begins[1:]] + [len(text)]
-        sections = [
-            text[begin:end] for (begin, when), end in zip(begins, ends, strict=True) if when <= event.time_ns / 1e9
-        ]
-        return sections[-1] if sections else ""
+        before = [text for when, text in sections if when <= event.time_ns / 1e9]
+        return before[-1] if before else ""
     return ""
 
 
+@lru_cache(maxsize=16)
+def _read_sections(path: Path, _size: int) -> tuple[tuple[int, str], ...]:
+    """Return what was written to a file with stacks at one time after the other; the same as long as it has this size.
+
+    Raises:
+        OSError: The file cannot be read.
+    """
+    text = safe_files.read_tail(path, MAX_BYTES).decode("utf-8", "replace")
+    begins = [(match.start(), _read_time(match[1])) for match in _SECTION.finditer(text)]
+    if not begins or begins[0][0]:
+        begins.insert(0, (0, 0))  # a frozen process writes at a signal, without a head
+    ends = [begin for begin, _ in begins[1:]] + [len(text)]
+    return tuple((when, text[begin:end]) for (begin, when), end in zip(begins, ends, strict=True))
+
+
 def _read_time(text: str) -> int:
-    return calendar.timegm(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+    try:
+        return calendar.timegm(time.strptime(text, "%Y-%m-%d %H:%M:%S"))
+    except ValueError:  # a damaged file
+        return 0
 
 
 def _parse(text: str) -> Iterator[Stack]:

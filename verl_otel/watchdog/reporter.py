@@ -254,7 +254,7 @@ class Notifier:
 
     def __init__(self, target: str, run_id: str, folder: Path) -> None:
         self._target = target
-        self._run = {"run_id": run_id, "folder": str(folder), "next": f"verl-otel report {run_id}"}
+        self._run = {"run_id": run_id, "folder": str(folder), "next": f"verl-otel explain {run_id} --events"}
         self._sent: deque[float] = deque(maxlen=MAX_SENT)
 
     def send(self, kind: str, text: str, culprit: dict[str, Any]) -> None:
