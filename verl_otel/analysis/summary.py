@@ -157,16 +157,12 @@ def estimate_clocks(bounds: Iterable[Bound], writers: Writers) -> dict[str, Cloc
         bounds: Bounds on the offsets; not read where there is only one host.
         writers: The processes of the run.
     """
-    hosts = _hosts(writers)
+    hosts = {str(resource.get(attr.HOST_NAME, "")) for resource in writers.resources}
     if len(hosts) < 2:  # noqa: PLR2004 - no offset
         return {}
     trainers = [resource for resource in writers.resources if resource.get(attr.ROLE) == "trainer"]
     reference = str((trainers or writers.resources)[0].get(attr.HOST_NAME, ""))
     return clocks.estimate(bounds, reference, hosts)
-
-
-def _hosts(writers: Writers) -> set[str]:
-    return {str(resource.get(attr.HOST_NAME, "")) for resource in writers.resources}
 
 
 def _sample(pieces: Sequence[Slice]) -> Iterator[tuple[Extent, ...]]:

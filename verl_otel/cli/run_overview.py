@@ -272,15 +272,13 @@ def _last_point(tails: Iterable[_Tail], name: str) -> tuple[int, float | None]:
                 points = [point for _, group in otlp_json.read_points(line) for point in group]
             except otlp_json.UNREADABLE:
                 continue
-            valid = [(point.time_ns, point.value) for point in points if point.name == name and _is_number(point.value)]
+            valid = [
+                (point.time_ns, point.value) for point in points if point.name == name and abs(point.value) < MAX_NUMBER
+            ]
             newest = max([newest, *valid], key=lambda point: point[0])
             if valid:
                 break
     return newest
-
-
-def _is_number(value: float) -> bool:
-    return math.isfinite(value) and abs(value) < MAX_NUMBER
 
 
 def _last_step(tails: Iterable[_Tail]) -> _Step | None:

@@ -179,7 +179,9 @@ def run(arguments: argparse.Namespace) -> int:
                 if service is not None:
                     service.publish(plan)
                 _show(plan, children, service, as_json=arguments.json)
-            _watch(children, ended)
+            while not ended.wait(LOOK_SECONDS):
+                for child in children:
+                    child.check()
             return 0
         except VerlOtelError as error:
             print(f"verl-otel: {error}", file=sys.stderr)
@@ -240,12 +242,6 @@ def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProce
         names = (*names, "discovery")
     stack_addresses.check_free(plan.addresses, names)
     return children
-
-
-def _watch(children: list[StackProcess], ended: threading.Event) -> None:
-    while not ended.wait(LOOK_SECONDS):
-        for child in children:
-            child.check()
 
 
 def _show(plan: Plan, children: list[StackProcess], service: ClusterService | None, *, as_json: bool) -> None:

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel import config as settings
@@ -450,7 +450,7 @@ class Session:
     def _pass_user_metrics(self) -> None:
         """Pass on what the user's instruments have reported since the last call."""
         for message in self._user.metrics.take() if self._user is not None else ():
-            self._for_each("put", partial(_consume_metrics, message=message))
+            self._for_each("put", methodcaller("consume_metrics", message))
 
     def _export_user_metrics(self, deadline: float) -> None:
         """Export what the user's instruments report now, waiting for them for at most half of the time that is left."""
@@ -580,10 +580,6 @@ class Session:
             if exporter.cpu_seconds:
                 totals[exporter.name] = totals.get(exporter.name, 0.0) + exporter.cpu_seconds
         return totals
-
-
-def _consume_metrics(exporter: Exporter, message: bytes) -> None:
-    exporter.consume_metrics(message)
 
 
 def _wait(deadline: float | None) -> float:

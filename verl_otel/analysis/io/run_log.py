@@ -78,16 +78,12 @@ def read(places: Iterable[Path]) -> Iterator[Record]:
     by_process: dict[str, list[Path]] = {}
     for path in find_files(places):
         by_process.setdefault(str(path.parent / rotated_files.whole_name(path)), []).append(path)
-    return heapq.merge(*map(_read_files, by_process.values()), key=time_of)
+    return heapq.merge(*(filter(None, read_lines(paths)) for paths in by_process.values()), key=time_of)
 
 
 def time_of(record: Record) -> str:
     """Return the time stamp of a record; empty without one."""
     return str(record.get(logs.TIMESTAMP, ""))
-
-
-def _read_files(paths: Iterable[Path]) -> Iterator[Record]:
-    return filter(None, read_lines(paths))
 
 
 def read_lines(paths: Iterable[Path]) -> Iterator[Record | None]:

@@ -87,7 +87,7 @@ def _read_devices() -> list[_Used]:
         if module is None or not _is_initialized(module):
             continue
         for number in range(min(module.device_count(), MAX_DEVICES)):
-            if _is_freeing():
+            if any(_is_in_freeing_function(frame) for frame in thread_frames.read().values()):
                 return []
             try:
                 used, reserved = module.memory_allocated(number), module.memory_reserved(number)
@@ -96,10 +96,6 @@ def _read_devices() -> list[_Used]:
             if reserved:
                 devices.append(_Used(kind, number, used, reserved, module))
     return devices
-
-
-def _is_freeing() -> bool:
-    return any(_is_in_freeing_function(frame) for frame in thread_frames.read().values())
 
 
 def _is_in_freeing_function(frame: FrameType | None) -> bool:
