@@ -172,7 +172,6 @@ def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator
     """Yield the savings of a step, the largest first."""
     words = {"slowest": "without its slowest trajectory", "reward": "with rewards that take no time"}
     described: set[tuple[int, float]] = set()
-    slowest = max((saving.seconds for saving in savings if saving.what == "slowest"), default=0.0)
     for saving in sorted(savings, key=lambda saving: -saving.seconds):
         is_share = saving.what.endswith("%")
         same = (saving.trajectories, saving.seconds) if is_share or saving.what == "slowest" else None
@@ -180,8 +179,6 @@ def describe_savings(savings: Sequence[Saving], step_seconds: float) -> Iterator
             continue
         if same:
             described.add(same)
-        if saving.what.startswith("replica ") and saving.seconds <= (1 + SMALLEST_ROW) * slowest:
-            continue  # it is that of the slowest trajectory, which ran there
         if is_share:
             what = f"without the slowest {saving.what} ({saving.trajectories} of its trajectories)"
         elif saving.what.startswith("tool "):
