@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from verl_otel._internal.masking import is_secret_name, mask_text, mask_url
+from verl_otel._internal.masking import hide_url, is_secret_name, mask_text, mask_url
 
 
 @pytest.mark.parametrize(
@@ -70,3 +70,20 @@ def test_a_url_is_kept_without_login_and_query():
     assert mask_url("http://host/v1/x") == "http://host/v1/x"
     assert mask_url("/x?a=b") == "/x?***"
     assert mask_url("http://[bad") == "***"
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://me:pw@host:8443/v1/x?sig=a#b", "https://host:8443/v1/x"),
+        ("http://host/x#S3CRET?a", "http://host/x"),
+        ("http://me:pw@host/x?next=http://other", "http://host/x"),
+        ("http://host", "http://host"),
+        ("me:pw@host:4318", "host:4318"),
+        ("http://[bad", "http://[bad"),
+        ("", ""),
+    ],
+)
+def test_a_url_is_shown_without_what_may_be_secret(url, shown):
+    """Login, query and fragment are left out, and what is no URL is shown all the same: it may be a mistake in a setting."""
+    assert hide_url(url) == shown

@@ -55,6 +55,13 @@ def _mask_named(match: re.Match[str]) -> str:
     return f"{match[0].removesuffix(match['value'])}{MASK}"
 
 
+def hide_url(url: str) -> str:
+    """Return a URL without login, query and fragment, for messages; any other text as it is, without what would be these parts."""
+    scheme, separator, rest = url.partition("://") if "://" in url else ("", "", url)
+    host, slash, path = re.split("[?#]", rest, maxsplit=1)[0].partition("/")
+    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
+
+
 def mask_url(url: str) -> str:
     """Return a URL with login, query and fragment masked. A malformed URL is masked completely."""
     try:

@@ -17,6 +17,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.masking import hide_url
 from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
 from verl_otel.integrations.spans import OPENERS, open_provider
 from verl_otel.recording.state import RECORDER
@@ -59,7 +60,7 @@ def switch_on() -> None:
     instrumentor.instrument(
         tracer_provider=_GuestProvider(),
         meter_provider=NoOpMeterProvider(),
-        url_filter=_shorten,
+        url_filter=lambda url: hide_url(str(url)),
     )
     Client.instrumentor = instrumentor
 
@@ -99,14 +100,6 @@ class _GuestTracer:
         if not RECORDER.capture_content:
             span.record_exception = lambda *_, **__: None  # the message may hold a prompt
         return span
-
-
-def _shorten(url: Any) -> str:
-    """Return a URL without user, password, query and fragment, which may be secret."""
-    try:
-        return str(url.with_user(None).with_query(None).with_fragment(None))
-    except ValueError:  # aiohttp raises for a URL that is not absolute
-        return ""
 
 
 def _resume(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:

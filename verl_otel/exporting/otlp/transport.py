@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
+from verl_otel._internal.masking import hide_url
 from verl_otel._version import __version__
 from verl_otel.errors import ConfigError
 from verl_otel.model import SIGNALS
@@ -52,7 +53,7 @@ class Endpoint:
     @property
     def shown(self) -> str:
         """The URL without user, password and query, which may be secret."""
-        return hide(self.url)
+        return hide_url(self.url)
 
     def fresh_headers(self) -> dict[str, str]:
         """Return the headers with the current token, which may have been renewed."""
@@ -127,7 +128,7 @@ def _with_scheme(variable: str, given: str, protocol: str, *, insecure: bool) ->
             if protocol == "grpc"
             else "http://host:port or https://host:port"
         )
-        raise ConfigError(f"{variable}={hide(given)!r}: use {forms}")
+        raise ConfigError(f"{variable}={hide_url(given)!r}: use {forms}")
     return f"{scheme}://{rest}"
 
 
@@ -140,13 +141,6 @@ def sent_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
 
     own = frozenset(signal for signal in SIGNALS if is_set(f"OTEL_EXPORTER_OTLP_{signal.upper()}_ENDPOINT"))
     return frozenset(SIGNALS) if is_set("OTEL_EXPORTER_OTLP_ENDPOINT") or not own else own
-
-
-def hide(url: str) -> str:
-    """Return a URL without user, password and query: they may be secrets, and the URL is logged."""
-    scheme, separator, rest = url.rpartition("://")
-    host, slash, path = rest.partition("?")[0].partition("/")
-    return f"{scheme}{separator}{host.rpartition('@')[2]}{slash}{path}"
 
 
 def _one_of(variable: str, value: str, allowed: tuple[str, ...]) -> str:
