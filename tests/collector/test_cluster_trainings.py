@@ -145,11 +145,11 @@ def test_a_killed_node_is_seen_and_the_stack_goes_on(cluster, stack, tmp_path, w
     with ray_bed.start_training(tmp_path, cluster.address, steps=200, nodes=3) as (training, process):
         await_engines(stack, training, process, wait_for, 3)
         nodes = {node.address for node in (cluster.head, *cluster.others)}
-        assert find_nodes(stack, "up") == nodes
+        wait_for(lambda: find_nodes(stack, "up") == nodes, 60, 1)
         cluster.second.stop()
-        wait_for(lambda: find_nodes(stack, "down"), 120, 1)
-        assert find_nodes(stack, "down") == {cluster.second.address}
-        assert find_nodes(stack, "up") == nodes - {cluster.second.address}
+        gone = {cluster.second.address}
+        # on a busy machine a scrape of another node may time out once
+        wait_for(lambda: (find_nodes(stack, "down"), find_nodes(stack, "up")) == (gone, nodes - gone), 120, 1)
     wait_for(lambda: not find_engines(stack) and not find_engines(stack, up=0), 120, 1)
     assert stack.process.poll() is None
     cluster.start_second()
