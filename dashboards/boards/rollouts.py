@@ -267,7 +267,7 @@ def queue_storage() -> Panel:
 
 
 def queue_memory() -> Panel:
-    """How much memory do its processes need?"""
+    """How much memory do the processes of TransferQueue need?"""
     text = "Resident memory of the storage units and of the controller."
     targets = [
         query(f"max by ({_UNIT}) (tq_storage_memory_rss_bytes{{run}})", "{{storage_unit_id}}"),
@@ -277,15 +277,15 @@ def queue_memory() -> Panel:
 
 
 def queue_requests() -> Panel:
-    """Do its requests take long?"""
+    """Do requests to TransferQueue take long?"""
     text = "99th percentile of the requests of each kind, the slowest unit. TransferQueue computes it; it is over all requests since its start."
     target = query(f"max by ({label.RUN_ID}, op_type) (tq_storage_request_latency_p99{{run}})", "{{op_type}}")
     return panels.timeseries("Requests to TransferQueue, p99", text, "s", target, low=0)
 
 
 def queue_rate() -> Panel:
-    """What is it asked for?"""
-    text = "Requests to the controller for a second, by kind. It counts failed ones in tq_controller_request_errors_total, which has no series without any."
+    """Which requests does the controller of TransferQueue get?"""
+    text = "Requests to the controller for a second, by kind. Failed ones are in tq_controller_request_errors_total, which has no series without any."
     target = query(f"sum by ({label.RUN_ID}, op_type) (rate(tq_controller_request_total{{run}}[rate]))", "{{op_type}}")
     return panels.timeseries("Requests to TransferQueue", text, "short", target, low=0)
 

@@ -113,13 +113,6 @@ def test_a_scalar_that_is_not_there_is_refused(call, given, text):
     assert call("guards", RECORDED / "slow-tool", "--best", "actor/entropy").code == 0
 
 
-def test_a_replica_is_not_blamed_for_a_slow_tool(call):
-    """What would be saved without its trajectories is what would be saved without the slowest one."""
-    out = call("explain", RECORDED / "slow-tool").out
-    assert "without its slowest trajectory" in out
-    assert "without the trajectories of replica" not in out
-
-
 def test_a_lever_that_was_seen_once_says_so(call):
     """The gain is that of the one slow call, and its interval begins at 0."""
     out = call("levers", RECORDED / "slow-tool").out

@@ -158,9 +158,9 @@ def test_a_run_that_was_ended_by_a_death_has_crashed(call, listing, story):
 def test_the_newest_run_is_the_one_that_was_started_last(call, runs):
     """Whenever its files were written, as copies are; a resumed run counts from its newest attempt."""
     for name, starts, age in (("a", [30], 5), ("b", [10, 40], 9), ("c", [20], 1)):
-        told = stories.training(runs / name, name)
-        told.manifest(attempts=[{"started": stories.T0 + start} for start in starts])
-        set_age(told.write(), age)
+        story = stories.training(runs / name, name)
+        story.manifest(attempts=[{"started": stories.T0 + start} for start in starts])
+        set_age(story.write(), age)
     assert [line.split()[0] for line in call("runs").out.splitlines()[1:4]] == ["b", "a", "c"]
     assert call("report").out.startswith("Run b ")
 

@@ -109,7 +109,7 @@ def test_a_training_counts_what_no_queue_takes(
 
 @pytest.mark.pipeline
 def test_a_full_disk(start_pipeline, start_prometheus, start_training, small_disk, hasty, wait_for):
-    """The agent's disk is full while the gateway is away: it refuses, the training keeps, nobody crashes, and all goes on when there is room again.
+    """The agent's disk is full while the gateway is away: it refuses, the training keeps what it recorded, no process crashes, and all goes on with room.
 
     The Collector drops what it reads from its queue while the disk is full, and does not count it (collector/README.md). All that is recorded
     afterwards arrives.

@@ -49,8 +49,16 @@ def test_an_exception_is_named(copied):
     assert "prompt" not in str(record.fields)
 
 
-def test_a_line_of_this_package_is_whole(copied, tmp_path):
-    """What the watchdog logs is copied with its text, not as the template."""
+def test_another_line_of_this_package_is_copied_without_its_values(copied):
+    """The text of an alert, or an error of the user's code, may quote a prompt."""
+    logging.getLogger("verl_otel").warning("verl-otel: alert at step %d: %s", 3, "the prompt")
+    (record,) = run_log.take()
+    assert record.fields["message"] == "verl-otel: alert at step %d: %s"
+    assert "prompt" not in str(record.fields)
+
+
+def test_a_report_of_the_watchdog_is_whole(copied, tmp_path):
+    """It is copied with its text, not as the template."""
     settings = config.load({}, run_dir=tmp_path, run_id="r1")
     settings.run_path.mkdir(parents=True)
     Reporter(settings, "here").resolve(Finding("frozen", "agent_loop-0", None, ()), 24.0)

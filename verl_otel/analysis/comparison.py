@@ -225,6 +225,8 @@ class Comparison(NamedTuple):
     """Contributions, the largest first. They sum up to the difference of the typical step; empty where a run has no critical paths."""
     notes: tuple[str, ...]
     """Differences in kind between the runs, and what was left out."""
+    held: tuple[Held, Held]
+    """The steps of A and B that something delayed: single slow steps hardly change a typical one."""
     noise: float = significance.NOISE
     """Assumed relative standard deviation of a run's level among equivalent runs."""
     untested: tuple[str, ...] = ()
@@ -233,8 +235,6 @@ class Comparison(NamedTuple):
     """False: neither run has a GPU; their devices are the ranks, on CPUs."""
     resources: tuple[Resources, Resources] = (Resources(), Resources())
     """GPUs and throughput of A and B."""
-    held: tuple[Held, Held] = (Held(0, 0, 0.0, None), Held(0, 0, 0.0, None))
-    """The steps of A and B that something delayed: single slow steps hardly change a typical one."""
 
     @property
     def scaling(self) -> Scaling | None:
@@ -269,10 +269,10 @@ def compare(
     notes = tuple(_note(a, b, first, second, skip))
     has_gpu = a.has_gpu or b.has_gpu
     used = (measure_resources(a, first), measure_resources(b, second))
+    held = _find_held(a), _find_held(b)
     compared = Comparison(
-        a.run_id, b.run_id, counts, skip, False, (), (), notes, noise, has_gpu=has_gpu, resources=used
+        a.run_id, b.run_id, counts, skip, False, (), (), notes, held, noise, has_gpu=has_gpu, resources=used
     )
-    compared = compared._replace(held=(_find_held(a), _find_held(b)))
     if min(counts) < significance.FEWEST:
         return compared
     values = [_measure(steps, run.steps) for steps, run in ((first, a), (second, b))]

@@ -27,6 +27,9 @@ SAMPLE: Final = "sample"
 WORKER: Final = "worker"
 PYTHON: Final = "log"
 """Scope of records of Python's ``logging``."""
+REPORTS: Final = "verl_otel.watchdog"
+"""Logger of the reports of the watchdog. They have what events and spans have, and no content of users; other lines of verl-otel may quote an
+alert or an error of the user's code."""
 
 TIMESTAMP: Final = "timestamp"
 LEVEL: Final = "level"

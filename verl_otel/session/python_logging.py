@@ -4,7 +4,7 @@
 
 The record factory is used, not a handler: a handler of the root logger would change what `logging.basicConfig` and `logging.lastResort` do.
 A message may quote a prompt. It is copied if ``VERL_OTEL_CAPTURE_CONTENT`` is on or if its text is a constant of the code; what is inserted into
-the constant is left out, but for lines of this package.
+the constant is left out, but for reports of the watchdog.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ from verl_otel.semconv import logs
 
 MAX_MESSAGE: Final = 2_000
 """Bytes of a message."""
-OWN_LOGGER: Final = "verl_otel"
-"""Logger of this package. What it inserts into a constant are names and numbers, which events and spans have, too."""
 FIRST_RECORDS: Final = 3
 """Records of one place in the code that are copied; further ones are counted."""
 REPEAT_SECONDS: Final = 60.0
@@ -141,7 +139,7 @@ def _read_message(record: logging.LogRecord, frame: FrameType | None) -> str:
         return record.getMessage()
     if type(record.msg) is not str or not _is_constant(record, frame):
         return ""
-    return record.getMessage() if record.name == OWN_LOGGER else record.msg
+    return record.getMessage() if record.name == logs.REPORTS else record.msg
 
 
 def _is_constant(record: logging.LogRecord, frame: FrameType | None) -> bool:

@@ -34,7 +34,7 @@ from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import metric_names
+from verl_otel.semconv import logs, metric_names
 from verl_otel.semconv.spans import STATUS_ERROR
 from verl_otel.system import procfs
 from verl_otel.watchdog import cluster_backend
@@ -316,7 +316,7 @@ MAX_LINES, LINES_SECONDS = 6, 60.0
 _SITES: Final = {kind: CallSite(kind, hook=True) for kind in ("stall", "crash")}
 MAX_TEXT: Final = 2000
 """Characters of a finding: names of spans and hosts may be of any length."""
-_logger = logging.getLogger("verl_otel")
+_logger = logging.getLogger(logs.REPORTS)
 
 
 class Reporter:

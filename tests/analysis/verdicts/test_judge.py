@@ -347,8 +347,8 @@ def test_what_is_usual_is_known_later():
     for number in range(1, 8):
         root, members = Plan(number, **({"ref": 3.0} if number > 1 else {})).tell()
         steps.append(f.tell(root, members, number))
-        said = judged.judge(steps[-1], examine(steps[-1], root, members))
-        early = early or said
+        found = judged.judge(steps[-1], examine(steps[-1], root, members))
+        early = early or found
     assert [each.subject for each in early] == ["ref"]
     assert not any(step.verdicts for step in judged.settle(steps))
 
@@ -359,6 +359,6 @@ def test_two_slow_steps_are_known_when_others_follow():
     for number in range(1, 9):
         root, members = Plan(number, noise=0.1, **({"tool": 3.0} if number in (2, 3) else {})).tell()
         steps.append(f.tell(root, members, number))
-        said = judged.judge(steps[-1], examine(steps[-1], root, members))
-        assert number != 3 or said == ()
+        found = judged.judge(steps[-1], examine(steps[-1], root, members))
+        assert number != 3 or found == ()
     assert [step.number for step in judged.settle(steps) if step.verdicts] == [2, 3]

@@ -172,7 +172,7 @@ class Catalogue:
         self._folders = tuple(folders)
 
     def find(self) -> dict[str, tuple[Path, ...]]:
-        """Return the folders of each run by its name, the run that was written last first."""
+        """Return the folders of each run by its name, the run that was started last first."""
         found: dict[str, list[Path]] = {}
         for folder in self._folders:
             for run in [folder] if is_run(folder) else _list(folder):
