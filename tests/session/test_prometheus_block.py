@@ -121,7 +121,7 @@ def test_any_text_is_kept_or_refused(text):
         ("scrape_configs: null\n", "by hand"),
         ("global: &a []\nscrape_configs: *a\n", "by hand"),
         ("? scrape_configs\n: - job_name: a\n  - job_name: b\n", "by hand"),
-        ("scrape_configs: {{ jobs }}\n", "by hand"),
+        ("scrape_configs: {{ jobs }}\n", "not YAML (line"),
         ("scrape_configs: {% jobs %}\n", "not YAML"),
         ("global:\n  x: 1\n...\n", "by hand"),
         ("global: {}\rscrape_configs: []\r", "line breaks"),

@@ -10,118 +10,14 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel.errors import VerlOtelError
 
-# -- The events of a YAML text: where its top-level keys are, and what it contains. Nothing is constructed, and no alias is expanded --
-
 BOM: Final = "\ufeff"
 MAX_DEPTH: Final = 200
-_COMPARED: Final = ("value", "anchor", "tag", "implicit")
-"""Attributes of an event that belong to the content; the others tell its place and style."""
-Events = Sequence[Any]
-Contents = list[tuple[Any, ...]]
-
-
-class NotEditableError(VerlOtelError):
-    """A text that is not changed. The message says why."""
-
-
-class Pair(NamedTuple):
-    """A key of the top-level mapping: its position in the events, its event, and the first event of its value."""
-
-    position: int
-    key: Any
-    value: Any
-
-
-def parse(text: str) -> Events:
-    """Return the events of a text with at most one document.
-
-    Raises:
-        NotEditableError: It is not YAML, has several documents, or is nested too deeply.
-    """
-    import yaml
-
-    events: list[Any] = []
-    depth = 0
-    try:
-        for event in yaml.parse(text.removeprefix(BOM), Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
-            depth += _change_of_depth(event)
-            if depth > MAX_DEPTH:
-                raise NotEditableError(f"it is nested more than {MAX_DEPTH} levels deep")
-            events.append(event)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)
-        raise NotEditableError(f"it is not YAML{f' (line {mark.line + 1})' if mark is not None else ''}") from None
-    if sum(type(event).__name__ == "DocumentStartEvent" for event in events) > 1:
-        raise NotEditableError("it has several YAML documents")
-    return events
-
-
-def _change_of_depth(event: Any) -> int:
-    import yaml
-
-    return isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-
-
-def find_root(events: Events) -> Any | None:
-    """Return the first event of the document's content; None if it has none."""
-    import yaml
-
-    root = next((event for event in events if isinstance(event, yaml.NodeEvent)), None)
-    return None if is_empty(root) else root
-
-
-def is_empty(event: Any) -> bool:
-    """Return whether an event is a value that is not written."""
-    import yaml
-
-    return isinstance(event, yaml.ScalarEvent) and not event.value and event.implicit[0] and event.anchor is None
-
-
-def is_sequence(event: Any) -> bool:
-    """Return whether an event begins a sequence."""
-    import yaml
-
-    return isinstance(event, yaml.SequenceStartEvent)
-
-
-def find_pairs(events: Events) -> list[Pair]:
-    """Return the pairs of the top-level mapping whose keys are scalars; none if the document is no mapping."""
-    import yaml
-
-    if not isinstance(find_root(events), yaml.MappingStartEvent):
-        return []
-    pairs, depth, key = [], 0, -1
-    for index, event in enumerate(events):
-        change = _change_of_depth(event)
-        depth += min(change, 0)
-        if depth == 1 and isinstance(event, yaml.NodeEvent):
-            if key < 0:
-                key = index
-            else:
-                if isinstance(events[key], yaml.ScalarEvent):
-                    pairs.append(Pair(key, events[key], event))
-                key = -1
-        depth += max(change, 0)
-    return pairs
-
-
-def has_scalar(events: Events, value: str) -> bool:
-    """Return whether a scalar of this value is anywhere in the document."""
-    return any(getattr(event, "value", None) == value for event in events)
-
-
-def read_contents(events: Events) -> Contents:
-    """Return the content of events without place, comments and style, for comparisons."""
-    return [(type(event).__name__, *(getattr(event, name, None) for name in _COMPARED)) for event in events]
-
-
-# -- The block --
-
+"""Levels of nesting; libyaml ends the process somewhere above 10,000."""
 JOB: Final = "verl-otel"
 BEGIN: Final = "# BEGIN verl-otel"
 END: Final = "# END verl-otel"
@@ -143,6 +39,19 @@ _QUOTED: Final = re.compile(r'"(?:[^"\\]|\\.)*"')
 _ITEM: Final = re.compile(r"^( *)-(?=[ \t\r\n])", re.MULTILINE)
 _LONE_CR: Final = re.compile(r"\r(?!\n)")
 _BY_HAND: Final = f"its {_KEY} is written in a form that verl-otel does not edit: add the job by hand"
+
+
+class NotEditableError(VerlOtelError):
+    """A text that is not changed. The message says why."""
+
+
+class Document(NamedTuple):
+    """What a YAML text contains."""
+
+    root: Any
+    """Its top node, with positions in the text; None if it has none."""
+    content: Any
+    """Its content as Python objects."""
 
 
 class Place(NamedTuple):
@@ -169,11 +78,12 @@ def add_sources(text: str, sources: Sequence[str]) -> str:
     """
     existing = read_sources(text)
     stripped = remove_block(text)
-    events = parse(stripped)
-    missing = [source for source in sources if source not in existing and not has_scalar(events, source)]
-    if not missing and (not existing or _is_complete(text, events, existing)):
+    document = parse(stripped)
+    known = {*existing, *_list_texts(document.content)}
+    missing = [source for source in sources if source not in known]
+    if not missing and (not existing or _is_complete(text, document.content, existing)):
         return text
-    return _insert(stripped, [*existing, *missing], events)
+    return _insert(stripped, [*existing, *missing], document)
 
 
 def remove_sources(text: str, sources: Sequence[str] | None = None) -> str:
@@ -213,6 +123,35 @@ def remove_block(text: str) -> str:
     return text[:start] + text[end:]
 
 
+def parse(text: str) -> Document:
+    """Return what a text with at most one document contains. Raises `NotEditableError`."""
+    import yaml
+
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    text = text.removeprefix(BOM)
+    depth = 0
+    try:
+        for event in yaml.parse(text, Loader=loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MAX_DEPTH:
+                raise NotEditableError(f"it is nested more than {MAX_DEPTH} levels deep")
+        return Document(yaml.compose(text, Loader=loader), yaml.load(text, Loader=loader))  # noqa: S506 - a safe loader
+    except (yaml.YAMLError, ValueError, TypeError) as error:
+        if "single document" in str(error):
+            raise NotEditableError("it has several YAML documents") from None
+        mark = getattr(error, "problem_mark", None)
+        raise NotEditableError(f"it is not YAML{f' (line {mark.line + 1})' if mark is not None else ''}") from None
+
+
+def _list_texts(content: Any) -> Iterator[str]:
+    """Yield every text in a document but the keys."""
+    if isinstance(content, str):
+        yield content
+    elif isinstance(content, (dict, list)):
+        for each in content.values() if isinstance(content, dict) else content:
+            yield from _list_texts(each)
+
+
 def is_url(source: str) -> bool:
     """Return whether a source is a URL of HTTP service discovery."""
     return source.startswith(("http://", "https://"))
@@ -228,15 +167,15 @@ def _find_block(text: str) -> re.Match[str] | None:
     return match
 
 
-def _insert(text: str, sources: Sequence[str], events: Events) -> str:
+def _insert(text: str, sources: Sequence[str], document: Document) -> str:
     """Insert the job into a text without one. Raises `NotEditableError`."""
     if _LONE_CR.search(text):
         raise NotEditableError("it has line breaks that are neither LF nor CR LF")
-    place = _find_place(text, events)
+    place = _find_place(text, document.root)
     before, after = text[: place.offset], text[place.offset :]
     at_line = not before or before.endswith("\n")
     line_break = "\r\n" if _is_crlf(text) else "\n"
-    lines = [f"{BEGIN} {_NOTE}", *_make_lines(place.form, sources, events), END]
+    lines = [f"{BEGIN} {_NOTE}", *_make_lines(place.form, sources, document.content), END]
     if place.form == "flow":
         lines[-1] += f" {_IN_BRACKETS}"
     block = line_break.join(" " * place.indent + line for line in lines)
@@ -245,7 +184,7 @@ def _insert(text: str, sources: Sequence[str], events: Events) -> str:
     else:  # a text without a line break at its end stays so
         block = block + line_break if at_line else line_break + block
     added = before + block + after
-    if not _is_complete(added, events, sources):
+    if not _is_complete(added, document.content, sources):
         raise NotEditableError(_BY_HAND)
     return added
 
@@ -255,40 +194,42 @@ def _is_crlf(text: str) -> bool:
     return first > 0 and text[first - 1] == "\r"
 
 
-def _make_lines(form: str, sources: Sequence[str], events: Events) -> list[str]:
-    job = _make_job(sources, events)
+def _make_lines(form: str, sources: Sequence[str], content: Any) -> list[str]:
+    job = _make_job(sources, content)
     return {"item": [f"- {job}"], "flow": [f"{job},"], "key": [f"{_KEY}:", f"- {job}"]}[form]
 
 
-def _find_place(text: str, events: Events) -> Place:
+def _find_place(text: str, root: Any) -> Place:
     """Return where the job is inserted. Raises `NotEditableError`."""
-    offset = len(BOM) if text.startswith(BOM) else 0
-    pairs = find_pairs(events)
-    names = [pair.key.value for pair in pairs]
-    if find_root(events) is None:
+    import yaml
+
+    if root is None or (isinstance(root, yaml.ScalarNode) and not root.value):
         return Place(len(text), 0, "key")
-    if not _KNOWN.intersection(names):
+    offset = len(BOM) if text.startswith(BOM) else 0
+    pairs = {str(key.value): (key, value) for key, value in root.value} if isinstance(root, yaml.MappingNode) else {}
+    if not _KNOWN.intersection(pairs):
         raise NotEditableError("it is not a configuration of Prometheus")
-    if _KEY not in names:
-        return Place(len(text), pairs[0].key.start_mark.column, "key")
-    if names.count(_KEY) > 1:
+    if [key.value for key, _ in root.value].count(_KEY) > 1:
         raise NotEditableError(f"it has {_KEY} twice")
-    _, key, value = pairs[names.index(_KEY)]
-    if is_sequence(value) and value.flow_style:
-        return Place(value.end_mark.index + offset, key.start_mark.column + len(_FLOW_INDENT), "flow")
+    if _KEY not in pairs:
+        return Place(len(text), root.value[0][0].start_mark.column, "key")
+    key, value = pairs[_KEY]
+    if isinstance(value, yaml.SequenceNode) and value.flow_style:
+        bracket = text.index("[", value.start_mark.index + offset)  # an anchor or a tag may be before it
+        return Place(bracket + 1, key.start_mark.column + len(_FLOW_INDENT), "flow")
     next_line = text.find("\n", key.end_mark.index + offset) + 1 or len(text)
-    if is_empty(value):
+    if isinstance(value, yaml.ScalarNode) and not value.value:
         return Place(next_line, key.start_mark.column + 2, "item")
     item = _ITEM.search(text, next_line)
-    if item is None or not is_sequence(value):
+    if item is None:
         raise NotEditableError(_BY_HAND)
     return Place(next_line, len(item[1]), "item")
 
 
-def _make_job(sources: Sequence[str], events: Events) -> str:
+def _make_job(sources: Sequence[str], content: Any) -> str:
     """Return the job on one line. Its double-quoted words are its sources."""
-    number, name = 1, JOB
-    while has_scalar(events, name):  # Prometheus refuses two jobs of one name
+    number, name, used = 1, JOB, set(_list_texts(content))
+    while name in used:  # Prometheus refuses two jobs of one name
         number += 1
         name = f"{JOB}-{number}"
     quote = functools.partial(json.dumps, ensure_ascii=False)
@@ -302,20 +243,12 @@ def _make_job(sources: Sequence[str], events: Events) -> str:
     return f"{{{', '.join(parts)}}}"
 
 
-def _is_complete(text: str, events: Events, sources: Sequence[str]) -> bool:
-    """Return whether a text has the content of some events, the job with these sources, and nothing else."""
+def _is_complete(text: str, content: Any, sources: Sequence[str]) -> bool:
+    """Return whether a text has the content of the user's, the job with these sources as its first, and nothing else."""
     try:
-        contents = read_contents(parse(text))
+        added = parse(text).content
+        job = parse(_make_job(sources, content)).content
     except NotEditableError:
         return False
-    alone = read_contents(parse(f"{_KEY}: [{_make_job(sources, events)}]"))
-    if find_root(events) is None:
-        return contents == alone
-    pair, job = alone[3:-3], alone[5:-4]  # without stream, document and mapping; without the sequence
-    before = read_contents(events)
-    for index, key, value in find_pairs(events):
-        if key.value == _KEY:
-            if is_sequence(value):
-                return contents == [*before[: index + 2], *job, *before[index + 2 :]]
-            return contents == [*before[:index], *pair, *before[index + 2 :]]
-    return contents == [*before[:-3], *pair, *before[-3:]]
+    before = content or {}
+    return bool(added == {**before, _KEY: [job, *(before.get(_KEY) or ())]})
