@@ -16,7 +16,7 @@ export UV_LINK_MODE ?= hardlink
 export PYTHONDONTWRITEBYTECODE :=  # some images set it; without bytecode a training takes more than twice as long
 
 .DEFAULT_GOAL := help
-.PHONY: help demo stack collector programs test test-full test-extra test-pipeline matrix attack lint docs boards bench lock
+.PHONY: help demo stack collector programs test test-full test-extra test-pipeline matrix lint docs boards bench lock
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -33,13 +33,10 @@ programs: $(UV)
 stack: $(STAMP) collector ## Start a Collector and a Prometheus for trainings on this machine, until Ctrl-C
 	@$(BIN)/verl-otel stack
 
-# A test that hangs says where, and fails, instead of stopping everything.
-PATIENCE := --timeout 900
-
 test: $(STAMP) ## Run what every change has to pass (5 minutes); ONLY="types unit": these parts (`python -m tests.gate --list`)
 	@$(BIN)/python -m tests.gate $(addprefix --only ,$(ONLY))
 
-test-full: $(STAMP) programs ## Run everything, to the end (4 hours): what `make test` leaves out, other Pythons, all modes, outages, attacks; ONLY=pythons: this part
+test-full: $(STAMP) programs ## Run everything, to the end (4 hours): what `make test` leaves out, other Pythons, all modes, outages; ONLY=pythons: this part
 	@sh tests/chromium.sh >/dev/null || true  # without it the tests of the page are skipped, with the reason
 	@$(BIN)/python -m tests.gate --full $(addprefix --only ,$(ONLY))
 
@@ -53,27 +50,25 @@ matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.m
 test-pipeline: $(STAMP) programs ## Break the real pipeline for as long as outages last, and train on real clusters (50 minutes); LOAD=1: find the highest rate that it holds (10 minutes)
 	$(BIN)/python -m pytest -m pipeline --pipeline $(if $(LOAD),tests/collector/test_load.py tests/collector/test_load_waiting.py,tests/collector -k "not load")
 
-attack: $(STAMP) ## Attack the library: damaged files, hostile values, forks, signals, full disks (15 minutes)
-	@test -x .venv-beside/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv-beside
-	@$(UV) pip sync --quiet --python .venv-beside/bin/python --require-hashes requirements/beside.txt
-	@$(UV) pip install --quiet --python .venv-beside/bin/python --no-deps --no-build-isolation --editable .
-	.venv-beside/bin/python -m pytest $(PATIENCE) -q -p no:cacheprovider -m attack --attack tests/attack/test_beside.py
-	$(BIN)/python -m pytest $(PATIENCE) -q -m attack --attack tests/attack --ignore tests/attack/test_beside.py
-
-test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 TRAININGS=14; an interrupted series continues), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
+test-extra: $(if $(filter vllm,$(ONLY)),,$(STAMP)) ## Run what needs something special: ONLY=gpu (a real GPU), ONLY=vllm (a real vLLM engine on the CPU, 7 GB once), ONLY=beside (debuggers, tracers and other monitoring in the same process), ONLY=faults (faults planted in real trainings, and how many are named; 2 minutes a training; OUT=folder SEED=1 TRAININGS=14; an interrupted series continues), ONLY=levers (levers pulled in real trainings, beside what was predicted; 40 minutes; an interrupted series continues)
 ifeq ($(ONLY),gpu)
 	$(BIN)/python -m pytest -m gpu tests/integrations/gpu
 else ifeq ($(ONLY),vllm)
 	@$(MAKE) --no-print-directory $(UV)
 	@sh tests/vllm_real/install.sh $(UV) $(PYTHON) .venv-vllm
 	.venv-vllm/bin/python -m pytest -m vllm_real tests/vllm_real
+else ifeq ($(ONLY),beside)
+	@test -x .venv-beside/bin/python || $(UV) venv --quiet --python $(PYTHON) .venv-beside
+	@$(UV) pip sync --quiet --python .venv-beside/bin/python --require-hashes requirements/beside.txt
+	@$(UV) pip install --quiet --python .venv-beside/bin/python --no-deps --no-build-isolation --editable .
+	.venv-beside/bin/python -m pytest --timeout 900 -q -p no:cacheprovider tests/session/test_beside.py
 else ifeq ($(ONLY),faults)
 	$(BIN)/python -m tests.end_to_end.faults $(or $(OUT),runs/faults) --seed $(or $(SEED),1) --trainings $(or $(TRAININGS),14) --page
 else ifeq ($(ONLY),levers)
 	$(BIN)/python -m tests.end_to_end.levers $(or $(OUT),runs/levers)
 	$(BIN)/python -m tests.end_to_end.levers_page $(or $(OUT),runs/levers)/trainings.jsonl
 else
-	@echo "say which: make test-extra ONLY=gpu, ONLY=vllm, ONLY=faults or ONLY=levers" >&2; exit 2
+	@echo "say which: make test-extra ONLY=gpu, ONLY=vllm, ONLY=beside, ONLY=faults or ONLY=levers" >&2; exit 2
 endif
 
 boards: RECORDED = $(foreach run,$(wildcard tests/dashboards/recorded/2*),--recorded $(run)) --samples tests/dashboards/samples --scrape 1 --set window=30s

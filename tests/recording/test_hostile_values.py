@@ -104,6 +104,17 @@ def test_an_exception_with_hostile_arguments_passes_unchanged(recorded, name):
     assert recorded.span("execute_tool python").status == 2
 
 
+@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("verb", ["reward", "update", "rollout", "llm", "trajectory"])
+def test_a_decorated_function_takes_and_returns_anything(recorded, verb, name):
+    """Attributes are extracted from the arguments and the result, or by a function of the user: the result arrives unchanged."""
+    value, make = VALUES[name](), getattr(verl_otel, verb)
+    assert make(lambda data_source, batch=None: data_source)(value, value) is value
+    assert make(extract=lambda arguments, result: value)(lambda: 5)() == 5
+    assert make(extract=lambda arguments, result: {"key": value})(lambda: 5)() == 5
+    assert len(recorded.spans) == 3
+
+
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.binary() | st.characters()
 ANYTHING = st.recursive(
     SCALARS, lambda inner: st.lists(inner) | st.tuples(inner) | st.dictionaries(SCALARS, inner), max_leaves=20

@@ -309,10 +309,28 @@ LOOP = """
     def parse(text):
         return int(text)
 
+    @verl_otel.span
+    def tokens():
+        yield 1
+        yield 2
+
+    @verl_otel.span
+    async def ask():
+        return [token async for token in answer()]
+
+    @verl_otel.span
+    async def answer():
+        yield 3
+
     def work():
         while True:
             with verl_otel.span("question"), verl_otel.tool("python"):
                 grade(parse("5"))
+                list(tokens())
+                try:
+                    ask().send(None)
+                except StopIteration:
+                    pass
 
     signal.signal(signal.SIGALRM, handle)
     outside = access.get()

@@ -4,8 +4,8 @@
 
 Usage: fork_storm.py METHOD FORKS EVERY   (settings by environment, as for a training)
 
-METHOD is ``main`` (the main thread forks), ``thread`` (another thread forks, from before telemetry starts), ``multiprocessing`` or
-``loader`` (workers of torch's DataLoader, a fork for every one); EVERY is in seconds. Each child imports modules, some of which telemetry
+METHOD is ``main`` (the main thread forks), ``thread`` (another thread forks, from before telemetry starts) or
+``multiprocessing``; EVERY is in seconds. Each child imports modules, some of which telemetry
 uses and some of which it does not, records two spans and ends. A child that has not ended after `DEADLINE` hangs; one that was forked before
 telemetry began is early.
 """
@@ -109,35 +109,6 @@ class Storm:
             else:
                 self.check(process.pid)
 
-    def load_data(self):
-        """Do the same by DataLoaders of torch with one worker each."""
-        from torch.utils.data import DataLoader
-
-        for number in self.moments():
-            try:
-                (pid,) = DataLoader(Items(number), batch_size=None, num_workers=1, timeout=DEADLINE)
-            except RuntimeError as error:
-                (self.hung if "timed out" in str(error) else self.failed).append(str(error))
-                continue
-            self.check(int(pid))
-
-
-class Items:
-    """A data set of one item: the process that made it."""
-
-    def __init__(self, number):
-        self.number = number
-
-    def __len__(self):
-        return 1
-
-    def __getitem__(self, index):
-        worker(self.number)
-        from verl_otel import session
-
-        session.flush()
-        return os.getpid()
-
 
 NO_TELEMETRY = 77
 
@@ -204,8 +175,6 @@ def main(method, forks, every):
         import verl_otel.early_imports
 
         threading.Thread(target=storm.fork).start()
-    if method == "loader":
-        pass  # takes seconds, in which nothing is forked
     import verl_otel.plugin
 
     with verl_otel.span("parent"):
@@ -214,8 +183,6 @@ def main(method, forks, every):
         storm.fork()
     elif method == "multiprocessing":
         storm.start_processes()
-    elif method == "loader":
-        storm.load_data()
     storm.done.wait() if method in ("main", "thread") else None
     storm.collect(block=True)
     print(

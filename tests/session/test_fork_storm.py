@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Forks at many moments of a process's first second: no child hangs, none loses what it recorded. The long form is in `tests/attack`."""
+"""Forks at many moments of a process's first second: no child hangs, none loses what it recorded."""
 
 import json
 from pathlib import Path

@@ -11,7 +11,7 @@ import pytest
 
 from tests.builders.environments import inherit
 
-pytestmark = pytest.mark.attack
+pytestmark = pytest.mark.alone
 
 PROCESSES = 500
 SECONDS = 180
@@ -64,7 +64,7 @@ def discover(folder):
     return [entry["state"] for entry in json.loads(done.stdout)["targets"]]
 
 
-def test_five_hundred_processes_on_a_node(training, tmp_path, wait_for, read_run, attack_counts):
+def test_five_hundred_processes_on_a_node(training, tmp_path, wait_for, read_run):
     """All are in the targets files and answer scrapes; all spans are in the files; no stall, crash or error is reported."""
     wait_for(lambda: len(list((tmp_path / "targets").glob("r@*.json"))) == PROCESSES + 1, SECONDS)
     states = discover(tmp_path)
@@ -75,8 +75,6 @@ def test_five_hundred_processes_on_a_node(training, tmp_path, wait_for, read_run
     errors = (tmp_path / "errors").read_text()
     names = {span.name for span in read_run(tmp_path / "r").spans}
     lost = {f"child {number}" for number in range(PROCESSES)} - names
-    silent = len(states) - states.count("ok")
-    attack_counts("processes of one run on a node", PROCESSES, failed + len(lost) + silent)
     assert states == ["ok"] * (PROCESSES + 1)
     assert (failed, lost, errors) == (0, set(), "")
     assert not (tmp_path / "r" / "events.jsonl").exists()
