@@ -10,6 +10,7 @@ import pytest
 
 import verl_otel
 from verl_otel.integrations import patch
+from verl_otel.recording import decorate
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 
@@ -230,4 +231,4 @@ def test_a_host_that_looks_at_the_stack_sees_one_frame_more(host_module, recorde
     """A wrapper adds exactly one frame between the caller and the method."""
     host_module.Worker.method = lambda _self: sys._getframe(1).f_code.co_filename
     patch.replace(host_module.Worker, "method", patch.in_span(begin))
-    assert host_module.Worker().method() == patch.__file__
+    assert host_module.Worker().method() == decorate.__file__

@@ -5,11 +5,12 @@
 import enum
 import functools
 import math
+import types
 
 import pytest
 
 import verl_otel
-from tests.recording.decorated_shapes import SHAPES, dispatched_method, read_property
+from tests.recording.decorated_shapes import SHAPES, read_property
 from verl_otel.testing import capture
 
 VERBS = {
@@ -88,10 +89,9 @@ def test_what_is_decorated_stays_what_it_is(recording, verb, shape):
 
 
 def test_a_property_gives_its_span_the_name_of_its_function(recorded):
-    """What is recorded of a descriptor has the name of the function inside, also of an implementation that is called ``_``."""
+    """What is recorded of a descriptor has the name of the function inside."""
     read_property(verl_otel.span)
-    dispatched_method(verl_otel.span)
-    assert [span.name.rpartition(".")[2] for span in recorded.spans] == ["value", "get"]
+    assert [span.name.rpartition(".")[2] for span in recorded.spans] == ["value"]
 
 
 class Plain:
@@ -123,6 +123,10 @@ OfUser = type("ActorClass(Worker)", (ActorClass, Plain), {"__module__": "user"})
         (ActorClass(), "write @ray.remote above"),
         (OfUser(), "write @ray.remote above"),
         (property(), "'property' objects cannot be decorated: decorate the function inside"),
+        (functools.cached_property(len), "'cached_property' objects cannot be decorated: decorate the function inside"),
+        (functools.singledispatchmethod(len), "'singledispatchmethod' objects cannot be decorated"),
+        (functools.partialmethod(len), "'partialmethod' objects cannot be decorated"),
+        (types.DynamicClassAttribute(len), "'DynamicClassAttribute' objects cannot be decorated"),
         (vars(type("Slotted", (), {"__slots__": ("a",)}))["a"], "decorate the function inside"),
     ],
     ids=(
@@ -133,6 +137,10 @@ OfUser = type("ActorClass(Worker)", (ActorClass, Plain), {"__module__": "user"})
         "an actor class",
         "an actor class of a user",
         "a property",
+        "a cached property",
+        "a dispatched method",
+        "a partial method",
+        "a dynamic attribute",
         "a slot",
     ),
 )

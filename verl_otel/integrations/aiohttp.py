@@ -18,8 +18,9 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.masking import hide_url
-from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
+from verl_otel.integrations.patch import Hook, argument, register
 from verl_otel.integrations.spans import OPENERS, open_provider
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.state import RECORDER
 
 _WORKERS: Final = ("RewardLoopWorker", "RewardComputeWorker")

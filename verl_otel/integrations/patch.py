@@ -13,22 +13,18 @@ import importlib.abc
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec
-from types import ModuleType, TracebackType
+from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
-from verl_otel.recording.decorate import find_callsite
+from verl_otel.recording.decorate import Steps, Wrapping, find_callsite, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 
 PATCHED: Final = "__verl_otel_patch__"
 """Attribute of a replacement, which prevents patching twice."""
-
-
-Wrap = Callable[[Any], Any]
-"""Takes a function and returns its replacement."""
 
 
 class Hook(NamedTuple):
@@ -50,12 +46,12 @@ class Hook(NamedTuple):
         cls,
         module: str,
         symbol: str,
-        wrap: Wrap,
+        wrap: Wrapping,
         gives: str,
         *,
         since: str = "",
         until: str = "",
-        others: Mapping[str, Wrap] = {},
+        others: Mapping[str, Wrapping] = {},
     ) -> Hook:
         """Return a hook that wraps a function, and with it the ``others`` of the module, by their symbols."""
         install = functools.partial(_wrap_symbols, wraps={symbol: wrap, **others})
@@ -110,7 +106,7 @@ def undo_all() -> None:
     status.clear()
 
 
-def replace(owner: Any, name: str, wrap: Wrap) -> None:
+def replace(owner: Any, name: str, wrap: Wrapping) -> None:
     """Replace ``owner.name`` by ``wrap(original)``, once.
 
     Raises:
@@ -128,7 +124,7 @@ def replace(owner: Any, name: str, wrap: Wrap) -> None:
     _put(owner, name, type(original)(replacement) if function is not original else replacement)
 
 
-def _wrap_symbols(module: Any, wraps: Mapping[str, Wrap]) -> None:
+def _wrap_symbols(module: Any, wraps: Mapping[str, Wrapping]) -> None:
     for symbol, wrap in wraps.items():
         owner, _, name = symbol.rpartition(".")
         replace(getattr(module, owner) if owner else module, name, wrap)
@@ -150,92 +146,13 @@ def _put(owner: Any, name: str, value: Any) -> None:
     _undo.append(Undo(owner, name, original))
 
 
-Steps = Generator[None, Any, None]
-Around = Callable[[tuple[Any, ...], dict[str, Any]], Steps]
-"""``around(args, kwargs)`` runs to its ``yield`` before a call, which returns the result of the call or raises what it raised.
-
-``args`` holds ``self`` of a method, too. A change of ``kwargs`` is one of the arguments. A return before the ``yield`` leaves the call alone.
-"""
-
-
-class Call:
-    """One call of a host's function, with ours around it. Errors of ours are reported under their location, and never reach the host."""
-
-    __slots__ = ("_location", "_steps", "result")
-
-    def __init__(self, location: str, around: Around, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        self._location = location
-        self._steps = around(args, kwargs)
-        self.result: Any = None
-        """What the function returned."""
-
-    def __enter__(self) -> Call:
-        try:
-            next(self._steps, None)
-        except Exception as error:
-            error_boundary.record_internal_error(self._location, error)
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            if error is None:
-                self._steps.send(self.result)
-            else:
-                self._steps.throw(error)
-        except StopIteration:
-            return
-        except BaseException as raised:
-            # A generator that passes a `StopIteration` on raises an error that it causes.
-            if error is not None and (raised is error or raised.__cause__ is error):
-                error.__traceback__ = trace
-            elif isinstance(raised, Exception):
-                error_boundary.record_internal_error(self._location, raised)
-            else:
-                raise
-
-
-def make_wrapper(function: Any, open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
-    """Return what calls a function, sync or async, within ``open_call(args, kwargs)``: a `Call`, or what can stand for one.
-
-    The wrapper refers to nothing of this package but by ``open_call``: Ray pickles a user's class by value.
-    """
-    if inspect.iscoroutinefunction(function):
-
-        @functools.wraps(function)
-        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
-            with open_call(args, kwargs) as call:
-                call.result = await function(*args, **kwargs)
-            return call.result
-
-        return async_wrapper
-
-    @functools.wraps(function)
-    def wrapper(*args: Any, **kwargs: Any) -> Any:
-        with open_call(args, kwargs) as call:
-            call.result = function(*args, **kwargs)
-        return call.result
-
-    return wrapper
-
-
-def surround(location: str, around: Around) -> Wrap:
-    """Return what wraps a function, sync or async, with a generator around each call.
-
-    Example:
-        replace(module.Tracking, "log", surround("scalars", _record))
-    """
-    return functools.partial(make_wrapper, open_call=functools.partial(Call, location, around))
-
-
 Begin = Callable[[Any, tuple[Any, ...], dict[str, Any]], "Span | None"]
 """``begin(self, args, kwargs)`` returns the span of one call, not yet entered, or None for a call of no interest."""
 Finish = Callable[[Span, tuple[Any, ...], dict[str, Any], Any], None]
 """``finish(span, args, kwargs, result)`` reads the result of a call that succeeded."""
 
 
-def in_span(begin: Begin, finish: Finish | None = None) -> Wrap:
+def in_span(begin: Begin, finish: Finish | None = None) -> Wrapping:
     """Return what wraps a method, sync or async, in a span. A method that the user has decorated stays unchanged."""
 
     def wrap(original: Any) -> Any:

@@ -14,13 +14,13 @@ from contextlib import AbstractContextManager
 from typing import Any, Final, NamedTuple, Union
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Steps, surround
 from verl_otel.integrations.spans import find_open
 from verl_otel.prometheus_names import label_name
 from verl_otel.recording.attribute_values import coerce_attribute, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.instruments import Counter, Gauge, Histogram, valid_bounds
 from verl_otel.recording.span import Span, local_span
 from verl_otel.recording.span import current as current_span

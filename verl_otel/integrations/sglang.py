@@ -16,8 +16,9 @@ from __future__ import annotations
 import sys
 from typing import Any, Final
 
-from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
+from verl_otel.integrations.patch import Hook, argument, register
 from verl_otel.integrations.spans import make_headers
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.state import RECORDER
 
 _EXPORTER: Final = "verl_otel.exporting.prometheus"

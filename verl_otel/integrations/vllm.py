@@ -22,8 +22,9 @@ import os
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, Steps, argument, register, surround
+from verl_otel.integrations.patch import Hook, argument, register
 from verl_otel.integrations.spans import make_headers, open_provider
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.state import RECORDER
 from verl_otel.session import current as current_session
 

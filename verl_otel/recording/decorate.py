@@ -9,15 +9,13 @@ as the undecorated function. What a closure costs is in docs/explanation/decisio
 
 from __future__ import annotations
 
-import copy
 import functools
 import inspect
 import sys
 import types
-import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from functools import partial
-from types import FunctionType
+from types import FunctionType, TracebackType
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary
@@ -467,6 +465,89 @@ class _AsyncSteps(_Steps):
         return True
 
 
+# -- Wrappers of hooks: a generator of ours runs around each call of a host's function --
+
+Wrapping = Callable[[Any], Any]
+"""Takes a function and returns what wraps it."""
+Steps = Generator[None, Any, None]
+Around = Callable[[tuple[Any, ...], dict[str, Any]], Steps]
+"""``around(args, kwargs)`` runs to its ``yield`` before a call, which returns the result of the call or raises what it raised.
+
+``args`` holds ``self`` of a method, too. A change of ``kwargs`` is one of the arguments. A return before the ``yield`` leaves the call alone.
+"""
+
+
+class Call:
+    """One call of a host's function, with ours around it. Errors of ours are reported under their location, and never reach the host."""
+
+    __slots__ = ("_location", "_steps", "result")
+
+    def __init__(self, location: str, around: Around, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+        self._location = location
+        self._steps = around(args, kwargs)
+        self.result: Any = None
+        """What the function returned."""
+
+    def __enter__(self) -> Call:
+        try:
+            next(self._steps, None)
+        except Exception as error:
+            error_boundary.record_internal_error(self._location, error)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if error is None:
+                self._steps.send(self.result)
+            else:
+                self._steps.throw(error)
+        except StopIteration:
+            return
+        except BaseException as raised:
+            # A generator that passes a `StopIteration` on raises an error that it causes.
+            if error is not None and (raised is error or raised.__cause__ is error):
+                error.__traceback__ = trace
+            elif isinstance(raised, Exception):
+                error_boundary.record_internal_error(self._location, raised)
+            else:
+                raise
+
+
+def make_wrapper(function: Any, open_call: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> Any:
+    """Return what calls a function, sync or async, within ``open_call(args, kwargs)``: a `Call`, or what can stand for one.
+
+    The wrapper refers to nothing of this package but by ``open_call``: Ray pickles a user's class by value.
+    """
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def async_wrapper(*args: Any, **kwargs: Any) -> Any:
+            with open_call(args, kwargs) as call:
+                call.result = await function(*args, **kwargs)
+            return call.result
+
+        return async_wrapper
+
+    @functools.wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        with open_call(args, kwargs) as call:
+            call.result = function(*args, **kwargs)
+        return call.result
+
+    return wrapper
+
+
+def surround(location: str, around: Around) -> Wrapping:
+    """Return what wraps a function, sync or async, with a generator around each call.
+
+    Example:
+        replace(module.Tracking, "log", surround("scalars", _record))
+    """
+    return functools.partial(make_wrapper, open_call=functools.partial(Call, location, around))
+
+
 # -- The descriptors of a class body: each is replaced by one of the same kind whose function is wrapped --
 
 Wrap = Callable[[Any, Any], Any]
@@ -500,15 +581,7 @@ def decorate(thing: Any, wrap: Wrap, named: Any = None) -> Any:
     kind = type(thing)
     if issubclass(kind, (staticmethod, classmethod)):
         return kind(decorate(thing.__func__, wrap, named))
-    if issubclass(kind, functools.singledispatchmethod):
-        return _Dispatched(thing, wrap)
-    if issubclass(kind, functools.partialmethod):
-        return kind(decorate(thing.func, wrap, named), *thing.args, **thing.keywords)
-    if issubclass(kind, functools.cached_property):
-        replacement = copy.copy(thing)
-        replacement.func = decorate(thing.func, wrap, named)
-        return replacement
-    if issubclass(kind, (property, types.DynamicClassAttribute)) and thing.fget is not None:
+    if issubclass(kind, property) and thing.fget is not None:
         return thing.getter(decorate(thing.fget, wrap, named))
     reason = _explain_refusal(thing, kind)
     if reason:
@@ -527,25 +600,6 @@ def _explain_refusal(thing: Any, kind: type) -> str:
     if not callable(thing):
         return f"{kind.__qualname__!r} objects cannot be decorated: decorate the function inside, below the other decorator"
     return ""
-
-
-class _Dispatched(functools.singledispatchmethod):  # type: ignore[type-arg]  # of what its functions return
-    """A ``singledispatchmethod`` that records every implementation, also those that are registered later."""
-
-    def __init__(self, original: Any, wrap: Wrap) -> None:
-        self._named = original.func
-        self._wrap = wrap
-        super().__init__(decorate(original.func, wrap))
-        for kind, function in original.dispatcher.registry.items():
-            if kind is not object:
-                self.dispatcher.register(kind, func=decorate(function, wrap, self._named))
-
-    def register(self, cls: Any, method: Any = None) -> Any:
-        if method is not None:
-            return super().register(cls, decorate(method, self._wrap, self._named))
-        if isinstance(cls, (type, types.UnionType)) or typing.get_origin(cls) is not None:
-            return lambda function: self.register(cls, function)
-        return super().register(decorate(cls, self._wrap, self._named))  # its annotation names the type
 
 
 def _keep_attributes(wrapper: Any, function: Any) -> None:

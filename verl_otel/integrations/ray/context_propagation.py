@@ -19,9 +19,10 @@ from types import ModuleType, SimpleNamespace
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Call, assign, record_span, replace
+from verl_otel.integrations.patch import assign, record_span, replace
 from verl_otel.integrations.spans import OPENERS, current_span_context
 from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.decorate import Call
 from verl_otel.recording.state import RECORDER
 
 KEYWORD: Final = "_ray_trace_ctx"

@@ -18,8 +18,9 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal import error_boundary
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.patch import Steps, replace, surround
+from verl_otel.integrations.patch import replace
 from verl_otel.integrations.ray import cluster, cluster_endpoint
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import current as current_session
 

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
-from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
+from verl_otel.integrations.patch import Hook, argument, in_span
 from verl_otel.integrations.spans import describe, find_open
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.span import current as current_span
 from verl_otel.recording.state import RECORDER

@@ -18,13 +18,14 @@ from contextvars import ContextVar
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, Steps, argument, surround
+from verl_otel.integrations.patch import Hook, argument
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, lineage
 from verl_otel.integrations.verl.llm import wrap_awaited
 from verl_otel.integrations.verl.sample_origin import VALIDATE, Origin, find_origin
 from verl_otel.integrations.verl.trainer import Trainer
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 

@@ -24,13 +24,14 @@ from verl_otel.guards.decisions import Guards, make_guards
 from verl_otel.health.profiles import load as load_profile
 from verl_otel.health.profiles import to_manifest as describe_profile
 from verl_otel.integrations import cluster_store
-from verl_otel.integrations.patch import Hook, Steps, surround
+from verl_otel.integrations.patch import Hook
 from verl_otel.integrations.verl import best_checkpoint
 from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import LinkRecord
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr

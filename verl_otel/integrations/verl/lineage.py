@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import PATCHED, Hook, Steps, argument, surround
+from verl_otel.integrations.patch import PATCHED, Hook, argument
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, learning, step_log
 from verl_otel.integrations.verl.rollout_progress import RolloutProgress
@@ -23,6 +23,7 @@ from verl_otel.integrations.verl.sample_origin import START, Origin, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.series import gauge, histogram
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER

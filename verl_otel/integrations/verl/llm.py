@@ -17,7 +17,7 @@ from typing import Any, Final
 from weakref import WeakKeyDictionary
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
+from verl_otel.integrations.patch import Hook, argument, in_span
 from verl_otel.integrations.spans import OPENERS, current_span_context, describe, find_open
 from verl_otel.integrations.verl import lineage
 from verl_otel.model import AttributeValue
@@ -26,6 +26,7 @@ from verl_otel.recording.call_attributes import extract_llm, extract_reward
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import bind_context
 from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.printable import seconds
-from verl_otel.integrations.patch import Steps
+from verl_otel.recording.decorate import Steps
 from verl_otel.recording.series import gauge
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER

@@ -11,10 +11,11 @@ from types import ModuleType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, Steps, assign, replace, surround
+from verl_otel.integrations.patch import Hook, assign, replace
 from verl_otel.integrations.verl import gpu_time
 from verl_otel.integrations.verl.trainer import close_step, open_step
 from verl_otel.recording.callsite import CallSite, phase_site
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import SPANS

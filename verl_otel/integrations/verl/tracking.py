@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Hook, Steps, argument, surround
+from verl_otel.integrations.patch import Hook, argument
 from verl_otel.integrations.source_inspection import installed_version
 from verl_otel.integrations.verl import (
     best_checkpoint,
@@ -27,6 +27,7 @@ from verl_otel.model import Point
 from verl_otel.recording.attribute_values import to_name, to_number, to_text
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.collection import add_points
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.series import gauge
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER

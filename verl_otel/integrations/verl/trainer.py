@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.integrations.patch import PATCHED, Hook, Steps, Wrap, in_span, surround
+from verl_otel.integrations.patch import PATCHED, Hook, in_span
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
@@ -25,6 +25,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite, phase_site
+from verl_otel.recording.decorate import Steps, Wrapping, surround
 from verl_otel.recording.series import counter
 from verl_otel.recording.span import Span, clock
 from verl_otel.recording.span import current as current_span
@@ -208,7 +209,7 @@ def _remember(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
 
 
 def _wrap_overrides(trainer: Any) -> None:
-    """Wrap those of a trainer's methods by which a class of another project overrides verl's.
+    """Replace those of a trainer's methods by which a class of another project overrides verl's.
 
     The instance is patched, because a class of the user's main program is pickled by value, and its receiver may lack verl-otel.
     """
@@ -297,11 +298,11 @@ _V1: Final = "verl.trainer.ppo.v1.trainer_base"
 _LEGACY: Final = "verl.trainer.ppo.ray_trainer"
 
 
-def _v1(name: str, wrap: Wrap, gives: str) -> Hook:
+def _v1(name: str, wrap: Wrapping, gives: str) -> Hook:
     return Hook.wrapping(_V1, f"PPOTrainer.{name}", wrap, f"{gives} (v1 trainers)", since="verl 0.9")
 
 
-def _legacy(name: str, wrap: Wrap, gives: str) -> Hook:
+def _legacy(name: str, wrap: Wrapping, gives: str) -> Hook:
     return Hook.wrapping(_LEGACY, f"RayPPOTrainer.{name}", wrap, f"{gives} (legacy trainer)")
 
 
@@ -310,7 +311,7 @@ _SUBCLASSES: Final = "no step numbers of trainers of other projects that overrid
 _FIT: Final = surround("trainer", _track_run)
 _VALIDATE: Final = in_span(_begin_at_step(_VALIDATION))
 _SAVE: Final = in_span(_begin_at_step(_CHECKPOINT))
-_OVERRIDDEN: Final[dict[str, Wrap]] = {"fit": _FIT, "_validate": _VALIDATE, "_save_checkpoint": _SAVE}
+_OVERRIDDEN: Final[dict[str, Wrapping]] = {"fit": _FIT, "_validate": _VALIDATE, "_save_checkpoint": _SAVE}
 """Methods that trainers of other projects override, and what wraps them."""
 _WARM_UP: Final = in_span(_begin_at_step(_WARMUP), _discard_if_idle)
 _AHEAD: Final = "trajectories that are generated ahead are linked to nothing"

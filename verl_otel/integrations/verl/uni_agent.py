@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
-from verl_otel.integrations.patch import Hook, Steps, argument, in_span, surround
+from verl_otel.integrations.patch import Hook, argument, in_span
 from verl_otel.integrations.spans import describe
 from verl_otel.integrations.verl.agent_loop import open_trajectory, set_outcome, tool_site
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
@@ -20,6 +20,7 @@ from verl_otel.recording.attribute_values import OTHER_NAME, to_name
 from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import context_access as otel_context
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr

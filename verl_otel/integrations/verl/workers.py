@@ -15,14 +15,14 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel.integrations.patch import Call, Hook, Steps, argument, make_wrapper, surround
+from verl_otel.integrations.patch import Hook, argument
 from verl_otel.integrations.spans import describe, find_enclosing
 from verl_otel.integrations.verl import batch_lineage, gpu_time
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.call_attributes import extract_batch
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.decorate import HOOKED, find_callsite
+from verl_otel.recording.decorate import HOOKED, Call, Steps, find_callsite, make_wrapper, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
