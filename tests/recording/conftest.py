@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 import verl_otel
-from verl_otel.recording import context, series, span_metrics
+from verl_otel.recording import api, context, series, span_metrics
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
@@ -79,6 +79,7 @@ def no_series(monkeypatch):
 def _forget_usual_series():
     """Have every site look for its series again: it would record to one that is never drained."""
     span_metrics._cache.clear()
+    api._find_timed.cache_clear()
     for thing in gc.get_objects():
         if type(thing) is CallSite:
             thing.default_series = None

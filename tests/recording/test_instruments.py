@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import verl_otel
-from verl_otel.recording import instruments
+from verl_otel.recording import api
 from verl_otel.recording.instruments import valid_bounds, valid_name
 from verl_otel.semconv import buckets
 
@@ -165,7 +165,7 @@ def test_a_label_without_text_does_not_raise(recorded, fresh):
 def ticking(monkeypatch):
     """Have the timers' clock go on by one second at each look."""
     ticks = itertools.count(100.0)
-    monkeypatch.setattr(instruments, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
+    monkeypatch.setattr(api, "time", SimpleNamespace(perf_counter=lambda: next(ticks)))
 
 
 def seconds(captured, name):

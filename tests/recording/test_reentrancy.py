@@ -10,7 +10,7 @@ import threading
 import pytest
 
 from verl_otel.model import Instrument
-from verl_otel.recording import instruments
+from verl_otel.recording.api import timer_series
 from verl_otel.recording.series import CHUNK, Histogram
 
 BEGIN = """
@@ -18,7 +18,8 @@ BEGIN = """
     faulthandler.dump_traceback_later(60, exit=True)
     import verl_otel
     from verl_otel.model import HistogramValue
-    from verl_otel.recording import context, instruments, collection, series
+    from verl_otel.recording import context, collection, series
+    from verl_otel.recording.api import timer_series
     from verl_otel.recording.state import RECORDER
 
     context.context_access()
@@ -106,7 +107,7 @@ def test_a_signal_handler_may_record_while_its_own_thread_folds(run_python):
         assert collection.collect(wait=0).points == ()
 
     signal.signal(signal.SIGUSR1, handle)
-    instruments.timer_series("timed").lock.run(lambda: signal.raise_signal(signal.SIGUSR1))
+    timer_series("timed").lock.run(lambda: signal.raise_signal(signal.SIGUSR1))
     finish()
     """,
     )
@@ -190,7 +191,7 @@ def test_the_exit_of_a_process_that_records_in_threads_does_not_hang(run_python)
             traced()
             collection.collect(wait=0)
 
-    holder = threading.Thread(target=instruments.timer_series("timed").lock.run, args=(threading.Event().wait,), daemon=True)
+    holder = threading.Thread(target=timer_series("timed").lock.run, args=(threading.Event().wait,), daemon=True)
     holder.start()
     for _ in range(4):
         threading.Thread(target=work, daemon=True).start()
@@ -206,7 +207,7 @@ def test_the_exit_of_a_process_that_records_in_threads_does_not_hang(run_python)
 @pytest.mark.full
 def test_an_exception_of_a_signal_handler_leaves_no_lock_held(recorded):
     """Wherever a handler raises while a full buffer is folded, the lock is free afterwards: a drain waits for it."""
-    series = instruments.timer_series("interrupted")
+    series = timer_series("interrupted")
     left = 0
 
     def raise_at_the_last(_frame, event, _argument):  # Python runs handlers at these two places

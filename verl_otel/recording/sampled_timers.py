@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Final
 
-from verl_otel._internal import process_state
+from verl_otel._internal import error_boundary, process_state
 from verl_otel.recording import series
 from verl_otel.recording.attribute_values import is_cancellation
 from verl_otel.recording.callsite import CallSite
@@ -26,6 +26,8 @@ SLOWEST: Final = 4
 """Slowest calls of one name that are kept between two drains."""
 MAX_FAILED: Final = 16
 """Failed calls of one name that are kept between two drains; the metrics have all of them."""
+MAX_TIMERS: Final = 500
+"""Sampled timers of one process."""
 NEXT: Final = -1.0
 """Threshold with which the next call is kept, whatever its duration."""
 
@@ -111,10 +113,16 @@ class SampledTimer:
 _sampled_timers: dict[Histogram, SampledTimer] = {}
 
 
-def find_sampled_timer(series: Histogram) -> SampledTimer:
-    """Return the sampled timer of a histogram; the first call creates it."""
+def find_sampled_timer(series: Histogram) -> SampledTimer | Histogram:
+    """Return the sampled timer of a histogram; the first call creates it. Of too many, the histogram itself: it is measured and keeps no spans."""
     timer = _sampled_timers.get(series)
-    return timer if timer is not None else _sampled_timers.setdefault(series, SampledTimer(series))
+    if timer is not None:
+        return timer
+    if len(_sampled_timers) >= MAX_TIMERS:
+        message = "verl-otel: more than %d timers with spans; %r and later ones are measured only"
+        error_boundary.warn_once("leaves", message, MAX_TIMERS, series.instrument.name)
+        return series
+    return _sampled_timers.setdefault(series, SampledTimer(series))
 
 
 def take_all() -> list[Span]:
