@@ -8,7 +8,7 @@ import pytest
 from opentelemetry import trace
 
 import verl_otel
-from verl_otel.recording import own_loop, own_trajectories
+from verl_otel.recording import own_loop
 
 
 @verl_otel.reward("math")
@@ -165,13 +165,13 @@ def test_an_unfinished_step_of_another_process_does_not_count(recorded):
             roll_out(1, 4.0)
         recorded.refresh()
         assert values(recorded, "mean") == {"mean": 1.0}
-        own_trajectories.report(last=True)
+        own_loop.report(last=True)
         assert values(recorded, "mean") == {"mean": 4.0}
 
 
 def test_what_waits_is_bounded(recorded, monkeypatch):
     """Trajectories that no step ever claims, and traces without a trajectory, do not pile up."""
-    monkeypatch.setattr(own_trajectories, "MAX_PENDING", 10)
+    monkeypatch.setattr(own_loop, "MAX_PENDING", 10)
     for index in range(30):
         roll_out(index, 1.0)
         with verl_otel.span("other"):
@@ -179,21 +179,21 @@ def test_what_waits_is_bounded(recorded, monkeypatch):
         with remote_step(index + 1):
             roll_out(index, 1.0)
     recorded.refresh()
-    loop = own_trajectories._Loop
+    loop = own_loop._Trajectories
     assert len(loop.ended) <= 10
     assert len(loop.inside) <= 11
-    assert len(loop.remote) <= own_trajectories.MAX_STEPS
+    assert len(loop.remote) <= own_loop.MAX_STEPS
 
 
 def test_what_is_consumed_outside_of_steps_is_bounded(recorded, monkeypatch):
     """In number of calls, and in trajectories of one call."""
-    monkeypatch.setattr(own_trajectories, "MAX_PENDING", 3)
+    monkeypatch.setattr(own_loop, "MAX_PENDING", 3)
     spans = [roll_out(index, 1.0) for index in range(5)]
     for _ in range(30):
         verl_otel.consume(spans)
     recorded.refresh()
-    consumed = own_trajectories._Loop.consumed
-    assert len(consumed) <= own_trajectories.MAX_STEPS
+    consumed = own_loop._Trajectories.consumed
+    assert len(consumed) <= own_loop.MAX_STEPS
     assert max(map(len, consumed.values())) == 3
 
 

@@ -5,7 +5,7 @@
 import pytest
 
 from verl_otel.recording import own_loop
-from verl_otel.recording.own_trajectories import StepSummary
+from verl_otel.recording.own_loop import StepSummary
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 
 USUAL, SLOW, STEPS, SLOW_STEP = 1.0, 4.0, 6, 5

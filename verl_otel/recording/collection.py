@@ -24,9 +24,8 @@ from verl_otel.model import (
     OpenSpan,
     Point,
     SpanRecord,
-    WeighedAttributes,
 )
-from verl_otel.recording import context, convention_aliases, own_trajectories, sampled_timers, series, state
+from verl_otel.recording import context, convention_aliases, own_loop, sampled_timers, series, state
 from verl_otel.recording import span as spans
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.duration_stats import DurationLog
@@ -76,7 +75,7 @@ def collect(*, wait: float = -1) -> Batch | None:
         now = time.time_ns()
         kept = end_all(state.take_ended(sampled_timers.take_all()))
         with error_boundary.suppress_errors("own trajectories"):
-            own_trajectories.report()
+            own_loop.report()
         points = series.fold_all(wait if wait < 0 else max(0.0, begin + wait - time.monotonic()))
         scalars = state.take(RECORDER.pending_points)
     finally:
@@ -249,7 +248,6 @@ def _end_chunk(chunk: list[Span], notes: DurationLog | None, kept: list[SpanReco
                     flags, state, None, NONE_DROPPED,
                 )  # fmt: skip
             else:
-                attributes = WeighedAttributes(attributes, detail.bytes) if detail.bytes else attributes
                 fields = (
                     trace_id, span_id, parent_id, detail.name or site.name, spec.kind, start_ns, end_ns, attributes,
                     tuple(detail.links or ()), tuple(detail.events or ()), detail.status, detail.message,

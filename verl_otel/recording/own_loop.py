@@ -1,29 +1,302 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Identity, state and progress of a run whose steps are recorded by `verl_otel.step`; verl's trainers report theirs by ``Tracking``."""
+"""A run whose steps are recorded by `verl_otel.step`: its identity, state and progress, and what is known of its trajectories.
+
+verl's trainers report theirs by ``Tracking`` and `verl_otel.integrations`. All of it happens in the drain, with ended spans.
+"""
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from typing import TYPE_CHECKING, Final, NamedTuple
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
-from verl_otel.model import Labels
-from verl_otel.recording import own_trajectories, series, state
+from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord
+from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
-from verl_otel.recording.own_trajectories import StepSummary
+from verl_otel.recording.context import SpanIds
+from verl_otel.recording.state import RECORDER
+from verl_otel.recording.step_statistics import describe_tail, measure_waits, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
 if TYPE_CHECKING:
     from verl_otel.recording.span import Span
 
+# -- Trajectories: what the spans inside of them say about them, and the scores and durations of those of each step.
+#
+# A step has the trajectories that it consumed, or else those that began inside of it. A process that ran trajectories for a step of
+# another process does not learn when the step ends: it reports them when none of its trajectories is open, or one of a later step has ended --
+
+MAX_PENDING: Final = 10_000
+"""Trajectories that may wait for the end of their step, and traces whose trajectory has not ended. More replace the oldest."""
+MAX_STEPS: Final = 4
+"""Steps of another process whose trajectories are kept, and steps of this one that have consumed some and have not ended: those of an asynchronous
+loop overlap. A `verl_otel.consume` outside of a step has no end: the next ones replace it."""
+
+
+class _Sample(NamedTuple):
+    """A trajectory that has ended, as `step_statistics.Sample`."""
+
+    seconds: float
+    score: float | None
+    source: str
+    facts: dict[str, float]
+    stop: float
+    uid: str
+
+
+class StepSummary(NamedTuple):
+    """The trajectories of a step that ran in this process."""
+
+    reward: float | None
+    """Mean of their scores."""
+    stops: tuple[float, ...] = ()
+    """Their ends on the clock of spans, in seconds."""
+    waits: Mapping[str, float] = {}
+    """See `step_statistics.measure_waits`."""
+
+
+class Inside:
+    """What the ended spans inside of one trajectory say about it."""
+
+    __slots__ = ("llm", "preemptions", "prompt", "response", "reward", "score", "source", "tool", "turns")
+
+    def __init__(self) -> None:
+        self.llm = self.tool = self.reward = 0.0
+        """Seconds in LLM calls, tools and rewards."""
+        self.turns = 0
+        self.prompt: float | None = None
+        """Tokens of the first prompt."""
+        self.response: float | None = None
+        """Tokens that were generated in all."""
+        self.preemptions: float | None = None
+        self.score: float | None = None
+        self.source = ""
+
+    def facts(self) -> dict[str, float]:
+        """Return what is known, by the names of `step_statistics.Sample`."""
+        facts: dict[str, float] = {}
+        if self.llm:
+            facts["llm"] = self.llm
+        if self.tool:
+            facts["tool"] = self.tool
+        if self.reward:
+            facts["reward"] = self.reward
+        if self.preemptions is not None:
+            facts["preemptions"] = self.preemptions
+        return facts
+
+
+class _Trajectories:
+    """The trajectories of the own loop of this process."""
+
+    inside: dict[int, Inside] = {}
+    """By trace id, until the trajectory ends."""
+    ended: dict[int, tuple[object, _Sample]] = {}
+    """Trajectories that wait for the end of a step of this process, by trace id: facts, and the trace id of what submitted them, or the number of
+    the step that they name."""
+    consumed: dict[int, list[int]] = {}
+    """Trace ids of the trajectories that a step consumed, by the trace id of the step."""
+    remote: dict[int, list[_Sample]] = {}
+    """Trajectories for the last steps of another process, by the trace id of the step."""
+    reported: tuple[int, int] = (0, 0)
+    """The step of another process that was reported last, and the number of its trajectories."""
+
+
+def find_inside(span: Span) -> Inside | None:
+    """Return what is known of the trajectory around an ended span; None if the span has no parent in this process, or is one of a hook."""
+    ids: Any = span.ids
+    if not ids or span.site.hook:
+        return None
+    if type(ids) is not SpanIds:  # those of its parent
+        trace_id = ids[0].trace_id
+    elif not ids.parent_id or ids.flags & REMOTE:
+        return None
+    else:
+        trace_id = ids.trace_id
+    return _Trajectories.inside.get(trace_id) or _begin(trace_id)
+
+
+def _begin(trace_id: int) -> Inside:
+    inside = _Trajectories.inside[trace_id] = Inside()
+    _bound(_Trajectories.inside, MAX_PENDING)
+    return inside
+
+
+def note_turn(span: Span, _seconds: float) -> None:
+    """Count an ended turn."""
+    inside = find_inside(span)
+    if inside is not None:
+        inside.turns += 1
+
+
+def note_tool(span: Span, seconds: float) -> None:
+    """Add the time of an ended tool."""
+    inside = find_inside(span)
+    if inside is not None:
+        inside.tool += seconds
+
+
+def note_llm(
+    span: Span, seconds: float, prompt: float | None, response: float | None, preemptions: float | None
+) -> None:
+    """Add time, tokens and preemptions of an ended LLM call."""
+    inside = find_inside(span)
+    if inside is None:
+        return
+    inside.llm += seconds
+    if inside.prompt is None:
+        inside.prompt = prompt
+    if response is not None:
+        inside.response = (inside.response or 0) + response
+    if preemptions is not None:
+        inside.preemptions = (inside.preemptions or 0) + preemptions
+
+
+def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]) -> None:
+    """Add the time of an ended reward, and remember its score: the last one counts."""
+    inside = find_inside(span)
+    if inside is None:
+        return
+    inside.reward += seconds
+    score = to_number(values.get(attr.REWARD_SCORE))
+    if score is not None:
+        inside.score, inside.source = float(score), to_name(values.get(attr.DATA_SOURCE, ""))
+
+
+def describe(span: Span) -> None:
+    """Set the score, the turns and the tokens of an ended trajectory of an own loop, unless they are set."""
+    inside = _Trajectories.inside.get(span.resolve().trace_id)
+    if inside is None:
+        return
+    own, fixed = span._attributes, span.site.attributes
+    if own is None:
+        own = span._attributes = {}
+    for key, value in (
+        (attr.REWARD_SCORE, inside.score),
+        (attr.TURNS, inside.turns or None),
+        (attr.PROMPT_TOKENS, inside.prompt),
+        (attr.RESPONSE_TOKENS, inside.response),
+    ):
+        if value is not None and key not in own and key not in fixed:
+            own[key] = value  # it has ended: nothing else writes to it, and numbers need no check
+
+
+def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeValue], tokens: dict[str, float]) -> None:
+    """Keep an ended trajectory for the statistics of its step.
+
+    Args:
+        span: The trajectory.
+        seconds: Its duration.
+        values: All its attributes.
+        tokens: Its tokens that are known, by ``prompt`` and ``response``.
+    """
+    trace_id, detail = span.resolve().trace_id, span._detail
+    inside = _Trajectories.inside.pop(trace_id, None)
+    is_dropped = detail is not None and detail.unrecorded
+    if span.site.hook or is_dropped or values.get(attr.VALIDATE):
+        return
+    facts = {**tokens, **inside.facts()} if inside is not None else tokens
+    score = to_number(values.get(attr.REWARD_SCORE))
+    source = to_name(values.get(attr.DATA_SOURCE, "")) or (inside.source if inside is not None else "")
+    uid = to_name(values.get(attr.SAMPLE_UID, ""))
+    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid)
+    link = _find_link(span)
+    if link is not None and link.flags & REMOTE:
+        samples = _Trajectories.remote.setdefault(link.trace_id, [])
+        if len(samples) < MAX_PENDING:
+            samples.append(sample)
+        _bound(_Trajectories.remote, MAX_STEPS)
+    else:
+        step = link.trace_id if link is not None else values.get(attr.STEP_NUMBER)
+        _Trajectories.ended[trace_id] = step, sample
+        _bound(_Trajectories.ended, MAX_PENDING)
+
+
+def note_consumed(span: Span) -> None:
+    """Keep the links of an ended `verl_otel.consume` until its step ends."""
+    links = (span._detail.links if span._detail is not None else None) or ()
+    consumed = _Trajectories.consumed.setdefault(span.resolve().trace_id, [])
+    consumed.extend(link.trace_id for link in links[: max(0, MAX_PENDING - len(consumed))])
+    _bound(_Trajectories.consumed, MAX_STEPS)
+
+
+def end_step(span: Span) -> StepSummary:
+    """Record the scores and durations of the trajectories of a step of this process that has ended."""
+    step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
+    names = {step} if number is None else {step, number}
+    consumed = _Trajectories.consumed.pop(step, None)
+    if consumed is None:
+        consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
+    popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
+    samples = [entry[1] for entry in popped if entry is not None]
+    return StepSummary(_summarise(samples), tuple(sample.stop for sample in samples), measure_waits(samples))
+
+
+def report(*, last: bool = False) -> None:
+    """Record the statistics of trajectories for steps of another process: of the newest step, or of the one before while the newest goes on.
+
+    Args:
+        last: Whether no more will be recorded.
+    """
+    steps = list(_Trajectories.remote)
+    if not steps or _Trajectories.reported == (steps[-1], len(_Trajectories.remote[steps[-1]])):
+        return
+    if not last and any(span.site.spec.verb == "trajectory" for span in RECORDER.opened):
+        del steps[-1:]
+    if (
+        not steps or _Trajectories.reported[0] in list(_Trajectories.remote)[len(steps) :]
+    ):  # never back to a step before
+        return
+    samples = _Trajectories.remote[steps[-1]]
+    if _Trajectories.reported != (steps[-1], len(samples)):
+        _Trajectories.reported = steps[-1], len(samples)
+        _summarise(samples)
+
+
+def _summarise(samples: list[_Sample]) -> float | None:
+    if not samples:
+        return None
+    sum_scores(samples)
+    describe_tail(samples)
+    scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
+    if not scores:
+        return None
+    mean = sum(scores) / len(scores)
+    series.gauge(metric_names.AVERAGE_REWARD).set(mean)
+    return mean
+
+
+def _find_link(span: Span) -> LinkRecord | None:
+    """Return the link of a trajectory to what submitted it."""
+    detail = span._detail
+    if detail is not None and detail.links:
+        for link in detail.links:
+            if link.attributes.get(attr.LINK_TYPE) == "submitted_by":
+                return link
+    return None
+
+
+def _bound(entries: dict[int, Any], limit: int) -> None:
+    if len(entries) > limit:
+        entries.pop(next(iter(entries)), None)
+
+
+def _clear_trajectories() -> None:
+    _Trajectories.inside, _Trajectories.ended, _Trajectories.consumed, _Trajectories.remote = {}, {}, {}, {}
+    _Trajectories.reported = (0, 0)
+
+
+# -- The loop --
+
 RUNNING, FINISHED, FAILED = 1, 2, 3
 """Values of ``verl.run.state``."""
 MAX_PHASES: Final = 1000
 """Phases that are kept until their step ends."""
-MAX_STEPS: Final = 1000
+MAX_ENDED: Final = 1000
 """Steps that are kept until a session takes them."""
 
 
@@ -48,7 +321,7 @@ class _Loop:
     failed = False
     last_stop = 0.0
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
-    ended: deque[EndedStep] = deque(maxlen=MAX_STEPS)
+    ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
 
 
 def configure(project: str, experiment: str) -> None:
@@ -77,7 +350,7 @@ def note_step(span: Span) -> None:
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
     shown = int(number) if number is not None and math.isfinite(number) else None
-    trajectories = own_trajectories.end_step(span)
+    trajectories = end_step(span)
     _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories))
     _Loop.last_stop = span.stop
     _Loop.phases.clear()
@@ -85,7 +358,7 @@ def note_step(span: Span) -> None:
 
 def has_step() -> bool:
     """Return whether this process has begun a step of an own loop."""
-    return _Loop.began or any(span.site.spec.verb == "step" and not span.site.hook for span in state.RECORDER.opened)
+    return _Loop.began or any(span.site.spec.verb == "step" and not span.site.hook for span in RECORDER.opened)
 
 
 def take_ended() -> list[EndedStep]:
@@ -95,12 +368,14 @@ def take_ended() -> list[EndedStep]:
 
 def end() -> None:
     """Record the end of the run, if this process had an own loop: failed if its last step ended with an exception."""
-    own_trajectories.report(last=True)
+    report(last=True)
     if _Loop.began:
         series.gauge(metric_names.RUN_STATE).set(FAILED if _Loop.failed else FINISHED)
 
 
-def _clear() -> None:
+def clear() -> None:
+    """Discard everything that was recorded: a session begins."""
+    _clear_trajectories()
     _Loop.last_stop = 0.0
     _Loop.phases.clear()
     _Loop.ended.clear()
@@ -108,7 +383,7 @@ def _clear() -> None:
 
 def _reset() -> None:
     _Loop.labels, _Loop.began, _Loop.failed = (), False, False
-    _clear()
+    clear()
 
 
-process_state.register(clear=_clear, reset=_reset, after_fork=_reset)
+process_state.register(clear=clear, reset=_reset, after_fork=_reset)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue, Labels
-from verl_otel.recording import own_loop, own_trajectories
+from verl_otel.recording import own_loop
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.recording.state import RECORDER
@@ -173,7 +173,7 @@ def _worker(span: Span, seconds: float) -> None:
 
 def _trajectory(span: Span, seconds: float) -> None:
     if not span.site.hook:
-        own_trajectories.describe(span)
+        own_loop.describe(span)
     values = span.attributes
     if attr.OUTCOME not in values:
         span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
@@ -189,12 +189,12 @@ def _trajectory(span: Span, seconds: float) -> None:
     if turns is not None:
         histogram(metric_names.ROLLOUT_TURNS).record(turns)
     RECORDER.trajectories.mark(span, seconds)
-    own_trajectories.end_trajectory(span, seconds, values, tokens)
+    own_loop.end_trajectory(span, seconds, values, tokens)
 
 
 def _consume(span: Span, _seconds: float) -> None:
     if not span.site.hook:
-        own_trajectories.note_consumed(span)
+        own_loop.note_consumed(span)
 
 
 def _llm(span: Span, seconds: float) -> None:
@@ -212,12 +212,12 @@ def _llm(span: Span, seconds: float) -> None:
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:
         counter(metric_names.ROLLOUT_PREEMPTIONS).record(preemptions)
-    own_trajectories.note_llm(span, seconds, both[0], both[1], preemptions)
+    own_loop.note_llm(span, seconds, both[0], both[1], preemptions)
 
 
 def _reward(span: Span, seconds: float) -> None:
     values = span.attributes
-    own_trajectories.note_reward(span, seconds, values)
+    own_loop.note_reward(span, seconds, values)
     detail = span._detail
     scores = (
         (detail.scores if detail is not None else ())
@@ -244,8 +244,8 @@ _VERB_METRICS: Final[dict[str, Callable[[Span, float], None]]] = {
     "worker": _worker,
     "consume": _consume,
     "trajectory": _trajectory,
-    "turn": own_trajectories.note_turn,
-    "tool": own_trajectories.note_tool,
+    "turn": own_loop.note_turn,
+    "tool": own_loop.note_tool,
     "llm": _llm,
     "reward": _reward,
 }
