@@ -73,17 +73,6 @@ def cut(text: str, most: int) -> str:
     return encoded[:most].decode("utf-8", "ignore") if len(encoded) > most or len(text) > most else text
 
 
-class WeighedAttributes(dict[str, AttributeValue]):
-    """The attributes of a span that takes far more memory than most, with the value of `SpanRecord.weight`."""
-
-    __slots__ = ("weight",)
-
-    def __init__(self, attributes: Mapping[str, AttributeValue], weight: int) -> None:
-        super().__init__(attributes)
-        self.weight = weight
-        """Bytes of the span beyond the usual size: large attributes, events and links."""
-
-
 NONE_DROPPED: Final = (0, 0, 0)
 
 
@@ -143,12 +132,6 @@ class SpanRecord(NamedTuple):
     """None: the scope of verl-otel."""
     dropped: tuple[int, int, int] = NONE_DROPPED
     """Numbers of attributes, events and links that exceeded their limits."""
-
-    @property
-    def weight(self) -> int:
-        """Bytes beyond the usual size of a span; 0 for nearly all spans."""
-        attributes = self.attributes
-        return attributes.weight if type(attributes) is WeighedAttributes else 0
 
 
 class OpenSpan(NamedTuple):

@@ -31,7 +31,7 @@ from tests.exporting.exporting_files import read_lines, span_ids, values
 from verl_otel.exporting import files
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import Downsampler, FileExporter
-from verl_otel.model import Batch, WeighedAttributes
+from verl_otel.model import Batch
 
 
 @pytest.fixture
@@ -187,21 +187,6 @@ def test_a_batch_that_finds_nothing_waiting_is_taken_as_a_whole(start):
     assert exporter.dropped("spans") == {"file queue full": 2}
     exporter.poll()
     assert span_ids(folder) == list(range(1, 301))
-
-
-def test_the_queue_is_bounded_in_bytes(start):
-    """Large spans that wait behind a disk that hangs take no more than the small ones may; small ones go on being taken."""
-    exporter, _, folder = start(capacity=100)
-    large = [make_span(number, attributes=WeighedAttributes({"key": "x"}, 40_000)) for number in range(1, 6)]
-    for span in large:
-        exporter.consume(Batch(1, (span,)))
-    exporter.consume(make_batch(6))
-    assert exporter.dropped("spans") == {"file queue full": 3}
-    exporter.poll()
-    assert span_ids(folder) == [1, 2, 6]
-    exporter.consume(Batch(1, (large[2],)))
-    exporter.poll()
-    assert span_ids(folder) == [1, 2, 6, 3]
 
 
 @pytest.mark.full

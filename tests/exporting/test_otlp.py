@@ -50,7 +50,7 @@ from verl_otel.exporting.otlp.exporter import (
     halve,
 )
 from verl_otel.exporting.otlp.transport import Answer
-from verl_otel.model import Batch, LogRecord, WeighedAttributes
+from verl_otel.model import Batch, LogRecord
 from verl_otel.semconv import logs
 
 NO = (503, {}, b"")
@@ -504,7 +504,7 @@ def test_an_endpoint_without_logs(sink, otlp, caplog, wait_for):
 def test_large_spans_share_no_request(sink, otlp, wait_for):
     """Spans that are large go in requests that a Collector takes, in their order and once each."""
     text = "x" * 200_000
-    large = [make_span(number, attributes=WeighedAttributes({"key": text}, len(text))) for number in range(1, 31)]
+    large = [make_span(number, attributes={"key": text}) for number in range(1, 31)]
     exporter, _ = otlp(sink.url)
     exporter.consume(make_batch(100, 101)._replace(spans=(*make_batch(100, 101).spans, *large)))
     wait_for(lambda: len(sink.span_ids()) == 32)

@@ -44,7 +44,6 @@ from verl_otel.model import (
     Scope,
     SharedAttributes,
     SpanRecord,
-    WeighedAttributes,
     in_64_bits,
     to_float,
 )
@@ -351,8 +350,6 @@ class Downsampler:
 # -- The exporter --
 
 SPANS_PER_LINE: Final = 256
-SPAN_BYTES: Final = 1024
-"""Bytes that a waiting span counts as; large attributes of all of them may have as much again."""
 
 
 class FileExporter(Exporter):
@@ -375,8 +372,6 @@ class FileExporter(Exporter):
         self._waiting: deque[SpanRecord] = deque()
         self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: only the latest is needed
         self._open_spans: tuple[OpenSpan, ...] = ()
-        self._weight = 0
-        """Bytes of large attributes in the waiting spans."""
         self._cursor = 0
         self._downsampler = Downsampler()
         self._lock = threading.Lock()
@@ -395,12 +390,6 @@ class FileExporter(Exporter):
     def consume(self, batch: Batch) -> None:
         """Queue a batch for the next `poll`."""
         room = max(0, self._capacity - len(self._waiting)) if self._waiting else len(batch.spans)
-        weight = sum([span.attributes.weight for span in batch.spans if type(span.attributes) is WeighedAttributes])
-        if not self._waiting:
-            self._weight = 0
-        elif self._weight + weight > SPAN_BYTES * self._capacity:
-            room = 0
-        self._weight += weight if room else 0
         self._waiting.extend(batch.spans[:room] if room < len(batch.spans) else batch.spans)
         self.drop("spans", len(batch.spans) - room, "file queue full")
         self._open_spans = batch.open_spans

@@ -17,7 +17,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from opentelemetry import metrics, trace
@@ -44,7 +43,6 @@ from verl_otel.model import (
     LinkRecord,
     Scope,
     SpanRecord,
-    WeighedAttributes,
     cut,
 )
 from verl_otel.semconv.metric_names import MAX_LABEL_BYTES
@@ -109,8 +107,6 @@ def _call_for(seconds: float, call: Callable[[Any], None], readers: tuple[Any, .
         CallTimeout(max(0.0, seconds), "verl-otel-attach").call("readers", run)
 
 
-LONG_TEXT: Final = 256
-"""Characters from which a text in the user's own spans counts as a large attribute."""
 _VENDOR: Final = "verl"
 _SCRAPE: Final = "scrape"
 """Entry of verl-otel in the trace state of a scrape; those of traces are in `verl_otel.semconv.spans`."""
@@ -458,7 +454,7 @@ def _record(span: ReadableSpan) -> SpanRecord:
         span.kind.value + 1,
         span.start_time or 0,
         span.end_time or 0,
-        _weighed(span.attributes, [*links, *events]),
+        _attributes(span.attributes),
         links,
         events,
         span.status.status_code.value,
@@ -472,17 +468,6 @@ def _record(span: ReadableSpan) -> SpanRecord:
 
 def _count_dropped(attributes: Any) -> int:
     return int(getattr(attributes, "dropped", 0))
-
-
-def _weighed(given: Any, parts: list[Any]) -> Attributes:
-    """Return the attributes of a span, with the bytes of long texts in them and in its links and events, if any."""
-    own = _attributes(given)
-    weight = 0
-    for attributes in (own, *[part.attributes for part in parts]):
-        for value in attributes.values():
-            items = value if type(value) is tuple else (value,)
-            weight += sum([getsizeof(item) for item in items if type(item) is str and len(item) > LONG_TEXT])
-    return WeighedAttributes(own, weight) if weight else own
 
 
 def _attributes(given: Any) -> Attributes:

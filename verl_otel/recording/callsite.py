@@ -25,10 +25,6 @@ Arguments = Union[Mapping[str, Any], Callable[[], Mapping[str, Any]]]
 Extract = Callable[[Mapping[str, Any], Any], Optional[Mapping[str, Any]]]
 """``extract(arguments, result)`` returns attributes for the span of one call; arguments by their parameter's name."""
 
-SCORE: Final = 32
-"""Bytes of one score of a batch."""
-MAX_SCORES: Final = 32 << 20
-"""Bytes that the scores of one batch may take: a million of them."""
 NO_ATTRIBUTES: Final[Mapping[str, AttributeValue]] = {}
 
 
@@ -122,8 +118,8 @@ class CallSite:
                 if value is None or key in self.attributes or (self.hook and host and key in host.attributes):
                     continue
                 target.set_attribute(key, value)
-                if key == attr.REWARD_SCORES and type(value) is tuple and target.charge(SCORE * len(value), MAX_SCORES):
-                    target.detail.scores = value  # type: ignore[assignment]  # numbers
+                if key == attr.REWARD_SCORES and type(value) is tuple:
+                    target.set_scores(value)
         except Exception as error:
             error_boundary.may_propagate(error)
             message = "verl-otel: the extractor of %s failed and was skipped: %r (logged once)"

@@ -15,7 +15,7 @@ from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import AttributeValue, LogRecord
 from verl_otel.recording import state
 from verl_otel.recording.attribute_values import coerce_attribute, to_name, to_number
-from verl_otel.recording.span import Span, current, weigh_attributes
+from verl_otel.recording.span import Span, current
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
@@ -107,7 +107,7 @@ def add(record: LogRecord, *, wanted: bool = True) -> None:
 
 def weigh(fields: Mapping[str, AttributeValue]) -> int:
     """Return about how many bytes a record with these fields takes."""
-    return _RECORD_BYTES + weigh_attributes(fields)
+    return _RECORD_BYTES + state.weigh(fields)
 
 
 def find_limit() -> int:

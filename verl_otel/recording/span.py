@@ -12,7 +12,6 @@ from __future__ import annotations
 import functools
 import threading
 import time
-from sys import getsizeof
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
@@ -29,7 +28,7 @@ from verl_otel.recording.attribute_values import (
 )
 from verl_otel.recording.context import CONTEXT, SpanIds, context_access, make_span_id, make_span_ids, make_trace_id
 from verl_otel.recording.span_metrics import measure
-from verl_otel.recording.state import OPEN_FACTOR, RECORDER, count_dropped, wall_offset_ns
+from verl_otel.recording.state import OPEN_FACTOR, RECORDER, count_dropped, wall_offset_ns, weigh_beyond
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import spans as semconv
 
@@ -63,51 +62,19 @@ _LARGEST: Final = (1 << 63) - 1
 MAX_MESSAGE: Final = 1024
 """Characters of an exception message, where messages are recorded at all."""
 
-# -- Memory of attributes, events and links. A span counts as `verl_otel.recording.state.SPAN_BYTES`, which includes a dozen short attributes and a
-# link. What goes beyond is weighed when it is set, and added to the account of the span and of the process. What exceeds a limit is dropped and
-# counted in the record, as OpenTelemetry does. All that waits for a drain takes no more than half of ``VERL_OTEL_MEMORY_MIB``. --
+# -- Memory of attributes, events and links: bounded by their number and by the length of their texts while a span is open (see
+# `verl_otel.recording.attribute_values`). What a large span takes is estimated once, when it ends --
 
 MAX_ATTRIBUTES: Final = 128
 """Attributes of one span, event or link, OpenTelemetry's limit. Further ones are dropped and counted."""
-MAX_SPAN: Final = 256 << 10
-"""Bytes of the attributes, events and links of one span on top of `SPAN_BYTES`."""
 FEW: Final = 12
-"""Number of small attributes that `SPAN_BYTES` includes."""
+"""Number of small attributes that `verl_otel.recording.state.SPAN_BYTES` includes."""
 SHORT: Final = 40
-"""Characters up to which a key or text is small without being weighed; a UUID has 36."""
-FREE: Final = 256
-"""Bytes up to which an attribute, or the attributes of a link, are small after having been weighed."""
-SMALL: Final = 1024
-"""Bytes up to which an item may use the reserve: an exception, an outcome."""
-RESERVE: Final = 16 << 10
-"""Bytes of small items beyond the limit of a span."""
-EVENT: Final = 400
-LINK: Final = 250
-"""Bytes of an event and of a link without attributes."""
+"""Characters up to which a key or text is small; a UUID has 36."""
+MAX_SCORES: Final = 1_000_000
+"""Scores of one batch that are kept until they are measured."""
 ATTRIBUTES, EVENTS, LINKS = range(3)
 """Kinds of dropped items, in the order of `SpanRecord.dropped`."""
-_NUMBER: Final = 32
-_SLOT: Final = 100
-"""Bytes of a dictionary entry, including the reserve of a growing dictionary."""
-
-
-def weigh(value: AttributeValue) -> int:
-    """Return the bytes of an attribute value."""
-    if type(value) is str:
-        return getsizeof(value)
-    if type(value) is tuple:
-        return getsizeof(value) + sum(map(getsizeof, value))
-    return _NUMBER
-
-
-def weigh_key(key: str) -> int:
-    """Return the bytes of one more key."""
-    return getsizeof(key) + _SLOT
-
-
-def weigh_attributes(attributes: Mapping[str, AttributeValue]) -> int:
-    """Return the bytes of attributes."""
-    return sum([weigh_key(key) + weigh(value) for key, value in attributes.items()])
 
 
 def coerce_attributes(attributes: Any) -> dict[str, AttributeValue]:
@@ -132,7 +99,7 @@ class SpanDetail:
     """Rarely used fields of a span."""
 
     __slots__ = (
-        "bytes", "context", "dropped", "error", "events", "links", "merged_child", "merged_parent", "message",
+        "context", "dropped", "error", "events", "is_large", "links", "merged_child", "merged_parent", "message",
         "name", "scores", "status", "unrecorded",
     )  # fmt: skip
 
@@ -143,8 +110,8 @@ class SpanDetail:
         """The parent that this span merged with."""
         self.context: SpanContext | None = None
         """OpenTelemetry's span context. Cached: every record of a user's histogram asks for it."""
-        self.bytes = 0
-        """Bytes of large attributes, events and links on top of `state.SPAN_BYTES`; see `verl_otel.recording.byte_accounting`."""
+        self.is_large = False
+        """Whether it may take more than `state.SPAN_BYTES`, so that it is weighed when it ends."""
         self.dropped = NONE_DROPPED
         """Number of dropped attributes, events and links."""
         self.error = ""
@@ -236,7 +203,7 @@ class Span:
             self.start = clock()
             return self
         except BaseException:
-            self.cancel_entry()
+            self._interrupt(entered=False)
             raise
 
     def __exit__(
@@ -261,7 +228,7 @@ class Span:
             else:
                 self._restore_context(None)
         except BaseException:  # a time-out that a signal handler raises
-            self.abort()
+            self._interrupt(entered=True)
             raise
 
     def __call__(self, function: F) -> F:
@@ -307,7 +274,10 @@ class Span:
             error_boundary.record_internal_error("measure", failure)
         finally:
             self.stop = stop
-        if self._detail is not None and self._detail.unrecorded:
+        detail = self._detail
+        if detail is not None and detail.is_large and not detail.unrecorded and not RECORDER.take_room(self._weigh()):
+            self.drop()
+        if detail is not None and detail.unrecorded:
             measure(self, self.stop - self.start)
         else:
             RECORDER.end(self)
@@ -318,25 +288,23 @@ class Span:
         self.stop = clock()
         RECORDER.open_spans.pop(self, None)
 
-    def cancel_entry(self) -> None:
-        """Undo an entry that was interrupted, wherever that was."""
-        if CONTEXT.get() is self:
-            CONTEXT.set(self.outer)
-        self.token = LEAKED
-        self.start = self.start or clock()
-        self.discard()
+    def _interrupt(self, *, entered: bool) -> None:
+        """Restore the context after an entry or exit that was interrupted, wherever that was.
 
-    def abort(self) -> None:
-        """End and restore the context after an exit that was interrupted, wherever that was."""
-        if not self.start:
-            return
+        Args:
+            entered: Whether the span had begun, so that it is recorded.
+        """
         if CONTEXT.get() is self:
             CONTEXT.set(self.outer)
             self.token = LEAKED
-        if not self.stop:
-            self.stop = clock()
-        if self in RECORDER.open_spans:
-            RECORDER.end(self)
+        if not entered:
+            self.token = LEAKED
+            self.start = self.start or clock()
+            self.discard()
+        elif self.start:
+            self.stop = self.stop or clock()
+            if self in RECORDER.open_spans:
+                RECORDER.end(self)
 
     def _detach_noop(self) -> Span:
         """Return the span without beginning it: recording is off, or the span was entered before."""
@@ -348,7 +316,13 @@ class Span:
     def drop(self) -> None:
         """Drop and count the span; it is measured when it ends."""
         self.detail.unrecorded = True
+        RECORDER.open_spans.pop(self, None)
         count_dropped()
+
+    def _weigh(self) -> int:
+        """Return about how many bytes it takes beyond the usual size of a span."""
+        detail = self.detail
+        return weigh_beyond(self._attributes or {}, (*(detail.events or ()), *(detail.links or ())), detail.scores)
 
     def _has_recorded(self, error: BaseException) -> bool:
         """Return whether a merged child has recorded this error already."""
@@ -429,7 +403,7 @@ class Span:
         self.set_attribute(attr.ERROR_TYPE, name)
         self.record_exception(error)
         if RECORDER.capture_content:
-            self._keep_message(to_message(error)[:MAX_MESSAGE])
+            detail.message = to_message(error)[:MAX_MESSAGE]
 
     # -- properties --------------------------------------------------------------------------------------------
 
@@ -544,7 +518,7 @@ class Span:
         if own is None:
             own = self._attributes = {}
         kind = type(value)
-        if (  # a small value of a common type: nothing to convert or weigh
+        if (  # a small value of a common type: nothing to convert
             type(key) is str
             and len(key) <= SHORT
             and len(own) < FEW
@@ -558,38 +532,21 @@ class Span:
         ):
             own[key] = value  # type: ignore[assignment]  # as above
         else:
-            self._set_weighed(own, to_name(key), coerce_attribute(value))
+            self._set_converted(own, to_name(key), coerce_attribute(value))
 
-    def _set_weighed(self, own: dict[str, AttributeValue], key: str, value: AttributeValue) -> None:
-        """Set an attribute that may be large, or one of many, if there is room for it."""
-        before = own.get(key)
-        if before is None and len(own) >= MAX_ATTRIBUTES:
+    def _set_converted(self, own: dict[str, AttributeValue], key: str, value: AttributeValue) -> None:
+        """Set an attribute that may be large, or one of many."""
+        if len(own) >= MAX_ATTRIBUTES and key not in own:
             self._drop(ATTRIBUTES)
             return
-        size = weigh(value) + (weigh_key(key) if before is None else -weigh(before))
-        if (size <= FREE and len(own) < FEW) or self.charge(size):
-            own[key] = value
-        else:
-            self._drop(ATTRIBUTES)
+        own[key] = value
+        if type(value) is str or type(value) is tuple or len(own) > FEW:
+            self.detail.is_large = True
 
-    def charge(self, size: int, most: int = MAX_SPAN) -> bool:
-        """Add bytes to the account of this span if its limit and that of all spans allow; return whether they do.
-
-        Args:
-            size: Bytes; negative to release some.
-            most: Limit of this span in bytes.
-        """
-        detail = self.detail
-        reserve = 0 < size <= SMALL  # for the error or outcome of a span
-        if size > 0 and (
-            detail.bytes + size > most + (RESERVE if reserve else 0)
-            or RECORDER.bytes + size > RECORDER.byte_limit + (RECORDER.byte_limit // 4 if reserve else 0)
-        ):
-            return False
-        size = max(size, -detail.bytes)
-        detail.bytes += size
-        RECORDER.bytes += size
-        return True
+    def set_scores(self, scores: tuple[Any, ...]) -> None:
+        """Keep all scores of a batch until they are measured."""
+        self.detail.scores = scores[:MAX_SCORES]
+        self.detail.is_large = True
 
     def _drop(self, which: int) -> None:
         """Count a dropped attribute, event or link."""
@@ -610,13 +567,13 @@ class Span:
         detail = self.detail
         if detail.events is None:
             detail.events = []
-        values = coerce_attributes(attributes)
-        size = EVENT + weigh_attributes(values)
-        if len(detail.events) >= MAX_EVENTS or not self.charge(size):
+        if len(detail.events) >= MAX_EVENTS:
             self._drop(EVENTS)
             return
+        values = coerce_attributes(attributes)
         dropped = count_missing(attributes, values)
         detail.events.append(EventRecord(to_name(name), _to_time(timestamp), values, dropped))
+        detail.is_large = True
 
     def add_link(self, context: SpanContext, attributes: Mapping[str, object] | None = None) -> None:
         """Link to another span. Links beyond 128 are dropped, as OpenTelemetry does."""
@@ -637,19 +594,20 @@ class Span:
         values = coerce_attributes(attributes)
         dropped = count_missing(attributes, values)
         self.link_record(LinkRecord(trace_id, span_id, values, state, flags, dropped))
+        if values:
+            self.detail.is_large = True
 
     def link_record(self, record: LinkRecord) -> None:
         """Link to another span by its ids."""
         detail = self.detail
         if detail.links is None:
             detail.links = []
-        size = weigh_attributes(record.attributes)
-        if detail.links or size > FREE:  # `SPAN_BYTES` includes one small link
-            size += LINK
-            if len(detail.links) >= semconv.MAX_LINKS or not self.charge(size):
-                self._drop(LINKS)
-                return
+        if len(detail.links) >= semconv.MAX_LINKS:
+            self._drop(LINKS)
+            return
         detail.links.append(record)
+        if len(detail.links) > 1:  # `SPAN_BYTES` includes one
+            detail.is_large = True
 
     def update_name(self, name: str) -> None:
         """Rename the span."""
@@ -672,11 +630,7 @@ class Span:
             self.detail.status = int(number)
         text = description if text is None else text
         if RECORDER.capture_content and text is not None:  # OpenTelemetry's helpers put the exception message here
-            self._keep_message(to_text(text)[:MAX_MESSAGE])
-
-    def _keep_message(self, text: str) -> None:
-        if self.charge(weigh(text)):
-            self.detail.message = text
+            self.detail.message = to_text(text)[:MAX_MESSAGE]
 
     def record_exception(
         self,

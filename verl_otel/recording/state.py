@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from operator import attrgetter
+from sys import getsizeof
 from threading import get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
@@ -19,7 +20,7 @@ from verl_otel.recording.duration_stats import DurationTracker
 from verl_otel.recording.sampling import SamplingPolicy, TrajectoryMarks
 
 if TYPE_CHECKING:
-    from verl_otel.model import Point
+    from verl_otel.model import AttributeValue, EventRecord, LinkRecord, Point
     from verl_otel.recording.span import Span
 
 T = TypeVar("T")
@@ -58,8 +59,7 @@ class RecorderState:
         self.ended: list[Span] = []
         """Ended spans until a drain takes them."""
         self.bytes = 0
-        """Bytes of large attributes, events and links in those spans, on top of `SPAN_BYTES` for each. Updated without a lock where an
-        attribute is set and counted again by each drain, which corrects updates that were lost to a race."""
+        """About how many bytes those spans take on top of `SPAN_BYTES` for each. Updated without a lock: a race may lose some until the drain."""
         self.capacity = 64 * 1024 * 1024 // SPAN_BYTES
         """Number of ended spans from which no more begin; further ones are measured, dropped and counted."""
         self.dropped: dict[int, int] = {}
@@ -82,6 +82,13 @@ class RecorderState:
     def byte_limit(self) -> int:
         """Bytes that large attributes, events and links of those spans may have in all: as much as the spans themselves."""
         return self.capacity * SPAN_BYTES
+
+    def take_room(self, size: int) -> bool:
+        """Take room for what an ended span has beyond `SPAN_BYTES` until the next drain; return whether there was enough."""
+        if self.bytes + size > self.byte_limit:
+            return False
+        self.bytes += size
+        return True
 
     @property
     def is_active(self) -> bool:
@@ -127,7 +134,7 @@ def take_ended(more: Iterable[Span] = ()) -> list[Span]:
     """
     ended = [*take(RECORDER.ended), *more]
     ended.sort(key=_STOP)
-    RECORDER.bytes = sum([span._detail.bytes for span in list(RECORDER.open_spans) if span._detail is not None])
+    RECORDER.bytes = 0
     return ended
 
 
@@ -136,6 +143,38 @@ def take(items: list[T]) -> list[T]:
     taken = items[:]
     del items[: len(taken)]
     return taken
+
+
+# -- About how many bytes something takes --
+
+_ENTRY: Final = 100
+"""Bytes of a dictionary entry, including the reserve of a growing dictionary."""
+_PART: Final = 400
+"""Bytes of an event or a link without attributes."""
+_SCORE: Final = 32
+
+
+def weigh(attributes: Mapping[str, AttributeValue]) -> int:
+    """Return about how many bytes attributes take, to which another thread may add."""
+    return sum([_ENTRY + getsizeof(key) + _weigh_value(value) for key, value in list(attributes.items())])
+
+
+def _weigh_value(value: AttributeValue) -> int:
+    return getsizeof(value) + (sum(map(getsizeof, value)) if type(value) is tuple else 0)
+
+
+def weigh_beyond(
+    attributes: Mapping[str, AttributeValue], parts: Iterable[EventRecord | LinkRecord], scores: tuple[float, ...] = ()
+) -> int:
+    """Return about how many bytes an ended span takes beyond `SPAN_BYTES`.
+
+    Args:
+        attributes: Its own attributes.
+        parts: Its events and links.
+        scores: All scores of its batch.
+    """
+    size = weigh(attributes) + sum([_PART + weigh(part.attributes) for part in parts]) + _SCORE * len(scores)
+    return max(0, size - SPAN_BYTES)
 
 
 def wall_offset_ns() -> int:

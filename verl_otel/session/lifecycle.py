@@ -592,9 +592,8 @@ def on_user_span(record: SpanRecord) -> None:
     session = Current.session
     if session is None:
         return
-    weight = record.weight
-    if len(session.user_spans) < MAX_USER_SPANS and (not weight or RECORDER.bytes + weight <= RECORDER.byte_limit):
-        RECORDER.bytes += weight
+    weight = state.weigh_beyond(record.attributes, (*record.events, *record.links))
+    if len(session.user_spans) < MAX_USER_SPANS and RECORDER.take_room(weight):
         session.user_spans.append(record if RECORDER.capture_content else content_filter.remove_content(record))
     else:
         state.count_dropped()

@@ -20,7 +20,7 @@ from verl_otel._internal.call_timeout import remaining
 from verl_otel.exporting.base import Sender
 from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.otlp.transport import EXPONENTIAL, Answer, connect, load_endpoint, sent_signals
-from verl_otel.model import SAMPLED, SIGNALS, HistogramValue, Labels, Point, WeighedAttributes, to_float
+from verl_otel.model import SAMPLED, SIGNALS, HistogramValue, Labels, Point, to_float
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -384,8 +384,8 @@ def stamp_message(message: bytes) -> bytes:
 # -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
 
 SPANS_PER_REQUEST: Final = 512
-WEIGHT_PER_REQUEST: Final = 1 << 20
-"""Bytes of large attributes in one request; a Collector accepts 4 MiB at least."""
+BYTES_PER_REQUEST: Final = 1 << 20
+"""Size from which spans are sent in two requests; a Collector accepts 4 MiB at least."""
 POINTS_PER_REQUEST: Final = 2_000
 """Points in one request: 0.9 MB of histograms with the default bounds and exemplars."""
 RECORDS_PER_REQUEST: Final = 256
@@ -446,9 +446,8 @@ class OtlpExporter(Sender):
     def consume(self, batch: Batch) -> None:
         """Encode and queue the sampled spans. The oldest are dropped if the queue is full."""
         spans = [span for span in batch.spans if span.flags & SAMPLED] if "traces" in self._sent else []
-        for part in _split(spans):
-            body, count = self._encode(part)
-            if count:
+        for begin in range(0, len(spans), SPANS_PER_REQUEST):
+            for body, count in self._encode(spans[begin : begin + SPANS_PER_REQUEST]):
                 self.drop("spans", self._queue.add(body, count), "queue full")
         if spans or batch.points:
             self._wake.set()
@@ -462,14 +461,20 @@ class OtlpExporter(Sender):
         if self._log_queue:
             self._wake.set()
 
-    def _encode(self, spans: list[SpanRecord]) -> tuple[bytes, int]:
-        """Return a request and its number of spans. Spans that cannot be encoded are dropped."""
+    def _encode(self, spans: list[SpanRecord]) -> Iterator[tuple[bytes, int]]:
+        """Yield requests and their numbers of spans: one, if it is not too large. Spans that cannot be encoded are dropped."""
         try:
-            return protobuf.encode_traces(self._resource, self._scope, spans), len(spans)
+            body = protobuf.encode_traces(self._resource, self._scope, spans)
         except Exception:
             good = [span for span in spans if _is_encodable(span)]
             self.drop("spans", len(spans) - len(good), "cannot be encoded")
-            return protobuf.encode_traces(self._resource, self._scope, good), len(good)
+            spans, body = good, protobuf.encode_traces(self._resource, self._scope, good)
+        if len(body) > BYTES_PER_REQUEST and len(spans) > 1:
+            half = len(spans) // 2
+            yield from self._encode(spans[:half])
+            yield from self._encode(spans[half:])
+        elif spans:
+            yield body, len(spans)
 
     def make_reader(self) -> Any:
         """Return a reader of the user's own metrics if they differ from those of other exporters in temporality or aggregation."""
@@ -718,20 +723,3 @@ def _suppress_instrumentation() -> None:
         key = getattr(context, name, None)
         if key is not None:
             context.attach(context.set_value(key, True))
-
-
-def _split(spans: list[SpanRecord]) -> Iterator[list[SpanRecord]]:
-    """Split spans into requests by number, and by size if some are large."""
-    if not any(type(span.attributes) is WeighedAttributes for span in spans):
-        for begin in range(0, len(spans), SPANS_PER_REQUEST):
-            yield spans[begin : begin + SPANS_PER_REQUEST]
-        return
-    part: list[SpanRecord] = []
-    weight = 0
-    for span in spans:
-        if part and (len(part) >= SPANS_PER_REQUEST or weight + span.weight > WEIGHT_PER_REQUEST):
-            yield part
-            part, weight = [], 0
-        part.append(span)
-        weight += span.weight
-    yield part
