@@ -162,6 +162,21 @@ def test_own_spans_do_not_grow_without_bound(own):
 
 
 @pytest.mark.smoke
+def test_large_own_spans_do_not_grow_without_bound(own):
+    """Of spans of the user with long texts that wait for a drain, those that fit into the limit are kept, and the others counted."""
+    work = """
+for number in range(100):
+    tracer.start_span(str(number), attributes={"text": f"{number}".ljust(20_000)}).end()
+session.flush()
+session.flush()
+"""
+    run_files = own(work, "drain_interval=60, memory_mib=1")
+    kept = len(run_files.names())
+    assert 20 < kept < (1 << 19) / 19_000
+    assert run_files.last("verl.otel.spans.dropped") == 100 - kept
+
+
+@pytest.mark.smoke
 def test_an_exporter_that_the_user_brings_gets_our_spans(own, tmp_path):
     """A span processor that the user adds to the global provider sees our spans beside his own, each once, to the last one."""
     work = f"""
