@@ -138,18 +138,6 @@ def callable_object(decorate):
     return made()
 
 
-def async_callable_object(decorate):
-    class Callable:
-        async def __call__(self):
-            return 7
-
-    return asyncio.run(awaited(decorate(Callable())))
-
-
-async def awaited(function):
-    return await function()
-
-
 def bound_method(decorate):
     return decorate([7].pop)()
 
@@ -209,7 +197,7 @@ def descriptor_shape(name, descriptor):
 
 SHAPES = [
     method, async_method, read_property, whole_property, partial, dispatched, least_recently_used, wrapped_by_another,
-    builtin, callable_object, async_callable_object, bound_method, python_bound_method, abstract, context_manager,
+    builtin, callable_object, bound_method, python_bound_method, abstract, context_manager,
     descriptor_shape("static", staticmethod),
     descriptor_shape("of_class", classmethod),
 ]  # fmt: skip

@@ -77,29 +77,6 @@ def test_many_spans_are_recorded_again_less_often(clock, begin, made):
     assert len(made) == 2 * many
 
 
-def test_a_full_table_is_eight_seconds_old_at_most(clock, begin):
-    """However many spans are open, the oldest row was made eight seconds ago."""
-    span, *_ = begin(MAX_OPEN + 100)
-    assert len(collection.read_open()) == MAX_OPEN
-    span.set_attribute("late", True)
-    clock.now += 8
-    assert collection.read_open()[0].span.attributes["late"] is True
-
-
-def test_what_begins_and_ends_is_seen_at_the_next_drain(clock, begin, made):
-    """Whether the records are due or not, a span that has ended is not in the table, and one that has become old enough is."""
-    spans = begin(FEW + 10)
-    collection.read_open()
-    made.clear()
-    spans[0].close()
-    (late,) = begin(1, "late")
-    rows = collection.read_open()
-    assert [row.span.name for row in rows] == [span.name for span in [*spans[1:], late]]
-    assert made == ["late0"]
-    clock.now = late.start + OPEN_AFTER / 2
-    assert collection.read_open() == ()
-
-
 def test_a_new_span_in_the_memory_of_an_old_one_is_another(clock, begin):
     """A span has its own row even if it lies where one lay that has ended since."""
     begin(FEW + 1)

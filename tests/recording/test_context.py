@@ -7,8 +7,7 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import opentelemetry.context
-import pytest
-from opentelemetry import baggage, trace
+from opentelemetry import trace
 
 import verl_otel
 from verl_otel.recording.context import bind_context, context_access, span_key
@@ -33,26 +32,6 @@ def test_the_span_key_is_that_of_opentelemetry():
     assert trace.get_current_span(held) is span
 
 
-def test_nesting_works_by_both_paths(both_paths, is_outside):
-    """Blocks nest, are current while they are open, and leave nothing behind, by the private and by the public path."""
-    with verl_otel.step(1) as step:
-        assert trace.get_current_span() is step
-        with verl_otel.phase("gen") as phase:
-            assert trace.get_current_span() is phase
-        assert trace.get_current_span() is step
-    assert is_outside()
-    assert both_paths.span("verl.phase.gen").parent_id == both_paths.span("verl.step").span_id
-
-
-def test_baggage_works_by_both_paths(both_paths):
-    """What a context holds besides the span is seen inside ours, by both paths."""
-    token = opentelemetry.context.attach(baggage.set_baggage("key", "value"))
-    with verl_otel.step(1):
-        assert baggage.get_baggage("key") == "value"
-    opentelemetry.context.detach(token)
-    assert baggage.get_baggage("key") is None
-
-
 def test_decorators_work_by_both_paths(both_paths, is_outside):
     """Decorated functions and generators record and restore the context by both paths."""
 
@@ -69,30 +48,16 @@ def test_decorators_work_by_both_paths(both_paths, is_outside):
     assert both_paths.span("execute_tool inner").parent_id == both_paths.span("outer").span_id
 
 
-def leave_in_another_context(block):
-    """Leave a block in a copy of the present context, as another task does; return the current span afterwards."""
+def test_an_exit_in_a_copied_context_restores_it(both_paths, caplog):
+    """A block left in a copy of the context in which it was entered, as another task does, is not current there any more."""
 
     def leave():
         block.__exit__(None, None, None)
         return trace.get_current_span()
 
-    return contextvars.copy_context().run(leave)
-
-
-def test_an_exit_in_a_copied_context_restores_it(recorded):
-    """A block left in a copy of the context in which it was entered is not current there any more."""
     block = verl_otel.tool("python")
     block.__enter__()
-    assert leave_in_another_context(block) is trace.INVALID_SPAN
-
-
-@pytest.mark.parametrize("context_path", ["public"], indirect=True)
-def test_an_exit_in_a_copied_context_restores_it_by_the_public_path(context_path, recorded, caplog):
-    """By the public path, too, a block left in a copied context is not current there, and nothing is logged."""
-    block = verl_otel.tool("python")
-    block.__enter__()
-    left_in = leave_in_another_context(block)
-    assert left_in is trace.INVALID_SPAN
+    assert contextvars.copy_context().run(leave) is trace.INVALID_SPAN
     assert not caplog.records
 
 

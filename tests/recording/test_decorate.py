@@ -95,25 +95,6 @@ def test_recursion_nests(recorded):
     assert [span.parent_id for span in spans[:-1]] == [span.span_id for span in spans[1:]]
 
 
-def test_one_function_may_run_in_many_tasks_at_once(recorded):
-    """A coroutine function that runs many times at once has a span for each run, beside one another."""
-
-    @verl_otel.span("f")
-    async def work(depth):
-        await asyncio.sleep(0)
-        if depth:
-            await asyncio.gather(work(depth - 1), work(depth - 1))
-
-    asyncio.run(work(5))
-    spans = recorded.spans
-    assert len(spans) == 2**6 - 1
-    children = {span.span_id: 0 for span in spans}
-    for span in spans:
-        if span.parent_id:
-            children[span.parent_id] += 1
-    assert sorted(children.values()) == [0] * 32 + [2] * 31
-
-
 def test_attributes_of_the_function_are_kept():
     """What other decorators have put on a function is there afterwards, such as verl's marks on worker methods."""
 
@@ -122,29 +103,6 @@ def test_attributes_of_the_function_are_kept():
     method.attrs_3141562937 = {"dispatch_mode": 1}
     decorated = verl_otel.update("actor")(method)
     assert decorated.attrs_3141562937 is method.attrs_3141562937
-
-
-def test_closures_see_what_they_close_over(recorded):
-    """A decorated closure reads and writes the variables of the function around it."""
-    total = 0
-
-    @verl_otel.span("s")
-    def add(number):
-        nonlocal total
-        total += number
-        return total
-
-    assert (add(2), add(3), total) == (2, 5, 5)
-
-
-def test_a_function_decorated_while_off_records_later():
-    """A function decorated before recording begins records when it is on, stops when it is off, and again."""
-    traced, timed = verl_otel.tool("t")(lambda: 1), verl_otel.timed("while.off")(lambda: 2)
-    for _ in range(2):
-        assert (traced(), timed()) == (1, 2)
-        with capture() as captured:
-            assert (traced(), timed()) == (1, 2)
-            assert len(captured.spans) == captured.value("while.off") == 1
 
 
 def test_off_a_call_adds_nothing():

@@ -91,23 +91,6 @@ def test_a_decorated_async_generator_does_what_the_plain_one_does(actions, opera
     assert plain == decorated
 
 
-async def test_the_span_is_current_in_the_body_only(recorded):
-    """The span is current in the body, also after an await, and never in the consumer between two items."""
-    seen = []
-
-    @verl_otel.span("g")
-    async def produce():
-        for number in range(3):
-            await asyncio.sleep(0)
-            seen.append(current().name)
-            yield number
-
-    async for _ in produce():
-        assert current() is None
-    assert seen == ["g"] * 3
-    assert len(recorded.spans) == 1
-
-
 async def test_children_belong_to_the_generator_or_to_its_consumer(recorded):
     """What the body opens is below the generator, what the consumer opens is not, however they take turns."""
 
@@ -268,11 +251,6 @@ def end_of_loop(decorate):
 
     asyncio.run(main())
     return log
-
-
-def test_the_end_of_a_loop_closes_a_plain_generator_silently():
-    """(How Python behaves.) A loop that ends closes a half consumed generator, and no error is reported."""
-    assert end_of_loop(lambda function: function) == ["cleaned up"]
 
 
 @pytest.mark.parametrize("verb", [verl_otel.span("g"), verl_otel.timed("g")])

@@ -125,17 +125,10 @@ def test_one_name_is_one_kind(recorded, fresh, caplog):
     verl_otel.counter(fresh).add(2)
     for _ in range(2):
         verl_otel.gauge(fresh).set(5)
-        verl_otel.histogram(fresh).record(5)
+        verl_otel.histogram(fresh).record(5, key="value")
     assert recorded.value(fresh) == 2
     assert "already" in caplog.text
     assert len(caplog.records) == 1
-
-
-def test_one_name_is_one_kind_for_all_labels(recorded, fresh):
-    """An instrument with the name of another kind records nothing under other labels, either."""
-    verl_otel.counter(fresh).add(2)
-    verl_otel.histogram(fresh).record(5, key="value")
-    assert {point.instrument.kind for point in recorded.points} == {"counter"}
 
 
 def test_a_timer_with_the_name_of_a_counter_does_not_raise(recorded, fresh):
@@ -148,17 +141,6 @@ def test_a_timer_with_the_name_of_a_counter_does_not_raise(recorded, fresh):
 
     assert work() == 1
     assert recorded.value(fresh) == 2
-
-
-def test_a_label_without_text_does_not_raise(recorded, fresh):
-    """A label value whose text cannot be made costs the user no exception."""
-
-    class Unprintable:
-        def __str__(self):
-            raise RuntimeError("no text")
-
-    verl_otel.counter(fresh).add(1, key=Unprintable())
-    assert recorded.value(fresh) == 1
 
 
 @pytest.fixture
@@ -198,22 +180,6 @@ def test_a_timer_may_be_used_inside_itself(recorded, fresh, ticking):
     with timer, timer:
         pass
     assert seconds(recorded, fresh) == {(): 1.0 + 3.0}
-
-
-def test_a_timed_function(recorded, fresh):
-    """A timed function is one duration per call; a failing call is in the series of its error."""
-
-    @verl_otel.timed(fresh)
-    def work(fail):
-        if fail:
-            raise ValueError
-        return 1
-
-    assert work(fail=False) == 1
-    with pytest.raises(ValueError):
-        work(fail=True)
-    measured = {point.labels: point.value.samples for point in recorded.points}
-    assert measured == {(): 1, (("error.type", "ValueError"),): 1}
 
 
 def test_a_bare_timer_is_named_after_the_function(recorded):

@@ -96,26 +96,6 @@ def test_signal_handlers_may_record_and_drain(run_python):
 
 
 @pytest.mark.full
-def test_a_signal_handler_may_record_while_its_own_thread_folds(run_python):
-    """A handler that interrupts the holder of the fold lock appends, tries to drain, and goes on."""
-    found = run(
-        run_python,
-        """
-    def handle(*_):
-        for _ in range(3000):
-            timed()
-        assert collection.collect(wait=0).points == ()
-
-    signal.signal(signal.SIGUSR1, handle)
-    timer_series("timed").lock.run(lambda: signal.raise_signal(signal.SIGUSR1))
-    finish()
-    """,
-    )
-    assert found["totals"]["timed"] == 3000
-    assert found["dropped"] == 0
-
-
-@pytest.mark.full
 def test_garbage_collection_may_record(run_python):
     """Callbacks of the garbage collector that record, run at every moment of our own code, lose nothing."""
     found = run(
@@ -147,36 +127,6 @@ def test_garbage_collection_may_record(run_python):
     assert found["totals"]["timed"] == 6000 + found["collected"]
     assert found["spans"]["execute_tool traced"] == 6000
     assert found["open"] == 0
-
-
-@pytest.mark.full
-def test_finalisers_may_record(run_python):
-    """Objects that record in ``__del__``, wherever that runs, lose nothing and do not hang."""
-    found = run(
-        run_python,
-        """
-    class Noisy:
-        def __init__(self):
-            self.me = self  # only the collector ends this
-
-        def __del__(self):
-            done.add(1)
-            inner()
-            with verl_otel.tool("finaliser") as span:
-                span.get_span_context()
-
-    gc.set_threshold(20, 2, 2)
-    for number in range(3000):
-        Noisy()
-        traced()
-        if number % 300 == 0:
-            drain()
-    gc.collect()
-    finish()
-    """,
-    )
-    assert found["totals"]["done"] == 3000
-    assert found["spans"] == {"inner": 3000, "execute_tool finaliser": 3000, "execute_tool traced": 3000}
 
 
 @pytest.mark.full

@@ -15,7 +15,6 @@ from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.sampling import MAX_STEPS
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
-from verl_otel.testing import capture
 
 _steps = itertools.count(1_000_000)
 
@@ -158,20 +157,3 @@ def test_many_threads_may_count_at_once(recorded, fast_switching, step):
         thread.join()
     assert not failures
     assert len(RECORDER.sampling._counts) <= MAX_STEPS + len(threads)
-
-
-@pytest.mark.full
-@given(st.lists(st.sampled_from(["tool", "turn", "llm", "span", "reward"]), min_size=1, max_size=5), st.booleans())
-@settings(deadline=None, max_examples=50, database=None)
-def test_a_trace_is_kept_whole_or_not_at_all(verbs, keep):
-    """Every span below a root has the decision and the trace of the root, however deep it lies."""
-    with capture() as captured, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RECORDER.sampling, "ratio", float(keep))
-        blocks = [verl_otel.trajectory("uid"), *(Span(CallSite(verb, f"{verb} {n}")) for n, verb in enumerate(verbs))]
-        for block in blocks:
-            block.__enter__()
-        for block in reversed(blocks):
-            block.__exit__(None, None, None)
-        assert len(captured.spans) == (len(blocks) if keep else 1)
-        assert len({span.trace_id for span in captured.spans}) == 1
-        assert {span.flags & SAMPLED for span in captured.spans} == {int(keep)}

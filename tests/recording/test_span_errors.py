@@ -150,14 +150,6 @@ def test_messages_are_kept_when_content_is(recorded, form):
     assert span.message == span.events[0].attributes["exception.message"] == str(error)[:1024]
 
 
-def test_what_worked_has_no_error(recorded):
-    """A call that returns has neither status nor error."""
-    VERBS["tool"]()(lambda: 1)()
-    (span,) = recorded.spans
-    assert (span.status, span.message, span.events) == (STATUS_UNSET, "", ())
-    assert "error.type" not in span.attributes
-
-
 def test_an_exception_that_is_caught_inside_is_no_error(recorded):
     """An exception that never leaves the function does not mark its span."""
 
