@@ -18,6 +18,7 @@ from contextlib import contextmanager
 import pytest
 
 from verl_otel.model import HistogramValue, Point, SpanRecord
+from verl_otel.recording.sampling import POLICY
 
 
 class Capture:
@@ -102,8 +103,8 @@ def capture() -> Iterator[Capture]:
         raise RuntimeError("telemetry is already on in this process: call verl_otel.shutdown() first")
     process_state.clear_records()
     context.context_access()
-    before = (RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content)
-    RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content = 1.0, 0, False
+    before = (POLICY.ratio, POLICY.whole_per_step, RECORDER.capture_content)
+    POLICY.ratio, POLICY.whole_per_step, RECORDER.capture_content = 1.0, 0, False
     RECORDER.on = True
     captured = Capture()
     try:
@@ -111,7 +112,7 @@ def capture() -> Iterator[Capture]:
         captured.refresh()
     finally:
         RECORDER.on = False
-        RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step, RECORDER.capture_content = before
+        POLICY.ratio, POLICY.whole_per_step, RECORDER.capture_content = before
         process_state.clear_records()
 
 

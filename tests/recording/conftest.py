@@ -19,6 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 import verl_otel
 from verl_otel.recording import api, context, series, span_metrics
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 
@@ -27,9 +28,9 @@ from verl_otel.recording.state import RECORDER
 def clean_context(monkeypatch):
     """Start with an empty context and default settings, and put both back, whatever a test leaves behind."""
     for holder, name in (
-        (RECORDER.sampling, "ratio"),
-        (RECORDER.sampling, "whole_per_step"),
-        (RECORDER.sampling, "share_above"),
+        (POLICY, "ratio"),
+        (POLICY, "whole_per_step"),
+        (POLICY, "share_above"),
         (RECORDER, "capacity"),
         (RECORDER, "capture_content"),
     ):

@@ -13,16 +13,16 @@ from verl_otel.model import RANDOM, SAMPLED, SharedAttributes, SpanRecord
 from verl_otel.recording import collection
 from verl_otel.recording import span as span_module
 from verl_otel.recording.collection import collect
-from verl_otel.recording.state import RECORDER
+from verl_otel.recording.sampling import POLICY
 from verl_otel.testing import capture
 
 
 @pytest.fixture
 def no_exemplars():
     """Ask for no exemplars."""
-    RECORDER.sampling.exemplars = False
+    POLICY.exemplars = False
     yield
-    RECORDER.sampling.exemplars = True
+    POLICY.exemplars = True
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_a_failure_is_reported_after_the_lock(recorded, swallow, monkeypatch):
 
     with verl_otel.step(1):
         pass
-    monkeypatch.setattr(RECORDER.sampling, "decide", decide)
+    monkeypatch.setattr(POLICY, "decide", decide)
     handler = Handler()
     logging.getLogger("verl_otel").addHandler(handler)
     try:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 import verl_otel
 from verl_otel.recording import duration_stats
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.duration_stats import DURATIONS
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 
@@ -20,28 +21,28 @@ SECONDS = st.lists(st.floats(0.001, 1e5), min_size=1, max_size=30)
 @pytest.fixture(autouse=True)
 def switched_on():
     """Note what ends, and forget it afterwards."""
-    RECORDER.durations.switch(on=True)
+    DURATIONS.switch(on=True)
     yield
-    RECORDER.durations.switch(on=False)
+    DURATIONS.switch(on=False)
 
 
 def note(name, seconds, parent_id=0):
     notes = duration_stats.DurationLog()
     notes.add(name, seconds, parent_id)
-    RECORDER.durations.add(notes)
+    DURATIONS.add(notes)
 
 
 def note_all(name, durations):
     for seconds in durations:
         note(name, seconds)
-    return RECORDER.durations.by_name()[name]
+    return DURATIONS.by_name()[name]
 
 
 @pytest.mark.full
 @given(SECONDS)
 def test_peers_hold_their_number_and_the_longest(durations):
     """Noted one after the other: how many, and the longest ones in order."""
-    RECORDER.durations.switch(on=True)
+    DURATIONS.switch(on=True)
     found = note_all("work", durations)
     assert found == (len(durations), tuple(sorted(durations, reverse=True)[: duration_stats.MAX_TOP]))
     assert found.longest == max(durations)
@@ -51,7 +52,7 @@ def test_peers_hold_their_number_and_the_longest(durations):
 @given(SECONDS, SECONDS)
 def test_peers_of_two_processes_merge_to_those_of_one(one, other):
     """Merged, they are what one process would have noted."""
-    RECORDER.durations.switch(on=True)
+    DURATIONS.switch(on=True)
     whole = note_all("whole", one + other)
     assert duration_stats.merge(note_all("one", one), note_all("other", other)) == whole
 
@@ -60,34 +61,34 @@ def test_names_are_bounded():
     """A process that makes a name for every span notes a number of them."""
     for number in range(2 * duration_stats.MAX_NAMES):
         note(f"span {number}", 1.0, number)
-    assert len(RECORDER.durations.by_name()) == duration_stats.MAX_NAMES
+    assert len(DURATIONS.by_name()) == duration_stats.MAX_NAMES
 
 
 def test_spans_that_are_not_kept_are_noted_too(recorded, monkeypatch):
     """A trajectory that sampling drops moves its parents and is a peer as any other."""
-    monkeypatch.setattr("verl_otel.recording.state.RECORDER.sampling.ratio", 0.0)
-    RECORDER.durations.switch(on=True)
+    monkeypatch.setattr("verl_otel.recording.sampling.POLICY.ratio", 0.0)
+    DURATIONS.switch(on=True)
     with verl_otel.trajectory("u", 0) as root:
         with verl_otel.tool("python"):
             pass
         recorded.spans  # noqa: B018 - drains
-        assert RECORDER.durations.take_active() == {root.resolve().span_id}
+        assert DURATIONS.take_active() == {root.resolve().span_id}
     recorded.spans  # noqa: B018 - as above
-    assert {"verl.trajectory", "execute_tool python"} <= RECORDER.durations.by_name().keys()
+    assert {"verl.trajectory", "execute_tool python"} <= DURATIONS.by_name().keys()
     assert RECORDER.ended_count == 2
 
 
 @pytest.mark.parametrize("on", [False, True])
 def test_nothing_is_noted_while_nobody_asks(recorded, on):
     """Off, a span that is drained leaves nothing; on, it does."""
-    RECORDER.durations.switch(on=on)
+    DURATIONS.switch(on=on)
     with verl_otel.step(1) as step, Span(CallSite("generate")):
         pass
     assert len(recorded.spans) == 2
     above = step.resolve().span_id
     noted = {"verl.step", "verl.generate"}, {above}, [above]
-    served = [each.parent_id for each in RECORDER.durations.served()]
-    found = set(RECORDER.durations.by_name()), RECORDER.durations.take_active(), served
+    served = [each.parent_id for each in DURATIONS.served()]
+    found = set(DURATIONS.by_name()), DURATIONS.take_active(), served
     assert found == (noted if on else (set(), set(), []))
 
 
@@ -105,5 +106,5 @@ def test_no_move_is_lost_while_another_thread_drains(fast_switching, monkeypatch
     for thread in threads:
         thread.start()
     while any(thread.is_alive() for thread in threads):
-        taken |= RECORDER.durations.take_active()
-    assert len(taken | RECORDER.durations.take_active()) == total
+        taken |= DURATIONS.take_active()
+    assert len(taken | DURATIONS.take_active()) == total

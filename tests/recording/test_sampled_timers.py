@@ -14,9 +14,9 @@ from verl_otel._internal import error_boundary
 from verl_otel.recording import collection, sampled_timers
 from verl_otel.recording.api import timer_series
 from verl_otel.recording.sampled_timers import MAX_FAILED, SLOWEST, SampledTimer, find_sampled_timer
+from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.series import CEILING, CHUNK
 from verl_otel.recording.span import current
-from verl_otel.recording.state import RECORDER
 
 _number = itertools.count()
 
@@ -175,7 +175,7 @@ def test_a_leaf_is_never_current(recorded, name):
 
 def test_leaves_of_a_trace_that_is_not_kept_are_not_kept(recorded, name):
     """A leaf below a trajectory that the sampler dropped is measured and no span."""
-    RECORDER.sampling.ratio = 0.0
+    POLICY.ratio = 0.0
     with verl_otel.trajectory("u", 0), verl_otel.timed(name, span=True):
         pass
     assert recorded.value(name) == 1

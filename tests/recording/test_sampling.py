@@ -10,17 +10,17 @@ import pytest
 import verl_otel
 from verl_otel.recording import sampling
 from verl_otel.recording.callsite import CallSite
+from verl_otel.recording.sampling import MARKS
 from verl_otel.recording.span import Span
-from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 
 
 @pytest.fixture(autouse=True)
 def fresh():
     """Begin with nothing seen."""
-    RECORDER.trajectories.clear()
+    MARKS.clear()
     yield
-    RECORDER.trajectories.clear()
+    MARKS.clear()
 
 
 def reason(seconds, step=1, **values):
@@ -28,7 +28,7 @@ def reason(seconds, step=1, **values):
     span = Span(CallSite("trajectory"), {attr.STEP_NUMBER: step})
     for name, value in values.items():
         span.set_attribute(name.replace("__", "."), value)
-    RECORDER.trajectories.mark(span, seconds)
+    MARKS.mark(span, seconds)
     assert bool(span.attributes.get(attr.SAMPLING_KEEP)) == (attr.SAMPLING_REASON in span.attributes)
     return span.attributes.get(attr.SAMPLING_REASON)
 
@@ -75,9 +75,9 @@ def test_trajectories_that_begin_together_have_few_marks(monkeypatch, drains):
         for span in opened:
             span.stop = 0.0
         late = [span for span in spans if batch[-1].stop < span.stop <= now]
-        RECORDER.trajectories.look_ahead(batch, sorted([*opened, *late], key=lambda span: span.start))
+        MARKS.look_ahead(batch, sorted([*opened, *late], key=lambda span: span.start))
         for span in batch:
-            RECORDER.trajectories.mark(span, span.stop - span.start)
+            MARKS.mark(span, span.stop - span.start)
         marked += [span for span in batch if attr.SAMPLING_REASON in span.attributes]
     assert slowest in marked
     assert len(marked) <= 2 * sampling.PER_STEP
@@ -123,12 +123,12 @@ def test_what_a_histogram_shows_is_marked(recorded):
 def test_marks_for_exemplars_are_bounded():
     """A step whose buckets need new exemplars again and again does not have each of its trajectories kept; what is marked is shown."""
     spans = [ended(1, 0, 1) for _ in range(100)]
-    assert [RECORDER.trajectories.allows_exemplar(span, needed=True) for span in spans] == [
-        True
-    ] * sampling.SHOWN_PER_STEP + [False] * 84
-    assert RECORDER.trajectories.allows_exemplar(spans[0], needed=False)
-    assert not RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=False)
-    assert RECORDER.trajectories.allows_exemplar(ended(2, 0, 1), needed=True)
+    assert [MARKS.allows_exemplar(span, needed=True) for span in spans] == [True] * sampling.SHOWN_PER_STEP + [
+        False
+    ] * 84
+    assert MARKS.allows_exemplar(spans[0], needed=False)
+    assert not MARKS.allows_exemplar(ended(2, 0, 1), needed=False)
+    assert MARKS.allows_exemplar(ended(2, 0, 1), needed=True)
 
 
 PARTS = ("verl.rollout.turn.duration", "verl.tool.call.duration", "gen_ai.client.inference.duration")
@@ -162,14 +162,14 @@ def test_a_part_that_ends_after_its_trajectory_shows_nothing():
     """That one is written and can no longer be marked. One that has a mark already may be shown."""
     trajectory, part = ended(1, 0, 5), Span(CallSite("tool"))
     part.outer, part.start, part.stop = trajectory, 1.0, 6.0
-    assert not RECORDER.trajectories.allows_exemplar(part, needed=True)
+    assert not MARKS.allows_exemplar(part, needed=True)
     part.stop = 4.0
-    assert not RECORDER.trajectories.allows_exemplar(part, needed=False)
+    assert not MARKS.allows_exemplar(part, needed=False)
     assert attr.SAMPLING_KEEP not in trajectory.attributes
-    assert RECORDER.trajectories.allows_exemplar(part, needed=True)
+    assert MARKS.allows_exemplar(part, needed=True)
     assert trajectory.attributes[attr.SAMPLING_REASON] == "exemplar"
     part.stop = 6.0
-    assert RECORDER.trajectories.allows_exemplar(part, needed=False)
+    assert MARKS.allows_exemplar(part, needed=False)
 
 
 def test_validation_and_training_are_two_things():
@@ -235,5 +235,5 @@ def test_memory_is_bounded():
     """Steps and data sources without end are forgotten."""
     for step in range(1000):
         reason(1, step=step, verl__data__source=str(step), verl__reward__score=1.0)
-    assert len(RECORDER.trajectories.steps) <= sampling.MAX_STEPS + 1
-    assert len(RECORDER.trajectories.scores) <= sampling.MAX_STEPS + 1
+    assert len(MARKS.steps) <= sampling.MAX_STEPS + 1
+    assert len(MARKS.scores) <= sampling.MAX_STEPS + 1

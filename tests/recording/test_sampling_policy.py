@@ -12,9 +12,8 @@ import verl_otel
 from verl_otel._internal import process_state
 from verl_otel.model import RANDOM, SAMPLED
 from verl_otel.recording.callsite import CallSite
-from verl_otel.recording.sampling import MAX_STEPS
+from verl_otel.recording.sampling import MAX_STEPS, POLICY
 from verl_otel.recording.span import Span
-from verl_otel.recording.state import RECORDER
 
 _steps = itertools.count(1_000_000)
 
@@ -39,7 +38,7 @@ def sampled(captured):
 @pytest.mark.parametrize(("ratio", "low", "high"), [(0.0, 0, 0), (1.0, 2000, 2000), (0.5, 880, 1120), (0.1, 140, 260)])
 def test_the_ratio_decides_how_many_are_kept_whole(recorded, ratio, low, high):
     """The share of trajectories that are kept whole is the ratio; the root of every one is recorded anyhow."""
-    RECORDER.sampling.ratio = ratio
+    POLICY.ratio = ratio
     trajectories(2000)
     spans = recorded.spans
     roots = [span for span in spans if span.name == "verl.trajectory"]
@@ -56,15 +55,13 @@ def test_the_decision_is_that_of_opentelemetrys_sampler(ratio, trace_id):
     """For any ratio and trace id the decision is that of `TraceIdRatioBased`, so that all processes agree."""
     expected = TraceIdRatioBased(ratio).should_sample(None, trace_id, "verl.trajectory").decision.is_sampled()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RECORDER.sampling, "ratio", ratio)
-        assert RECORDER.sampling.decide(Span(CallSite("trajectory")), trace_id) == (
-            SAMPLED | RANDOM if expected else RANDOM
-        )
+        patch.setattr(POLICY, "ratio", ratio)
+        assert POLICY.decide(Span(CallSite("trajectory")), trace_id) == (SAMPLED | RANDOM if expected else RANDOM)
 
 
 def test_an_unsampled_trajectory_takes_everything_below_with_it(recorded):
     """Below a trajectory that is not kept nothing is kept, at any depth; the metrics are complete."""
-    RECORDER.sampling.ratio = 0.0
+    POLICY.ratio = 0.0
     with verl_otel.trajectory("uid"), verl_otel.turn(0), verl_otel.llm("qwen"), verl_otel.tool("python"):
         pass
     (root,) = recorded.spans
@@ -76,7 +73,7 @@ def test_an_unsampled_trajectory_takes_everything_below_with_it(recorded):
 
 def test_step_traces_are_always_kept(recorded):
     """Steps, validations and what is in them are kept whatever the ratio for trajectories."""
-    RECORDER.sampling.ratio = 0.0
+    POLICY.ratio = 0.0
     with verl_otel.step(1), verl_otel.phase("gen"):
         pass
     with Span(CallSite("validation", hook=True)):
@@ -89,7 +86,7 @@ def test_step_traces_are_always_kept(recorded):
 
 def test_a_number_per_step_is_kept_whole(recorded, step):
     """Of each step a fixed number of trajectories is kept whole, and none above it if the share is 0."""
-    RECORDER.sampling.whole_per_step, RECORDER.sampling.share_above = 10, 0.0
+    POLICY.whole_per_step, POLICY.share_above = 10, 0.0
     for number in range(3):
         trajectories(50, step + number * 1_000_000)
     assert sampled(recorded) == 30
@@ -97,21 +94,21 @@ def test_a_number_per_step_is_kept_whole(recorded, step):
 
 def test_above_the_number_a_share_is_kept_whole(recorded, step):
     """Above the number that is kept in any case a share of the trajectories is kept whole."""
-    RECORDER.sampling.whole_per_step, RECORDER.sampling.share_above = 100, 0.25
+    POLICY.whole_per_step, POLICY.share_above = 100, 0.25
     trajectories(2100, step)
     assert 100 + 400 <= sampled(recorded) <= 100 + 600
 
 
 def test_the_ratio_holds_below_the_number_too(recorded, step):
     """What the ratio leaves out is not kept by the number per step."""
-    RECORDER.sampling.ratio, RECORDER.sampling.whole_per_step = 0.0, 10
+    POLICY.ratio, POLICY.whole_per_step = 0.0, 10
     trajectories(5, step)
     assert sampled(recorded) == 0
 
 
 def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
     """With trajectories of two steps in turn, as in asynchronous training, the number holds for each step."""
-    RECORDER.sampling.whole_per_step, RECORDER.sampling.share_above = 5, 0.0
+    POLICY.whole_per_step, POLICY.share_above = 5, 0.0
     for _ in range(50):
         trajectories(1, step)
         trajectories(1, step + 1_000_000)
@@ -120,7 +117,7 @@ def test_the_number_per_step_holds_for_steps_that_overlap(recorded, step):
 
 def test_a_validation_has_a_number_of_its_own(recorded, step):
     """It trains nothing, and takes nothing away from the trajectories that the same step trains on, nor they from it."""
-    RECORDER.sampling.whole_per_step, RECORDER.sampling.share_above = 4, 0.0
+    POLICY.whole_per_step, POLICY.share_above = 4, 0.0
     trajectories(4, step)
     for _ in range(6):
         with Span(CallSite("trajectory"), {"verl.step.number": step, "verl.validate": True}):
@@ -130,7 +127,7 @@ def test_a_validation_has_a_number_of_its_own(recorded, step):
 
 def test_a_session_counts_its_steps_anew(recorded, step):
     """The trajectories of a step of the session before do not use up the number of the next one."""
-    RECORDER.sampling.whole_per_step, RECORDER.sampling.share_above = 3, 0.0
+    POLICY.whole_per_step, POLICY.share_above = 3, 0.0
     trajectories(5, step)
     assert sampled(recorded) == 3
     process_state.clear_records()
@@ -140,13 +137,13 @@ def test_a_session_counts_its_steps_anew(recorded, step):
 
 def test_many_threads_may_count_at_once(recorded, fast_switching, step):
     """Threads that begin trajectories of ever new steps do not disturb each other, and few steps are remembered."""
-    RECORDER.sampling.whole_per_step = 1
+    POLICY.whole_per_step = 1
     failures = []
 
     def work(first):
         try:
             for number in range(first, first + 3000):
-                RECORDER.sampling.decide(Span(CallSite("trajectory"), {"verl.step.number": number}), 1)
+                POLICY.decide(Span(CallSite("trajectory"), {"verl.step.number": number}), 1)
         except Exception as error:
             failures.append(error)
 
@@ -156,4 +153,4 @@ def test_many_threads_may_count_at_once(recorded, fast_switching, step):
     for thread in threads:
         thread.join()
     assert not failures
-    assert len(RECORDER.sampling._counts) <= MAX_STEPS + len(threads)
+    assert len(POLICY._counts) <= MAX_STEPS + len(threads)

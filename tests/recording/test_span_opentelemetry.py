@@ -16,6 +16,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 import verl_otel
 from verl_otel.model import RANDOM, REMOTE, SAMPLED
 from verl_otel.recording.context import span_key
+from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv.spans import STATUS_ERROR, STATUS_OK
@@ -192,7 +193,7 @@ def test_inject_writes_our_headers(both_paths):
 
 def test_inject_says_that_an_unsampled_trajectory_is_not_kept(recorded):
     """Headers of a trajectory that is not kept have no flag `sampled`; its id is random nevertheless."""
-    RECORDER.sampling.ratio = 0.0
+    POLICY.ratio = 0.0
     carrier = {}
     with verl_otel.trajectory("uid"), verl_otel.llm("qwen"):
         propagate.inject(carrier)

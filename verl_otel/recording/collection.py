@@ -28,7 +28,8 @@ from verl_otel.model import (
 from verl_otel.recording import context, convention_aliases, own_loop, sampled_timers, series, state
 from verl_otel.recording import span as spans
 from verl_otel.recording.context import SpanIds
-from verl_otel.recording.duration_stats import DurationLog
+from verl_otel.recording.duration_stats import DURATIONS, DurationLog
+from verl_otel.recording.sampling import MARKS, POLICY
 from verl_otel.recording.series import bound_labels, bound_point
 from verl_otel.recording.span import Span, clock, release_ended_parents
 from verl_otel.recording.span_metrics import measure
@@ -176,8 +177,8 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
     kept: list[SpanRecord] = []
     RECORDER.ended_count += len(ended)
     with error_boundary.suppress_errors("marks"):
-        RECORDER.trajectories.look_ahead(ended, RECORDER.opened)
-    notes = DurationLog() if RECORDER.durations.on else None
+        MARKS.look_ahead(ended, RECORDER.opened)
+    notes = DurationLog() if DURATIONS.on else None
     for begin in range(0, len(ended), AT_ONCE):
         chunk = ended[begin : begin + AT_ONCE]
         _identify(chunk)
@@ -185,7 +186,7 @@ def end_all(ended: list[Span]) -> list[SpanRecord]:
             convention_aliases.add_conversations(chunk)
         _end_chunk(chunk, notes, kept)
     if notes is not None:
-        RECORDER.durations.add(notes)
+        DURATIONS.add(notes)
     return kept
 
 
@@ -266,9 +267,9 @@ def _measure(span: Span, end_ns: int, trace_id: int, span_id: int, *, sampled: i
     """
     seconds = span.stop - span.start
     histogram = measure(span, seconds)
-    if histogram is None or not sampled or not RECORDER.sampling.exemplars or not histogram.wants(seconds, end_ns):
+    if histogram is None or not sampled or not POLICY.exemplars or not histogram.wants(seconds, end_ns):
         return
-    if RECORDER.trajectories.allows_exemplar(span, needed=histogram.lacks(seconds, end_ns)):
+    if MARKS.allows_exemplar(span, needed=histogram.lacks(seconds, end_ns)):
         histogram.offer(Exemplar(seconds, end_ns, trace_id, span_id))
 
 

@@ -13,6 +13,8 @@ from collections import deque
 from itertools import islice
 from typing import Final, NamedTuple
 
+from verl_otel._internal import process_state
+
 MAX_NAMES: Final = 256
 """Span names of one process that have statistics."""
 MAX_ACTIVE: Final = 50_000
@@ -120,6 +122,10 @@ class DurationTracker:
     def served(self) -> tuple[Served, ...]:
         """Return the calls that were served last."""
         return tuple(self._served)
+
+
+DURATIONS: Final = DurationTracker()
+process_state.register(clear=DURATIONS.clear, after_fork=DURATIONS.clear)
 
 
 def _add(stats: DurationStats, durations: list[float]) -> DurationStats:

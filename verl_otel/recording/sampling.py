@@ -12,6 +12,7 @@ import math
 import time
 from typing import TYPE_CHECKING, Any, Final
 
+from verl_otel._internal import process_state
 from verl_otel.model import RANDOM, SAMPLED
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.context import draw
@@ -245,3 +246,9 @@ class SamplingPolicy:
         for old in list(self._counts)[:-MAX_STEPS]:  # the copy is atomic: other threads count, too
             self._counts.pop(old, None)
         return count <= self.whole_per_step or draw() < self.share_above
+
+
+MARKS: Final = TrajectoryMarks()
+POLICY: Final = SamplingPolicy()
+process_state.register(clear=MARKS.clear, after_fork=MARKS.clear)
+process_state.register(clear=POLICY.clear, after_fork=POLICY.clear)

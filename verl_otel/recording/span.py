@@ -27,6 +27,7 @@ from verl_otel.recording.attribute_values import (
     to_text,
 )
 from verl_otel.recording.context import CONTEXT, SpanIds, context_access, make_span_id, make_span_ids, make_trace_id
+from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span_metrics import measure
 from verl_otel.recording.state import OPEN_FACTOR, RECORDER, count_dropped, wall_offset_ns, weigh_beyond
 from verl_otel.semconv import attributes as attr
@@ -474,7 +475,7 @@ class Span:
                 flags = int(remote.trace_flags) & TRACE_FLAGS | (REMOTE if remote.is_remote else 0)
                 return SpanIds(remote.trace_id, make_span_id(), remote.span_id, flags, state, wall_offset_ns())
         trace_id = make_trace_id()
-        flags = RECORDER.sampling.decide(self, trace_id)
+        flags = POLICY.decide(self, trace_id)
         return SpanIds(trace_id, make_span_id(), 0, flags, self.site.spec.state, wall_offset_ns())
 
     def get_span_context(self) -> SpanContext:
@@ -742,7 +743,7 @@ def create_root_ids(roots: list[Span]) -> None:
             if span.ids is None:
                 trace_id = high << 64 | low or 1
                 try:
-                    flags = RECORDER.sampling.decide(span, trace_id)
+                    flags = POLICY.decide(span, trace_id)
                     span.ids = _new(SpanIds, (trace_id, span_id or 1, 0, flags, span.site.spec.state, offset))
                 except Exception as error:
                     error_boundary.may_propagate(error)

@@ -11,8 +11,8 @@ from verl_otel._internal import error_boundary
 from verl_otel.model import AttributeValue, Labels
 from verl_otel.recording import own_loop
 from verl_otel.recording.attribute_values import to_name, to_number
+from verl_otel.recording.sampling import MARKS
 from verl_otel.recording.series import counter, gauge, histogram
-from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets, metric_names
 from verl_otel.semconv.metric_names import METRICS
@@ -188,7 +188,7 @@ def _trajectory(span: Span, seconds: float) -> None:
     turns = to_number(values.get(attr.TURNS))
     if turns is not None:
         histogram(metric_names.ROLLOUT_TURNS).record(turns)
-    RECORDER.trajectories.mark(span, seconds)
+    MARKS.mark(span, seconds)
     own_loop.end_trajectory(span, seconds, values, tokens)
 
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The state of recording in this process: whether it is on, the spans between two drains, sampling, durations.
+"""The state of recording in this process: whether it is on, and the spans between two drains.
 
 One object, `RECORDER`, so that there is one place to reset and one handler of forks. Series are in `verl_otel.recording.series`.
 """
@@ -16,8 +16,6 @@ from threading import get_ident
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from verl_otel._internal import process_state
-from verl_otel.recording.duration_stats import DurationTracker
-from verl_otel.recording.sampling import SamplingPolicy, TrajectoryMarks
 
 if TYPE_CHECKING:
     from verl_otel.model import AttributeValue, EventRecord, LinkRecord, Point
@@ -41,8 +39,8 @@ class RecorderState:
 
     __slots__ = (
         "bytes", "capacity", "capture_content", "convention_aliases", "drain_lock",
-        "dropped", "dropped_points", "durations", "ended", "ended_count", "misplaced", "on",
-        "open_spans", "pending_points", "sampling", "trajectories", "verdict_lines",
+        "dropped", "dropped_points", "ended", "ended_count", "misplaced", "on",
+        "open_spans", "pending_points", "verdict_lines",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -74,9 +72,6 @@ class RecorderState:
         """Complete points that wait for the next drain, such as the scalars of a step."""
         self.drain_lock = threading.Lock()
         """Held by the thread that drains. New in a forked child, where the thread that held it does not exist."""
-        self.sampling = SamplingPolicy()
-        self.trajectories = TrajectoryMarks()
-        self.durations = DurationTracker()
 
     @property
     def byte_limit(self) -> int:
@@ -191,9 +186,6 @@ def clear() -> None:
     RECORDER.pending_points.clear()
     RECORDER.dropped.clear()
     RECORDER.misplaced = RECORDER.dropped_points = RECORDER.bytes = RECORDER.ended_count = 0
-    RECORDER.sampling.clear()
-    RECORDER.trajectories.clear()
-    RECORDER.durations.clear()
 
 
 def _after_fork() -> None:

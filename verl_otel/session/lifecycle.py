@@ -24,6 +24,7 @@ from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.model import Batch, Resource, Scope, SpanRecord
 from verl_otel.recording import collection, context, own_loop, series, state
 from verl_otel.recording import run_log as recorded_log
+from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL
 from verl_otel.semconv import attributes as attr
@@ -94,10 +95,10 @@ class DrainSchedule:
 
 def _apply_to_recording(config: Config) -> None:
     """Apply the settings of sampling, memory and file access."""
-    RECORDER.sampling.ratio = config.sampler_ratio
-    RECORDER.sampling.whole_per_step = config.trajectories_per_step if "file" in config.exporters else 0
-    RECORDER.sampling.share_above = config.trajectory_share
-    RECORDER.sampling.exemplars = config.exemplar_filter != "always_off"
+    POLICY.ratio = config.sampler_ratio
+    POLICY.whole_per_step = config.trajectories_per_step if "file" in config.exporters else 0
+    POLICY.share_above = config.trajectory_share
+    POLICY.exemplars = config.exemplar_filter != "always_off"
     RECORDER.convention_aliases = bool(config.semconv_opt_in)
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
     RECORDER.verdict_lines = config.verdict_lines

@@ -24,6 +24,7 @@ from verl_otel.exporting.base import Exporter, MetricState
 from verl_otel.exporting.files import FileExporter
 from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import duration_stats
+from verl_otel.recording.duration_stats import DURATIONS
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
@@ -96,7 +97,7 @@ class Heartbeat(Exporter):
         self._open_heartbeat_file()
         self._request_path = self._folder / f"{process_reports.REQUEST_PREFIX}{self._process_name}"
         self._leader_lock = LeaderLock(self._folder, self._node)
-        RECORDER.durations.switch(on=True)  # only a process with a report needs the statistics
+        DURATIONS.switch(on=True)  # only a process with a report needs the statistics
         self._write_report()
         self._loops = event_loops.watch(lambda: attr.RANK in self._resource.attributes)
 
@@ -175,7 +176,7 @@ class Heartbeat(Exporter):
 
     def close(self, deadline: float) -> None:
         """Remove the report, which deregisters this process. If the drain thread is still writing, its files stay open."""
-        RECORDER.durations.switch(on=False)
+        DURATIONS.switch(on=False)
         self._next_heartbeat = math.inf
         monitor, self._monitor = self._monitor, None
         if monitor is not None:
@@ -237,7 +238,7 @@ class Heartbeat(Exporter):
     def _write_report(self) -> None:
         """Replace the report if it has changed."""
         with error_boundary.suppress_errors("watchdog"):
-            peers = RECORDER.durations.by_name()
+            peers = DURATIONS.by_name()
             suspects = tuple(self._find_suspects(peers))
             written = self._written
             if (
@@ -271,7 +272,7 @@ class Heartbeat(Exporter):
             self._outputs,
             peers,
             suspects,
-            tuple(f"{call.parent_id:016x}" for call in RECORDER.durations.served()),
+            tuple(f"{call.parent_id:016x}" for call in DURATIONS.served()),
             resource_.text(attr.HOST_NAME),
             self._blocked,
             self._drain_thread,
@@ -315,7 +316,7 @@ class Heartbeat(Exporter):
             parents: The parent's id of each open span, by its own.
         """
         quiet_since = {span: self._quiet_since[span] for span in parents if span in self._quiet_since}
-        for ended_parent in RECORDER.durations.take_active():
+        for ended_parent in DURATIONS.take_active():
             current = ended_parent
             while current in parents and quiet_since.get(current) != now:
                 quiet_since[current] = now
