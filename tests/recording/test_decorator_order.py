@@ -3,7 +3,6 @@
 """Above and below the decorators of others: each row of the table in the guide, called once, is one span with the value as before."""
 
 import abc
-import asyncio
 import functools
 import re
 from pathlib import Path
@@ -155,26 +154,6 @@ def test_a_class_and_an_actor_class_are_refused(decorate):
         TypeError, match=r"write @ray\.remote above, and this decorator directly at the function or method"
     ):
         decorate(ray_remote(Agent))
-
-
-def test_a_coroutine_below_another_decorator_is_one_span(recorded):
-    """A decorator that returns a plain function around a coroutine: the span lasts until it is awaited."""
-
-    def log_calls(function):
-        @functools.wraps(function)
-        async def wrapper(*args):
-            return await function(*args)
-
-        return wrapper
-
-    @log_calls
-    @verl_otel.tool("search")
-    async def search():
-        await asyncio.sleep(0)
-        return 7
-
-    assert asyncio.run(search()) == 7
-    assert [span.name for span in recorded.spans] == ["execute_tool search"]
 
 
 def test_the_guide_has_each_row():

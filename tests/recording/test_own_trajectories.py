@@ -133,14 +133,6 @@ def test_trajectories_in_threads_are_not_guessed(recorded):
     assert submitters(recorded) == [[], [], []]
 
 
-def test_a_bound_function_belongs_to_what_was_open(recorded):
-    """A tool in a thread lies below its trajectory if the function was bound there."""
-    run = verl_otel.tool("search")(lambda: 7)
-    with ThreadPoolExecutor(1) as pool, verl_otel.trajectory("p", 0) as trajectory:
-        assert pool.submit(verl_otel.bind_context(run)).result() == 7
-    assert recorded.span("execute_tool search").parent_id == trajectory.get_span_context().span_id
-
-
 def test_without_telemetry_nothing_is_bound():
     """`bind_context` returns the function itself."""
     assert verl_otel.bind_context(len) is len

@@ -10,7 +10,6 @@ import verl_otel
 from verl_otel._internal import error_boundary
 from verl_otel.model import REMOTE, Instrument, LinkRecord, Point
 from verl_otel.recording import collection
-from verl_otel.recording import span as span_module
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.collection import OPEN_AFTER, collect
 from verl_otel.recording.span import Span
@@ -192,17 +191,3 @@ def test_one_bad_span_does_not_take_the_others_with_it(swallow, recorded):
         recorded.refresh()
     assert recorded.value("verl.tool.call.duration", gen_ai_tool_name="good") == 1
     assert "execute_tool good" in {span.name for span in recorded.spans}
-
-
-def test_the_exemplar_of_a_series_is_its_slowest_call(recorded, monkeypatch):
-    """Of several calls in one bucket the exemplar is the slowest one's, and its ids are those of its span."""
-    for number, seconds in enumerate((0.2, 0.4, 0.3)):
-        ticks = iter([100.0, 100.0 + seconds])
-        monkeypatch.setattr(span_module, "clock", lambda ticks=ticks: next(ticks))
-        with verl_otel.tool("python") as made:
-            made.set_attribute("number", number)
-    slowest = next(span for span in recorded.spans if span.attributes["number"] == 1)
-    (point,) = recorded.points
-    (shown,) = point.exemplars
-    assert (shown.trace_id, shown.span_id) == (slowest.trace_id, slowest.span_id)
-    assert shown.time_ns == slowest.end_ns

@@ -40,17 +40,6 @@ def test_the_slowest_of_its_step_so_far_is_marked():
     assert reason(5, step=1) == "slowest"
 
 
-@pytest.mark.full
-def test_the_slowest_of_a_step_is_always_marked_and_few_others():
-    """Of 2,000 trajectories in any order the slowest has its mark, and no more than the odds of new records allow."""
-    source = random.Random(7)
-    for step in range(20):
-        durations = [source.expovariate(0.1) for _ in range(2000)]
-        found = [seconds for seconds in durations if reason(seconds, step=step)]
-        assert max(durations) in found
-        assert len(found) < 30  # the mean is ln 2000, 8
-
-
 def ended(step, start, seconds):
     """Return a trajectory that ran for so many seconds."""
     span = Span(CallSite("trajectory"), {attr.STEP_NUMBER: step})
@@ -170,12 +159,6 @@ def test_a_part_that_ends_after_its_trajectory_shows_nothing():
     assert trajectory.attributes[attr.SAMPLING_REASON] == "exemplar"
     part.stop = 6.0
     assert MARKS.allows_exemplar(part, needed=False)
-
-
-def test_validation_and_training_are_two_things():
-    """A validation has its own slowest trajectory."""
-    assert reason(9, verl__validate=False) == "slowest"
-    assert reason(1, verl__validate=True) == "slowest"
 
 
 @pytest.mark.parametrize(

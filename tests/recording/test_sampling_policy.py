@@ -84,14 +84,6 @@ def test_step_traces_are_always_kept(recorded):
     assert all(span.flags & SAMPLED for span in recorded.spans)
 
 
-def test_a_number_per_step_is_kept_whole(recorded, step):
-    """Of each step a fixed number of trajectories is kept whole, and none above it if the share is 0."""
-    POLICY.whole_per_step, POLICY.share_above = 10, 0.0
-    for number in range(3):
-        trajectories(50, step + number * 1_000_000)
-    assert sampled(recorded) == 30
-
-
 def test_above_the_number_a_share_is_kept_whole(recorded, step):
     """Above the number that is kept in any case a share of the trajectories is kept whole."""
     POLICY.whole_per_step, POLICY.share_above = 100, 0.25

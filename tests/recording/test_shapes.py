@@ -98,30 +98,12 @@ class Plain:
     pass
 
 
-class Remote:
-    """As `ray.remote` gives it."""
-
-    def remote(self):
-        pass
-
-    def __call__(self):
-        pass
-
-
-RemoteFunction = type("RemoteFunction", (Remote,), {"__module__": "ray.remote_function"})
-ActorClass = type("ActorClass", (Remote,), {"__module__": "ray.actor"})
-OfUser = type("ActorClass(Worker)", (ActorClass, Plain), {"__module__": "user"})
-
-
 @pytest.mark.parametrize(
     ("thing", "advice"),
     [
         (Plain, "the class Plain cannot be decorated: decorate its methods"),
         (int, "decorate its methods"),
         (enum.Enum("Kind", "A"), "decorate its methods"),
-        (RemoteFunction(), "write @ray.remote above"),
-        (ActorClass(), "write @ray.remote above"),
-        (OfUser(), "write @ray.remote above"),
         (property(), "'property' objects cannot be decorated: decorate the function inside"),
         (functools.cached_property(len), "'cached_property' objects cannot be decorated: decorate the function inside"),
         (functools.singledispatchmethod(len), "'singledispatchmethod' objects cannot be decorated"),
@@ -133,9 +115,6 @@ OfUser = type("ActorClass(Worker)", (ActorClass, Plain), {"__module__": "user"})
         "a class",
         "a builtin class",
         "an enum",
-        "a remote function",
-        "an actor class",
-        "an actor class of a user",
         "a property",
         "a cached property",
         "a dispatched method",

@@ -113,16 +113,6 @@ def test_ids_asked_for_by_many_threads_are_the_same(recorded):
     assert len({each.span_id for each in recorded.spans}) == 50
 
 
-def test_asking_for_ids_early_or_late_gives_the_same_tree(recorded):
-    """It does not matter which span of a tree is asked for its ids first."""
-    with verl_otel.step(1) as step, verl_otel.phase("gen"), verl_otel.span("leaf") as leaf:
-        inner = leaf.get_span_context()
-        outer = step.get_span_context()
-    assert inner.trace_id == outer.trace_id == recorded.span("leaf").trace_id
-    assert recorded.span("verl.step").span_id == outer.span_id
-    assert recorded.span("leaf").span_id == inner.span_id
-
-
 def test_a_block_that_is_off_is_not_current(is_outside):
     """A block entered while recording is off is not current, and may be written to and left without effect."""
     with verl_otel.step(1) as step:
