@@ -423,7 +423,8 @@ def timed(name: Any, *, description: str = "", span: bool = False) -> Any:
     """
     if type(name) is str:
         timer = Timer()
-        timer._measured = _find_timed(name, to_name(description), not span)
+        text = description if type(description) is str else to_name(description)
+        timer._measured = _find_timed(name, text, not span)
         timer._start = 0.0
         timer._around = None
         return timer

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Decoration: every wrapper around a function of the user, and what keeps a decorated object what it is.
+"""Every wrapper: around a function that a user decorates, or that a hook replaces in a host. And what keeps a decorated object what it is.
 
 A wrapper is a plain closure over the function and its call site: a function, a coroutine function, a generator or an async generator function,
 as what it wraps. Its cells can be pickled by value, as Ray sends a user's class to its workers; a proxy object, such as wrapt's, would arrive
