@@ -82,29 +82,6 @@ def test_a_generator_based_coroutine_may_be_awaited(recorded):
     assert asyncio.run(main()) == 5
 
 
-def test_recursion_nests(recorded):
-    """A function that calls itself has a span per call, each inside the one before."""
-
-    @verl_otel.span("f")
-    def factorial(n):
-        return 1 if n < 2 else n * factorial(n - 1)
-
-    assert factorial(50) == functools.reduce(lambda a, b: a * b, range(1, 51))
-    spans = recorded.spans
-    assert len(spans) == 50
-    assert [span.parent_id for span in spans[:-1]] == [span.span_id for span in spans[1:]]
-
-
-def test_attributes_of_the_function_are_kept():
-    """What other decorators have put on a function is there afterwards, such as verl's marks on worker methods."""
-
-    def method(self): ...
-
-    method.attrs_3141562937 = {"dispatch_mode": 1}
-    decorated = verl_otel.update("actor")(method)
-    assert decorated.attrs_3141562937 is method.attrs_3141562937
-
-
 def test_off_a_call_adds_nothing():
     """While recording is off a decorated function is only called: nothing is read, made or counted."""
     read = []

@@ -78,25 +78,6 @@ def test_256_tasks_have_the_right_children(recorded):
     assert {each.trace_id for each in spans} == {step.trace_id}
 
 
-def test_threads_do_not_see_each_others_spans(recorded):
-    """Blocks that are open in several threads at once nest in each thread by themselves."""
-    both = threading.Barrier(4, timeout=60)
-
-    def work(number):
-        for turn in range(20):
-            with verl_otel.span("outer", attributes={"key": f"{number}.{turn}"}):
-                both.wait()
-                with verl_otel.span("inner", attributes={"key": f"{number}.{turn}"}):
-                    pass
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(work, range(4)))
-    outer = by_id(each for each in recorded.spans if each.name == "outer")
-    inner = [each for each in recorded.spans if each.name == "inner"]
-    assert len(outer) == len(inner) == 80
-    assert all(outer[each.parent_id].attributes == each.attributes for each in inner)
-
-
 def test_ids_asked_for_by_many_threads_are_the_same(recorded):
     """Threads that ask one span for its ids at the same time get the same answer, which is the exported one."""
     start = threading.Barrier(8, timeout=60)
