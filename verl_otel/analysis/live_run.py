@@ -309,7 +309,7 @@ class LiveColumns(Columns):
 
 PIECE_BYTES: Final = 256 << 10
 """Bytes that are read at a time: about 1,500 spans, 3 MB as objects."""
-LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, packed=True)
+LIMITS: Final = Limits(waiting=4_000, spent=200, replayed=0, detailed=50, slowest=20, bare=True)
 MAX_BOUNDS: Final = 20_000
 """Bounds on clock offsets that are kept."""
 FULL_PIECES: Final = 32

@@ -14,8 +14,8 @@ import pytest
 from tests.analysis import big_run
 from tests.builders.environments import inherit
 
-OWN_MIB = 42
-"""Memory of its own, without the pages of shared libraries; a further step takes 0.6 kB (`test_bounded_steps`)."""
+OWN_MIB = 54
+"""Memory of its own, without the pages of shared libraries; a further step takes 4 kB."""
 
 
 @pytest.mark.alone

@@ -18,7 +18,7 @@ import msgspec
 
 from verl_otel._internal import printable, safe_files
 from verl_otel._version import __version__
-from verl_otel.analysis import bounded_steps, comparison, indicators, scalars
+from verl_otel.analysis import comparison, indicators, scalars
 from verl_otel.analysis.io import run_files, run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
@@ -362,8 +362,7 @@ def list_steps(run: Explanation, first: int) -> dict[str, Any]:
     """
     steps = run.steps[first : first + MAX_STEPS]
     phases, gpu = _Columns(len(steps)), _Columns(len(steps))
-    unpacked = map(bounded_steps.unpack_step, steps)  # one at a time: together they take much memory
-    for index, step in enumerate(unpacked):
+    for index, step in enumerate(steps):
         phases.add(index, data.phase_seconds(step))
         gpu.add(index, data.gpu_seconds(step))
     return {
