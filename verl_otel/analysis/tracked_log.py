@@ -33,12 +33,10 @@ from verl_otel.analysis.verdicts.baselines import (
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases
 from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT
 from verl_otel.semconv import logs
+from verl_otel.semconv.scalar_keys import REWARDS, TRAINING
 
 TIMER: Final = "timing_s/"
 VALIDATION: Final = "val-core/"
-REWARDS: Final = ("critic/rewards/mean", "critic/score/mean")
-STEP_SECONDS: Final = ("timing_s/step", "perf/time_per_step")
-"""Keys of the length of a step; the first that a step has counts."""
 NO_PHASE: Final = "no phase"
 """Name of the time of a step outside of all its timers."""
 WHOLE_STEP: Final = "step"
@@ -58,7 +56,8 @@ _LONGEST: Final = 1e9
 """Seconds of a step or a phase that are believed: 30 years."""
 _NEAR: Final = 5
 """Values on each side of a change by which it counts as sudden or not."""
-_ABOUT_STEP: Final = (*STEP_SECONDS, *REWARDS)
+_STEP_SECONDS: Final = TRAINING["step_seconds"]
+_ABOUT_STEP: Final = (*_STEP_SECONDS, *REWARDS)
 """Keys of the line that a trainer logs of a step: where a step has one of them twice, it was trained twice."""
 _OUTSIDE: Final = ("testing", "save_checkpoint", "start_profile", "stop_profile")
 """Phases that some trainers time inside of the step, and others after it."""
@@ -79,7 +78,7 @@ _SLOWEST: Final = {
 """Seconds of the slowest trajectory of a step, which some trainers log, by kind of work."""
 _GENERATION: Final = "gen"
 _TOKENS: Final = {_GENERATION: "response_length/mean"}
-_ALL_TOKENS: Final = "perf/total_num_tokens"
+(_ALL_TOKENS,) = TRAINING["tokens"]
 
 
 _ALWAYS: Final = frozenset((*_ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
@@ -279,7 +278,7 @@ def find_phase(key: str) -> str:
 def _find_lengths(values: Mapping[str, float]) -> tuple[float, dict[str, float]]:
     """Return the length of a step and that of its phases; without a timer of the step, the sum of its phases."""
     phases = {phase: value for key, value in values.items() if (phase := find_phase(key)) and 0 <= value < _LONGEST}
-    known = (values[key] for key in STEP_SECONDS if 0 < values.get(key, math.nan) < _LONGEST)
+    known = (values[key] for key in _STEP_SECONDS if 0 < values.get(key, math.nan) < _LONGEST)
     return next(known, sum(seconds for name, seconds in phases.items() if name not in _OUTSIDE)), phases
 
 

@@ -20,7 +20,7 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step, Verdict
-from verl_otel.analysis.tracked_log import NO_PHASE, REWARDS, VALIDATION, WHOLE_STEP, Change, TrackedLog
+from verl_otel.analysis.tracked_log import NO_PHASE, VALIDATION, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import explain as recorded
@@ -31,8 +31,6 @@ from verl_otel.cli.run_folders import is_run
 from verl_otel.errors import VerlOtelError
 from verl_otel.guards.conditions import (
     FINITE,
-    POLICY_KL,
-    REFERENCE_KL,
     Check,
     Condition,
     Scalars,
@@ -42,27 +40,24 @@ from verl_otel.guards.conditions import (
 from verl_otel.health import profiles
 from verl_otel.health.profiles import Profile
 from verl_otel.health.recent_past import MIN_VALUES, WINDOW, LearningProgress, measure_trend
+from verl_otel.semconv.scalar_keys import PPO, REFERENCE_KL, REWARDS, ROLLOUT, TRAINING, Keys
 
-SIGNALS: Final[dict[str, tuple[str, ...]]] = {
+
+def _select(fields: Mapping[str, Keys], *names: str) -> dict[str, Keys]:
+    return {name: fields[name] for name in names}
+
+
+SIGNALS: Final[dict[str, Keys]] = {
     "reward_mean": REWARDS,
-    "score_mean": ("critic/score/mean",),
-    "kl_div": (POLICY_KL,),
+    "score_mean": ROLLOUT["score_mean"],
+    "kl_div": PPO["kl_div"],
     "kl_reference": REFERENCE_KL,
-    "entropy": ("actor/entropy", "actor/entropy_loss"),
-    "policy_loss": ("actor/pg_loss",),
-    "value_loss": ("critic/vf_loss",),
-    "grad_norm": ("actor/grad_norm",),
-    "value_grad_norm": ("critic/grad_norm",),
-    "clip_ratio": ("actor/pg_clipfrac",),
-    "rollout_kl": ("rollout_corr/kl", "actor/rollout_corr/kl"),
+    **_select(PPO, "entropy", "policy_loss", "value_loss", "grad_norm", "value_grad_norm", "clip_ratio", "rollout_kl"),
     "staleness": ("training/off_policy/trajectory_staleness/mean",),
     "stale_samples": ("fully_async/count/stale_samples_processed",),
     "trainer_idle_ratio": ("fully_async/trainer/idle_ratio",),
-    "response_length_mean": ("response_length/mean",),
-    "response_clip_ratio": ("response_length/clip_ratio",),
-    "aborted_ratio": ("response/aborted_ratio",),
-    "tokens": ("perf/total_num_tokens",),
-    "tokens_per_second_per_gpu": ("perf/throughput",),
+    **_select(ROLLOUT, "response_length_mean", "response_clip_ratio", "aborted_ratio"),
+    **_select(TRAINING, "tokens", "tokens_per_second_per_gpu"),
     "mfu": ("perf/mfu/actor",),
     "gpu_memory_gib": ("actor/perf/max_memory_allocated_gb", "perf/max_memory_allocated_gb"),
     "gpu_reserved_gib": ("actor/perf/max_memory_reserved_gb", "perf/max_memory_reserved_gb"),

@@ -16,15 +16,16 @@ from typing import Final, NamedTuple
 
 from verl_otel.health.recent_past import SMOOTHED, LearningProgress
 from verl_otel.health.thresholds import DEFAULTS
+from verl_otel.semconv.scalar_keys import PPO, REFERENCE_KL, REWARDS
 
 Scalars = Mapping[str, float]
-REWARDS: Final = ("critic/rewards/mean", "critic/score/mean")
-"""Keys of the mean reward; the first that a step has counts."""
-POLICY_KL: Final = "actor/ppo_kl"
-REFERENCE_KL: Final = ("actor/kl_loss", "actor/reward_kl_penalty")
+(POLICY_KL,) = PPO["kl_div"]
 FINITE: Final = (
-    *REWARDS, POLICY_KL, *REFERENCE_KL, "actor/pg_loss", "actor/grad_norm", "actor/entropy", "critic/vf_loss", "critic/grad_norm",
-)  # fmt: skip
+    *REWARDS,
+    POLICY_KL,
+    *REFERENCE_KL,
+    *(PPO[name][0] for name in ("policy_loss", "grad_norm", "entropy", "value_loss", "value_grad_norm")),
+)
 """Scalars that must be finite."""
 NOISE_FACTOR: Final = 8.0
 """A fall counts beyond this many standard errors of a mean of five steps: among thousands of such means some lie 4 away from the others."""

@@ -12,19 +12,15 @@ from typing import Final, NamedTuple
 
 from verl_otel.exporting.tensorboard.event_file import Distribution, make_distribution
 from verl_otel.semconv import attributes as attr
-from verl_otel.semconv import logs, metric_names
+from verl_otel.semconv import logs, metric_names, scalar_keys
 from verl_otel.semconv.metric_names import SCALAR_DESCRIPTION
 
 SHORT: Final = {
-    "rollout/reward_mean": ("critic/rewards/mean", "critic/score/mean"),
-    "rollout/response_length_mean": ("response_length/mean",),
-    "ppo/policy_loss": ("actor/pg_loss",),
-    "ppo/value_loss": ("critic/vf_loss",),
-    "ppo/entropy": ("actor/entropy", "actor/entropy_loss"),
-    "ppo/kl_div": ("actor/ppo_kl",),
-    "ppo/kl_reference": ("actor/kl_loss", "actor/reward_kl_penalty"),
-    "ppo/clip_ratio": ("actor/pg_clipfrac",),
-    "ppo/grad_norm": ("actor/grad_norm",),
+    "rollout/reward_mean": scalar_keys.REWARDS,
+    "rollout/response_length_mean": scalar_keys.ROLLOUT["response_length_mean"],
+    **{f"ppo/{name}": scalar_keys.PPO[name] for name in ("policy_loss", "value_loss", "entropy", "kl_div")},
+    "ppo/kl_reference": scalar_keys.REFERENCE_KL,
+    **{f"ppo/{name}": scalar_keys.PPO[name] for name in ("clip_ratio", "grad_norm")},
     "system/gpu_utilization": ("gpu_utilization",),
 }
 """Short tags, and the keys that have their value; the first one that is there counts."""

@@ -17,51 +17,14 @@ from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
 from verl_otel.recording.step_statistics import SIGNAL, count_groups, find_spread
-from verl_otel.semconv import logs
+from verl_otel.semconv import logs, scalar_keys
 
-_TRAINING: Final = {
-    "epoch": ("training/epoch",),
-    "step_seconds": ("timing_s/step", "perf/time_per_step"),
-    "tokens": ("perf/total_num_tokens",),
-    "tokens_per_second_per_gpu": ("perf/throughput",),
+_SCOPES: Final = {
+    logs.TRAINING: scalar_keys.TRAINING,
+    logs.ROLLOUT: scalar_keys.ROLLOUT,
+    logs.PPO: scalar_keys.PPO,
 }
-_ROLLOUT: Final = {
-    "reward_mean": ("critic/rewards/mean",),
-    "reward_min": ("critic/rewards/min",),
-    "reward_max": ("critic/rewards/max",),
-    "score_mean": ("critic/score/mean",),
-    "kl_reference": ("actor/reward_kl_penalty",),
-    "response_length_mean": ("response_length/mean",),
-    "response_length_max": ("response_length/max",),
-    "response_clip_ratio": ("response_length/clip_ratio",),
-    "prompt_length_mean": ("prompt_length/mean",),
-    "aborted_ratio": ("response/aborted_ratio",),
-    "turns_mean": ("num_turns/mean",),
-    "seconds": ("timing_s/gen",),
-}
-_PPO: Final = {
-    "policy_loss": ("actor/pg_loss",),
-    "value_loss": ("critic/vf_loss",),
-    "entropy": ("actor/entropy", "actor/entropy_loss"),
-    "kl_div": ("actor/ppo_kl",),
-    "kl_reference": ("actor/kl_loss",),
-    "clip_ratio": ("actor/pg_clipfrac",),
-    "rollout_kl": ("rollout_corr/kl", "actor/rollout_corr/kl"),
-    "rollout_kl_k3": ("rollout_corr/k3_kl", "actor/rollout_corr/k3_kl"),
-    "rollout_probs_diff_mean": ("training/rollout_probs_diff_mean",),
-    "rollout_probs_diff_max": ("training/rollout_probs_diff_max",),
-    "rollout_probs_correlation": ("training/rollout_actor_probs_pearson_corr",),
-    "grad_norm": ("actor/grad_norm",),
-    "value_grad_norm": ("critic/grad_norm",),
-    "learning_rate": ("actor/lr",),
-    "seconds": ("timing_s/update_actor",),
-}
-_SCOPES: Final[Mapping[str, Mapping[str, tuple[str, ...]]]] = {
-    logs.TRAINING: _TRAINING,
-    logs.ROLLOUT: _ROLLOUT,
-    logs.PPO: _PPO,
-}
-"""Fields of each scope with the keys of verl that have them; the first one that is there counts."""
+"""Fields of each scope with the keys of verl that have them."""
 _VALIDATION: Final = "val-"
 _TIMER: Final = re.compile(r"timing_s/(?!step$)(.+)")
 """Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of agent loops, and scalars, unless
