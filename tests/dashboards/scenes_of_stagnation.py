@@ -8,7 +8,7 @@ import random
 
 from tests.dashboards.scenes import Says, Scene
 from tests.dashboards.trainings import HOUR, MINUTE, RUN, Training, watch
-from verl_otel.integrations.verl.learning import LearningProgress
+from verl_otel.health.recent_past import LearningProgress
 
 LENGTHS = {"10s": (10, 30), "10min": (10 * MINUTE, 10 * MINUTE), "2h": (2 * HOUR, 2 * HOUR)}
 """Seconds of a step, and between two evaluations: one each step is enough here."""

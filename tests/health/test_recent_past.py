@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT, RecentChanges, RecentPast
+from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT, RecentPast, StepFollower
 
 
 def follow(values, **keywords):
@@ -71,7 +71,7 @@ def test_values_that_are_not_finite_are_ignored():
 )
 def test_durations_too_short_to_matter_are_no_slowdown(usual, recent, ratio):
     """Calls of some microseconds take several times as long on a busy machine."""
-    changes = RecentChanges()
+    follower = StepFollower()
     for seconds in [usual] * BEFORE + [recent] * RECENT:
-        last = changes.add_seconds("generation", seconds)
-    assert last == pytest.approx(ratio)
+        found = follower.follow_changes({"generation": seconds})
+    assert found == [("verl.training.change", "generation", pytest.approx(ratio))]

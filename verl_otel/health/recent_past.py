@@ -6,9 +6,11 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import median
-from typing import Final
+from typing import Final, NamedTuple
+
+from verl_otel.semconv import metric_names
 
 RECENT: Final = 3
 """Number of last values: one slow step alone does not move their median."""
@@ -44,25 +46,6 @@ class RecentPast:
             return None
         usual = median(before)
         return self._summarize(values[-RECENT:]) / usual if usual > 0 else None
-
-
-class RecentChanges:
-    """The last values of several series, by their names."""
-
-    def __init__(self) -> None:
-        self._past: dict[str, RecentPast] = {}
-
-    def add_seconds(self, name: str, seconds: float) -> float | None:
-        """Add a duration and return its ratio; see `RecentPast` and `MIN_SECONDS`."""
-        return self.add(name, max(seconds, MIN_SECONDS))  # NaN stays NaN
-
-    def add(self, name: str, value: float, *, largest: bool = False) -> float | None:
-        """Add a value of a series and return its ratio; see `RecentPast`."""
-        past = self._past.get(name)
-        if past is None:
-            past = self._past[name] = RecentPast(largest=largest)
-        past.add(value)
-        return past.find_ratio()
 
 
 # -- Whether a series still improves, counted in steps and not in minutes: a step may take ten seconds or two hours --
@@ -115,3 +98,49 @@ def measure_trend(values: Sequence[float]) -> float:
     ordered = list(values)
     balance = sum((late > early) - (late < early) for index, late in enumerate(ordered) for early in ordered[:index])
     return 2 * balance / (len(ordered) * (len(ordered) - 1))
+
+
+# -- Both, of the steps of a run, as metrics --
+
+
+class Followed(NamedTuple):
+    """A value of a metric of progress or change."""
+
+    metric: str
+    name: str
+    """What it is about, such as ``reward``."""
+    value: float
+
+
+class StepFollower:
+    """Follows values of the steps of one run by their names: progress of those that should rise, sudden changes of the others."""
+
+    def __init__(self) -> None:
+        self._progress: dict[str, LearningProgress] = {}
+        self._past: dict[str, RecentPast] = {}
+
+    def follow_progress(self, step: int, values: Mapping[str, float]) -> list[Followed]:
+        """Add values of a step; see `LearningProgress`."""
+        found: list[tuple[str, str, float | None]] = []
+        for name, value in values.items():
+            progress = self._progress.setdefault(name, LearningProgress())
+            progress.add(step, value)
+            found.append((metric_names.TRAINING_STEPS_SINCE_BEST, name, progress.count_since_best(step)))
+            found.append((metric_names.TRAINING_TREND, name, progress.find_trend()))
+        return [Followed(metric, name, value) for metric, name, value in found if value is not None]
+
+    def follow_changes(self, seconds: Mapping[str, float], sizes: Mapping[str, float] = {}) -> list[Followed]:
+        """Add values of a step; see `RecentPast`.
+
+        Args:
+            seconds: Durations; see `MIN_SECONDS`.
+            sizes: Values of which a single one may be too large.
+        """
+        for name, value in seconds.items():
+            self._past.setdefault(name, RecentPast()).add(max(value, MIN_SECONDS))  # NaN stays NaN
+        for name, value in sizes.items():
+            self._past.setdefault(name, RecentPast(largest=True)).add(value)
+        ratios = {name: self._past[name].find_ratio() for name in (*seconds, *sizes)}
+        return [
+            Followed(metric_names.TRAINING_CHANGE, name, ratio) for name, ratio in ratios.items() if ratio is not None
+        ]

@@ -4,15 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 from verl_otel.recording import own_loop
 from verl_otel.recording.own_loop import EndedStep
 from verl_otel.recording.series import gauge
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-
-_REWARD: Final = ((attr.METRIC, "reward"),)
 
 
 class OwnLoopVerdicts:
@@ -38,11 +34,10 @@ class _Judge:
     """The steps so far. Made at the first one: other processes import nothing of this."""
 
     def __init__(self, began: float) -> None:
-        from verl_otel.health.recent_past import LearningProgress, RecentChanges
+        from verl_otel.health.recent_past import StepFollower
         from verl_otel.session.live_verdicts import LiveVerdicts
 
-        self._verdicts, self._progress = LiveVerdicts(began), LearningProgress()
-        self._changes = RecentChanges()
+        self._verdicts, self._follower = LiveVerdicts(began), StepFollower()
         self._steps = 0
 
     def log_end(self, run_id: str) -> None:
@@ -51,23 +46,14 @@ class _Judge:
     def end_step(self, step: EndedStep) -> None:
         self._steps += 1
         self._verdicts.end_step(step.number, step.before, step.start, step.stop, step.phases)
-        if step.trajectories.reward is not None:
-            self._follow_reward(step.trajectories.reward)
-        for name, seconds in {"step": step.stop - step.start, **step.trajectories.waits}.items():
-            ratio = self._changes.add_seconds(name, seconds)
-            if ratio is not None:
-                gauge(metric_names.TRAINING_CHANGE, ((attr.METRIC, name),)).set(ratio)
+        reward = step.trajectories.reward
+        found = [
+            *self._follower.follow_progress(self._steps, {} if reward is None else {"reward": reward}),
+            *self._follower.follow_changes({"step": step.stop - step.start, **step.trajectories.waits}),
+        ]
+        for metric, name, value in found:
+            gauge(metric, ((attr.METRIC, name),)).set(value)
         _measure_tail(step)
-
-    def _follow_reward(self, reward: float) -> None:
-        self._progress.add(self._steps, reward)
-        known = {
-            metric_names.TRAINING_STEPS_SINCE_BEST: self._progress.count_since_best(self._steps),
-            metric_names.TRAINING_TREND: self._progress.find_trend(),
-        }
-        for name, value in known.items():
-            if value is not None:
-                gauge(name, _REWARD).set(value)
 
 
 def _measure_tail(step: EndedStep) -> None:

@@ -31,7 +31,7 @@ def follow(values, key="critic/rewards/mean", first=1):
     for step, value in enumerate(values, first):
         said = {
             (point.instrument.name.rpartition(".")[2], point.labels[0][1]): point.value
-            for point in learning.follow_progress({key: value}, step, 1)
+            for point in learning.follow({key: value}, step, 1)
         }
     return said
 
@@ -107,11 +107,9 @@ def test_values_that_are_no_numbers_are_left_out(odd, expected):
 def test_validation_scores_are_one_curve():
     """The mean of all ``val-core`` scores is followed, at the steps at which there was a validation."""
     for step, score in ((10, 0.1), (20, 0.3), (30, 0.3), (40, 0.3), (50, 0.3)):
-        points = list(
-            learning.follow_progress({"val-core/a/acc/mean@1": score, "val-core/b/acc/mean@1": score}, step, 1)
-        )
+        points = list(learning.follow({"val-core/a/acc/mean@1": score, "val-core/b/acc/mean@1": score}, step, 1))
     assert [(dict(point.labels), point.value) for point in points] == [({"verl.metric": "val"}, 0)]
-    assert not list(learning.follow_progress({"val-aux/a/acc/mean@1": 0.2}, 51, 1))
+    assert not list(learning.follow({"val-aux/a/acc/mean@1": 0.2}, 51, 1))
 
 
 @pytest.mark.parametrize(("first", "resumes"), [(0, 0), (1, 0), (41, 1)])
@@ -136,7 +134,7 @@ def test_configured_bounds_are_said(recorded):
 
 def follow_rows(rows):
     """Log scalars step by step; return the points of each step, by the label."""
-    return [{point.labels[0][1]: point.value for point in learning.follow_changes(row, 1)} for row in rows]
+    return [{point.labels[0][1]: point.value for point in learning.follow(row, None, 1)} for row in rows]
 
 
 def test_a_step_that_becomes_slow_is_said():

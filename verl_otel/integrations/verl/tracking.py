@@ -222,9 +222,7 @@ def record(data: Mapping[str, Any], step: Any) -> None:
         if value is not None:
             points.append(Point(instrument, (), now, now, value))
     with error_boundary.suppress_errors("learning progress"):
-        points.extend(learning.follow_progress(data, step, now))
-    with error_boundary.suppress_errors("recent changes"):
-        points.extend(learning.follow_changes(data, now))
+        points.extend(learning.follow(data, step, now))
     with error_boundary.suppress_errors("run log"):
         step_log.write(data, step)  # before the points: a drain that has the scalars of a step has its records, too
     add_points(points)
