@@ -227,11 +227,11 @@ def _count_slow(run: Explanation) -> str:
     unexplained = describe_unexplained(run)
     steps, slow = counted(len(run.steps), "step"), len(held) + len(step_lengths.find_unexplained(run.steps))
     if not slow:
-        return f"Nothing delayed {f'any of {steps}' if len(run.steps) > 1 else 'the only step'} noticeably."
+        return words.describe_no_delay(run.steps)
     total, whole = sum(map(sum_savings, held)), sum(step.seconds for step in run.steps)
     share = f"{words.share(total / max(whole, 1e-9))} of the time of all steps"
     if not unexplained:
-        return f"{slow:,} of {steps} took longer than necessary, by {seconds(total)} in all ({share})."
+        return f"{words.describe_held(run.steps)} ({share})."
     were = "was" if slow == 1 else "were"
     if not held:
         return f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."

@@ -22,7 +22,6 @@ from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.tracked_log import NO_PHASE, VALIDATION, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
-from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import wording
 from verl_otel.cli.formatting import SENTENCE, align, make_plain, number, print_json
@@ -469,14 +468,12 @@ def _describe_change(change: Change) -> str:
 
 def _describe_steps(log: TrackedLog, learning: _Learning, chosen: Sequence[Step], *, whole: bool) -> Iterator[str]:
     steps = log.run.steps
-    slow = [step for step in steps if step.verdicts]
     unexplained = recorded.describe_unexplained(log.run)
     if not whole and steps:
-        if slow:
-            total = seconds(sum(map(sum_savings, slow)))
-            yield f"  {len(slow):,} of {counted(len(steps), 'step')} took longer than necessary, by {total} in all"
+        if any(step.verdicts for step in steps):
+            yield f"  {wording.describe_held(steps)}"
         elif not unexplained:
-            yield f"  Nothing delayed {f'any of {len(steps):,} steps' if len(steps) > 1 else 'the only step'} noticeably."
+            yield f"  {wording.describe_no_delay(steps)}"
         if unexplained:
             yield f"  Slow without one phase as the cause: {unexplained}"
     shown = chosen if whole else [step for step in chosen if step.verdicts or unexplained]

@@ -9,11 +9,12 @@ from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.gpu import token_cost
-from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Straggler, Verdict
+from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, own_workers
 from verl_otel.analysis.verdicts.balance import Balance
+from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.analysis.verdicts.off_policy import OffPolicy
 from verl_otel.analysis.verdicts.stragglers import Persistence
 
@@ -151,6 +152,18 @@ def _cause(verdict: Verdict) -> str:
     if verdict.cause == "worker" and verdict.cause_name:
         return verdict.cause_name
     return doing(verdict.cause, verdict.cause_name)
+
+
+def describe_held(steps: Sequence[Step]) -> str:
+    """Return how many of the steps of a run took longer than necessary, and by how much in all."""
+    savings = [sum_savings(step) for step in steps if step.verdicts]
+    count = f"{len(savings):,} of {counted(len(steps), 'step')}"
+    return f"{count} took longer than necessary, by {seconds(sum(savings))} in all"
+
+
+def describe_no_delay(steps: Sequence[Step]) -> str:
+    """Return that nothing delayed the steps of a run."""
+    return f"Nothing delayed {f'any of {len(steps):,} steps' if len(steps) > 1 else 'the only step'} noticeably."
 
 
 def describe_straggler(straggler: Straggler) -> str:

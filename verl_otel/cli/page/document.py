@@ -18,8 +18,7 @@ from verl_otel._internal.printable import counted, seconds
 from verl_otel._version import __version__
 from verl_otel.analysis.levers.ranking import Lever, find_levers
 from verl_otel.analysis.model import Explanation
-from verl_otel.analysis.verdicts.judge import sum_savings
-from verl_otel.cli import formatting, headlines
+from verl_otel.cli import formatting, headlines, wording
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, choose, describe, describe_interval
 from verl_otel.cli.page import assembly, data
 from verl_otel.errors import VerlOtelError
@@ -98,12 +97,8 @@ def _findings(run: Explanation) -> str:
         own = None if line.step is None else line.step.number
         link = "" if own is None else f' <a href="#step={own}">Look at step {own}</a>'
         lines.append(f'<p class="finding">{html.escape(printable.show(line.text, formatting.SENTENCE))}{link}</p>')
-    held = [sum_savings(step) for step in run.steps if step.verdicts]
-    if held:
-        lines.append(
-            f"<p>Something unusual delayed {len(held):,} of {printable.counted(len(run.steps), 'step')}, "
-            f"which would have been {seconds(sum(held))} shorter without it, in total.</p>"
-        )
+    if any(step.verdicts for step in run.steps):
+        lines.append(f"<p>{wording.describe_held(run.steps)}.</p>")
     return "\n".join(lines) or "<p>No step has ended yet.</p>"
 
 
