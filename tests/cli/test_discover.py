@@ -22,7 +22,7 @@ from tests.builders.environments import inherit
 from tests.fakes.hostile_endpoints import Endpoint, redirect
 from tests.fakes.http_server import HttpServer
 from verl_otel.cli import discover
-from verl_otel.cli.http_auth import HttpAuth
+from verl_otel.cli.serving import HttpAuth
 from verl_otel.integrations.ray import discovery
 
 PAGE = b'# HELP up x\n# TYPE up gauge\nup 1\nverl_step{a="b c"} 2 \n'

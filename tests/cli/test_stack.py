@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from verl_otel.cli import signals, stack, stack_components
+from verl_otel.cli import serving, stack, stack_components
 from verl_otel.cli.stack_components import Plan
 from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles, rules_file
@@ -142,7 +142,7 @@ def test_nohup_is_heeded():
     """A SIGHUP that is ignored stays ignored: the stack outlives its terminal if somebody wants that."""
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        with signals.catch_signals() as ended:
+        with serving.catch_signals() as ended:
             os.kill(os.getpid(), signal.SIGHUP)
             assert not ended.is_set()
             os.kill(os.getpid(), signal.SIGTERM)

@@ -12,8 +12,7 @@ from statistics import median
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
-from verl_otel.analysis.gpu import token_cost
-from verl_otel.analysis.gpu.accounting import GpuAccount
+from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
@@ -442,7 +441,7 @@ class Aggregator:
         """Count the tokens of a trajectory that no step trained on."""
         if trajectory.response_tokens:
             tokens_by_reason = self._unused.setdefault(trajectory.step, {})
-            reason = token_cost.find_unused_reason(trajectory)
+            reason = find_unused_reason(trajectory)
             tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.response_tokens
 
     # -- steps --
@@ -548,9 +547,7 @@ class Aggregator:
                     step._replace(devices=devices), window.roots, window.end_ns, judge=not window.is_last
                 )
                 self.recent_steps.add(step, members, window.roots, is_last=window.is_last)
-                self.steps.add(
-                    step._replace(cost=token_cost.of_step(step, members, devices, algorithm=self._algorithm))
-                )
+                self.steps.add(step._replace(cost=find_cost(step, members, devices, algorithm=self._algorithm)))
 
     def settled_steps(self) -> tuple[tuple[Step, ...], dict[str, int]]:
         """Return the steps with their final verdicts, in the order of time, and the unused tokens that belong to no step.

@@ -44,8 +44,8 @@ from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders
 from verl_otel.cli.formatting import SENTENCE, align, print_json
-from verl_otel.cli.http_auth import Encryption, HttpAuth
 from verl_otel.cli.run_folders import list_runs
+from verl_otel.cli.serving import Encryption, HttpAuth
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting import http_server
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply

@@ -32,7 +32,7 @@ from typing import Any, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
-from verl_otel.analysis.gpu import devices, token_cost
+from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import DeviceTime, Event, Explanation, Part, Segment, Step, Verdict
 from verl_otel.analysis.traces import span_names
@@ -424,7 +424,7 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block(title, words.describe_devices(run.devices))
     yield from _block("Rollouts and trainer", words.describe_balance(balance.judge(run.devices), has_gpu=run.has_gpu))
     yield from _block("Engine and trainer", words.describe_off_policy(off_policy.judge_run(run)))
-    price = token_cost.sum_costs(run.steps, run.unused)
+    price = accounting.sum_costs(run.steps, run.unused)
     if price is not None:
         lines = words.describe_cost(*price[:3], has_gpu=run.has_gpu, when=" of the steps")
         yield from _block("Tokens", lines)
@@ -591,7 +591,7 @@ def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> 
                 "gpu": _devices_json(run.devices),
                 "balance": None if (sides := balance.judge(run.devices)) is None else sides._asdict(),
                 "off_policy": None if (policies := off_policy.judge_run(run)) is None else policies._asdict(),
-                "cost": token_cost.sum_costs(run.steps, run.unused),
+                "cost": accounting.sum_costs(run.steps, run.unused),
                 "stragglers": stragglers.find_persistent(run.steps),
                 "start_up": [
                     {"attempt": start_up.attempt, "seconds": start_up.seconds, "parts": _sums_json(start_up.parts)}
@@ -611,7 +611,7 @@ def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> 
             ],
             missing=[*run.completeness.missing, *run.problems],
             orphans=run.completeness.orphans,
-            unknown=token_cost.UNKNOWN,
+            unknown=accounting.UNKNOWN,
             next=find_next(run, steps, whole=whole),
             clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
         )

@@ -48,8 +48,7 @@ from verl_otel._internal import safe_files
 from verl_otel.cli import discover, options, stack_components
 from verl_otel.cli import stack_components as stack_addresses
 from verl_otel.cli.discover import Server, TargetList, print_once
-from verl_otel.cli.http_auth import HttpAuth
-from verl_otel.cli.signals import catch_signals
+from verl_otel.cli.serving import HttpAuth, catch_signals
 from verl_otel.cli.stack_components import ClusterPlan, Plan, StackProcess
 from verl_otel.config import parse_path
 from verl_otel.errors import VerlOtelError

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis.gpu import token_cost
+from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import CAUSES, STATES, DeviceTime, Saving, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
@@ -303,7 +303,7 @@ def describe_cost(
     elif trained:
         were = "was" if trained == 1 else "were"
         yield f"{counted(trained, 'token')} {were} trained on; {device_time(has_gpu=has_gpu)} is not known"
-    generated = token_cost.count_generated(trained, wasted)
+    generated = accounting.count_generated(trained, wasted)
     for reason, tokens in sorted(wasted.items(), key=lambda pair: -pair[1]):
         if tokens:
             part = f"{tokens:,} of {counted(generated, 'token')}"

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from verl_otel.analysis.gpu import token_cost
+from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import DeviceTime, Step, Trajectory
 
 DEVICES = (DeviceTime("g0", {"train": 6_000_000_000, "tool_wait": 4_000_000_000}), DeviceTime("g1", {"train": 10**10}))
@@ -31,12 +31,12 @@ def trajectory(
 
 
 def wasted(step, *members, **more):
-    return token_cost.of_step(step, members, (), **more).wasted_tokens
+    return accounting.find_cost(step, members, (), **more).wasted_tokens
 
 
 def test_gpu_seconds_and_trained_tokens():
     """GPU seconds are those of all devices; tokens are those of the trajectories that the step consumed."""
-    found = token_cost.of_step(make_step(1, 2), [trajectory(1, 30), trajectory(2, 70), trajectory(3, 5)], DEVICES)
+    found = accounting.find_cost(make_step(1, 2), [trajectory(1, 30), trajectory(2, 70), trajectory(3, 5)], DEVICES)
     assert (found.gpu_seconds, found.trained_tokens) == (20.0, 100)
 
 
@@ -79,17 +79,17 @@ def test_truncated_responses():
 
 def test_validation_costs_no_training_tokens():
     """Validation trajectories are neither trained on nor waste."""
-    assert token_cost.of_step(make_step(), [trajectory(1, validate=True)], ()) == (0.0, 0, {})
+    assert accounting.find_cost(make_step(), [trajectory(1, validate=True)], ()) == (0.0, 0, {})
 
 
 def test_several_steps_together():
     """Costs of steps add up; without any known cost there is none."""
     step = make_step(1)
-    known = step._replace(cost=token_cost.of_step(step, [trajectory(1, 7), trajectory(2, 3)], DEVICES))
-    price = token_cost.sum_costs([known, known, step])
-    assert price == token_cost.TotalCost(40.0, 14, {"dropped": 6}, 20)
-    assert token_cost.sum_costs([known], {"dropped": 1, "failed": 2}).wasted_tokens == {"dropped": 4, "failed": 2}
-    assert token_cost.sum_costs([step]) is None
+    known = step._replace(cost=accounting.find_cost(step, [trajectory(1, 7), trajectory(2, 3)], DEVICES))
+    price = accounting.sum_costs([known, known, step])
+    assert price == accounting.TotalCost(40.0, 14, {"dropped": 6}, 20)
+    assert accounting.sum_costs([known], {"dropped": 1, "failed": 2}).wasted_tokens == {"dropped": 4, "failed": 2}
+    assert accounting.sum_costs([step]) is None
 
 
 MEMBERS = st.lists(
@@ -117,15 +117,15 @@ def test_tokens_are_conserved(facts, data):
         st.lists(st.sampled_from([each.trace_id for each in members]), unique=True) if members else st.just([])
     )
     step = make_step(*trained)
-    found = token_cost.of_step(step, members, DEVICES)
-    price = token_cost.sum_costs([step._replace(cost=found)])
-    never = sum(price.wasted_tokens.get(reason, 0) for reason in token_cost.NEVER_TRAINED)
+    found = accounting.find_cost(step, members, DEVICES)
+    price = accounting.sum_costs([step._replace(cost=found)])
+    never = sum(price.wasted_tokens.get(reason, 0) for reason in accounting.NEVER_TRAINED)
     assert price.trained_tokens + never == sum(each.response_tokens for each in members)
     assert price.generated_tokens == sum(each.response_tokens for each in members)
     useless = ("zero_variance", "truncated")
     assert sum(found.wasted_tokens.get(reason, 0) for reason in useless) <= found.trained_tokens
-    assert set(found.wasted_tokens) <= {*token_cost.NEVER_TRAINED, *useless}
-    assert token_cost.of_step(step, members[::-1], DEVICES[::-1]) == found
+    assert set(found.wasted_tokens) <= {*accounting.NEVER_TRAINED, *useless}
+    assert accounting.find_cost(step, members[::-1], DEVICES[::-1]) == found
 
 
 def test_the_estimators_are_those_of_verl():
@@ -135,4 +135,4 @@ def test_the_estimators_are_those_of_verl():
         pytest.skip("verl is not installed")
     source = (Path(found.submodule_search_locations[0]) / "trainer" / "ppo" / "core_algos.py").read_text("utf-8")
     listed = re.findall(r'^    [A-Z_]+ = "(\w+)"$', source.partition("class AdvantageEstimator")[2], re.MULTILINE)
-    assert set(token_cost.GROUP_RELATIVE) <= set(listed)
+    assert set(accounting.GROUP_RELATIVE) <= set(listed)

@@ -4,7 +4,7 @@
 
 import pytest
 
-from verl_otel.cli.view.access import Access, read_token
+from verl_otel.cli.view.site import Access, read_token
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Request
 

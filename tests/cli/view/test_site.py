@@ -10,8 +10,7 @@ import pytest
 from tests.analysis.test_live_run import long_training
 from tests.builders import stories
 from verl_otel.cli import explain
-from verl_otel.cli.view.access import Access
-from verl_otel.cli.view.site import Site
+from verl_otel.cli.view.site import Access, Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Request
 from verl_otel.health import profiles

@@ -16,7 +16,7 @@ from tests.builders import hooks
 from tests.fakes.prometheus_server import FakePrometheus
 from verl_otel._internal import error_boundary
 from verl_otel.cli import discover
-from verl_otel.cli.http_auth import HttpAuth
+from verl_otel.cli.serving import HttpAuth
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import prometheus
 from verl_otel.session import prometheus_block, prometheus_targets

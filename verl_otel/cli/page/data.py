@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import printable
 from verl_otel.analysis import scalars, step_lengths
-from verl_otel.analysis.gpu import token_cost
+from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import CAUSES, Activity, DeviceTime, Explanation, Segment, Series, Step, Trajectory
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import formatting, headlines
@@ -148,7 +148,7 @@ def _stack(
 
 def _cost(run: Explanation) -> dict[str, Any] | None:
     """Return the token cost of the whole run; None if unknown."""
-    price = token_cost.sum_costs(run.steps, run.unused)
+    price = accounting.sum_costs(run.steps, run.unused)
     if price is None:
         return None
     wasted = sorted(price.wasted_tokens.items(), key=lambda item: -item[1])

@@ -25,10 +25,8 @@ from typing import Final
 from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.http_auth import Encryption, HttpAuth
-from verl_otel.cli.signals import catch_signals
-from verl_otel.cli.view.access import Access, is_loopback, read_token
-from verl_otel.cli.view.site import Site
+from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals
+from verl_otel.cli.view.site import Access, Site, is_loopback, read_token
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Server, show_address

@@ -5,7 +5,10 @@
 from __future__ import annotations
 
 import functools
+import hashlib
+import hmac
 import html
+import ipaddress
 import os
 import time
 from array import array
@@ -28,9 +31,9 @@ from verl_otel.cli import explain as explain_json
 from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data
-from verl_otel.cli.view.access import Access
 from verl_otel.cli.view.watching import Catalogue, Watcher
-from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
+from verl_otel.errors import VerlOtelError
+from verl_otel.exporting.http_server import Reply, Request, make_plain_reply, strip_brackets
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.metric_names import TRAINING_STEP
@@ -112,7 +115,88 @@ def _sign(folder: Path) -> list[tuple[str, int, int]]:
         return []
 
 
-# -- Answers the requests of the live page: pages, and JSON below ``/api`` --
+# -- Checks requests: clients on this machine may read the page, and any client with the token --
+#
+# Without a token only requests to a loopback name are answered: a page of another site whose name resolves to this machine sends its own name as
+# ``Host`` (DNS rebinding). With a token every request needs it, as a bearer token or as a cookie that a visit of ``/?token=...`` sets.
+
+COOKIE: Final = "verl_otel_view"
+MIN_LENGTH: Final = 16
+"""Shortest token, in characters."""
+
+
+class Access:
+    """Checks requests.
+
+    Args:
+        token: The token; empty: none.
+        secure: Whether the server speaks TLS; the cookie is then sent over TLS only.
+    """
+
+    def __init__(self, token: str = "", *, secure: bool = False) -> None:
+        self._token = token.encode()
+        self._mark = hmac.new(self._token, b"verl-otel view", hashlib.sha256).hexdigest()
+        self._secure = secure
+
+    def check(self, request: Request) -> Reply | None:
+        """Return the refusal of a request, or the reply that sets the cookie; None if the request is allowed."""
+        if not self._token:
+            if is_loopback(_host_of(request)):
+                return None
+            return make_plain_reply(403, "without a token this page is shown to the machine itself only, as 127.0.0.1")
+        given = parse_qs(request.query).get("token", [""])[0]
+        if request.path == "/" and given:
+            return self._log_in(given)
+        scheme, _, value = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token):
+            return None
+        cookies = dict(part.strip().partition("=")[::2] for part in request.headers.get("cookie", "").split(";"))
+        if hmac.compare_digest(cookies.get(COOKIE, "").encode(), self._mark.encode()):
+            return None
+        return make_plain_reply(
+            401,
+            "open /?token=TOKEN with the token of --token-file, or send it as bearer token",
+            ("WWW-Authenticate", "Bearer"),
+        )
+
+    def _log_in(self, given: str) -> Reply:
+        if not hmac.compare_digest(given.encode(), self._token):
+            return make_plain_reply(401, "wrong token")
+        cookie = f"{COOKIE}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
+        return Reply(303, (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
+
+
+def read_token(path: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        VerlOtelError: It cannot be read, is readable by other users, or is too short.
+    """
+    try:
+        mode, token = path.stat().st_mode, path.read_text("utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise VerlOtelError(f"{path}: {getattr(error, 'strerror', None) or 'not a text file'}") from None
+    if mode & 0o077:
+        raise VerlOtelError(f"{path}: other users can read the token: chmod 600 {path}")
+    if len(token) < MIN_LENGTH or not token.isprintable() or " " in token:
+        raise VerlOtelError(f"{path}: a token has at least {MIN_LENGTH} characters and no spaces")
+    return token
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether a host is this machine itself."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(strip_brackets(host)).is_loopback
+    except ValueError:
+        return False
+
+
+def _host_of(request: Request) -> str:
+    host = request.headers.get("host", "")
+    return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+
 
 # -- Renders the HTML documents of the live page. They hold no data: their scripts fetch it below ``/api`` --
 

@@ -1,12 +1,16 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""TLS and basic authentication of an HTTP server, both configured by files."""
+"""What commands that serve until they are stopped have in common: the signals that end them, TLS and basic authentication by files."""
 
 from __future__ import annotations
 
 import base64
+import contextlib
 import hmac
+import signal
 import sys
+import threading
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -15,6 +19,24 @@ from verl_otel.errors import VerlOtelError
 if TYPE_CHECKING:
     import socket
     import ssl
+
+
+@contextlib.contextmanager
+def catch_signals() -> Iterator[threading.Event]:
+    """Have SIGINT, SIGTERM and SIGHUP set an event. Children do not inherit this: they start with the usual handlers.
+
+    SIGHUP comes when the terminal is closed; under ``nohup`` it is ignored, and stays so.
+    """
+    ended = threading.Event()
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
+    before = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
+    try:
+        yield ended
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class HttpAuth(NamedTuple):
