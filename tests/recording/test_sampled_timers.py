@@ -138,31 +138,6 @@ def test_a_cancelled_call_takes_no_room_from_a_failed_one(leaf):
     assert {span.error for span in leaf.take()} == {"ValueError"}
 
 
-def test_every_kind_of_function_may_be_a_leaf(recorded, name):
-    """Coroutines, generators and async generators are measured and drawn, too."""
-    verb = verl_otel.timed(name, span=True)
-
-    @verb
-    async def coroutine():
-        await asyncio.sleep(0)
-
-    @verb
-    def produce():
-        yield 1
-
-    @verb
-    async def async_produce():
-        yield 1
-
-    async def main():
-        await coroutine()
-        return [item async for item in async_produce()]
-
-    assert asyncio.run(main()) == list(produce()) == [1]
-    assert recorded.value(name) == 3
-    assert any(span.name == name for span in recorded.spans)
-
-
 def test_a_leaf_is_never_current(recorded, name):
     """What opens inside a leaf lies beside it."""
     with verl_otel.span("around"), verl_otel.timed(name, span=True):

@@ -147,18 +147,6 @@ def test_a_phase_outside_of_everything_is_measured_and_no_span(recorded, is_outs
     assert recorded.value("verl.phase.duration", verl_phase="gen") == 1
 
 
-def test_the_parent_knows_the_child_that_began_last(recorded, monkeypatch):
-    """Of an open span one can tell which child it opened last, long after that child has ended."""
-    with verl_otel.step(1) as step:
-        with verl_otel.phase("gen"):
-            pass
-        with verl_otel.phase("adv"):
-            pass
-        monkeypatch.setattr(collection, "clock", lambda: step.start + 60)
-        (open_span,) = collection.collect().open_spans
-    assert open_span.last_child == "verl.phase.adv"
-
-
 def test_a_verbs_object_is_for_one_block(recorded, caplog):
     """An object that a verb returned records the first block for which it is used; that it was used again is said once."""
     python = verl_otel.tool("python")

@@ -106,34 +106,28 @@ def found(captured, row, labels=None):
         assert (point.value.samples if isinstance(point.value, HistogramValue) else point.value) == 1
 
 
-@pytest.mark.parametrize("verb", TABLE)
-def test_a_block_of_each_verb(recorded, verb):
-    """As a block inside a step, a verb makes the span, the metric, the labels and the attributes of its row."""
-    row = TABLE[verb]
-    if verb == "step":
-        with row.make():
-            pass
-    else:
-        with verl_otel.step(), row.make():
-            pass
-    span = recorded.span(row.name)
-    assert span.kind == row.kind
-    assert {key: span.attributes.get(key) for key in row.attributes} == row.attributes
-    found(recorded, row)
+FORMS = [
+    (verb, form) for verb in TABLE for form in ("block", "function", "coroutine") if verb != "update" or form == "block"
+]
+"""A decorated update has the name of its method."""
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-@pytest.mark.parametrize("verb", [verb for verb in TABLE if verb != "update"])
-def test_a_function_of_each_verb(recorded, verb, asynchronous):
-    """As a decorator, sync or async, a verb makes the same span, metric and labels."""
+@pytest.mark.parametrize(("verb", "form"), FORMS)
+def test_each_verb_in_each_form(recorded, verb, form):
+    """As a block, and as a decorator of a function or a coroutine function, a verb makes the span, the metric and the labels of its row."""
     row = TABLE[verb]
 
     async def coroutine():
         return "result"
 
-    decorated = row.make()(coroutine if asynchronous else (lambda: "result"))
     with verl_otel.span("around"):
-        assert (asyncio.run(decorated()) if asynchronous else decorated()) == "result"
+        if form == "block":
+            with row.make():
+                pass
+        elif form == "function":
+            assert row.make()(lambda: "result")() == "result"
+        else:
+            assert asyncio.run(row.make()(coroutine)()) == "result"
     span = recorded.span(row.name)
     assert span.kind == row.kind
     assert {key: span.attributes.get(key) for key in row.attributes} == row.attributes
