@@ -305,18 +305,6 @@ def test_json(call, held, explained):
     assert told["counts"]["held"] == 1
 
 
-def test_hidden_characters_are_shown_as_what_they_are(call, explained):
-    """A tool's name is its author's: what would turn the line around or clear the screen is written out."""
-    evil = "py\u202ethon\x1b[2J\nFORGED"
-    steps = explanations.steps({("tool", evil): 3.0}, 3, start_up=False)
-    explained(explanations.explanation(steps))
-    out = call("explain", "r1").out
-    assert "\u202e" not in out
-    assert "\x1b" not in out
-    assert "\nFORGED" not in out
-    assert "py\\u202ethon" in out
-
-
 def test_a_step_of_which_only_the_sums_were_kept():
     """In a long run most steps have no path any more: their groups are shown."""
     steps = [step._replace(path=()) for step in explanations.steps(explanations.HEALTHY, 3, start_up=False)]

@@ -124,11 +124,13 @@ def test_names_from_elsewhere_cannot_write_to_the_terminal(call, story):
     stories.step(trainer, 1, 0, 100, [("gen", 0, 95)], members)
     agent.still_open(f"execute_tool {evil}", 95, 96, last_child=evil)
     story.manifest(verl__project=evil)
-    out = call("report", story.write()).out
-    assert "\x1b" not in out
-    assert "\nFORGED" not in out
-    assert "\u202e" not in out
-    assert out.count("\\u001b[2J") >= 4
+    folder = story.write()
+    for command in ("report", "explain"):
+        out = call(command, folder).out
+        assert "\x1b" not in out
+        assert "\nFORGED" not in out
+        assert "\u202e" not in out
+        assert out.count("\\u001b[2J") >= 4
 
 
 def test_a_page_that_cannot_be_written_is_said(call, runs, tmp_path):

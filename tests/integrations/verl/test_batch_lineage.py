@@ -97,14 +97,6 @@ def test_the_step_is_linked_to_its_batch_and_no_column_is_left(host, recorded, g
     assert len(links(recorded)) == 3
 
 
-def test_a_worker_without_us_costs_only_its_own_links(host, recorded, generate):
-    """A batch without our entry, from a node that lacks verl-otel, is read as it is."""
-    theirs = types.SimpleNamespace(meta_info={"metrics": [{"generate_sequences": 2.0}]})
-    with verl_otel.step(1):
-        host.manager._performance_metrics([], merge(theirs, generate(host.worker, 1)))
-    assert links(recorded) == traces(recorded)
-
-
 def test_validation_is_not_linked(host, recorded, generate):
     """A batch that is generated inside of a validation is no training, its tags are taken out all the same."""
     from verl_otel.recording.callsite import CallSite
@@ -170,18 +162,6 @@ def test_a_batch_that_was_generated_ahead_is_linked_to_its_own_step(host, record
     assert {span.trace_id for span in recorded.spans if span.name == "verl.consume"} == {second.trace_id}
     assert len(links(recorded)) == 2
     assert not batch_lineage._ready
-
-
-def test_samples_of_a_queue_are_linked_where_the_batch_is_made(host, recorded, generate):
-    """Fully asynchronous: tags that came through the message queue are read and taken out before verl assembles the batch."""
-    module = types.ModuleType("host")
-    module.assemble_batch_from_rollout_samples = lambda samples, *_: [sample.full_batch.meta_info for sample in samples]
-    hooks.install(batch_lineage.HOOKS, module, "assemble_batch_from_rollout_samples")
-    samples = [types.SimpleNamespace(full_batch=generate(host.worker, 2)) for _ in range(2)]
-    with verl_otel.step(1):
-        found = module.assemble_batch_from_rollout_samples(samples, None, None)
-    assert found == [{"metrics": [{"generate_sequences": 1.0}] * 2}] * 2
-    assert len(set(links(recorded))) == 4
 
 
 def test_damaged_tags_harm_nobody(host, recorded, swallow):

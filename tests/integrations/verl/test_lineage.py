@@ -71,15 +71,6 @@ def test_a_tag_that_is_not_ours_is_a_value_error(text):
     assert isinstance(made.trace_id, int)
 
 
-def test_our_tags_are_taken_out_and_others_stay(recorded):
-    """After consume no tag of ours is left, in a training batch or another one, and verl's own are untouched."""
-    for training in (True, False):
-        batch = tags(*(origin(number) for number in range(3)), uid="x")
-        batch.append({"seq_len": 3})
-        consume(batch, step=1, training=training)
-        assert batch == [{"seq_len": 7, "uid": "x"}] * 3 + [{"seq_len": 3}]
-
-
 def test_tags_are_taken_out_while_telemetry_is_off():
     """A batch that was tagged elsewhere is cleaned although this process records nothing."""
     batch = tags(origin(1))
@@ -258,26 +249,17 @@ def buffer_of(result):
 @pytest.mark.parametrize(("partition", "links"), [("train", 2), ("val", 0)])
 def test_a_watched_buffer_hands_out_clean_batches(recorded, partition, links):
     """What a buffer hands out is the very same object, without our tags, linked where it is for training."""
-    batch = types.SimpleNamespace(tags=tags(origin(1, score=1.0), origin(2)))
+    batch = types.SimpleNamespace(tags=[*tags(origin(1, score=1.0), origin(2)), {"seq_len": 7}])
     buffer = buffer_of((batch, {"metric": 1}))
     lineage.watch(buffer)
     lineage.watch(buffer)
     result = buffer.sample(global_steps=3, partition_id=partition, batch_size=2)
     assert result == (batch, {"metric": 1})
-    assert batch.tags == [{"seq_len": 7}] * 2
+    assert batch.tags == [{"seq_len": 7}] * 3
     assert sum(len(span.links) for span in recorded.spans) == links
     scores = [point for point in recorded.points if point.instrument.name == "verl.reward.score.mean"]
     assert bool(scores) is bool(links)
     assert buffer.sample.__doc__ == type(buffer).sample.__doc__
-
-
-def test_a_batch_alone_and_arguments_by_position(recorded):
-    """A sampler of the user that returns the batch alone, called by position, is watched, too."""
-    batch = types.SimpleNamespace(tags=tags(origin(1, version=1)))
-    buffer = buffer_of(batch)
-    lineage.watch(buffer)
-    assert buffer.sample(3, "train", 1) is batch
-    assert recorded.value("verl.rollout.staleness") == 1
 
 
 @pytest.mark.parametrize("result", [None, (None, {}), types.SimpleNamespace(), types.SimpleNamespace(tags=None)])
