@@ -10,9 +10,9 @@ from verl_otel.health import profiles
 
 
 def steps(
-    name, metric, value, bad, *, alert, summary, severity=None, thresholds=None, near=2, long=40, more=None, labels=None
+    name, metric, value, bad, *, near, long, alert, summary, severity=None, thresholds=None, more=None, labels=None
 ):
-    """One scalar: for a few steps bad, which is not enough, then for long, then well again."""
+    """One scalar: for ``near`` steps bad, which is not enough, then for ``long`` ones, then well again."""
     worst = {**dict.fromkeys(range(40, 40 + near), bad), **dict.fromkeys(range(60, 60 + long), bad)}
 
     def scalars(step):
@@ -148,7 +148,15 @@ def bounded(_step):
     return {'verl_limit{verl_limit_name="response_tokens"': 512}
 
 
-def noisy_source(step):
+def at_the_bound(step):
+    return {**bounded(step), "verl_response_length_max": 512}
+
+
+def equal_groups(_step):
+    return {'verl_reward_groups{verl_outcome="solved"': 0, 'verl_reward_groups{verl_outcome="failed"': 19}
+
+
+def noisy_source(_step):
     return {'verl_reward_score_mean{verl_data_source="math"': 1.0}
 
 
@@ -197,174 +205,34 @@ SCENES = [
     *low_entropy(),
     not_a_number(),
     explosion(),
-    steps(
-        "the reward is 0",
-        "verl_average_reward",
-        0.4,
-        0,
-        alert="RewardZero",
-        summary="the mean reward fell to exactly 0 and has stayed there for 3 more steps",
-        long=4,
-    ),
-    steps(
-        "most groups have equal scores",
-        'verl_reward_groups{verl_outcome="signal"',
-        12,
-        1,
-        alert="GroupsWithoutSignal",
-        summary="95% of the groups of a step have equal scores, from which GRPO learns nothing",
-        near=9,
-        more=lambda step: {
-            'verl_reward_groups{verl_outcome="solved"': 0,
-            'verl_reward_groups{verl_outcome="failed"': 19,
-        },
-    ),
-    steps(
-        "the policy KL is high",
-        "verl_actor_ppo_kl",
-        0.05,
-        0.15,
-        alert="PolicyKLHigh",
-        severity="warning",
-        summary="the policy moves too far per step, for 9 more steps",
-        near=4,
-        long=10,
-    ),
-    steps(
-        "the policy KL is very high",
-        "verl_actor_ppo_kl",
-        0.02,
-        0.3,
-        alert="PolicyKLHigh",
-        severity="critical",
-        summary="the policy moves so far per step, for 9 more steps, that older guides stop here",
-        near=4,
-        long=10,
-    ),
-    steps(
-        "the policy KL is too low",
-        "verl_actor_ppo_kl",
-        0.008,
-        0.003,
-        alert="PolicyKLTooLow",
-        summary="the policy has hardly moved for 59 more steps",
-        thresholds={"policy_kl_low": 0.005},
-        near=10,
-        long=60,
-    ),
-    steps(
-        "the entropy collapses",
-        "verl_actor_entropy",
-        0.15,
-        0.01,
-        alert="EntropyCollapse",
-        summary="the entropy has collapsed and has stayed down for 9 more steps",
-        near=4,
-        long=10,
-    ),
-    steps(
-        "the policy loss is positive",
-        "verl_actor_pg_loss",
-        -0.2,
-        0.1,
-        alert="PolicyLossPositive",
-        summary="the policy loss has been above 0 for 24 more steps",
-        thresholds={"policy_loss_positive_steps": 20},
-        near=10,
-        long=25,
-    ),
-    steps(
-        "the rewards scatter",
-        'verl_reward_score_stddev{verl_data_source="math"',
-        0.4,
-        0.6,
-        alert="RewardNoisy",
-        summary="the rewards have scattered widely about their mean for 24 more steps",
-        thresholds={"reward_noise": 0.5},
-        near=10,
-        long=25,
-        more=noisy_source,
-    ),
-    steps(
-        "the responses are short",
-        "verl_response_length_mean",
-        450,
-        300,
-        alert="ResponseTooShort",
-        summary="the responses have been far shorter than their bound for 14 more steps",
-        thresholds={"response_short": 0.78},
-        near=8,
-        long=15,
-        more=bounded,
-    ),
-    steps(
-        "the responses are cut off",
-        "verl_response_length_clip_ratio",
-        0.3,
-        0.8,
-        alert="ResponseTooLong",
-        summary="too many responses have been cut off at their bound for 14 more steps",
-        thresholds={"response_cut": 0.5},
-        near=8,
-        long=15,
-        more=lambda step: {**bounded(step), "verl_response_length_max": 512},
-    ),
-    steps(
-        "the reward is below its range",
-        "verl_average_reward",
-        1.2,
-        0.8,
-        alert="RewardOutOfRange",
-        summary="the mean reward has been below its range for 29 more steps",
-        thresholds={"reward_low": 1},
-        near=18,
-        long=30,
-        labels={"side": "low"},
-    ),
-    steps(
-        "the reward is above its range",
-        "verl_average_reward",
-        3,
-        5,
-        alert="RewardOutOfRange",
-        summary="the mean reward has been above its range for 29 more steps",
-        thresholds={"reward_high": 4.5},
-        near=18,
-        long=30,
-        labels={"side": "high"},
-    ),
-    steps(
-        "the policy loss is large",
-        "verl_actor_pg_loss",
-        -0.2,
-        -0.8,
-        alert="PolicyLossLarge",
-        summary="the policy loss has been large for 14 more steps",
-        thresholds={"policy_loss_size": 0.5},
-        near=8,
-        long=15,
-    ),
-    steps(
-        "the policy loss jumps",
-        'verl_training_change_ratio{verl_metric="policy_loss"',
-        2,
-        7,
-        alert="PolicyLossJump",
-        summary="the policy loss is 7.0 times as large as in the 20 steps before",
-        thresholds={"policy_loss_jump": 5},
-        near=0,
-        long=3,
-    ),
-    steps(
-        "the responses are near their bound",
-        "verl_response_length_mean",
-        300,
-        480,
-        alert="ResponseNearBound",
-        summary="the responses have been close to their bound for 14 more steps",
-        thresholds={"response_near": 0.9},
-        near=8,
-        long=15,
-        more=bounded,
-    ),
-]
+    steps("the reward is 0", "verl_average_reward", 0.4, 0, near=2, long=4,
+          alert="RewardZero", summary="the mean reward fell to exactly 0 and has stayed there for 3 more steps"),
+    steps("most groups have equal scores", 'verl_reward_groups{verl_outcome="signal"', 12, 1, near=9, long=40, more=equal_groups,
+          alert="GroupsWithoutSignal", summary="95% of the groups of a step have equal scores, from which GRPO learns nothing"),
+    steps("the policy KL is high", "verl_actor_ppo_kl", 0.05, 0.15, near=4, long=10, severity="warning",
+          alert="PolicyKLHigh", summary="the policy moves too far per step, for 9 more steps"),
+    steps("the policy KL is very high", "verl_actor_ppo_kl", 0.02, 0.3, near=4, long=10, severity="critical",
+          alert="PolicyKLHigh", summary="the policy moves so far per step, for 9 more steps, that older guides stop here"),
+    steps("the policy KL is too low", "verl_actor_ppo_kl", 0.008, 0.003, near=10, long=60, thresholds={"policy_kl_low": 0.005},
+          alert="PolicyKLTooLow", summary="the policy has hardly moved for 59 more steps"),
+    steps("the entropy collapses", "verl_actor_entropy", 0.15, 0.01, near=4, long=10,
+          alert="EntropyCollapse", summary="the entropy has collapsed and has stayed down for 9 more steps"),
+    steps("the policy loss is positive", "verl_actor_pg_loss", -0.2, 0.1, near=10, long=25, thresholds={"policy_loss_positive_steps": 20},
+          alert="PolicyLossPositive", summary="the policy loss has been above 0 for 24 more steps"),
+    steps("the policy loss is large", "verl_actor_pg_loss", -0.2, -0.8, near=8, long=15, thresholds={"policy_loss_size": 0.5},
+          alert="PolicyLossLarge", summary="the policy loss has been large for 14 more steps"),
+    steps("the policy loss jumps", 'verl_training_change_ratio{verl_metric="policy_loss"', 2, 7, near=0, long=3, thresholds={"policy_loss_jump": 5},
+          alert="PolicyLossJump", summary="the policy loss is 7.0 times as large as in the 20 steps before"),
+    steps("the rewards scatter", 'verl_reward_score_stddev{verl_data_source="math"', 0.4, 0.6, near=10, long=25, thresholds={"reward_noise": 0.5},
+          alert="RewardNoisy", summary="the rewards have scattered widely about their mean for 24 more steps", more=noisy_source),
+    steps("the reward is below its range", "verl_average_reward", 1.2, 0.8, near=18, long=30, thresholds={"reward_low": 1},
+          alert="RewardOutOfRange", summary="the mean reward has been below its range for 29 more steps", labels={"side": "low"}),
+    steps("the reward is above its range", "verl_average_reward", 3, 5, near=18, long=30, thresholds={"reward_high": 4.5},
+          alert="RewardOutOfRange", summary="the mean reward has been above its range for 29 more steps", labels={"side": "high"}),
+    steps("the responses are short", "verl_response_length_mean", 450, 300, near=8, long=15, thresholds={"response_short": 0.78}, more=bounded,
+          alert="ResponseTooShort", summary="the responses have been far shorter than their bound for 14 more steps"),
+    steps("the responses are near their bound", "verl_response_length_mean", 300, 480, near=8, long=15, thresholds={"response_near": 0.9}, more=bounded,
+          alert="ResponseNearBound", summary="the responses have been close to their bound for 14 more steps"),
+    steps("the responses are cut off", "verl_response_length_clip_ratio", 0.3, 0.8, near=8, long=15, thresholds={"response_cut": 0.5}, more=at_the_bound,
+          alert="ResponseTooLong", summary="too many responses have been cut off at their bound for 14 more steps"),
+]  # fmt: skip
