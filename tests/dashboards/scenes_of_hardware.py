@@ -3,7 +3,7 @@
 """Alerts of GPUs and hosts. One process reads the GPUs, another one computes on them."""
 
 from tests.dashboards.scenes import Says, Scene
-from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
+from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, of_run, watch
 
 GPU = 'hw_id="GPU-1a2b"'
 READER = f'job="verl",instance="{RUN}/llm_server-0",verl_role="llm_server",verl_run_id="{RUN}"'
@@ -165,12 +165,11 @@ def host():
         },
         {59: set(), 66: set(), 95: {"HostMemorySlope"}, 119: {"HostMemorySlope"}, 160: set()},
         (
-            Says(
+            of_run(
                 110,
                 "HostMemorySlope",
-                {"verl_run_id": RUN, "instance": f"{RUN}/llm_server-0"},
-                f"Run {RUN}: the host of {RUN}/llm_server-0 will be out of memory within 4 hours, "
-                "at the slope of the last 30 minutes",
+                f"the host of {RUN}/llm_server-0 will be out of memory within 4 hours, at the slope of the last 30 minutes",
+                instance=f"{RUN}/llm_server-0",
             ),
         ),
     )

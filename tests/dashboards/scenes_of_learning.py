@@ -5,7 +5,7 @@
 import math
 
 from tests.dashboards.scenes import Says, Scene
-from tests.dashboards.trainings import MINUTE, RUN, Training, watch
+from tests.dashboards.trainings import MINUTE, RUN, Training, of_process, of_run, watch
 from verl_otel.health import profiles
 
 
@@ -54,14 +54,7 @@ def cliff(name, *, diverged, spread=True):
         name,
         watch([Training(MINUTE, scalars=scalars)], 110, interval=60),
         {39: set(), 44: set(), 72: set(), 85: {"RewardCliff"}, 108: set()},
-        (
-            Says(
-                84,
-                "RewardCliff",
-                {"verl_run_id": RUN, "critic": critic},
-                f"Run {RUN}: the reward has fallen off a cliff{summary}",
-            ),
-        ),
+        (of_run(84, "RewardCliff", f"the reward has fallen off a cliff{summary}", critic=critic),),
         interval=60,
     )
 
@@ -106,17 +99,14 @@ def not_a_number():
         watch([Training(MINUTE, scalars=scalars)], 60),
         {19: set(), 24: {"LossNaN"}, 28: set(), 44: {"LossNaN"}, 48: set(), 56: {"LossNaN"}, 59: set()},
         (
-            Says(
+            of_process(
                 24,
                 "LossNaN",
-                {
-                    "job": "verl",
-                    "verl_role": "trainer",
-                    "verl_run_id": RUN,
-                    "instance": f"{RUN}/trainer-0",
-                    "verl_scalar": "actor_pg_loss",
-                },
-                f"{RUN}/trainer-0: actor_pg_loss is not a finite number",
+                "trainer-0",
+                "actor_pg_loss is not a finite number",
+                job="verl",
+                verl_role="trainer",
+                verl_scalar="actor_pg_loss",
             ),
         ),
     )
@@ -133,14 +123,7 @@ def explosion():
         "the KL to the reference explodes",
         watch([Training(MINUTE, scalars=scalars)], 90),
         {19: set(), 29: set(), 45: set(), 60: set(), 64: {"KLExplosion"}, 75: set()},
-        (
-            Says(
-                64,
-                "KLExplosion",
-                {"verl_run_id": RUN},
-                f"Run {RUN}: the KL to the reference policy is 16, possibly reward hacking",
-            ),
-        ),
+        (of_run(64, "KLExplosion", "the KL to the reference policy is 16, possibly reward hacking"),),
     )
 
 

@@ -3,7 +3,7 @@
 """Alerts of the way that the telemetry takes."""
 
 from tests.dashboards.scenes import Says, Scene
-from tests.dashboards.trainings import MINUTE, RUN, WORKER, Training, watch
+from tests.dashboards.trainings import MINUTE, WORKER, Training, of_process, watch
 
 GATEWAY = 'job="otelcol",instance="gateway"'
 EXPORTER = {"instance": "gateway", "exporter": "otlp/tempo"}
@@ -26,11 +26,12 @@ def drops():
         {name: [None] * 40 + [50] * 81},
         {19: set(), 23: {"TelemetryDropped"}, 28: {"TelemetryDropped"}, 32: set()},
         (
-            Says(
+            of_process(
                 24,
                 "TelemetryDropped",
-                {"verl_run_id": RUN, "instance": f"{RUN}/actor_rollout_ref-0", "reason": "queue full"},
-                f"{RUN}/actor_rollout_ref-0: verl-otel dropped 50 spans or points in 10 minutes (queue full)",
+                "actor_rollout_ref-0",
+                "verl-otel dropped 50 spans or points in 10 minutes (queue full)",
+                reason="queue full",
             ),
         ),
     )
@@ -44,16 +45,13 @@ def targets():
         {**watch([Training(MINUTE, finish=40 * MINUTE)], 70), f"up{{{WORKER}}}": up},
         {9: set(), 12: set(), 25: {"TargetDown"}, 29: {"TargetDown"}, 32: set(), 50: set(), 69: set()},
         (
-            Says(
+            of_process(
                 26,
                 "TargetDown",
-                {
-                    "job": "verl",
-                    "instance": f"{RUN}/actor_rollout_ref-0",
-                    "verl_role": "actor_rollout_ref",
-                    "verl_run_id": RUN,
-                },
-                f"{RUN}/actor_rollout_ref-0: Prometheus cannot reach it, though its run goes on",
+                "actor_rollout_ref-0",
+                "Prometheus cannot reach it, though its run goes on",
+                job="verl",
+                verl_role="actor_rollout_ref",
             ),
         ),
     )

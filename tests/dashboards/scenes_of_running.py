@@ -3,7 +3,7 @@
 """Alerts of a training that goes on, but not well."""
 
 from tests.dashboards.scenes import STALE, Says, Scene
-from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, watch
+from tests.dashboards.trainings import MINUTE, RUN, TRAINER, WORKER, Training, of_process, of_run, watch
 
 LOOP = f'job="verl",instance="{RUN}/agent_loop-3",verl_role="agent_loop",verl_run_id="{RUN}"'
 
@@ -29,11 +29,11 @@ def stuck():
         {**watch([Training(MINUTE)], 120), **buckets, f"verl_rollout_oldest_age_seconds{{{LOOP}}}": near + gone},
         {35: set(), 39: set(), 84: set(), 89: {"TrajectoryStuck"}, 98: {"TrajectoryStuck"}, 102: set()},
         (
-            Says(
+            of_process(
                 90,
                 "TrajectoryStuck",
-                {"verl_run_id": RUN, "instance": f"{RUN}/agent_loop-3"},
-                f"{RUN}/agent_loop-3: a trajectory has been open for 25m 0s, far longer than nearly all before",
+                "agent_loop-3",
+                "a trajectory has been open for 25m 0s, far longer than nearly all before",
             ),
         ),
     )
@@ -59,14 +59,7 @@ def held():
         "the tail holds the steps",
         training(50, lambda step: {"verl_rollout_tail_share_ratio": share.get(step, 0.3)}),
         {5: set(), 10: set(), 24: set(), 28: {"TailHoldsStep"}, 30: {"TailHoldsStep"}, 33: set()},
-        (
-            Says(
-                29,
-                "TailHoldsStep",
-                {"verl_run_id": RUN},
-                f"Run {RUN}: the slowest few trajectories have held every step for 8 more steps",
-            ),
-        ),
+        (of_run(29, "TailHoldsStep", "the slowest few trajectories have held every step for 8 more steps"),),
     )
 
 
@@ -85,11 +78,8 @@ def stale_samples():
         series,
         {9: set(), 13: set(), 20: set(), 25: {"StalenessBound"}, 30: set()},
         (
-            Says(
-                25,
-                "StalenessBound",
-                {"verl_run_id": RUN},
-                f"Run {RUN}: trajectories have been as stale as the configured bound allows for 4 more steps",
+            of_run(
+                25, "StalenessBound", "trajectories have been as stale as the configured bound allows for 4 more steps"
             ),
         ),
     )
@@ -109,14 +99,7 @@ def weights_behind():
         "an engine serves old weights",
         series,
         {9: set(), 13: set(), 20: set(), 25: {"WeightsBehind"}, 30: set()},
-        (
-            Says(
-                25,
-                "WeightsBehind",
-                {"verl_run_id": RUN},
-                f"Run {RUN}: for 4 more steps, engines have served older weights than the last sync sent",
-            ),
-        ),
+        (of_run(25, "WeightsBehind", "for 4 more steps, engines have served older weights than the last sync sent"),),
     )
 
 
@@ -132,14 +115,7 @@ def slowdown(slow):
         f"{slow} becomes slow",
         training(90, scalars),
         {29: set(), 33: {"Slowdown"}, 49: {"Slowdown"}, 53: set(), 65: set()},
-        (
-            Says(
-                40,
-                "Slowdown",
-                {"verl_run_id": RUN, "verl_metric": slow},
-                f"Run {RUN}: {slow} takes 3.0 times as long as in the 20 steps before",
-            ),
-        ),
+        (of_run(40, "Slowdown", f"{slow} takes 3.0 times as long as in the 20 steps before", verl_metric=slow),),
     )
 
 
@@ -171,14 +147,7 @@ def ranks(name, seconds, factor, summary, *, kind):
         name,
         series,
         {18: set(), 25: set(), 33: set(), 45: set(), 60: {"RankLate"}, 70: {"RankLate"}, 80: set(), 95: set()},
-        (
-            Says(
-                65,
-                "RankLate",
-                {"verl_run_id": RUN, "instance": f"{RUN}/actor_rollout_ref-2", "rank_is": kind},
-                f"{RUN}/actor_rollout_ref-2: {summary}",
-            ),
-        ),
+        (of_process(65, "RankLate", "actor_rollout_ref-2", f"{summary}", rank_is=kind),),
     )
 
 
@@ -197,14 +166,7 @@ def late_checkpoint():
         "checkpoints are late",
         training(90, scalars),
         {9: set(), 44: set(), 66: set(), 70: {"CheckpointLate"}, 74: set()},
-        (
-            Says(
-                70,
-                "CheckpointLate",
-                {"verl_run_id": RUN},
-                f"Run {RUN}: no checkpoint for 23 steps, more than it was configured with",
-            ),
-        ),
+        (of_run(70, "CheckpointLate", "no checkpoint for 23 steps, more than it was configured with"),),
     )
 
 

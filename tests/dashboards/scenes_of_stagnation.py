@@ -6,8 +6,8 @@ import itertools
 import math
 import random
 
-from tests.dashboards.scenes import Says, Scene
-from tests.dashboards.trainings import HOUR, MINUTE, RUN, Training, watch
+from tests.dashboards.scenes import Scene
+from tests.dashboards.trainings import HOUR, MINUTE, Training, of_run, watch
 from verl_otel.health.recent_past import LearningProgress
 
 LENGTHS = {"10s": (10, 30), "10min": (10 * MINUTE, 10 * MINUTE), "2h": (2 * HOUR, 2 * HOUR)}
@@ -89,11 +89,11 @@ def stagnates_and_recovers():
             309: set(),
         },
         (
-            Says(
+            of_run(
                 130,
                 "RewardStagnation",
-                {"verl_run_id": RUN, "verl_metric": "reward"},
-                f"Run {RUN}: no better reward for 105 steps, and no rise in the last 20",
+                "no better reward for 105 steps, and no rise in the last 20",
+                verl_metric="reward",
             ),
         ),
         interval=60,
@@ -129,11 +129,11 @@ def stagnates_by_time():
             400: set(),
         },
         (
-            Says(
+            of_run(
                 280,
                 "RewardStagnation",
-                {"verl_run_id": RUN, "basis": "time"},
-                f"Run {RUN}: no better reward for 1h 49m 0s, and no rise in the last 20 steps",
+                "no better reward for 1h 49m 0s, and no rise in the last 20 steps",
+                basis="time",
             ),
         ),
         {"stagnation_seconds": 5400},

@@ -5,7 +5,7 @@
 import math
 
 from tests.dashboards.scenes import Says, Scene
-from tests.dashboards.trainings import HOUR, MINUTE, RUN, TRAINER, WORKER, Training, watch
+from tests.dashboards.trainings import HOUR, MINUTE, RUN, TRAINER, WORKER, Training, of_run, watch
 
 LENGTHS = {"10s": (10, 60), "10min": (10 * MINUTE, 120), "2h": (2 * HOUR, 240)}
 """Seconds of a step, and seconds between two evaluations in its scenes."""
@@ -53,11 +53,11 @@ def scenes_of_steps(name, step, interval):
         minute(resumed + step) + 20,
         {stalled - 5: set(), at: {"TrainingStalled"}, minute(resumed + step) + 10: set()},
         (
-            Says(
+            of_run(
                 at,
                 "TrainingStalled",
-                {"verl_run_id": RUN, "stage": "stepping"},
-                f"Run {RUN}: the last step ended {duration(at * MINUTE - last)} ago, far longer than steps took before",
+                f"the last step ended {duration(at * MINUTE - last)} ago, far longer than steps took before",
+                stage="stepping",
             ),
         ),
     )
@@ -100,14 +100,7 @@ def scenes_of_starts():
         "nothing happens before the first step",
         watch([Training(60, hang=20 * MINUTE, startup=30 * MINUTE, kill=100 * MINUTE)], 110, interval=60),
         {70: set(), 85: {"TrainingStalled"}, 99: {"TrainingStalled"}},
-        (
-            Says(
-                85,
-                "TrainingStalled",
-                {"verl_run_id": RUN, "stage": "starting"},
-                f"Run {RUN}: no step has ended yet, and nothing at all for 1h 5m 0s",
-            ),
-        ),
+        (of_run(85, "TrainingStalled", "no step has ended yet, and nothing at all for 1h 5m 0s", stage="starting"),),
         interval=60,
     )
     yield Scene(
@@ -137,7 +130,7 @@ def scenes_of_starts():
         "the training fails",
         watch([Training(60, fail=30 * MINUTE)], 80),
         {29: set(), 32: {"RunFailed"}, 55: {"RunFailed"}, 65: set()},
-        (Says(32, "RunFailed", {"verl_run_id": RUN}, f"Run {RUN}: the training ended with an error"),),
+        (of_run(32, "RunFailed", "the training ended with an error"),),
     )
 
 
@@ -147,7 +140,7 @@ def scenes_of_guards():
         "a guard stops the training",
         watch([Training(60, stop=30 * MINUTE)], 80),
         {29: set(), 32: {"StoppedByGuard"}, 55: {"StoppedByGuard"}, 65: set()},
-        (Says(32, "StoppedByGuard", {"verl_run_id": RUN}, f"Run {RUN}: a guard stopped the training"),),
+        (of_run(32, "StoppedByGuard", "a guard stopped the training"),),
     )
 
 

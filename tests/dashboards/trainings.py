@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import NamedTuple
 
-from tests.dashboards.scenes import INTERVAL, STALE
+from tests.dashboards.scenes import INTERVAL, STALE, Says
 
 RUN = "r1"
 TRAINER = f'job="verl",instance="{RUN}/trainer-0",verl_role="trainer",verl_run_id="{RUN}"'
@@ -17,6 +17,17 @@ MINUTE = 60
 HOUR = 3600
 LINGER = 60
 """Seconds for which a process is still scraped after it has reported the end of the run."""
+
+
+def of_run(minute, alert, summary, **labels):
+    """An alert on the run, and what its reader sees."""
+    return Says(minute, alert, {"verl_run_id": RUN, **labels}, f"Run {RUN}: {summary}")
+
+
+def of_process(minute, alert, process, summary, **labels):
+    """An alert on a process of the run, and what its reader sees."""
+    instance = f"{RUN}/{process}"
+    return Says(minute, alert, {"verl_run_id": RUN, "instance": instance, **labels}, f"{instance}: {summary}")
 
 
 class Training(NamedTuple):
