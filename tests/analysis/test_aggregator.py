@@ -121,16 +121,6 @@ def test_too_much_that_is_held_closes_a_window_early(monkeypatch):
     assert [window.end_ns for window in closed_windows.close(5)] == [0, 20]
 
 
-def test_a_run_without_steps_is_one_window():
-    """Of a run that only generated, all its time is one window without a step."""
-    closed_windows = Windows()
-    closed_windows.note_time(5)
-    closed_windows.add_trajectory(trajectory(5, 30))
-    (window,) = closed_windows.close_all(40)
-    assert (window.begin_ns, window.end_ns, window.draft, len(window.trajectories)) == (5, 40, None, 1)
-    assert list(Windows().close_all(40)) == []
-
-
 def bounds(windows):
     return [
         (window.begin_ns, window.end_ns, window.draft is not None, window.is_last, window.restarted)

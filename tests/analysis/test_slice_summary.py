@@ -68,11 +68,6 @@ def test_what_is_still_open_is_handed_on(digested):
     assert not digested(open_traces=frozenset).trajectories
 
 
-def test_steps_and_all_other_traces_are_handed_on(digested):
-    """Only trajectories are understood by themselves."""
-    assert {span.name for span, _ in digested().spans} == {"verl.step", "verl.phase.gen", "verl.consume"}
-
-
 def test_scalars_of_a_part_of_the_files(story):
     """Values go into columns with the process that wrote them."""
     story.process("agent_loop").scalar("x", 5, 2.5)

@@ -9,7 +9,6 @@ machine is busy, more are made before the guard fails.
 """
 
 import math
-import random
 import time
 from typing import Any, NamedTuple
 
@@ -103,38 +102,3 @@ def test_the_guard_sees_a_wrapper_that_became_three_times_as_slow(row):
     """With a dearer clock in our code what is known stays below the bound: the guard above would be red."""
     least = bound(row)
     assert max(ratios(row, least, TRIES, prefix=("-c", SLOW.format(more=4)))) < least
-
-
-class Machine:
-    """Stands in for the processes: what our operation costs, and how many rounds of a process a neighbour disturbs, on the side of ours."""
-
-    def __init__(self, row, ours, disturbed):
-        self.row, self.dice = row, random.Random(7)
-        self.seconds = {BASELINE: 1e-9, row.ours: ours, row.peer: 1e-9 + 100e-9 * bound(row) * SLACK}
-        self.disturbed, self.processes = disturbed, 0
-
-    def measure(self, case, *, rounds, variants):
-        self.processes += 1
-        quiet = rounds if self.disturbed is None else int(self.dice.random() > self.disturbed)
-        disturb = [0.0] * quiet + [5.0] * (rounds - quiet)
-        found = {name: [seconds] * rounds for name, seconds in self.seconds.items()}
-        found[self.row.ours] = [found[self.row.ours][0] * (1 + each) for each in disturb]
-        return processes.Measured(found)
-
-
-def test_a_busy_machine_is_no_regression(monkeypatch):
-    """Where in most processes no round of ours is undisturbed, and in the others one of 41, the guard measures until it has found one."""
-    machine = Machine(ROWS[0], 101e-9, disturbed=0.8)
-    monkeypatch.setattr(processes, "measure", machine.measure)
-    monkeypatch.setitem(globals(), "PAUSE", 0)
-    found = ratios(ROWS[0], bound(ROWS[0]), MORE)
-    assert found[-1] >= bound(ROWS[0])
-    assert 1 < machine.processes <= MORE
-
-
-def test_more_tries_pass_no_regression(monkeypatch):
-    """What has become three times as slow is below the bound after all tries, on a quiet machine and on a busy one."""
-    monkeypatch.setitem(globals(), "PAUSE", 0)
-    for disturbed in (None, 0.8):
-        monkeypatch.setattr(processes, "measure", Machine(ROWS[0], 301e-9, disturbed).measure)
-        assert max(ratios(ROWS[0], bound(ROWS[0]), MORE)) < bound(ROWS[0])

@@ -3,8 +3,6 @@
 """From rounds of processes to a figure, how sure it is, and a verdict."""
 
 import itertools
-import math
-import random
 from statistics import median
 
 import pytest
@@ -36,16 +34,6 @@ def test_the_interval_holds_the_median(values, confidence):
     found = statistics.estimate(values, confidence)
     assert min(values) <= found.low <= median(values) <= found.high <= max(values)
     assert found.confidence >= confidence or (found.low, found.high) == (min(values), max(values))
-
-
-def test_the_interval_holds_the_true_median_as_often_as_it_says():
-    """Drawn from a skewed distribution, whose median is known, 2,000 times."""
-    draw = random.Random(20261121)
-    hits = sum(
-        found.low <= math.log(2) <= found.high
-        for found in (statistics.estimate([draw.expovariate(1) for _ in range(9)]) for _ in range(2000))
-    )
-    assert 0.94 < hits / 2000 < 0.98
 
 
 def test_overhead_is_over_the_baseline():
@@ -140,13 +128,6 @@ def test_an_upper_bound_is_that_of_the_sign_test(count, rank):
     assert found == (rank or None)
 
 
-def test_the_truth_is_below_an_upper_bound_as_often_as_it_says():
-    """Drawn 4,000 times from a skewed distribution, whose median is known."""
-    draw = random.Random(6)
-    hits = sum(math.log(2) <= statistics.upper_bound([draw.expovariate(1) for _ in range(9)]) for _ in range(4000))
-    assert 0.97 < hits / 4000 < 0.99
-
-
 NOISE = (-0.02, -0.01, -0.005, 0.0, 0.004, 0.008, 0.01, 0.015, 0.03)
 
 
@@ -173,13 +154,3 @@ def test_what_cannot_be_seen_is_told():
     """The resolution is how far two of the same came apart, at whichever end; it does not depend on what was changed."""
     assert statistics.compare_pairs([0.5] * 9, NOISE).resolution == 0.015
     assert statistics.compare_pairs([0.0] * 9, [-each for each in NOISE]).resolution == 0.015
-
-
-def test_a_null_test_is_called_unfair_as_rarely_as_it_says():
-    """Noise alone, whose median is nothing, fails the null test in about four runs of a hundred: two in each direction."""
-    draw = random.Random(7)
-    unfair = sum(
-        statistics.compare_pairs([0.0] * 9, [draw.gauss(0, 1) for _ in range(9)]).outcome == "unfair"
-        for _ in range(2000)
-    )
-    assert 0.02 < unfair / 2000 < 0.06

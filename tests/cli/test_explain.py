@@ -281,14 +281,6 @@ def test_nothing_to_explain(call, explained):
     assert call("explain", "r1").code == 0
 
 
-def test_several_folders_and_ids(call, held, explained, runs):
-    """Folders of several nodes belong to one run; an id is looked for where runs are kept."""
-    asked = explained(held)
-    (runs / "r7").mkdir(parents=True)
-    call("explain", "r7", "node-2/r7")
-    assert [str(each) for each in asked.folders] == [str(runs / "r7"), "node-2/r7"]
-
-
 def test_json(call, held, explained):
     """The same as data: no number that JSON does not know, ids as hexadecimal, only the chosen steps."""
     steps = list(held.steps)

@@ -43,11 +43,6 @@ def test_only_the_right_name_counts(verdicts, expected):
     assert (judgement.found, judgement.named) == expected
 
 
-def test_what_was_not_reached_is_not_counted():
-    """A training may end before."""
-    assert not list(judging.judge(result(reached=None)))
-
-
 def test_an_event_names_what_hangs():
     """Only one of the right process, after the fault; its time counts."""
     event = {"kind": "stall", "time": 109.5, "instance": "trainer-0", "span": "verl.logging"}
@@ -57,32 +52,6 @@ def test_an_event_names_what_hangs():
     assert not judgement.found
     (judgement,) = judging.judge(result("hanging tracker", events=[{**event, "instance": "agent_loop-0"}]))
     assert (judgement.found, judgement.named) == (True, False)
-
-
-def test_the_report_names_what_raised():
-    """The error has to be in its lines, and the run failed."""
-    failed = {"state": "failed", "lines": ["step 6 failed: RuntimeError"]}
-    (judgement,) = judging.judge(result("exception in the trainer", **failed))
-    assert judgement.named
-    (judgement,) = judging.judge(result("exception in the trainer", **{**failed, "lines": ["step 6 failed"]}))
-    assert (judgement.found, judgement.named) == (True, False)
-
-
-def test_steps_without_a_signal_are_named_by_their_tokens():
-    """All tokens of the step were trained on without a gradient."""
-    for wasted, named in (({"zero_variance": 40}, True), ({"zero_variance": 20}, False), ({}, False)):
-        made = result("rewards without a signal")
-        made["steps"]["6"] |= {"wasted": wasted, "trained": 40}
-        (judgement,) = judging.judge(made)
-        assert judgement.named is named
-
-
-def test_the_step_after_a_fault_is_not_healthy():
-    """What was started in it may still run."""
-    assert judging.find_false(result()) == (1, [])
-    other = result()
-    other["steps"]["9"]["verdicts"] = [RIGHT]
-    assert judging.find_false(other) == (1, [(9, RIGHT)])
 
 
 def test_the_page_counts_what_was_run():

@@ -2,29 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of ``make test-extra ONLY=levers`` and its page; it trains nothing."""
 
-import json
-
 import pytest
 
 from tests.end_to_end import levers, levers_page
-from tests.end_to_end.levers_plan import PULLS, STEPS, TRAININGS, Pull
-
-
-@pytest.mark.parametrize("name", PULLS)
-def test_a_pulled_lever_changes_the_training(name):
-    """Both sections exist; something else is slow, or the configuration is another one."""
-    pull = PULLS[name]
-    (first, before), (second, after) = pull.before, pull.after
-    slow = TRAININGS[first].sections[before], TRAININGS[second].sections[after]
-    assert slow[0] != slow[1] or TRAININGS[first].overrides != TRAININGS[second].overrides
-
-
-def test_results_are_read_by_section(tmp_path):
-    """A series continues after what was trained."""
-    path = tmp_path / "trainings.jsonl"
-    assert levers.read_results(path) == {}
-    path.write_text(json.dumps({"training": "sync", "sections": {"waits": {"periods": [1.0]}}}) + "\n")
-    assert list(levers.read_results(path)) == [("sync", "waits")]
+from tests.end_to_end.levers_plan import STEPS, TRAININGS, Pull
 
 
 def test_a_miss_is_a_miss():

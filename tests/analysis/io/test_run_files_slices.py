@@ -5,7 +5,6 @@
 import json
 import math
 import os
-from types import SimpleNamespace
 
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -13,7 +12,6 @@ from hypothesis import strategies as st
 
 from tests.builders import stories
 from verl_otel.analysis.io import run_files
-from verl_otel.analysis.io.run_files import Extent
 
 FUZZ = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=80, deadline=None)
 
@@ -139,12 +137,6 @@ def test_the_first_and_the_last_line_of_a_file_are_found(tmp_path, content, firs
     path = tmp_path / "traces-x.jsonl"
     path.write_bytes(content)
     assert [text for _, _, text in run_files.read_lines(run_files.find_ends(path), [])] == first + last
-
-
-def test_the_size_of_a_slice_is_that_of_its_parts():
-    """Progress is counted in bytes."""
-    parts = (Extent(SimpleNamespace(), 5, 10), Extent(SimpleNamespace(), 0, 7))
-    assert run_files.Slice(0, 1, parts).size == 12
 
 
 # -- Work in several processes comes back complete and in order; what fails is said, and who dies is replaced by this process --
