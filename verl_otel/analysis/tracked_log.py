@@ -10,9 +10,9 @@ from __future__ import annotations
 import functools
 import itertools
 import math
-from bisect import bisect_left, insort
+import sys
 from collections import Counter, deque
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 from typing import Final, NamedTuple
@@ -24,7 +24,6 @@ from verl_otel.analysis.verdicts.baselines import (
     DETAIL_SHARE,
     LOOK_AHEAD,
     PHASE_SECONDS,
-    REMEMBERED_STEPS,
     STEP_SHARE,
     Baseline,
     Baselines,
@@ -40,12 +39,6 @@ VALIDATION: Final = "val-core/"
 NO_PHASE: Final = "no phase"
 """Name of the time of a step outside of all its timers."""
 WHOLE_STEP: Final = "step"
-MAX_PHASES: Final = 64
-"""Phases of a log; verl has about ten."""
-MAX_VALIDATIONS: Final = 20
-"""Validation scores of a log."""
-MAX_STEPS: Final = 100_000
-"""Steps of a log; more are not read, so that memory is bounded."""
 MAX_CHANGES: Final = 8
 """Changes that are kept, the largest."""
 _SHORT_LEVEL: Final = 12
@@ -111,6 +104,15 @@ class PhaseSum(NamedTuple):
     """Whether it is not a part of the step."""
 
 
+class Tokens(NamedTuple):
+    """A number of tokens that a phase depends on."""
+
+    key: str
+    before: float
+    """Median."""
+    after: float
+
+
 class Change(NamedTuple):
     """A phase whose usual time became another one."""
 
@@ -125,8 +127,8 @@ class Change(NamedTuple):
     after: float
     sudden: bool
     """False: it grew or fell over the run."""
-    tokens: tuple[str, float, float] | None
-    """Key of a number of tokens that the phase depends on, and its medians before and after; None: not logged."""
+    tokens: Tokens | None
+    """None: not logged."""
 
 
 class TrackedLog(NamedTuple):
@@ -144,8 +146,6 @@ class TrackedLog(NamedTuple):
     """Phases that are no part of a step, as a validation after it."""
     damaged: int
     """Number of lines that could not be read."""
-    left_out: int
-    """Number of lines about steps beyond `MAX_STEPS`."""
 
 
 def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
@@ -184,7 +184,6 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
         _describe_shifts(shifts, logged),
         outside,
         damaged,
-        reader.left_out,
     )
 
 
@@ -197,13 +196,12 @@ class _Reader:
 
     def __init__(self, is_asked: Callable[[str], bool]) -> None:
         self.steps: list[LoggedStep] = []
-        self._is_asked = is_asked
-        self._seen: set[str] = set()
-        self._kept: list[str] = []
+        self._is_kept = functools.cache(
+            lambda key: key in _ALWAYS or is_asked(key) or key.startswith(VALIDATION) or bool(find_phase(key))
+        )
         self._attempt = 1
         self._current: dict[int, LoggedStep] = {}
         """The steps of the attempt, by their numbers."""
-        self.left_out = 0
         self._last = -1
         """The last step that was trained in the attempt."""
 
@@ -212,39 +210,18 @@ class _Reader:
         number = _to_step(record.get(logs.STEP), record.get("training/global_step"))
         if number is None:
             return
-        if not record.keys() <= self._seen:
-            self._choose([key for key in record if key not in self._seen])
-        values = {key: _to_value(record[key]) for key in self._kept if key in record}
+        # Each line has texts of its own for its keys.
+        values = {sys.intern(key): _to_value(value) for key, value in record.items() if self._is_kept(key)}
         trained = [key for key in _ABOUT_STEP if key in values]
         known = self._current.get(number)
         if trained and (number < self._last or (known is not None and any(key in known.values for key in trained))):
             self._attempt, self._current, known = self._attempt + 1, {}, None
         if trained:
             self._last = number
-        if known is None and len(self.steps) >= MAX_STEPS:
-            self.left_out += 1
-            return
         if known is None:
             known = self._current[number] = LoggedStep(number, self._attempt, {})
             self.steps.append(known)
         known.values.update(values)
-
-    def _choose(self, keys: Iterable[str]) -> None:
-        """Note which of some keys that no line had before are kept."""
-        self._seen.update(keys)
-        phases = sum(map(bool, map(find_phase, self._kept)))
-        validations = sum(key.startswith(VALIDATION) for key in self._kept)
-        for key in keys:
-            if find_phase(key):
-                phases += 1
-                kept = phases <= MAX_PHASES
-            elif key.startswith(VALIDATION):
-                validations += 1
-                kept = validations <= MAX_VALIDATIONS
-            else:
-                kept = key in _ALWAYS or self._is_asked(key)
-            if kept:
-                self._kept.append(key)
 
 
 def _to_step(*candidates: object) -> int | None:
@@ -326,7 +303,6 @@ def _judge(
     baselines, waiting, judged = Baselines(), deque[tuple[Step, list[PhaseTime]]](), []
     begins = {(shift.name, shift.after[0].trace_id) for shift in shifts if shift.sudden}
     levels: Counter[str] = Counter()
-    recent: dict[Hashable, _RecentLengths] = {}
     starting = {step.trace_id for step in find_start_up(steps)}
     for step in (*steps, *[None] * LOOK_AHEAD):
         if step is not None:
@@ -338,36 +314,16 @@ def _judge(
             ]
             for time in times:
                 baselines.take(time.key, step.trace_id, Baseline(time.seconds, 0.0, 1))
-                recent.setdefault(time.key, _RecentLengths()).add(time.seconds)
             waiting.append((step, times))
         if waiting and (step is None or len(waiting) > LOOK_AHEAD):
             own, times = waiting.popleft()
             floor = max(PHASE_SECONDS, STEP_SHARE * own.seconds)
             verdicts: list[Verdict] = []
-            if any(time.seconds >= floor and recent[time.key].may_exceed(time.seconds, floor) for time in times):
+            if any(time.seconds >= floor for time in times):
                 found = judge_phases(times, own, baselines, floor, {})
                 verdicts = [_name_cause(verdict, own, logged, outside) for verdict in found]
             judged.append(own._replace(verdicts=tuple(sorted(verdicts, key=lambda verdict: -verdict.saved))))
     return tuple(judged)
-
-
-class _RecentLengths:
-    """The lengths that a baseline has, sorted: says fast that a step is not slow, which goes for nearly all of them."""
-
-    def __init__(self) -> None:
-        self._times: deque[float] = deque()
-        self._ordered: list[float] = []
-
-    def add(self, seconds: float) -> None:
-        """Add the length of a phase in the next step."""
-        self._times.append(seconds)
-        insort(self._ordered, seconds)
-        if len(self._times) > REMEMBERED_STEPS:
-            del self._ordered[bisect_left(self._ordered, self._times.popleft())]
-
-    def may_exceed(self, seconds: float, floor: float) -> bool:
-        """Return whether a length may be beyond the median of the others, of which two may not count, by a floor."""
-        return seconds - self._ordered[max(0, len(self._ordered) // 2 - 2)] >= floor
 
 
 def list_lengths(step: Step) -> dict[str, float]:
@@ -525,7 +481,7 @@ def _is_sudden(before: Sequence[float], after: Sequence[float]) -> bool:
     return abs(step) >= DETAIL_SHARE * abs(median(after) - median(before))
 
 
-def _compare_tokens(shift: _Shift, logged: Sequence[LoggedStep]) -> tuple[str, float, float] | None:
+def _compare_tokens(shift: _Shift, logged: Sequence[LoggedStep]) -> Tokens | None:
     key = _TOKENS.get(shift.name, _ALL_TOKENS)
     medians = []
     for steps in (shift.before, shift.after):
@@ -534,4 +490,4 @@ def _compare_tokens(shift: _Shift, logged: Sequence[LoggedStep]) -> tuple[str, f
         if not known:
             return None
         medians.append(median(known))
-    return key, medians[0], medians[1]
+    return Tokens(key, *medians)

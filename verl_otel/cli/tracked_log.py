@@ -24,8 +24,9 @@ from verl_otel.analysis.tracked_log import NO_PHASE, VALIDATION, WHOLE_STEP, Cha
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import wording
-from verl_otel.cli.formatting import SENTENCE, align, make_plain, number, print_json
+from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, number, print_json
 from verl_otel.cli.guards import find_variable
+from verl_otel.cli.json_schemas import EXPLAIN_LOG
 from verl_otel.cli.run_folders import is_run
 from verl_otel.errors import VerlOtelError
 from verl_otel.guards.conditions import (
@@ -573,8 +574,6 @@ def _list_missing(log: TrackedLog) -> Iterator[str]:
     """Yield what is not in this log, although other logs of verl have it."""
     if log.damaged:
         yield f"{counted(log.damaged, 'line')} that could not be read: cut off, or of something else"
-    if log.left_out:
-        yield f"{counted(log.left_out, 'line')} about later steps: the first {len(log.run.steps):,} were read"
     keys = {key for step in log.steps for key in step.values}
     if not log.run.steps:
         yield "the time of steps: no timing_s/step"
@@ -598,48 +597,39 @@ def _list_next(log: TrackedLog, chosen: Sequence[Step], *, whole: bool = False) 
 
 
 def _to_json(log: TrackedLog, learning: _Learning, chosen: Sequence[Step]) -> dict[str, Any]:
-    steps = log.run.steps
-    return {
-        "run_id": log.run.run_id,
-        "state": log.run.state,
-        "folders": list(log.run.folders),
-        "counts": {
+    steps, found = log.run.steps, off_policy.judge(step.values for step in log.steps)
+    return fill_schema(
+        EXPLAIN_LOG,
+        log.run,
+        counts={
             "steps": len(log.steps),
             "attempts": log.steps[-1].attempt,
             "repeated": sum(step.repeated for step in steps),
             "held": sum(bool(step.verdicts) for step in steps),
             "unexplained": len(step_lengths.find_unexplained(steps)),
         },
-        "steps": [
-            {
-                "number": step.number,
-                "attempt": step.attempt,
-                "repeated": step.repeated,
-                "seconds": step.seconds,
-                "verdicts": [_verdict(verdict) for verdict in step.verdicts],
-                "phases": {phase.key: phase.seconds for phase in step.phases},
-                "no_phase": step.no_phase,
-            }
-            for step in chosen
-        ],
-        "seconds": sum(step.seconds + step.between for step in steps),
-        "median": median(step.seconds for step in steps) if steps else None,
-        "phases": [phase._asdict() for phase in log.phases],
-        "changes": [
-            {**change._asdict(), "tokens": None if change.tokens is None else dict(zip(("key", "before", "after"), change.tokens, strict=True))}
-            for change in log.changes
-        ],
-        "profile": learning.profile,
-        "progress": learning.progress,
-        "off_policy": None if (found := off_policy.judge(step.values for step in log.steps)) is None else found._asdict(),
-        "signals": [signal._asdict() for signal in learning.signals],
-        "findings": [finding._asdict() for finding in learning.findings],
-        "missing": list(_list_missing(log)),
-        "unknown": list(_BLIND),
-        "next": _list_next(log, chosen),
-    }  # fmt: skip
+        steps=[_step_json(step) for step in chosen],
+        seconds=sum(step.seconds + step.between for step in steps),
+        median=median(step.seconds for step in steps) if steps else None,
+        phases=log.phases,
+        changes=log.changes,
+        profile=learning.profile,
+        progress=learning.progress,
+        off_policy=found,
+        signals=learning.signals,
+        findings=learning.findings,
+        missing=list(_list_missing(log)),
+        unknown=_BLIND,
+        next=_list_next(log, chosen),
+    )
 
 
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    names = ("step", "step_seconds", "kind", "subject", "cause", "cause_name", "seconds", "saved")
-    return {**{name: getattr(verdict, name) for name in names}, "next": _advise_on(verdict)}
+def _step_json(step: Step) -> dict[str, Any]:
+    schema = EXPLAIN_LOG["properties"]["steps"]
+    verdicts = schema["items"]["properties"]["verdicts"]
+    return fill_schema(
+        schema,
+        step,
+        verdicts=[fill_schema(verdicts, verdict, next=_advise_on(verdict)) for verdict in step.verdicts],
+        phases={phase.key: phase.seconds for phase in step.phases},
+    )
