@@ -16,7 +16,7 @@ from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
-from verl_otel.analysis.io.run_files import END, Writers
+from verl_otel.analysis.io.run_files import END, Writers, list_attempts
 from verl_otel.analysis.model import Counts, DeviceTime, OpenSpan, Segment, Step, Trajectory, Verdict
 from verl_otel.analysis.scalars import Columns
 from verl_otel.analysis.slice_summary import (
@@ -66,20 +66,15 @@ def find_restarts(manifest: Mapping[str, Any]) -> tuple[Restart, ...]:
     """Return the restarts that the manifest of a run lists, in the order of time."""
     restarts = [
         Restart(_to_ns(before.get("ended")), _to_ns(after.get("started")))
-        for before, after in pairwise(_list_attempts(manifest))
+        for before, after in pairwise(list_attempts(manifest))
     ]
     return tuple(sorted((each for each in restarts if each.started_ns), key=lambda each: each.started_ns))
 
 
 def find_start(manifest: Mapping[str, Any], attempt: int) -> int:
     """Return when an attempt started, by the manifest; 0: unknown."""
-    attempts = _list_attempts(manifest)
+    attempts = list_attempts(manifest)
     return _to_ns(attempts[attempt - 1].get("started")) if attempt <= len(attempts) else 0
-
-
-def _list_attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
-    attempts = manifest.get("attempts")
-    return [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
 
 
 def _to_ns(value: object) -> int:

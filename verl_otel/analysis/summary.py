@@ -285,8 +285,8 @@ def _state(
     state = STATES.get(last[1], NO_END) if last is not None else NO_END
     if state != NO_END:
         return state
-    attempts = manifest.get("attempts")
-    if isinstance(attempts, list) and attempts and isinstance(attempts[-1], dict) and "ended" in attempts[-1]:
+    attempts = run_files.list_attempts(manifest)
+    if attempts and "ended" in attempts[-1]:
         return name_end(attempts[-1], run_events)
     age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
     return "running" if age < RUNNING_SECONDS else state

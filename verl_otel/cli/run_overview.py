@@ -70,7 +70,7 @@ def to_json(run: Overview) -> dict[str, Any]:
 def read(folder: Path) -> Overview:
     """Return the facts about a run. Unknown ones are None; damaged files have none."""
     manifest, usage, ends = run_manifest.read(folder), measure(folder), read_ends(folder)
-    attempts = [attempt for attempt in _attempts(manifest) if isinstance(attempt, Mapping)]
+    attempts = run_files.list_attempts(manifest)
     first, last = (attempts[0], attempts[-1]) if attempts else ({}, {})
     # The manifest is written at the first drain, which may be a second after the first span has begun.
     begins = [_moment(first.get("started")), _moment(ends.begin_ns / 1e9)]
@@ -137,11 +137,6 @@ def _walk(folder: Path) -> Iterable[str]:
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
             yield os.path.join(parent, name)  # noqa: PTH118 - for thousands of files
-
-
-def _attempts(manifest: Mapping[str, Any]) -> list[Any]:
-    attempts = manifest.get("attempts")
-    return attempts if isinstance(attempts, list) else []
 
 
 def _moment(value: object) -> float | None:

@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from verl_otel import config
-from verl_otel._internal.printable import seconds, show
+from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.io.run_files import holds_run
 from verl_otel.cli import options, run_folders, run_overview
 from verl_otel.cli.formatting import SENTENCE, age, align, print_json, show_bytes
@@ -138,7 +138,7 @@ def _lines(results: Sequence[tuple[Choice, str]], *, yes: bool) -> list[str]:
         lines.append(show(f"{about}  {f'kept: {kept}' if kept else f'{word}: {choice.reason}'}", SENTENCE))
     gone = [choice.run for choice, kept in results if not kept]
     hint = "; --yes deletes them" if gone and not yes else ""
-    return [*lines, f"{_count_runs(gone)}, {show_bytes(sum(run.size for run in gone))} {word}{hint}"]
+    return [*lines, f"{counted(len(gone), 'run')}, {show_bytes(sum(run.size for run in gone))} {word}{hint}"]
 
 
 # -- The list --
@@ -153,7 +153,7 @@ def render(runs: Sequence[Overview], base: Path) -> str:
     """Return the table of runs, and a line with their number and size."""
     rows = [_TITLES, *(tuple(map(show, _cells(run))) for run in runs)]
     total = show_bytes(sum(run.size for run in runs))
-    where = f"{_count_runs(runs)} in {show(base)}, {total}"
+    where = f"{counted(len(runs), 'run')} in {show(base)}, {total}"
     return "\n".join([*align(rows, _RIGHT), "", where, show(f"Next: {_find_next(runs, base)}", SENTENCE)])
 
 
@@ -168,11 +168,6 @@ def _find_next(runs: Sequence[Overview], base: Path) -> str:
 def _name_folder(base: Path) -> list[str]:
     """Return a folder of runs as an argument; nothing for that of the settings."""
     return [] if base == config.read("run_dir") else [str(base)]
-
-
-def _count_runs(runs: Sequence[object]) -> str:
-    """Return the number of runs with its noun."""
-    return f"{len(runs)} {'run' if len(runs) == 1 else 'runs'}"
 
 
 def _cells(run: Overview) -> tuple[str, ...]:

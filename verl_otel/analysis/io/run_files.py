@@ -11,7 +11,7 @@ import os
 import re
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
@@ -208,6 +208,12 @@ def read_manifest(folders: Iterable[Path]) -> dict[str, Any]:
         if manifest and isinstance(manifest, dict):
             return manifest
     return {}
+
+
+def list_attempts(manifest: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the attempts of a run by its manifest, the first one first."""
+    attempts = manifest.get("attempts")
+    return [each for each in attempts if isinstance(each, dict)] if isinstance(attempts, list) else []
 
 
 class _Damage:
