@@ -27,7 +27,6 @@ import argparse
 import functools
 import json
 import re
-import signal
 import sys
 import threading
 import time
@@ -45,7 +44,7 @@ from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders
 from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.run_folders import list_runs
-from verl_otel.cli.serving import Encryption, HttpAuth
+from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting import http_server
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
@@ -320,29 +319,25 @@ class Server(http_server.Server):
 
 
 def serve(address: tuple[str, int], access: HttpAuth, find: Callable[[], Entries]) -> int:
-    """Serve until SIGTERM or SIGINT. Returns 0.
+    """Serve until a signal comes. Returns 0.
 
     Raises:
         VerlOtelError: The port is taken, or a file of ``access`` cannot be used.
     """
-    ends = {signal.SIGTERM, signal.SIGINT}
     try:
         server = Server(address, access, TargetList(find))
     except (OSError, UnicodeError) as error:  # the latter: no name of a host
         reason = getattr(error, "strerror", None) or error
         raise VerlOtelError(f"{address[0]}:{address[1]} cannot be bound: {reason}") from None
-    before = signal.pthread_sigmask(
-        signal.SIG_BLOCK, ends
-    )  # threads inherit the mask: the signals are received by `sigwait`
-    server.start()
-    try:
-        print(f"serving the targets at {server.url} (SIGTERM or Ctrl-C ends)", flush=True)
-        if not address[0].startswith(_LOOPBACK):
-            _warn(access)
-        signal.sigwait(ends)
-    finally:
-        server.close()
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with catch_signals() as ended:
+        server.start()
+        try:
+            print(f"serving the targets at {server.url} (SIGTERM or Ctrl-C ends)", flush=True)
+            if not address[0].startswith(_LOOPBACK):
+                _warn(access)
+            ended.wait()
+        finally:
+            server.close()
     return 0
 
 

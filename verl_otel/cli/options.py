@@ -12,6 +12,8 @@ import re
 from pathlib import Path
 from typing import Any, Final
 
+from verl_otel import config
+from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles
 from verl_otel.health.profiles import Profile
 
@@ -93,6 +95,18 @@ def profile(text: str) -> Profile:
         raise argparse.ArgumentTypeError(f"{text!r} is no profile ({known}) and no file: {error.strerror}") from None
     except ValueError as error:
         raise argparse.ArgumentTypeError(f"{text}: {error}") from None
+
+
+def load_profile() -> Profile:
+    """Return the profile of the settings.
+
+    Raises:
+        VerlOtelError: There is no such profile.
+    """
+    try:
+        return profile(config.read("health_profile"))
+    except argparse.ArgumentTypeError as error:
+        raise VerlOtelError(f"VERL_OTEL_HEALTH_PROFILE: {error}") from None
 
 
 def count(text: str) -> int:

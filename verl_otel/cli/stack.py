@@ -53,7 +53,6 @@ from verl_otel.cli.stack_components import ClusterPlan, Plan, StackProcess
 from verl_otel.config import parse_path
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import show_address, strip_brackets
-from verl_otel.health.profiles import Profile
 from verl_otel.integrations.cluster_store import NAMESPACE
 from verl_otel.integrations.ray import cluster_endpoint, discovery
 from verl_otel.integrations.ray.cluster_endpoint import MAX_CERTIFICATE, ClusterEndpoint
@@ -209,15 +208,8 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
     outside = service.host if service is not None else stack_addresses.HOST
     addresses = stack_addresses.choose_addresses(os.environ, free=arguments.free_ports, outside=outside)
     in_cluster = service.plan(data) if service is not None else None
-    profile = arguments.profile or _load_profile()
+    profile = arguments.profile or options.load_profile()
     return Plan(addresses, data, folder, tempo=arguments.tempo is not None, cluster=in_cluster, profile=profile)
-
-
-def _load_profile() -> Profile:
-    try:
-        return options.profile(config.read("health_profile"))
-    except argparse.ArgumentTypeError as error:
-        raise VerlOtelError(f"VERL_OTEL_HEALTH_PROFILE: {error}") from None
 
 
 def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProcess]:

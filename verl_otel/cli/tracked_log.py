@@ -15,7 +15,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
-from verl_otel import config
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
@@ -23,12 +22,11 @@ from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.tracked_log import NO_PHASE, VALIDATION, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import explain as recorded
-from verl_otel.cli import wording
+from verl_otel.cli import options, wording
 from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, number, print_json
 from verl_otel.cli.guards import find_variable
 from verl_otel.cli.json_schemas import EXPLAIN_LOG
 from verl_otel.cli.run_folders import is_run
-from verl_otel.errors import VerlOtelError
 from verl_otel.guards.conditions import (
     FINITE,
     Check,
@@ -181,7 +179,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
             first, last = log.steps[0].number, log.steps[-1].number
             print(f"verl-otel: step {arguments.step} is not in the log: it has {first} to {last}", file=sys.stderr)
             return 2
-    learning = _learn(log, _load_profile())
+    learning = _learn(log, options.load_profile())
     if arguments.json:
         print_json(make_plain(_to_json(log, learning, chosen)))
         return 0
@@ -194,13 +192,6 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         lines = [*lines[: most - 1], f"and {more}: verl-otel explain --json has everything"]
     print("\n".join(lines))
     return 0
-
-
-def _load_profile() -> Profile:
-    try:
-        return profiles.load(config.read("health_profile"))
-    except (OSError, ValueError) as error:
-        raise VerlOtelError(f"VERL_OTEL_HEALTH_PROFILE: {error}") from None
 
 
 # -- Learning --
