@@ -15,6 +15,7 @@ from verl_otel import session
 from verl_otel.recording import collection
 from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.semconv.metric_names import METRICS
+from verl_otel.system import collectors
 
 ODD = 'a "b"\\c é'
 """A label value that every format has to escape."""
@@ -41,7 +42,7 @@ def main():
 
 def is_asked(name):
     """Whether the session asks for it at every collection, as it is then: nothing that a test could plan."""
-    return name in collection.observed() or name.startswith("verl.otel.")
+    return name in collection.observed() | collectors.list_metrics() or name.startswith("verl.otel.")
 
 
 def record(row, labels, draw):
@@ -66,7 +67,7 @@ def record(row, labels, draw):
     else:
         value = draw(0, 1e6)
         known = collection._callbacks.get(row.name)
-        measured = [] if known is None else [(found, each) for _, found, each in known.read()]
+        measured = [] if known is None else known.read()
         collection.observe(row.name, lambda: [*measured, (labels, value)])
     return {"name": row.name, "labels": dict(labels), "value": value}
 

@@ -65,12 +65,10 @@ def read_scalars(files):
 def play(member, scalars):
     """Be one process of the run, to its end."""
     session.describe({"verl.role": member.role, "verl.rank": member.rank, "host.name": "node"})
-    ask, ask_all = collection.observe, collection.observe_all
-    collection.observe = collection.observe_all = lambda *_: (
-        None
-    )  # so that nothing of this machine is among what is counted
-    verl_otel.init()
-    collection.observe, collection.observe_all = ask, ask_all
+    observe = collection.observe
+    collection.observe = lambda *_, **__: None  # so that nothing of this machine is among what is counted
+    verl_otel.init(hardware=False)
+    collection.observe = observe
     for name, count in member.rows.items():
         record(METRICS[name], count)
     if member.role == "trainer":

@@ -24,7 +24,7 @@ def expose(points, resource=RESOURCE):
     """Return the text and the OpenMetrics text of some points."""
     state, registry = MetricState(), CollectorRegistry(auto_describe=False)
     state.update(points)
-    registry.register(PointCollector(state, resource, lambda: None))
+    registry.register(PointCollector(state, resource))
     return generate_text(registry).decode(), generate_openmetrics(registry).decode()
 
 

@@ -28,8 +28,8 @@ def serve():
     """Serve a state on a port of the loopback; the server is closed when the test ends."""
     made = []
 
-    def start(state, host="127.0.0.1", port=0, refresh=lambda: None, announce=None):
-        exporter = PrometheusExporter(host, port, refresh, announce)
+    def start(state, host="127.0.0.1", port=0, announce=None):
+        exporter = PrometheusExporter(host, port, announce)
         exporter.open(RESOURCE, SCOPE, state)
         made.append(exporter)
         return exporter, f"http://{host}:{exporter.port}/metrics"
@@ -66,21 +66,6 @@ def test_start_times_are_served_on_request(serve):
         ("verl_a_created", ()): start,
         ("verl_c_created", ()): start,
     }
-
-
-def test_a_scrape_asks_for_this_moment(serve, swallow):
-    """Each scrape first brings the state up to date; when that fails it shows what there is."""
-    state, calls = MetricState(), []
-
-    def refresh():
-        calls.append(1)
-        if len(calls) > 1:
-            raise RuntimeError("planted")
-        state.update([make_point("verl.a", value=5.0)])
-
-    _, url = serve(state, refresh=refresh)
-    assert ["verl_a 5.0" in scrape(url) for _ in range(2)] == [True, True]
-    assert len(calls) == 2
 
 
 @pytest.mark.full
@@ -130,7 +115,7 @@ def test_a_server_that_cannot_be_announced_is_closed():
         ports.append(port)
         raise PermissionError(13, "Permission denied")
 
-    exporter = PrometheusExporter("127.0.0.1", 0, lambda: None, refuse)
+    exporter = PrometheusExporter("127.0.0.1", 0, refuse)
     with pytest.raises(OSError, match="denied"):
         exporter.open(RESOURCE, SCOPE, MetricState())
     assert exporter.port == 0
@@ -157,7 +142,7 @@ def name_server(monkeypatch):
 
 def open_by_name(announce):
     """Open an exporter at a name; returns it and the seconds that this took."""
-    exporter = PrometheusExporter("node.example", 0, lambda: None, announce)
+    exporter = PrometheusExporter("node.example", 0, announce)
     begin = time.monotonic()
     exporter.open(RESOURCE, SCOPE, MetricState())
     return exporter, time.monotonic() - begin

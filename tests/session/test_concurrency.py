@@ -80,6 +80,7 @@ def test_totals_are_exact_with_scrapers_and_flushers_under_writers(start):
         finished.set()
 
     run_all([writers, flusher, *(lambda index=index: scraper(index) for index in range(4))])
+    session.flush()
     last = scrape(port)
     verl_otel.shutdown()
     total = WRITERS * STEPS

@@ -14,7 +14,6 @@ from verl_otel.model import Instrument, Point
 from verl_otel.recording import collection
 from verl_otel.session import lifecycle
 from verl_otel.session.lifecycle import Current
-from verl_otel.system import collectors
 
 
 @pytest.fixture
@@ -107,19 +106,6 @@ def test_whatever_happens_is_drained_at_the_next_turn(resting, happen):
         resting.session.held.close()
 
 
-def test_what_a_scrape_drains_is_in_the_files_after_one_interval(resting):
-    """A scrape empties the buffers and writes no files: the next turn does, although it finds nothing to drain."""
-    with verl_otel.step(2):
-        pass
-    verl_otel.counter("test.rest.scraped").add(1)
-    resting.session.refresh()
-    assert resting.files.names().count("verl.step") == 1
-    resting.turn()
-    assert resting.files.names().count("verl.step") == 2
-    assert resting.files.last("test.rest.scraped") == 1
-    assert resting.turn() == 0
-
-
 def test_open_spans_stay_in_their_file(resting, monkeypatch):
     """While work is open and nothing else happens, its file stays, and is written at each drain."""
     with verl_otel.span("held"):
@@ -146,32 +132,3 @@ def test_the_heart_beats_while_the_process_rests(resting):
     resting.now += 1
     assert resting.turn() == 0
     assert not request.exists()
-
-
-def test_a_scrape_does_not_read_the_hardware(resting):
-    """However often the page is scraped, collectors are read once in a metric interval, by the drain thread."""
-
-    class Sensor:
-        name, metrics, once_per_node, reads = "test", ("hw.temperature",), False, 0
-
-        def read(self, scope):
-            del scope
-            self.reads += 1
-            return [("hw.temperature", (), 20.0)]
-
-        def close(self):
-            pass
-
-    sensor = Sensor()
-    collectors.add(sensor)
-    try:
-        for _ in range(5):
-            resting.session.refresh()
-            resting.now += 11
-        assert sensor.reads == 0
-        resting.now += 6
-        resting.turn()
-        resting.session.refresh()
-        assert sensor.reads == 1
-    finally:
-        collectors.remove("test")

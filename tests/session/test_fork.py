@@ -160,6 +160,7 @@ print(scrape(port))
 os.kill(child, 9)
 os.waitpid(child, 0)
 record(1)
+session.flush()
 print(scrape(port))
 """
     result = run(script(work, "exporters='prometheus'"))

@@ -123,6 +123,7 @@ import urllib.request
 meter.create_counter("my.things", unit="By").add(7)
 with verl_otel.step(1):
     pass
+session.flush()
 address = f"http://127.0.0.1:{session.current().exporters[-1].port}/metrics"
 text = urllib.request.urlopen(address).read().decode()
 assert "my_things_bytes_total 7.0" in text, text

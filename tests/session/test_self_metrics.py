@@ -27,7 +27,8 @@ def values(files, metric, **labels):
 
 
 def scrape():
-    """The text of this process's /metrics."""
+    """The text of this process's /metrics after a drain."""
+    session.flush()
     (exporter,) = (exporter for exporter in session.current().exporters if exporter.name == "prometheus")
     with urllib.request.urlopen(f"http://127.0.0.1:{exporter.port}/metrics", timeout=60) as answer:
         return answer.read().decode()
@@ -150,6 +151,7 @@ from verl_otel import session
 verl_otel.init(exporters="prometheus")
 with verl_otel.step(1):
     pass
+session.flush()
 address = f"http://127.0.0.1:{session.current().exporters[0].port}/metrics"
 assert b"verl_training_steps_total 1.0" in urllib.request.urlopen(address).read()
 """

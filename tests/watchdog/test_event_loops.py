@@ -107,7 +107,7 @@ def test_a_blocked_loop_is_recorded_with_what_blocks_it(recorded, watcher, wait_
 
 def lag_of(watcher):
     """The lag that a collection reads, by aggregate."""
-    return {labels[0][1]: value for _, labels, value in watcher.read_lag()}
+    return {labels[0][1]: value for labels, value in watcher.read_lag()}
 
 
 @contextlib.contextmanager

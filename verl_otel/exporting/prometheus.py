@@ -51,24 +51,18 @@ class PointCollector(Collector):
     Args:
         state: The latest points.
         resource: Becomes ``target_info``.
-        refresh: Called before each scrape, which then shows the current values.
     """
 
-    def __init__(self, state: MetricState, resource: Resource, refresh: Callable[[], None]) -> None:
+    def __init__(self, state: MetricState, resource: Resource) -> None:
         self._state = state
         self._resource = resource
-        self._refresh = refresh
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: families come and go with what is recorded."""
         return ()
 
     def collect(self) -> Iterator[Metric]:
-        """Return one family per instrument."""
-        try:
-            self._refresh()
-        except Exception as error:
-            error_boundary.record_internal_error("scrape", error)
+        """Return one family per instrument, with the values of the last drain."""
         yield self._target_info()
         _, points = self._state.read()
         families: dict[tuple[str, str], Metric | None] = {}
@@ -157,18 +151,14 @@ class PrometheusExporter(Exporter):
     Args:
         host: Address to bind to.
         port: Port; 0 takes a free one, as does a port that another process has.
-        refresh: Called before each scrape.
         announce: Called with the bound port once it serves.
     """
 
     name = "prometheus"
 
-    def __init__(
-        self, host: str, port: int, refresh: Callable[[], None], announce: Callable[[int], None] | None = None
-    ) -> None:
+    def __init__(self, host: str, port: int, announce: Callable[[int], None] | None = None) -> None:
         super().__init__()
         self._address = (host, port)
-        self._refresh = refresh
         self._announce = announce
         self.registry = CollectorRegistry(auto_describe=False)
         self._server: http_server.Server | None = None
@@ -181,7 +171,7 @@ class PrometheusExporter(Exporter):
         Raises:
             OSError: The address cannot be bound. It is logged instead if it is known only after that time.
         """
-        self.registry.register(PointCollector(state, resource, self._refresh))
+        self.registry.register(PointCollector(state, resource))
         if http_server.is_address(self._address[0]):
             self._serve()
             return

@@ -8,7 +8,8 @@ A hook is installed when its module is imported, and can be undone. If its symbo
 
 def install() -> None:
     """Register the hooks of every integration."""
-    from verl_otel.integrations import aiohttp, gpu, ray, rl_insight, sglang, torch_compile, verl, vllm
+    from verl_otel.integrations import aiohttp, ray, rl_insight, sglang, torch_compile, verl, vllm
+    from verl_otel.integrations.gpu import collector
 
     ray.install()
     verl.install()
@@ -17,16 +18,17 @@ def install() -> None:
     sglang.install()
     aiohttp.install()
     torch_compile.install()
-    gpu.install()
+    collector.install()
 
 
 def uninstall() -> None:
     """Put back everything that was replaced."""
-    from verl_otel.integrations import aiohttp, gpu, patch, ray, rl_insight, spans
+    from verl_otel.integrations import aiohttp, patch, ray, rl_insight, spans
+    from verl_otel.integrations.gpu import collector
 
     ray.uninstall()
     rl_insight.uninstall()
     aiohttp.uninstall()
-    gpu.uninstall()
+    collector.uninstall()
     patch.undo_all()
     spans.OPENERS.clear()

@@ -48,16 +48,14 @@ Measurement = tuple[str, Labels, float]
 
 
 class _Callback(NamedTuple):
-    """A callback of a collection, and the metrics that it returns."""
+    """The callback of a metric; see `observe`."""
 
-    metrics: frozenset[str]
-    read: Callable[[], Iterable[Measurement]]
-    is_group: bool
-    """Whether it was registered by `observe_all`."""
+    read: Observe
+    removes: bool
 
 
 _callbacks: dict[str, _Callback] = {}
-"""By the name of the metric, or of the group."""
+"""By the name of the metric."""
 
 
 def collect(*, wait: float = -1) -> Batch | None:
@@ -87,29 +85,29 @@ def collect(*, wait: float = -1) -> Batch | None:
     return Batch(now, tuple(kept), tuple(points), read_open())
 
 
-def collect_observed(batch: Batch, *, groups: bool = True) -> Batch:
+def collect_observed(
+    batch: Batch, metrics: frozenset[str] = frozenset(), measurements: Iterable[Measurement] = ()
+) -> Batch:
     """Return a batch of the observables, to be exported after one that did not wait for them.
 
     Args:
         batch: The drained batch, whose open spans it repeats.
-        groups: Call the callbacks of `observe_all`, too: those of the hardware may take a second.
+        metrics: Metrics of the hardware.
+        measurements: Their current values. Other series of these metrics are removed.
     """
     now = time.time_ns()
-    points: list[Point] = []
-    asked: frozenset[str] = frozenset()
-    for name, (metrics, read, is_group) in list(_callbacks.items()):
-        if is_group and not groups:
-            continue
-        try:
-            points += [
-                Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
-                for metric, labels, value in read()
-            ]
-        except Exception as error:
-            error_boundary.record_internal_error(f"observe {name}", error)
-        if is_group:
-            asked |= metrics
-    return Batch(now, points=tuple(points), open_spans=batch.open_spans, asked=asked)
+    observed = list(measurements)
+    asked = set(metrics)
+    for metric, (read, removes) in list(_callbacks.items()):
+        with error_boundary.suppress_errors(f"observe {metric}"):
+            observed += [(metric, labels, value) for labels, value in read()]
+        if removes:
+            asked.add(metric)
+    points = tuple(
+        Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
+        for metric, labels, value in observed
+    )
+    return Batch(now, points=points, open_spans=batch.open_spans, asked=frozenset(asked))
 
 
 def add_points(points: Iterable[Point]) -> None:
@@ -121,33 +119,24 @@ def add_points(points: Iterable[Point]) -> None:
         RECORDER.dropped_points += len(bounded) - room
 
 
-def observe(metric: str, callback: Observe) -> None:
-    """Register the callback of a metric of the catalogue. A second one replaces the first."""
-
-    def read() -> Iterable[Measurement]:
-        return [(metric, labels, value) for labels, value in callback()]
-
-    _callbacks[metric] = _Callback(frozenset((metric,)), read, is_group=False)
-
-
-def observe_all(group: str, metrics: Iterable[str], callback: Callable[[], Iterable[Measurement]]) -> None:
-    """Register one callback for several metrics of the catalogue. A series that it does not return any more is removed.
+def observe(metric: str, callback: Observe, *, removes: bool = False) -> None:
+    """Register the callback of a metric of the catalogue. A second one replaces the first.
 
     Args:
-        group: Name of the group. A second callback of the same group replaces the first.
-        metrics: Names of the metrics.
-        callback: Returns metrics, labels and numbers; the rules of `Observe` apply.
+        metric: Its name.
+        callback: Returns labels and numbers.
+        removes: Whether a series that it does not return any more is removed.
     """
-    _callbacks[group] = _Callback(frozenset(metrics), callback, is_group=True)
+    _callbacks[metric] = _Callback(callback, removes)
 
 
 def observed() -> frozenset[str]:
     """Return the metrics that have a callback."""
-    return frozenset().union(*(callback.metrics for callback in list(_callbacks.values())))
+    return frozenset(_callbacks)
 
 
 def stop_observing() -> None:
-    """Remove every callback of `observe` and `observe_all`: the session that registered them ends."""
+    """Remove every callback of `observe`: the session that registered them ends."""
     _callbacks.clear()
 
 

@@ -156,7 +156,7 @@ class Session:
         self._may_resume = False
         self._started = 0.0
         self._stopping = False
-        self._sources_asked_at = float("-inf")
+        self._observed_at = float("-inf")
         self._schedule = DrainSchedule(config.drain_interval)
         self._thread: threading.Thread | None = None
         self.exporters: list[Exporter] = []
@@ -195,7 +195,6 @@ class Session:
         children.publish(self.config)
         self_metrics.register(self._list_sending, self._measure_overhead, lambda: self._overhead.used)
         system.install()
-        collectors.start(self.config)
         run_log.start(self.config)
         RECORDER.on = True
         if not lazy:
@@ -225,7 +224,7 @@ class Session:
         self._export_user_metrics(deadline)
         collection.stop_observing()
         with error_boundary.suppress_errors("collectors"):
-            collectors.stop()
+            collectors.stop(deadline)
         run_log.stop()
         self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
         self._for_each("close", lambda exporter: exporter.close(deadline))
@@ -374,12 +373,12 @@ class Session:
             woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
         """
         now = time.monotonic()
-        due = self.opened and now - self._sources_asked_at >= self.config.metric_interval
+        due = self.opened and now - self._observed_at >= self.config.metric_interval
         if not (woken or due) and self._may_rest(now):
             self._for_each("rest", lambda exporter: exporter.rest())
             return
         self._schedule.note_drain(now)
-        self._collect(observe=due, ask_sources=due)
+        self._collect(observe=due)
         self._schedule.note_poll()
         self._for_each("tick", lambda exporter: exporter.poll())
         with error_boundary.suppress_errors("overhead"):
@@ -396,19 +395,14 @@ class Session:
         waits = self._flush_wanted or self.user_spans or (self._user is not None and self._user.metrics.has_messages)
         return not waits and self._schedule.may_skip(now)
 
-    def refresh(self) -> None:
-        """Bring the metric state up to date, for a scrape. The hardware is not read: its metrics are those of the last interval."""
-        self._collect(observe=True, deadline=time.monotonic() + 1.0)
-
     @error_boundary.never_raises("drain")
-    def _collect(self, *, observe: bool, ask_sources: bool = False, deadline: float | None = None) -> None:
+    def _collect(self, *, observe: bool, deadline: float | None = None) -> None:
         """Drain once and dispatch the batch, then the batch of the observed instruments: recorded data does not wait for those.
 
         One thread at a time: a later batch must not overtake an earlier one.
 
         Args:
-            observe: Whether instruments that are read at a collection are due.
-            ask_sources: Whether the hardware collectors are read as well. They may take long: not for a caller with a deadline.
+            observe: Whether instruments that are read at a collection are due, and the values that were read of the hardware.
             deadline: Until when to wait for another thread that drains; None: without end.
         """
         if not self._collect_lock.acquire(timeout=_wait(deadline)):
@@ -429,9 +423,8 @@ class Session:
                 self._dispatch(batch)
             if self.opened and observe:
                 if was_opened:
-                    self._dispatch(collection.collect_observed(batch, groups=ask_sources))
-                if ask_sources:
-                    self._sources_asked_at = time.monotonic()
+                    self._dispatch(collection.collect_observed(batch, collectors.list_metrics(), collectors.take()))
+                    self._observed_at = time.monotonic()
                 if self._user is not None:
                     self._user.collect()
             self._pass_user_metrics()
@@ -472,6 +465,7 @@ class Session:
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
         self.resource = resource.build(self.config)
+        collectors.start(self.config)
         self._open_watchdog()
         readers = self._open_exporters(self.config.exporters)
         # A forked child must not have half of the user's providers.
@@ -531,12 +525,12 @@ class Session:
         if name == "otlp":
             from verl_otel.exporting.otlp.exporter import OtlpExporter
 
-            asked = collection.observed()
+            asked = collection.observed() | collectors.list_metrics()
             return OtlpExporter(config.memory_mib << 19, config.metric_interval, config.token_file, asked)
         if name == "prometheus":
             from verl_otel.exporting.prometheus import PrometheusExporter
 
-            return PrometheusExporter(config.prometheus_host, config.prometheus_port, self.refresh, self.announce)
+            return PrometheusExporter(config.prometheus_host, config.prometheus_port, self.announce)
         if name == "tensorboard":
             from verl_otel.exporting.tensorboard.exporter import TensorBoardExporter
 

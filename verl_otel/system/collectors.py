@@ -1,35 +1,41 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Collectors: objects whose metrics are read at each collection, such as the counters of a GPU, some by one process per node.
+"""Collectors: objects that read hardware, such as the counters of a GPU, some in one process per node.
 
-A collector opens nothing before the first collection. The metrics of a node are read by the process that holds a lock in the run's folder.
+One thread of each process reads all of them at each metric interval and keeps the values with their time. The drain takes those that are fresh, and
+never waits for a driver or the kernel. A read that hangs holds up the reads behind it; recording and exporting go on.
+
+A collector opens nothing before its first read. The metrics of a node are read by the process that holds a lock in the run's folder.
 The kernel releases the lock when its holder dies, and another process takes over from a frozen holder. Two runs on one node have one
 reader each, since each has its own resource. A container with a pid namespace of its own counts as a node.
 """
 
 from __future__ import annotations
 
+import contextlib
+import threading
+import time
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
-from functools import partial
 from pathlib import Path
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel._internal.call_timeout import CallTimeout, NoThreadError
+from verl_otel._internal.call_timeout import remaining
+from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
-from verl_otel.recording import collection
 from verl_otel.recording.collection import Measurement
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import STALE_SECONDS, LeaderLock
 
-MISSED_COLLECTIONS: Final = 3
-"""Collections without a renewal of the lock after which its holder counts as frozen."""
+MISSED_READS: Final = 3
+"""Metric intervals after which values are no longer shown, and after which the holder of the lock counts as frozen if it has not renewed it."""
 FOLDER: Final = "hardware"
 """Folder of the locks, and of files that readers share, in the run's folder."""
-READ_SECONDS: Final = 3.0
-"""Seconds that a collection waits for one collector. One that hangs is not read again before its last read has returned."""
 LOCK_NAME: Final = "reader"
 """Prefix of the file name of the lock."""
+END_SECONDS: Final = 1.0
+"""Seconds that the end of a session waits for a read under way."""
 
 
 class NodeScope(NamedTuple):
@@ -41,23 +47,23 @@ class NodeScope(NamedTuple):
     """The name of this node, as a part of file names."""
 
 
-class Collector(Protocol):
-    """An object that is read at each collection, on a thread of its own. `read` must not raise, import, or block for seconds."""
+class Collector(ABC):
+    """An object that is read at each metric interval. `read` must not raise or import."""
 
-    @property
-    def name(self) -> str:
-        """A unique name."""
+    name: str
+    """A unique name."""
+    metrics: tuple[str, ...]
+    """The names of all metrics that `read` may return. A series that is not returned any more is removed."""
+    once_per_node: bool
+    """Whether only one process per node reads it."""
 
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        """The names of all metrics that `read` may return. A series that is not returned any more is removed."""
-
-    @property
-    def once_per_node(self) -> bool:
-        """Whether only one process per node reads it."""
-
+    @abstractmethod
     def read(self, scope: NodeScope) -> Iterable[Measurement]:
         """Return the current measurements."""
+
+    def read_late(self) -> Iterable[Measurement]:
+        """Return what is shown while `read` does not return. Called on the drain thread, and must not block."""
+        return ()
 
     def close(self) -> None:
         """Release all handles. `read` may be called again, by a later session or in a forked child."""
@@ -92,57 +98,114 @@ class DeltaCounter:
         return total
 
 
+class Reader:
+    """Reads the collectors of this process for a session, on a thread.
+
+    Args:
+        config: The settings.
+    """
+
+    def __init__(self, config: Config) -> None:
+        self.cpu_seconds = 0.0
+        """CPU time of the thread."""
+        self._scope = find_node_scope(config)
+        self._interval = config.metric_interval
+        self._keep_seconds = MISSED_READS * config.metric_interval
+        self._lock = LeaderLock(*self._scope, LOCK_NAME, max(STALE_SECONDS, self._keep_seconds))
+        self._values: dict[str, tuple[float, list[Measurement]]] = {}
+        """Time of the last read (`time.monotonic`) and its measurements, by the name of the collector."""
+        self._under_way: tuple[Collector, float] | None = None
+        """The collector that is being read, and since when."""
+        self._stop = SignalSafeEvent()
+        self._thread = threading.Thread(target=self._run, name="verl-otel-hardware", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError as error:  # as many as this system allows
+            error_boundary.warn_once("hardware thread", "verl-otel: %s: hardware metrics are missing", error)
+
+    def take(self) -> list[Measurement]:
+        """Return the values that are fresh, and renew the lock. Called on the drain thread.
+
+        The lock is renewed here, so that a reader that hangs in a driver keeps it: each process that took over would hang there, too.
+        """
+        with contextlib.suppress(OSError):
+            self._lock.renew()
+        oldest, under_way = time.monotonic() - self._keep_seconds, self._under_way
+        values = [value for at, found in list(self._values.values()) if at >= oldest for value in found]
+        if under_way is not None and under_way[1] < oldest:
+            collector = under_way[0]
+            error_boundary.warn_once(
+                "hardware",
+                "verl-otel: hardware metrics are missing while the kernel or the driver does not answer: %r waits for it (logged once)",
+                collector.name,
+            )
+            values += collector.read_late()
+        return values
+
+    def stop(self, deadline: float) -> None:
+        """Stop the thread, which closes the collectors, and release the lock.
+
+        Args:
+            deadline: Until when (`time.monotonic`) to wait for a read under way, `END_SECONDS` at most. It is left alone afterwards.
+        """
+        self._stop.set()
+        if self._thread.ident is not None:
+            self._thread.join(min(remaining(deadline), END_SECONDS))
+        self._lock.release()
+
+    def after_fork(self) -> None:
+        """Close the collectors and the lock in a forked child, which has none of its parent's threads."""
+        self._lock.release()
+        _close_all()
+
+    def _run(self) -> None:
+        while True:
+            for collector in list(_Registry.collectors.values()):
+                with error_boundary.suppress_errors(f"read {collector.name}"):
+                    self._read(collector)
+            self._under_way = None
+            self.cpu_seconds = time.thread_time()
+            if self._stop.wait(self._interval):
+                break
+        _close_all()
+
+    def _read(self, collector: Collector) -> None:
+        if collector.once_per_node and not self._reads_node():
+            self._values.pop(collector.name, None)
+            collector.close()
+            return
+        self._under_way = collector, time.monotonic()
+        self._values[collector.name] = time.monotonic(), list(collector.read(self._scope))
+
+    def _reads_node(self) -> bool:
+        """Return whether this process reads the node; acquire the lock if it is free."""
+        try:
+            if not self._lock.is_held:
+                safe_files.make_folder(self._scope.folder)
+                return self._lock.acquire()
+            if self._lock.should_step_down():
+                self._lock.release()
+            return self._lock.is_held
+        except OSError as error:
+            error_boundary.warn_once(
+                "sources",
+                "verl-otel: the hardware metrics of this node are not read: cannot lock in %s: %s",
+                self._scope.folder,
+                error,
+            )
+            return False
+
+
 class _Registry:
-    """The collectors of this process."""
+    """The collectors of this process, and what reads them in the current session."""
 
     collectors: dict[str, Collector] = {}
-    leader_lock: LeaderLock | None = None
-    reads = CallTimeout(READ_SECONDS, "verl-otel-collector")
-    session: tuple[NodeScope, float] | None = None
-    """Scope and lock time-out in seconds of the current session; None without one."""
+    reader: Reader | None = None
 
 
 def add(collector: Collector) -> None:
     """Add a collector to this process, also to a running session. A second one with the same name replaces the first."""
     _Registry.collectors[collector.name] = collector
-    _observe(collector)
-
-
-def start(config: Config) -> None:
-    """Read every collector at each collection of a session that starts, unless hardware metrics or exporters are off."""
-    _Registry.leader_lock = _Registry.session = None
-    if not config.hardware or not config.exporters:
-        return
-    _Registry.session = find_node_scope(config), max(STALE_SECONDS, MISSED_COLLECTIONS * config.metric_interval)
-    for collector in list(_Registry.collectors.values()):
-        _observe(collector)
-
-
-def _observe(collector: Collector) -> None:
-    if _Registry.session is not None:
-        collection.observe_all(collector.name, collector.metrics, partial(_read, collector, *_Registry.session))
-
-
-def after_fork() -> None:
-    """Close every collector in a forked child, which has inherited the lock of its parent and none of its threads."""
-    _Registry.reads = _Registry.reads.renew()
-    stop()
-
-
-def read_cpu_seconds() -> float:
-    """Return the CPU time that reading the collectors has taken."""
-    return _Registry.reads.cpu_seconds
-
-
-def stop() -> None:
-    """Close every collector and release the lock: the session ends."""
-    _Registry.session = None
-    if _Registry.leader_lock is not None:
-        _Registry.leader_lock.release()
-        _Registry.leader_lock = None
-    for collector in list(_Registry.collectors.values()):
-        with error_boundary.suppress_errors(f"close {collector.name}"):
-            collector.close()
 
 
 def remove(name: str) -> None:
@@ -152,46 +215,49 @@ def remove(name: str) -> None:
         collector.close()
 
 
+def start(config: Config) -> None:
+    """Read every collector from now on, unless hardware metrics or exporters are off."""
+    if config.hardware and config.exporters:
+        _Registry.reader = Reader(config)
+
+
+def take() -> list[Measurement]:
+    """Return the values that were read last and are fresh; see `Reader.take`."""
+    return _Registry.reader.take() if _Registry.reader is not None else []
+
+
+def list_metrics() -> frozenset[str]:
+    """Return the names of the metrics that `take` may return."""
+    if _Registry.reader is None:
+        return frozenset()
+    return frozenset(name for collector in list(_Registry.collectors.values()) for name in collector.metrics)
+
+
+def read_cpu_seconds() -> float:
+    """Return the CPU time that reading the collectors has taken in this session."""
+    return _Registry.reader.cpu_seconds if _Registry.reader is not None else 0.0
+
+
+def stop(deadline: float) -> None:
+    """Stop to read, close every collector and release the lock: the session ends. For ``deadline`` see `Reader.stop`."""
+    reader, _Registry.reader = _Registry.reader, None
+    if reader is not None:
+        reader.stop(deadline)
+
+
+def after_fork() -> None:
+    """Drop what a forked child has inherited of its parent's reader."""
+    reader, _Registry.reader = _Registry.reader, None
+    if reader is not None:
+        reader.after_fork()
+
+
+def _close_all() -> None:
+    for collector in list(_Registry.collectors.values()):
+        with error_boundary.suppress_errors(f"close {collector.name}"):
+            collector.close()
+
+
 def find_node_scope(config: Config) -> NodeScope:
     """Return the scope of this run on this node."""
     return NodeScope(config.run_path / FOLDER, procfs.read_node_name())
-
-
-def _read(collector: Collector, scope: NodeScope, stale_seconds: float) -> Iterable[Measurement]:
-    if collector.once_per_node and not _reads_node(scope, stale_seconds):
-        collector.close()
-        return ()
-    try:
-        return _Registry.reads.call(collector.name, lambda: list(collector.read(scope)))
-    except NoThreadError:  # this process ends
-        return ()
-    except TimeoutError:
-        error_boundary.warn_once(
-            f"collector {collector.name}",
-            "verl-otel: the metrics of %r are missing while the kernel or the driver does not answer (logged once)",
-            collector.name,
-        )
-        return ()
-
-
-def _reads_node(scope: NodeScope, stale_seconds: float) -> bool:
-    """Return whether this process reads the node; acquire the lock if it is free."""
-    try:
-        if _Registry.leader_lock is None:
-            safe_files.make_folder(scope.folder)
-            _Registry.leader_lock = LeaderLock(scope.folder, scope.node, LOCK_NAME, stale_seconds)
-        leader_lock = _Registry.leader_lock
-        if not leader_lock.is_held:
-            return leader_lock.acquire()
-        leader_lock.renew()
-        if leader_lock.should_step_down():
-            leader_lock.release()
-        return leader_lock.is_held
-    except OSError as error:
-        error_boundary.warn_once(
-            "sources",
-            "verl-otel: the hardware metrics of this node are not read: cannot lock in %s: %s",
-            scope.folder,
-            error,
-        )
-        return False

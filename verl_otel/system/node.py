@@ -13,10 +13,10 @@ from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.system import procfs
-from verl_otel.system.collectors import DeltaCounter, NodeScope
+from verl_otel.system.collectors import Collector, DeltaCounter, NodeScope
 
 
-class ProcessCollector:
+class ProcessCollector(Collector):
     """Reads this process, in every process."""
 
     name = "process"
@@ -31,9 +31,6 @@ class ProcessCollector:
         resident = procfs.read_memory(os.getpid())
         if resident:
             yield metric_names.PROCESS_MEMORY_USAGE, (), resident
-
-    def close(self) -> None:
-        """Do nothing: no handle is open."""
 
 
 # -- Memory of a host, and the memory limit of its container --
@@ -176,7 +173,7 @@ _MODES: Final = {"user": (0, 1), "system": (2, 5, 6), "idle": (3,), "iowait": (4
 """Columns of ``/proc/stat`` that are added up for each mode: nice time is user time, interrupt time is system time."""
 
 
-class NodeCollector:
+class NodeCollector(Collector):
     """Reads the node of this process.
 
     Args:

@@ -221,7 +221,7 @@ class LoopWatcher:
 
     def start(self) -> None:
         """Start the thread, and tell the lag of the loops at each collection."""
-        collection.observe_all("event loops", (metric_names.EVENT_LOOP_LAG,), self.read_lag)
+        collection.observe(metric_names.EVENT_LOOP_LAG, self.read_lag, removes=True)
         self._thread = threading.Thread(target=self._run, name="verl-otel-loops", daemon=True)
         self._thread.start()
 
@@ -234,14 +234,14 @@ class LoopWatcher:
         self._thread = None
         self._states = {}
 
-    def read_lag(self) -> list[collection.Measurement]:
+    def read_lag(self) -> list[collection.Observation]:
         """Return how late the loops ran callbacks; nothing in a process with a rank, whose loop is late as planned."""
         now = self._read_clock()
         lags = sorted(lag for state in list(self._states.values()) for lag in state.read_lags(now))
         if not lags or self._is_worker():
             return []
         values = {"p50": lags[len(lags) // 2], "max": lags[-1]}
-        return [(metric_names.EVENT_LOOP_LAG, ((attr.AGGREGATE, name),), value) for name, value in values.items()]
+        return [(((attr.AGGREGATE, name),), value) for name, value in values.items()]
 
     def find_blocked(self) -> str:
         """Return the line at which a callback blocks its event loop now; empty if none does."""

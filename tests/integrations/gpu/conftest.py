@@ -5,7 +5,6 @@
 import pytest
 
 from tests.integrations.gpu.fake_nvml import FakeNvml
-from verl_otel._internal.call_timeout import CallTimeout
 from verl_otel.integrations.gpu.collector import GpuCollector
 from verl_otel.integrations.gpu.nvml import NvmlDriver
 from verl_otel.system.collectors import NodeScope
@@ -42,8 +41,8 @@ def make_source(library):
     """Make what reads the GPUs of a library, which is searched anew at each collection after a failure."""
     made = []
 
-    def make(seconds=5.0, driver=None):
-        source = GpuCollector([lambda: driver or NvmlDriver(library)], CallTimeout(seconds, "verl-otel-gpu"))
+    def make(driver=None):
+        source = GpuCollector([lambda: driver or NvmlDriver(library)])
         made.append(source)
         return source
 

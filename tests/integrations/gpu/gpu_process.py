@@ -12,12 +12,11 @@ sys.modules["pynvml"] = fake_nvml.FakeNvml(2)
 
 import verl_otel
 from verl_otel import session
-from verl_otel.integrations import gpu
-from verl_otel.integrations.gpu import nvml
+from verl_otel.integrations.gpu import collector, nvml
 
 nvml.PRESENT[:] = [__file__]
 session.describe({"verl.role": "worker", "verl.rank": int(sys.argv[1]), "verl.gpu.ids": (sys.argv[1],)})
-gpu.install()
+collector.install()
 verl_otel.init()
 with verl_otel.span("work"):
     pass

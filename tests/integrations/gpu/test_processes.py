@@ -12,7 +12,7 @@ import pytest
 
 from tests.builders import otlp_json
 from tests.builders.environments import inherit
-from verl_otel.integrations.gpu import COLLECTORS
+from verl_otel.integrations.gpu.collector import COLLECTORS
 
 pytestmark = pytest.mark.full
 
@@ -112,7 +112,7 @@ def test_off_is_off(node, wait_for, variables):
     process = node.start(0, **variables)
     wait_for(lambda: "none" in variables.values() or list(node.run.glob("metrics-*")), 30)
     names = [(each / "comm").read_text() for each in Path(f"/proc/{process.pid}/task").iterdir()]
-    assert not [name for name in names if "gpu" in name]
+    assert not [name for name in names if "hardware" in name]
     assert not [name for name in list_open(process.pid) if "reader-" in name or "gpus-" in name]
     process.stdin.close()
     process.wait(60)

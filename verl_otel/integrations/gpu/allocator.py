@@ -19,7 +19,7 @@ from verl_otel._internal import thread_frames
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
-from verl_otel.system.collectors import NodeScope
+from verl_otel.system.collectors import Collector, NodeScope
 
 KINDS: Final = ("cuda", "npu")
 """PyTorch's device modules: NVIDIA and AMD, Ascend."""
@@ -32,7 +32,7 @@ _DEPTH: Final = 4
 """Innermost frames of each thread that are inspected."""
 
 
-class AllocatorCollector:
+class AllocatorCollector(Collector):
     """Reads PyTorch's allocators."""
 
     name = "gpu allocator"
@@ -50,9 +50,6 @@ class AllocatorCollector:
                 (metric_names.GPU_MEMORY_RESERVED, labels, device.reserved),
             )
         ]
-
-    def close(self) -> None:
-        """Nothing is open."""
 
 
 def find_uuids() -> list[str]:

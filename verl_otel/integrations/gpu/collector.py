@@ -17,32 +17,33 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, safe_files
-from verl_otel._internal.call_timeout import TIMEOUT, CallTimeout
 from verl_otel.integrations.gpu import amd, ascend, nvml
-from verl_otel.integrations.gpu.allocator import find_uuids
+from verl_otel.integrations.gpu.allocator import AllocatorCollector, find_uuids
 from verl_otel.integrations.gpu.device import Device, Driver, Unreadable, measure_own
 from verl_otel.recording.collection import Measurement
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.session import current as current_session
-from verl_otel.system.collectors import NodeScope
+from verl_otel.system import collectors
+from verl_otel.system.collectors import Collector, NodeScope
 
 DRIVERS: Final[tuple[Callable[[], Driver | None], ...]] = (nvml.find_driver, amd.find_driver, ascend.find_driver)
 """Each returns a driver, or None if this node has no device of this kind."""
 SEARCH_SECONDS: Final = 60.0
 """Seconds between two searches for devices, while there is none or one cannot be read."""
-CALL_SECONDS: Final = 1.0
-"""Seconds that a collection waits for all devices together; a device that responds takes milliseconds."""
 MAX_DEVICES: Final = 64
 """Maximum number of devices of a node, MIG devices included."""
 
 
-class GpuCollector:
+_ALL: Final = "all"
+"""Stands for the id of a device while the devices are searched for."""
+
+
+class GpuCollector(Collector):
     """Reads the GPUs of a node.
 
     Args:
         drivers: Functions that find the drivers.
-        driver_calls: Calls the drivers with a timeout.
     """
 
     name = "gpu"
@@ -63,17 +64,16 @@ class GpuCollector:
     )
     once_per_node = True
 
-    def __init__(
-        self, drivers: Sequence[Callable[[], Driver | None]] = DRIVERS, driver_calls: CallTimeout | None = None
-    ) -> None:
+    def __init__(self, drivers: Sequence[Callable[[], Driver | None]] = DRIVERS) -> None:
         self._finders = drivers
-        self._driver_calls = driver_calls or CallTimeout(CALL_SECONDS, "verl-otel-gpu")
         self._drivers: list[Driver] = []
         self._devices: list[Device] = []
         self._failures: Counter[tuple[str, str]] = Counter()
         self._search_at = 0.0
         self._written: list[Device] = []
         self._process = 0
+        self._device = _ALL
+        """The id of the device that is being read."""
 
     def read(self, scope: NodeScope) -> Iterable[Measurement]:
         """Return the measurements of every device, and the failures to read one."""
@@ -82,51 +82,42 @@ class GpuCollector:
         if now >= self._search_at:
             self._search_at = now + SEARCH_SECONDS
             self._search()
-        elif not self._devices and self._driver_calls.is_stuck:
-            self._fail("all", TIMEOUT)
         devices = self._devices
         if devices != self._written and write_devices(scope, devices):
             self._written = devices
-        measurements = self._read_devices(devices)
-        measurements += [
-            measure_own(metric_names.GPU_UNREADABLE, device_id, count, (attr.REASON, reason))
-            for (device_id, reason), count in self._failures.items()
-        ]
-        return measurements
+        measurements: list[Measurement] = []
+        for device in devices:
+            self._device = device.id
+            try:
+                measurements += device.read()
+            except Exception as error:
+                self._fail(device.id, _find_reason(error))
+        return [*measurements, *self._list_failures()]
+
+    def read_late(self) -> Iterable[Measurement]:
+        """Count that the driver does not answer for a device. Values of the other devices are missing meanwhile."""
+        self._fail(self._device, "timeout")
+        return self._list_failures()
 
     def close(self) -> None:
         """Shut the drivers down. A forked child only drops its references: the drivers belong to its parent."""
         drivers, self._drivers, self._devices, self._written = self._drivers, [], [], []
         self._search_at = 0.0
-        if self._process == os.getpid() and not self._driver_calls.is_stuck:
+        if self._process == os.getpid():
             for driver in drivers:
-                with error_boundary.suppress_errors("close gpu"), contextlib.suppress(Unreadable, TimeoutError):
-                    self._driver_calls.call("close", driver.close)
-        else:
-            self._driver_calls = self._driver_calls.renew()
+                with error_boundary.suppress_errors("close gpu"), contextlib.suppress(Unreadable):
+                    driver.close()
         self._failures.clear()
         self._process = 0
 
-    def _read_devices(self, devices: Sequence[Device]) -> list[Measurement]:
-        measurements: list[Measurement] = []
-        for device_id, result in self._driver_calls.call_all({device.id: device.read for device in devices}).items():
-            if isinstance(result, BaseException):
-                self._fail(device_id, _find_reason(result))
-            else:
-                measurements += result
-        return measurements
-
     def _search(self) -> None:
-        """Find devices if there are none or one has failed. Devices of a slow driver appear at a later collection."""
+        """Find devices if there are none or one has failed."""
+        self._device = _ALL
         self._drivers = self._drivers or [driver for driver in (find() for find in self._finders) if driver is not None]
-        if not self._drivers or self._driver_calls.is_stuck:
-            return
         try:
-            self._driver_calls.call("search", self._find)
-        except TimeoutError:  # drivers take seconds to start
-            return
+            self._find()
         except Exception as error:
-            self._fail("all", _find_reason(error))
+            self._fail(_ALL, _find_reason(error))
 
     def _find(self) -> None:
         devices: list[Device] = []
@@ -136,6 +127,12 @@ class GpuCollector:
         self._devices = devices[:MAX_DEVICES]
         if devices:
             self._search_at = float("inf")
+
+    def _list_failures(self) -> list[Measurement]:
+        return [
+            measure_own(metric_names.GPU_UNREADABLE, device_id, count, (attr.REASON, reason))
+            for (device_id, reason), count in list(self._failures.items())
+        ]
 
     def _fail(self, device: str, reason: str) -> None:
         self._failures[device, reason] += 1
@@ -147,7 +144,7 @@ class GpuCollector:
 
 def _find_reason(error: BaseException) -> str:
     """Return a reason of low cardinality."""
-    return str(error) if isinstance(error, Unreadable | TimeoutError) else type(error).__name__
+    return str(error) if isinstance(error, Unreadable) else type(error).__name__
 
 
 def write_devices(scope: NodeScope, devices: Sequence[Device]) -> bool:
@@ -178,7 +175,7 @@ _IDENTITIES: Final = ("GPU-", "MIG-")
 """Prefixes of the ids that CUDA accepts in place of numbers."""
 
 
-class OwnerCollector:
+class OwnerCollector(Collector):
     """Reports the GPUs of this process."""
 
     name = "gpu owner"
@@ -237,3 +234,23 @@ class OwnerCollector:
             if identity.startswith(begin) and identity.endswith(end):
                 return self._label(name)
         return ()
+
+
+# -- The collectors of this process --
+
+COLLECTORS: Final = (GpuCollector, OwnerCollector, AllocatorCollector)
+
+
+def install() -> None:
+    """Add the collectors. Drivers are imported here, because the thread that reads them must not import."""
+    for driver in (nvml, amd):
+        with error_boundary.suppress_errors("gpu import"):
+            driver.load()
+    for collector in COLLECTORS:
+        collectors.add(collector())
+
+
+def uninstall() -> None:
+    """Remove the collectors."""
+    for collector in COLLECTORS:
+        collectors.remove(collector.name)
