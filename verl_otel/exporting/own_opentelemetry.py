@@ -32,7 +32,7 @@ from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode, TraceFlags, TraceState
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.call_timeout import CallTimeout, remaining
+from verl_otel._internal.call_timeout import call_for, remaining
 from verl_otel.exporting.base import Sender
 from verl_otel.model import (
     NONE_DROPPED,
@@ -104,7 +104,7 @@ def _call_for(seconds: float, call: Callable[[Any], None], readers: tuple[Any, .
                 call(reader)
 
     with contextlib.suppress(TimeoutError):
-        CallTimeout(max(0.0, seconds), "verl-otel-attach").call("readers", run)
+        call_for(max(0.0, seconds), "verl-otel-attach", run)
 
 
 _VENDOR: Final = "verl"

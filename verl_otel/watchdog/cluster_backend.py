@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel._internal.call_timeout import call_for
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ def query(call: Callable[[ClusterBackend], T]) -> T | None:
     if backend is None:
         return None
     try:
-        return CallTimeout(QUERY_SECONDS, "verl-otel-cluster").call("query", lambda: call(backend))
+        return call_for(QUERY_SECONDS, "verl-otel-cluster", lambda: call(backend))
     except TimeoutError:
         return None
     except Exception as error:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.config import Config, is_enabled
 from verl_otel.integrations import cluster_store
@@ -60,7 +60,7 @@ def remove() -> None:
 def _call_bounded(call: Callable[[], None], seconds: float) -> None:
     if cluster_store.is_connected():
         with contextlib.suppress(TimeoutError):
-            CallTimeout(seconds, "verl-otel-job").call("job", call)
+            call_for(seconds, "verl-otel-job", call)
 
 
 def join() -> bool:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state, safe_files
-from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.config import load as load_settings
 from verl_otel.integrations import cluster_store
@@ -134,7 +134,7 @@ def _read() -> ClusterEndpoint | None:
     """Read the store, for at most `READ_TIMEOUT` seconds."""
     value = None
     with error_boundary.suppress_errors("cluster endpoint"), contextlib.suppress(TimeoutError):
-        value = CallTimeout(READ_TIMEOUT, "verl-otel-endpoint").call("read", lambda: cluster_store.read(KEY))
+        value = call_for(READ_TIMEOUT, "verl-otel-endpoint", lambda: cluster_store.read(KEY))
     return decode(value) if value else None
 
 

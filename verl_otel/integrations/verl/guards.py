@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.call_timeout import CallTimeout
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import show
 from verl_otel.guards.conditions import Finding
 from verl_otel.guards.decisions import Guards, make_guards
@@ -228,7 +228,7 @@ def _was_stopped() -> bool:
         if cluster_store.is_connected():
             # The key is made here: when a store that has not answered in time does, Ray may have been shut down.
             take = functools.partial(_take_reason, _key())
-            reason = CallTimeout(STORE_SECONDS, "verl-otel-guard").call("reason", take)
+            reason = call_for(STORE_SECONDS, "verl-otel-guard", take)
     if reason is not None:
         error_boundary.warn_once("guard exit", "verl-otel: stopped by guard %s", reason.decode("utf-8", "replace"))
     return reason is not None
