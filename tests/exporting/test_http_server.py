@@ -179,12 +179,3 @@ def test_closing_frees_the_port_while_an_answer_is_made(serve):
         assert time.monotonic() - begin < 2
         assert not listening_hosts(server.port)
         may_end.set()
-
-
-@pytest.mark.parametrize(
-    ("host", "numeric"),
-    [("127.0.0.1", True), ("[::1]", True), ("::", True), ("", True), ("localhost", False), ("a..b", False)],
-)
-def test_addresses_are_told_from_names(host, numeric):
-    """Only a name needs a name server."""
-    assert http_server.is_address(host) is numeric

@@ -2,8 +2,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """The server of `/metrics`: its port, its formats, its end, and scrapes while points change."""
 
-import socket
-import threading
 import time
 
 import pytest
@@ -120,51 +118,3 @@ def test_a_server_that_cannot_be_announced_is_closed():
         exporter.open(RESOURCE, SCOPE, MetricState())
     assert exporter.port == 0
     assert not listening_hosts(ports[0])
-
-
-@pytest.fixture
-def name_server(monkeypatch):
-    """A name server that answers with the loopback address when the event that the fixture returns is set, after 20 s at most."""
-    answers, find = threading.Event(), socket.getaddrinfo
-
-    def find_slowly(host, *arguments, flags=0, **keywords):
-        if host != "node.example":
-            return find(host, *arguments, flags=flags, **keywords)
-        if flags & socket.AI_NUMERICHOST:
-            raise socket.gaierror("no address")
-        answers.wait(60)
-        return find("127.0.0.1", *arguments, flags=flags, **keywords)
-
-    monkeypatch.setattr(socket, "getaddrinfo", find_slowly)
-    yield answers
-    answers.set()
-
-
-def open_by_name(announce):
-    """Open an exporter at a name; returns it and the seconds that this took."""
-    exporter = PrometheusExporter("node.example", 0, announce)
-    begin = time.monotonic()
-    exporter.open(RESOURCE, SCOPE, MetricState())
-    return exporter, time.monotonic() - begin
-
-
-@pytest.mark.full
-def test_a_name_server_that_does_not_answer_holds_nobody_up(name_server, wait_for):
-    """The caller goes on after a second; when the name is known at last the page is served and announced."""
-    ports = []
-    exporter, seconds = open_by_name(ports.append)
-    assert seconds < 4
-    assert exporter.port == 0
-    name_server.set()
-    wait_for(lambda: ports)
-    assert "target_info" in scrape(f"http://127.0.0.1:{ports[0]}/metrics")
-    exporter.close(time.monotonic())
-
-
-@pytest.mark.full
-def test_an_address_that_is_known_too_late_and_cannot_be_bound(name_server, monkeypatch, wait_for, caplog):
-    """No caller waits for the error any more: it is logged."""
-    open_by_name(None)
-    monkeypatch.setattr(socket.socket, "bind", lambda *_: 1 / 0)
-    name_server.set()
-    wait_for(lambda: "exporter prometheus cannot start" in caplog.text)

@@ -230,15 +230,6 @@ def strip_brackets(host: str) -> str:
     return host[1:-1] if host.startswith("[") and host.endswith("]") else host
 
 
-def is_address(host: str) -> bool:
-    """Return whether a host is an IP address, or empty for every address, and needs no name server."""
-    try:
-        socket.getaddrinfo(strip_brackets(host) or None, 0, flags=socket.AI_PASSIVE | socket.AI_NUMERICHOST)
-    except (OSError, UnicodeError):
-        return False
-    return True
-
-
 def show_address(host: str, port: int) -> str:
     """Return host and port as they stand in a URL.
 

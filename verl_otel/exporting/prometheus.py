@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 MAX_TARGET_LABELS: Final = 30
 """Resource attributes in ``target_info``, those of verl-otel first. Prometheus rejects a scrape beyond ``label_limit``, 40 as shipped."""
-RESOLVE_SECONDS: Final = 1.0
-"""Seconds that a caller waits for the address of a host that is given by name."""
 START_QUERY: Final = "created=1"
 """Query of a scrape that asks for the time at which each counter and histogram began, as Prometheus reads it with the feature
 ``created-timestamp-zero-ingestion``: a counter that appears with its first event then rises from 0. Without the feature each would be a series."""
@@ -162,27 +160,14 @@ class PrometheusExporter(Exporter):
         self._announce = announce
         self.registry = CollectorRegistry(auto_describe=False)
         self._server: http_server.Server | None = None
-        self._failure: Exception | None = None
-        self._is_late = self._is_closed = False
 
     def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - the base's signature
-        """Bind and serve. A host that is given by name is looked up on another thread, for which this one waits `RESOLVE_SECONDS` at most.
+        """Bind and serve.
 
         Raises:
-            OSError: The address cannot be bound. It is logged instead if it is known only after that time.
+            OSError: The address cannot be bound.
         """
         self.registry.register(PointCollector(state, resource))
-        if http_server.is_address(self._address[0]):
-            self._serve()
-            return
-        thread = threading.Thread(target=self._serve_late, name="verl-otel-http-name", daemon=True)
-        thread.start()
-        thread.join(RESOLVE_SECONDS)
-        self._is_late = True
-        if self._failure is not None:
-            raise self._failure
-
-    def _serve(self) -> None:
         self._server = _bind(self._address, _make_answer(self.registry))
         self._server.start()
         try:
@@ -191,18 +176,6 @@ class PrometheusExporter(Exporter):
         except BaseException:
             self.close(0.0)
             raise
-        if self._is_closed:
-            self.close(0.0)
-
-    def _serve_late(self) -> None:
-        try:
-            self._serve()
-        except Exception as error:
-            self._failure = error
-            if self._is_late:
-                error_boundary.warn_once(
-                    "open prometheus", "verl-otel: exporter prometheus cannot start and is left out: %s", error
-                )
 
     def make_reader(self) -> Any:
         """Return a reader that exposes the user's own instruments, too."""
@@ -215,7 +188,6 @@ class PrometheusExporter(Exporter):
 
     def close(self, deadline: float) -> None:
         """Stop serving. Waits for a response under way until ``deadline`` (`time.monotonic`), a second at most."""
-        self._is_closed = True
         server, self._server = self._server, None
         if server is not None:
             server.close(min(remaining(deadline), http_server.CLOSE_SECONDS))
