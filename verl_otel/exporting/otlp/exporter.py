@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import math
 import random
 import threading
 import time
@@ -48,8 +47,6 @@ class RetryingSender:
         self.transport = transport
         self.failures = 0
         self.not_before = 0.0
-        self.limit = math.inf
-        """Bytes of the smallest request that was too large, until a larger one is accepted."""
 
     def send(self, body: bytes, deadline: float | None) -> Answer:
         """Send one request until ``deadline`` (`time.monotonic`). A failure that can be retried delays the next request."""
@@ -59,10 +56,6 @@ class RetryingSender:
         except Exception as error:
             error_boundary.warn_once("otlp transport", "verl-otel: OTLP: %s", type(error).__name__)
             answer = Answer(ok=False, retry=True, reason=f"cannot send: {type(error).__name__}")
-        if answer.too_large:
-            self.limit = min(self.limit, len(body))
-        elif answer.ok and len(body) >= self.limit:
-            self.limit = math.inf
         if answer.ok or not answer.retry:
             self.failures, self.not_before = 0, 0.0
         else:
@@ -172,7 +165,8 @@ def _subtract(now: float, before: float) -> float:
 # -- Queue of encoded spans, bounded by bytes, and joined to larger requests --
 
 REQUEST_BYTES: Final = 1 << 19
-"""Size up to which waiting parts are joined to one request. A request costs a millisecond; a Collector accepts 4 MiB at least."""
+"""Size of a request at most: waiting parts are joined up to it, and spans above it are sent in two requests. A proxy accepts 1 MiB (nginx), a
+Collector 4 MiB if nothing else is set. Only a single span or record, or the user's own metrics, may be larger."""
 
 
 class Part(NamedTuple):
@@ -199,7 +193,6 @@ class SpanQueue:
         self._capacity = capacity
         self._parts: deque[Part] = deque()
         self._bytes = 0
-        self._singly = 0
         self._lock = threading.Lock()
 
     def __bool__(self) -> bool:
@@ -218,8 +211,8 @@ class SpanQueue:
                 dropped += oldest.spans
         return dropped
 
-    def join(self, limit: float = math.inf) -> list[Part]:
-        """Return what goes into the next request, the oldest first; it stays in the queue. Several parts together stay below ``limit`` bytes.
+    def join(self) -> list[Part]:
+        """Return what goes into the next request, the oldest first; it stays in the queue.
 
         Encoded requests one behind the other are one request, as protobuf merges messages
         (https://protobuf.dev/programming-guides/encoding/#last-one-wins).
@@ -229,16 +222,10 @@ class SpanQueue:
         with self._lock:
             for part in self._parts:
                 size += len(part.body)
-                if parts and (size > REQUEST_BYTES or size >= limit or self._singly):
+                if parts and size > REQUEST_BYTES:
                     break
                 parts.append(part)
-            self._singly = max(0, self._singly - 1)
         return parts
-
-    def separate(self, parts: list[Part]) -> None:
-        """Send these parts one by one next: one invalid part must not cost the others, and together they may be too large for a server."""
-        if len(parts) > 1:
-            self._singly = len(parts)
 
     def remove(self, parts: list[Part]) -> None:
         """Remove parts that were sent or rejected permanently. A full queue may have dropped some of them meanwhile."""
@@ -248,14 +235,6 @@ class SpanQueue:
                     self._parts.popleft()
                     self._bytes -= len(part.body)
 
-    def replace(self, part: Part, halves: list[tuple[bytes, int]]) -> None:
-        """Put smaller requests in the place of the oldest part, unless a full queue has dropped it meanwhile."""
-        with self._lock:
-            if self._parts and self._parts[0] is part:
-                self._parts.popleft()
-                self._parts.extendleft(Part(*half) for half in reversed(halves))
-                self._bytes += sum(len(body) for body, _ in halves) - len(part.body)
-
     def clear(self) -> int:
         """Remove all parts. Returns their number of spans."""
         with self._lock:
@@ -263,88 +242,6 @@ class SpanQueue:
             self._parts.clear()
             self._bytes = 0
         return left
-
-
-# -- Halves a request that is too large for the server, or for a proxy in front of it (nginx accepts 1 MiB by default) --
-# A request is parsed for it, which is slow and rare: a sender remembers the smallest size that was refused.
-
-
-def halve(signal: str, body: bytes) -> list[tuple[bytes, int]]:
-    """Return two requests with half of the items each, with their numbers of items; nothing if there is one item, or it cannot be read.
-
-    Args:
-        signal: One of `SIGNALS`.
-        body: An export request. Items are spans, log records or data points.
-    """
-    try:
-        request = _request_type(signal).FromString(body)
-    except Exception:
-        return []
-    total = sum(len(items) for items in _each_list(signal, request))
-    half = total // 2
-    if not half:
-        return []
-    parts = [(0, half), (half, total)]
-    return [(_keep(signal, body, begin, end), end - begin) for begin, end in parts]
-
-
-def _keep(signal: str, body: bytes, begin: int, end: int) -> bytes:
-    """Return a request with the items from ``begin`` to ``end`` only."""
-    request = _request_type(signal).FromString(body)
-    place = 0
-    for items in _each_list(signal, request):
-        count = len(items)
-        del items[max(0, min(count, end - place)) :]
-        del items[: max(0, min(count, begin - place))]
-        place += count
-    _remove_empty(signal, request)
-    return bytes(request.SerializeToString())
-
-
-def _request_type(signal: str) -> Any:
-    if signal == "traces":
-        from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest as Request
-    elif signal == "logs":
-        from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import (  # type: ignore[assignment]
-            ExportLogsServiceRequest as Request,
-        )
-    else:
-        from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import (  # type: ignore[assignment]
-            ExportMetricsServiceRequest as Request,
-        )
-    return Request
-
-
-def _each_scope(signal: str, request: Any) -> Iterator[Any]:
-    kind = "spans" if signal == "traces" else signal
-    for resource in getattr(request, f"resource_{kind}"):
-        yield from getattr(resource, f"scope_{kind}")
-
-
-def _each_list(signal: str, request: Any) -> Iterator[Any]:
-    """Yield each list of items, in order."""
-    for scope in _each_scope(signal, request):
-        if signal == "traces":
-            yield scope.spans
-        elif signal == "logs":
-            yield scope.log_records
-        else:
-            for metric in scope.metrics:
-                kind = metric.WhichOneof("data")
-                if kind is not None:
-                    yield getattr(metric, kind).data_points
-
-
-def _remove_empty(signal: str, request: Any) -> None:
-    """Remove metrics without a data point."""
-    if signal != "metrics":
-        return
-    for scope in _each_scope(signal, request):
-        for index in reversed(range(len(scope.metrics))):
-            metric = scope.metrics[index]
-            kind = metric.WhichOneof("data")
-            if kind is not None and not getattr(metric, kind).data_points:
-                del scope.metrics[index]
 
 
 # -- Gives the points of a request the time of the request, as those of OpenTelemetry's SDK have the time of their collection --
@@ -384,15 +281,14 @@ def stamp_message(message: bytes) -> bytes:
 # -- OTLP exporter: a bounded queue, one thread, and retries with jitter that never block the caller --
 
 SPANS_PER_REQUEST: Final = 512
-BYTES_PER_REQUEST: Final = 1 << 20
-"""Size from which spans are sent in two requests; a Collector accepts 4 MiB at least."""
-POINTS_PER_REQUEST: Final = 2_000
-"""Points in one request: 0.9 MB of histograms with the default bounds and exemplars."""
+POINTS_PER_REQUEST: Final = 1_000
+"""Points in one request: 0.45 MB of histograms with the default bounds and exemplars."""
 RECORDS_PER_REQUEST: Final = 256
 LOG_SHARE: Final = 8
 """Divisor: the part of the capacity that encoded records of the run log may take."""
 _REFUSED: Final = ("HTTP 401", "HTTP 403", "gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED")
 """Ends of reasons that mean missing or wrong credentials."""
+_TOO_LARGE: Final = "HTTP 413"
 MAX_MESSAGES: Final = 60
 """Delta messages of the user's own metrics that may wait: usually ten minutes."""
 
@@ -455,9 +351,8 @@ class OtlpExporter(Sender):
     def consume_logs(self, records: Sequence[LogRecord]) -> None:
         """Encode and queue records of the run log. The oldest are dropped if the queue is full."""
         for begin in range(0, len(records) if "logs" in self._sent else 0, RECORDS_PER_REQUEST):
-            part = records[begin : begin + RECORDS_PER_REQUEST]
-            body = protobuf.encode_logs(self._resource, self._scope, part)
-            self.drop("logs", self._log_queue.add(body, len(part)), "queue full")
+            for body, count in self._encode_logs(records[begin : begin + RECORDS_PER_REQUEST]):
+                self.drop("logs", self._log_queue.add(body, count), "queue full")
         if self._log_queue:
             self._wake.set()
 
@@ -469,12 +364,22 @@ class OtlpExporter(Sender):
             good = [span for span in spans if _is_encodable(span)]
             self.drop("spans", len(spans) - len(good), "cannot be encoded")
             spans, body = good, protobuf.encode_traces(self._resource, self._scope, good)
-        if len(body) > BYTES_PER_REQUEST and len(spans) > 1:
+        if len(body) > REQUEST_BYTES and len(spans) > 1:
             half = len(spans) // 2
             yield from self._encode(spans[:half])
             yield from self._encode(spans[half:])
         elif spans:
             yield body, len(spans)
+
+    def _encode_logs(self, records: Sequence[LogRecord]) -> Iterator[tuple[bytes, int]]:
+        """Yield requests, each with its number of records."""
+        body = protobuf.encode_logs(self._resource, self._scope, records)
+        if len(body) > REQUEST_BYTES and len(records) > 1:
+            half = len(records) // 2
+            yield from self._encode_logs(records[:half])
+            yield from self._encode_logs(records[half:])
+        else:
+            yield body, len(records)
 
     def make_reader(self) -> Any:
         """Return a reader of the user's own metrics if they differ from those of other exporters in temporality or aggregation."""
@@ -578,22 +483,14 @@ class OtlpExporter(Sender):
             deadline = self._deadline
             if deadline is not None and not remaining(deadline):
                 return
-            parts = queue.join(channel.limit)
-            body = b"".join(part.body for part in parts)
-            answer, halves = _send_or_halve(channel, signal, body, deadline)
+            parts = queue.join()
+            answer = channel.send(b"".join(part.body for part in parts), deadline)
             if answer.unsupported and signal == "logs":
                 self._end_logs(answer)
                 return
-            if not answer.ok:
-                queue.separate(parts)
-                if answer.retry:
-                    self._log_once(answer)
-                    return
-                if len(parts) > 1:
-                    continue
-                if halves:
-                    queue.replace(parts[0], halves)
-                    continue
+            if answer.retry and not answer.ok:
+                self._log_once(answer)
+                return
             queue.remove(parts)
             refused = answer.rejected if answer.ok else sum(part.spans for part in parts)
             self.drop(what, refused, answer.reason or "rejected by the server")
@@ -640,46 +537,46 @@ class OtlpExporter(Sender):
                 message = next(iter(self._messages), None)
             if message is None:
                 return True
-            answer, halves = self._send_points(channel, stamp_message(message))
+            answer = self._send_points(channel, stamp_message(message))
             if answer is None:
                 return False
             with self._lock:
                 if self._messages and self._messages[0] is message:
                     self._messages.popleft()
-                    self._messages.extendleft(half for half, _ in reversed(halves))
-            if not halves:
-                self._count_rejected(answer, 1)
+            self._count_rejected(answer, 1)
 
     def _send_pending(self, channel: RetryingSender) -> bool:
         """Send the pending requests, if any; return whether all were accepted or rejected permanently."""
         while self._pending:
             body, count = self._pending[0]
-            answer, halves = self._send_points(channel, body)
+            answer = self._send_points(channel, body)
             if answer is None:
                 if self._deltas is None:  # the next request has newer cumulative points
                     self._pending.clear()
                 return False
             self._pending.popleft()
-            self._pending.extendleft(reversed(halves))
-            if not halves:
-                self._count_rejected(answer, count)
+            self._count_rejected(answer, count)
         return True
 
-    def _send_points(self, channel: RetryingSender, body: bytes) -> tuple[Answer | None, list[tuple[bytes, int]]]:
-        """Send one request of metrics; return what `_send_or_halve` does, without an answer if it is to be sent again later."""
-        answer, halves = _send_or_halve(channel, "metrics", body, self._deadline)
+    def _send_points(self, channel: RetryingSender, body: bytes) -> Answer | None:
+        """Send one request of metrics; return the answer, or None if it is to be sent again later."""
+        answer = channel.send(body, self._deadline)
         if answer.retry and not answer.ok:
             self._log_once(answer)
-            return None, []
-        return answer, halves
+            return None
+        return answer
 
     def _count_rejected(self, answer: Answer, count: int) -> None:
         """Count the points of a request that the server has rejected, all or some of them."""
         self.drop("points", answer.rejected if answer.ok else count, answer.reason or "rejected by the server")
 
     def log_once(self, what: str, reason: str) -> None:
-        """Log once for each reason that telemetry is dropped, with the settings of credentials where these are refused."""
-        advice = ": check VERL_OTEL_TOKEN_FILE and OTEL_EXPORTER_OTLP_HEADERS" if reason.endswith(_REFUSED) else ""
+        """Log once for each reason that telemetry is dropped, with what to do where credentials or the size of a request are refused."""
+        advice = ""
+        if reason.endswith(_REFUSED):
+            advice = ": check VERL_OTEL_TOKEN_FILE and OTEL_EXPORTER_OTLP_HEADERS"
+        elif reason.endswith(_TOO_LARGE):
+            advice = ": the request is too large for it: raise the limit of the server or proxy (nginx: client_max_body_size)"
         super().log_once(what, reason + advice)
 
     def _log_once(self, answer: Answer) -> None:
@@ -690,21 +587,6 @@ class OtlpExporter(Sender):
             "verl-otel: OTLP: %s; trying again in the background, training is not affected (logged once)",
             answer.reason,
         )
-
-
-def _send_or_halve(
-    channel: RetryingSender, signal: str, body: bytes, deadline: float | None
-) -> tuple[Answer, list[tuple[bytes, int]]]:
-    """Send a request; return the answer, and the halves to send in its place if it is too large.
-
-    One that is as large as another that was refused is halved without being sent. A single item is always sent: if it is accepted, the server
-    accepts larger requests than before.
-    """
-    halves = halve(signal, body) if len(body) >= channel.limit else []
-    if halves:
-        return Answer(ok=False, too_large=True), halves
-    answer = channel.send(body, deadline)
-    return answer, halve(signal, body) if answer.too_large else []
 
 
 def _is_encodable(span: SpanRecord) -> bool:

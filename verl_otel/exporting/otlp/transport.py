@@ -170,9 +170,6 @@ MAX_ANSWER: Final = 4096
 _RETRYABLE_HTTP: Final = frozenset({429, 502, 503, 504})
 """OTLP/HTTP specification, "Failures"."""
 _UNSUPPORTED_HTTP: Final = frozenset({404, 405, 501})
-_TOO_LARGE_HTTP: Final = 413
-_TOO_LARGE_GRPC: Final = ("larger than max", "exceeds maximum size")
-"""Parts of the details of RESOURCE_EXHAUSTED by which the servers of gRPC say so (in C and Go, in Java). Others mean a quota."""
 _RETRYABLE_GRPC: Final = frozenset(
     {"CANCELLED", "DEADLINE_EXCEEDED", "ABORTED", "OUT_OF_RANGE", "UNAVAILABLE", "DATA_LOSS"}
 )
@@ -193,8 +190,6 @@ class Answer(NamedTuple):
     """Items that the server rejected although it accepted the request (``partial_success``)."""
     unsupported: bool = False
     """Whether the server does not accept this signal at all."""
-    too_large: bool = False
-    """Whether the server, or a proxy in front of it, accepts smaller requests only."""
     cut_short: bool = False
     """Whether it ended by a deadline of the caller before the time-out of the endpoint, so that the state of the endpoint is unknown."""
 
@@ -271,7 +266,6 @@ class _Http:
             wait=wait,
             reason=reason,
             unsupported=status in _UNSUPPORTED_HTTP,
-            too_large=status == _TOO_LARGE_HTTP,
         )
 
     def close(self) -> None:
@@ -346,13 +340,11 @@ class _Grpc:
             if code in _BROKEN_GRPC:
                 self.close()
             reason = f"{self._endpoint.shown} answers gRPC {code}"
-            details = str(error.details() or "")
             return Answer(
                 ok=False,
                 retry=retry,
                 reason=reason,
                 unsupported=code == "UNIMPLEMENTED",
-                too_large=code == "RESOURCE_EXHAUSTED" and any(words in details for words in _TOO_LARGE_GRPC),
             )
         except Exception as error:  # its text may hold a header, which is a secret
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
