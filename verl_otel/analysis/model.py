@@ -420,3 +420,13 @@ class Explanation(NamedTuple):
     """The newest steps with all their trajectories, from which `levers` are computed."""
     start_ups: tuple[StartUp, ...] = ()
     """The time before the first step of each of the newest attempts."""
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Sentences about what is not there, or could not be read."""
+        return (*self.completeness.missing, *self.problems)
+
+    @property
+    def orphans(self) -> int:
+        """Number of spans whose parent is in no file."""
+        return self.completeness.orphans

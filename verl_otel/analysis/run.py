@@ -198,7 +198,7 @@ class Run:
     @property
     def problems(self) -> tuple[str, ...]:
         """Messages about what is missing or could not be read."""
-        return (*self.explanation.completeness.missing, *self.explanation.problems)
+        return self.explanation.missing
 
     def steps(self) -> tuple[Step, ...]:
         """Return the training steps in the order of time, with phases, critical path, verdicts and GPU time."""

@@ -470,7 +470,7 @@ def _events_command(run: Explanation) -> str:
 
 def _unknown(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what is missing, and what spans do not say."""
-    missing = [*map(show, (*run.completeness.missing, *run.problems)), *filter(None, [orphans(run)])]
+    missing = [*map(show, run.missing), *filter(None, [orphans(run)])]
     missing += _find_blind_spots(run, steps)
     missing += [
         f"the clock of {show(host)} was {seconds(abs(ahead))} {'ahead' if ahead >= 0 else 'behind'}, give or take {seconds(doubt)}"
@@ -546,8 +546,7 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"do ({kind}): {advice}" for kind, advice in _advise_events(run))
     for key in find_keys(steps, _choose_unexplained(run, steps)):
         yield f"do ({key}): {ADVICE[key]}"
-    problems = [*run.completeness.missing, *run.problems]
-    yield from (f"not known: {problem}" for problem in problems[:_EVENTS])
+    yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
     name = run_selection.name_run(run)
     yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
 
@@ -609,8 +608,6 @@ def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> 
                 }
                 for event in run.events
             ],
-            missing=[*run.completeness.missing, *run.problems],
-            orphans=run.completeness.orphans,
             unknown=accounting.UNKNOWN,
             next=find_next(run, steps, whole=whole),
             clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],

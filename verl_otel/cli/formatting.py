@@ -127,7 +127,7 @@ def failed(run: Explanation) -> str:
 
 def orphans(run: Explanation) -> str:
     """Return the message about spans without a parent; empty if there are none."""
-    count = run.completeness.orphans
+    count = run.orphans
     if not count:
         return ""
     verb = "has" if count == 1 else "have"

@@ -233,7 +233,7 @@ def _unfinished(completeness: Completeness) -> str:
 
 
 def _limits(run: Explanation) -> str:
-    lines = [f"  {show(text)}" for text in (*run.completeness.missing, *run.problems)]
+    lines = [f"  {show(text)}" for text in run.missing]
     lines += [f"  {text}" for text in filter(None, [orphans(run)])]
     return "\n".join(["What is missing", *lines]) if lines else ""
 
@@ -292,8 +292,6 @@ def to_json(run: Explanation) -> Any:
                 )
                 for unfinished in run.completeness.unfinished
             ],
-            missing=[*run.completeness.missing, *run.problems],
-            orphans=run.completeness.orphans,
             next=[f"verl-otel explain {run_selection.name_run(run)}"],
         )
     )

@@ -109,7 +109,7 @@ def _missing(run: Explanation) -> str:
 
 
 def _missing_lines(run: Explanation) -> list[str]:
-    lines = [*run.completeness.missing, *run.problems, *filter(None, [formatting.orphans(run)])]
+    lines = [*run.missing, *filter(None, [formatting.orphans(run)])]
     lines += [
         f"The clock of {host} was found to be {ahead:+.3f} s ahead of the trainer's, give or take {seconds(doubt)}; times are corrected by it"
         for host, ahead, doubt in run.offsets

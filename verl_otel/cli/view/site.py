@@ -413,7 +413,7 @@ def describe_run(run: Explanation) -> dict[str, Any]:
             }
             for event in run.events[-data.LISTED :]
         ],
-        "missing": [printable.show(text, formatting.SENTENCE) for text in (*run.completeness.missing, *run.problems)],
+        "missing": [printable.show(text, formatting.SENTENCE) for text in run.missing],
         "samples": rollouts.has_folder(run.manifest),
         "scalars": sorted({series.name for series in run.series if series.name != TRAINING_STEP})[:1000],
     }
