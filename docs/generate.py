@@ -3,6 +3,7 @@
 """Write what the documents hold of the code: the reference pages, and outputs for recorded runs. ``make docs`` runs it, a test compares."""
 
 import argparse
+import ast
 import contextlib
 import io
 import re
@@ -295,6 +296,24 @@ def _run(words):
     return printed.getvalue().splitlines(keepends=True)
 
 
+ARCHITECTURE = DOCS / "explanation" / "architecture.md"
+FILES = re.compile(r"(?<=<!-- every file: made by docs/generate.py -->\n).*", re.DOTALL)
+
+
+def fill_files(text):
+    """Return the page of the architecture with all files of the package: the first line of the docstring of each."""
+    package = DOCS.parent / "verl_otel"
+    parts = []
+    for folder in sorted({path.parent for path in package.rglob("*.py")}):
+        rows = [
+            f"| `{path.name}` | {_cell(ast.get_docstring(ast.parse(path.read_text('utf-8'))).partition(chr(10))[0])} |"
+            for path in sorted(folder.glob("*.py"))
+            if path.name != "_version.py"
+        ]
+        parts += ["", f"### {folder.relative_to(DOCS.parent)}", "", "| file | idea |", "|---|---|", *rows]
+    return FILES.sub(lambda _: "\n".join(parts) + "\n", text)
+
+
 PAGES = {"settings.md": settings_page, "telemetry.md": telemetry_page, "cli.md": cli_page, "json.md": json_page}
 
 if __name__ == "__main__":
@@ -302,3 +321,4 @@ if __name__ == "__main__":
         (REFERENCE / name).write_text(make(), "utf-8")
     for page in WITH_OUTPUTS:
         page.write_text(fill_outputs(page.read_text("utf-8")), "utf-8")
+    ARCHITECTURE.write_text(fill_files(ARCHITECTURE.read_text("utf-8")), "utf-8")
