@@ -77,6 +77,17 @@ def test_sources_are_read_by_a_thread(session, wait_for):
     wait_for(lambda: names(begun.state) == {"here a"} | NODE)
 
 
+def test_values_have_the_time_at_which_they_were_read(session, wait_for):
+    """A collection that comes later does not make them newer."""
+    begun = session(metric_interval=3_600_000)  # one read
+    wait_for(lambda: names(begun.state) == HERE | NODE)
+    times = []
+    for _ in range(2):
+        Current.session._collect(observe=True)
+        times.append({point.time_ns for point in begun.state.read()[1] if point.instrument.name == "hw.power"})
+    assert times[0] == times[1]
+
+
 def test_what_belongs_to_a_node_is_read_by_one_process(session, wait_for):
     """While another has the lock of the node, only what belongs to the process is read; later both. A reader that steps down closes its sources."""
     begun = session()

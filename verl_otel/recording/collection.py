@@ -9,7 +9,7 @@ lock; other callers only try it.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, Union
 
 from verl_otel._internal import error_boundary, process_state
@@ -45,6 +45,14 @@ Observe = Callable[[], Iterable[Observation]]
 
 Measurement = tuple[str, Labels, float]
 """Metric, labels, number."""
+
+
+class Observed(NamedTuple):
+    """Measurements of one moment."""
+
+    time_ns: int
+    """Unix time."""
+    measurements: Sequence[Measurement]
 
 
 class _Callback(NamedTuple):
@@ -85,27 +93,26 @@ def collect(*, wait: float = -1) -> Batch | None:
     return Batch(now, tuple(kept), tuple(points), read_open())
 
 
-def collect_observed(
-    batch: Batch, metrics: frozenset[str] = frozenset(), measurements: Iterable[Measurement] = ()
-) -> Batch:
+def collect_observed(batch: Batch, metrics: frozenset[str] = frozenset(), hardware: Iterable[Observed] = ()) -> Batch:
     """Return a batch of the observables, to be exported after one that did not wait for them.
 
     Args:
         batch: The drained batch, whose open spans it repeats.
         metrics: Metrics of the hardware.
-        measurements: Their current values. Other series of these metrics are removed.
+        hardware: Their values. Other series of these metrics are removed.
     """
     now = time.time_ns()
-    observed = list(measurements)
+    own: list[Measurement] = []
     asked = set(metrics)
     for metric, (read, removes) in list(_callbacks.items()):
         with error_boundary.suppress_errors(f"observe {metric}"):
-            observed += [(metric, labels, value) for labels, value in read()]
+            own += [(metric, labels, value) for labels, value in read()]
         if removes:
             asked.add(metric)
     points = tuple(
-        Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, now, value)
-        for metric, labels, value in observed
+        Point(series.INSTRUMENTS[metric], bound_labels(labels), _started_ns, time_ns, value)
+        for time_ns, measurements in (Observed(now, own), *hardware)
+        for metric, labels, value in measurements
     )
     return Batch(now, points=points, open_spans=batch.open_spans, asked=frozenset(asked))
 

@@ -24,7 +24,7 @@ from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel.config import Config
-from verl_otel.recording.collection import Measurement
+from verl_otel.recording.collection import Measurement, Observed
 from verl_otel.system import procfs
 from verl_otel.system.leader_lock import STALE_SECONDS, LeaderLock
 
@@ -112,8 +112,8 @@ class Reader:
         self._interval = config.metric_interval
         self._keep_seconds = MISSED_READS * config.metric_interval
         self._lock = LeaderLock(*self._scope, LOCK_NAME, max(STALE_SECONDS, self._keep_seconds))
-        self._values: dict[str, tuple[float, list[Measurement]]] = {}
-        """Time of the last read (`time.monotonic`) and its measurements, by the name of the collector."""
+        self._values: dict[str, tuple[float, Observed]] = {}
+        """What was read last, and when (`time.monotonic`), by the name of the collector."""
         self._under_way: tuple[Collector, float] | None = None
         """The collector that is being read, and since when."""
         self._stop = SignalSafeEvent()
@@ -123,7 +123,7 @@ class Reader:
         except RuntimeError as error:  # as many as this system allows
             error_boundary.warn_once("hardware thread", "verl-otel: %s: hardware metrics are missing", error)
 
-    def take(self) -> list[Measurement]:
+    def take(self) -> list[Observed]:
         """Return the values that are fresh, and renew the lock. Called on the drain thread.
 
         The lock is renewed here, so that a reader that hangs in a driver keeps it: each process that took over would hang there, too.
@@ -131,7 +131,7 @@ class Reader:
         with contextlib.suppress(OSError):
             self._lock.renew()
         oldest, under_way = time.monotonic() - self._keep_seconds, self._under_way
-        values = [value for at, found in list(self._values.values()) if at >= oldest for value in found]
+        values = [observed for at, observed in list(self._values.values()) if at >= oldest]
         if under_way is not None and under_way[1] < oldest:
             collector = under_way[0]
             error_boundary.warn_once(
@@ -139,7 +139,7 @@ class Reader:
                 "verl-otel: hardware metrics are missing while the kernel or the driver does not answer: %r waits for it (logged once)",
                 collector.name,
             )
-            values += collector.read_late()
+            values.append(Observed(time.time_ns(), tuple(collector.read_late())))
         return values
 
     def stop(self, deadline: float) -> None:
@@ -175,7 +175,8 @@ class Reader:
             collector.close()
             return
         self._under_way = collector, time.monotonic()
-        self._values[collector.name] = time.monotonic(), list(collector.read(self._scope))
+        observed = Observed(time.time_ns(), tuple(collector.read(self._scope)))
+        self._values[collector.name] = time.monotonic(), observed
 
     def _reads_node(self) -> bool:
         """Return whether this process reads the node; acquire the lock if it is free."""
@@ -221,7 +222,7 @@ def start(config: Config) -> None:
         _Registry.reader = Reader(config)
 
 
-def take() -> list[Measurement]:
+def take() -> list[Observed]:
     """Return the values that were read last and are fresh; see `Reader.take`."""
     return _Registry.reader.take() if _Registry.reader is not None else []
 
