@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The page of promises: every row and every line once, in a known state, and each test that it names is there."""
+"""The pages of promises and of guarantees: every row once, in a known state, and each test that they name is there."""
 
 import ast
 import re
@@ -22,7 +22,14 @@ ROWS = [
     for line in PAGE.read_text("utf-8").splitlines()
     if re.match(r"\| \d", line)
 ]
-TESTS = sorted({name for *_, where in ROWS for name in re.findall(r"`(tests/[^`]+)`", where)})
+GUARANTEES = (TOP / "docs" / "explanation" / "guarantees.md").read_text("utf-8")
+GUARANTEED = [
+    line for line in GUARANTEES.splitlines() if line.startswith("| ") and not line.startswith("| guarantee |")
+]
+NAMED = re.compile(r"`(tests/[\w/]+\.py::test_\w+)`")
+TESTS = sorted(
+    {name for *_, where in ROWS for name in re.findall(r"`(tests/[^`]+)`", where)} | {*NAMED.findall(GUARANTEES)}
+)
 pytestmark = pytest.mark.sources
 
 
@@ -54,9 +61,18 @@ def test_a_row_says_what_its_state_demands(row):
     assert where.endswith((".", "`"))
 
 
+@pytest.mark.parametrize("row", GUARANTEED, ids=lambda row: row.split("|")[1].strip())
+def test_every_guarantee_has_a_bound_and_a_test(row):
+    """A row has three cells, none of them empty, and the last names a test."""
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert len(cells) == 3
+    assert all(cells)
+    assert NAMED.search(cells[2])
+
+
 @pytest.mark.parametrize("name", TESTS)
 def test_a_named_test_is_there(name):
-    """A promise without its test is a claim."""
+    """A promise or a guarantee without its test is a claim."""
     path, _, function = name.partition("::")
     tree = ast.parse((TOP / path).read_text("utf-8"))
     assert function in {each.name for each in tree.body if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
