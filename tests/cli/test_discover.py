@@ -369,17 +369,6 @@ def test_a_signal_ends_it_in_order(served, number):
 
 
 @pytest.mark.full
-def test_a_silent_client_keeps_nobody_waiting(served):
-    """Clients that connect and say nothing do not keep Prometheus from its answer, under TLS neither."""
-    url, _ = served()
-    host, port = url.removeprefix("http://").strip("/").split(":")
-    with contextlib.ExitStack() as stack:
-        for _ in range(8):
-            stack.enter_context(socket.create_connection((host, int(port))))
-        assert ask(url)[0] == 200
-
-
-@pytest.mark.full
 def test_only_users_of_the_file_may_ask(served, tmp_path):
     """With --basic-auth-file the right password is asked for; the file may change while the server runs."""
     users = tmp_path / "users.txt"

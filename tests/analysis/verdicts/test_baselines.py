@@ -2,52 +2,11 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is typical: the median of the other steps, bounded in memory, careful where little is known."""
 
-from statistics import median
-
 from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel.analysis.verdicts import baselines
 from verl_otel.analysis.verdicts.baselines import Baseline, Baselines
-
-DURATIONS = st.lists(st.floats(0, 1e6), min_size=1, max_size=30)
-
-
-@given(st.lists(st.floats(0, 100), min_size=3, max_size=20), st.data())
-def test_a_step_is_compared_with_the_others(values, data):
-    """Its own value does not count, nor does the first one, which is slower, where there are others."""
-    typical = Baselines()
-    for step, value in enumerate(values, 1):
-        typical.learn("ref", step, [value])
-    step = data.draw(st.integers(1, len(values)))
-    others = [value for number, value in enumerate(values, 1) if number not in (1, step)]
-    assert typical.of_others("ref", step).median == median(others)
-
-
-def test_the_only_other_one_counts_even_if_it_is_the_first():
-    """With two steps there is nothing better; with one there is nothing."""
-    typical = Baselines()
-    typical.learn("ref", 1, [4.0])
-    assert typical.of_others("ref", 1) is None
-    assert typical.of_others("ref", 2).median == 4.0
-    assert typical.of_others("adv", 2) is None
-
-
-def test_first_times_are_known():
-    """The first step with a kind of thing, and kinds that are not remembered."""
-    typical = Baselines()
-    typical.learn("save", 3, [4.0])
-    assert typical.is_first("save", 3)
-    assert not typical.is_first("save", 4)
-    assert typical.is_first("never seen", 4)
-
-
-def test_the_spread_within_steps_counts():
-    """Medians of steps may be equal while the things differ much."""
-    typical = Baselines()
-    for step in range(5):
-        typical.learn("tool", step, [0.0, 5.0, 10.0])
-    assert typical.of_others("tool", 9).spread == 5.0
 
 
 def test_memory_is_bounded():
