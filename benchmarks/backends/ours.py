@@ -58,7 +58,8 @@ class Ours(Backend):
         collection.collect()
 
     def deliver(self) -> None:
-        """Have every exporter send what there is; a scrape for ``prometheus``."""
+        """Drain and have every exporter send what there is; a scrape for ``prometheus``, which shows the last drain."""
+        session.flush(60.0)
         current = session.current()
         assert current is not None  # noqa: S101 - made above
         for exporter in current.exporters:
@@ -67,8 +68,6 @@ class Ours(Backend):
                 from prometheus_client import generate_latest
 
                 generate_latest(registry)
-                return
-        session.flush(60.0)
 
     def close(self) -> None:
         """End the session."""
