@@ -36,7 +36,7 @@ _EVERY_SESSION: Final = (
 )
 """Codecs that the socket and HTTP modules of the standard library look up at first use, the global providers, and the encoder of the
 user's own metrics."""
-_WATCHDOG: Final = ("verl_otel.watchdog.heartbeat",)
+_WATCHDOG: Final = ("verl_otel.watchdog.heartbeat", "verl_otel.exporting.files")
 _PROTOBUF: Final = (
     "google.protobuf.json_format",
     "google.protobuf.message",

@@ -168,27 +168,6 @@ def test_a_full_disk_costs_telemetry_only(start, caplog):
     assert read_lines(folder, "traces")[1] == 1
 
 
-def test_the_queue_is_bounded_and_put_does_not_wait(start):
-    """More spans than may wait are dropped and counted; `put` does no input or output."""
-    exporter, _, folder = start(capacity=100)
-    for begin in range(1, 1001, 50):
-        exporter.consume(make_batch(*range(begin, begin + 50)))
-    assert not folder.exists()
-    assert exporter.dropped("spans") == {"file queue full": 900}
-    exporter.poll()
-    assert span_ids(folder) == list(range(1, 101))
-
-
-def test_a_batch_that_finds_nothing_waiting_is_taken_as_a_whole(start):
-    """A step that ends at once in more spans than may wait loses none of them; what comes before they are written finds no room."""
-    exporter, _, folder = start(capacity=100)
-    exporter.consume(make_batch(*range(1, 301)))
-    exporter.consume(make_batch(301, 302))
-    assert exporter.dropped("spans") == {"file queue full": 2}
-    exporter.poll()
-    assert span_ids(folder) == list(range(1, 301))
-
-
 @pytest.mark.full
 def test_closing_writes_what_waits(start):
     """Closing writes what waits; so does a flush."""

@@ -359,16 +359,18 @@ class FileExporter(Exporter):
         folder: The run's folder.
         max_bytes: Size at which a file is rotated.
         max_files: Files that are kept of one kind.
-        capacity: Spans that may wait for the drain thread; an empty queue takes a batch of any size.
+        only_open: Write the open spans alone: the monitor reads what a process had open when it died, also where no files are asked for.
     """
 
     name = "file"
 
-    def __init__(self, folder: Path, max_bytes: int = 1 << 28, max_files: int = 4, capacity: int = 65536) -> None:
+    def __init__(self, folder: Path, max_bytes: int = 1 << 28, max_files: int = 4, *, only_open: bool = False) -> None:
         super().__init__()
+        if only_open:
+            self.name = "open"
+        self._only_open = only_open
         self._folder = folder
         self._limits = (max_bytes, max_files)
-        self._capacity = capacity
         self._waiting: deque[SpanRecord] = deque()
         self._messages: deque[bytes] = deque(maxlen=1)  # cumulative: only the latest is needed
         self._open_spans: tuple[OpenSpan, ...] = ()
@@ -388,19 +390,18 @@ class FileExporter(Exporter):
         """When the oldest row of the file was read."""
 
     def consume(self, batch: Batch) -> None:
-        """Queue a batch for the next `poll`."""
-        room = max(0, self._capacity - len(self._waiting)) if self._waiting else len(batch.spans)
-        self._waiting.extend(batch.spans[:room] if room < len(batch.spans) else batch.spans)
-        self.drop("spans", len(batch.spans) - room, "file queue full")
+        """Queue a batch for the `poll` that follows."""
         self._open_spans = batch.open_spans
-        self._downsampler.add_metrics(batch)
+        if not self._only_open:
+            self._waiting.extend(batch.spans)
+            self._downsampler.add_metrics(batch)
 
     def update_resource(self, resource: Resource) -> None:
         """Use another resource for the lines from now on; the file names stay."""
         self._resource = resource
 
     def consume_metrics(self, message: bytes) -> None:
-        """Queue the user's own metrics for the next `poll`."""
+        """Queue the user's own metrics for the `poll` that follows."""
         self._messages.append(message)
 
     def poll(self) -> None:
@@ -414,8 +415,9 @@ class FileExporter(Exporter):
 
     def _write(self) -> None:
         begin = time.monotonic()
-        self._write_traces()
-        self._write_metrics()
+        if not self._only_open:
+            self._write_traces()
+            self._write_metrics()
         self._write_open()
         self.seconds += time.monotonic() - begin
 

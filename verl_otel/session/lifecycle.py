@@ -521,7 +521,7 @@ class Session:
         if name == "file":
             from verl_otel.exporting.files import FileExporter
 
-            return FileExporter(config.run_path, config.file_mib << 20, config.file_count, RECORDER.capacity)
+            return FileExporter(config.run_path, config.file_mib << 20, config.file_count)
         if name == "otlp":
             from verl_otel.exporting.otlp.exporter import OtlpExporter
 

@@ -27,8 +27,6 @@ from verl_otel.semconv import logs
 from verl_otel.semconv.spans import SPANS
 from verl_otel.session import python_logging
 
-MAX_WAITING: Final = 20_000
-"""Records that may wait for a disk that is slow; their bytes are bounded, too."""
 _LOCK: Final = ".verl_logs.lock"
 _STEP: Final = SPANS["step"].name
 _TRAJECTORY: Final = SPANS["trajectory"].name
@@ -76,7 +74,6 @@ class RunLog(Exporter):
         super().__init__()
         self._config = config
         self._waiting: deque[LogRecord] = deque()
-        self._waiting_bytes = 0
         self._lock = threading.Lock()  # of the file: the drain thread and a caller that flushes both write
         self._file: LogFile | None = None
 
@@ -99,18 +96,9 @@ class RunLog(Exporter):
         return records
 
     def consume_logs(self, records: Sequence[LogRecord]) -> None:
-        """Queue the records for the next `poll`. What is too much is dropped and counted."""
-        if self._file is None:
-            return
-        limit, dropped = run_log.find_limit(), 0
-        for record in records:
-            weight = run_log.weigh(record.fields)
-            if len(self._waiting) >= MAX_WAITING or self._waiting_bytes + weight > limit:
-                dropped += 1
-                continue
-            self._waiting_bytes += weight
-            self._waiting.append(record)
-        run_log.count_lost(dropped)
+        """Queue the records for the `poll` that follows."""
+        if self._file is not None:
+            self._waiting.extend(records)
 
     def poll(self) -> None:
         """Write the records. What a full disk refuses is counted as dropped; the file exporter, which writes to the same folder, logs the reason."""
@@ -119,7 +107,6 @@ class RunLog(Exporter):
 
     def _write(self) -> None:
         records = [self._waiting.popleft() for _ in range(len(self._waiting))]
-        self._waiting_bytes = 0
         if records and self._file is not None:
             try:
                 self._file.write(records, self._resource)

@@ -25,10 +25,11 @@ def make_exporters(config: Config, since: float) -> list[Exporter]:
     """
     if not config.stalls or not config.exporters:
         return []
-    from verl_otel.watchdog.heartbeat import Heartbeat, OpenFile
+    from verl_otel.exporting.files import FileExporter
+    from verl_otel.watchdog.heartbeat import Heartbeat
 
     heartbeat = Heartbeat(config, since)
-    return [heartbeat] if "file" in config.exporters else [heartbeat, OpenFile(config.run_path)]
+    return [heartbeat] if "file" in config.exporters else [heartbeat, FileExporter(config.run_path, only_open=True)]
 
 
 def begin_run(config: Config) -> None:

@@ -21,7 +21,6 @@ from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter, MetricState
-from verl_otel.exporting.files import FileExporter
 from verl_otel.model import Batch, OpenSpan, Resource, Scope
 from verl_otel.recording import duration_stats
 from verl_otel.recording.duration_stats import DURATIONS
@@ -322,22 +321,6 @@ class Heartbeat(Exporter):
                 quiet_since[current] = now
                 current = parents[current]
         self._quiet_since = quiet_since
-
-
-class OpenFile(FileExporter):
-    """Writes the open spans if the file exporter is off: the monitor reads what a process had open when it died."""
-
-    name = "open"
-
-    def consume(self, batch: Batch) -> None:
-        """Keep the open spans."""
-        self._open_spans = batch.open_spans
-
-    def consume_metrics(self, message: bytes) -> None:
-        """Do nothing: metrics are not written."""
-
-    def _write_metrics(self) -> None:
-        """Do nothing: metrics are not written."""
 
 
 def _have_grown(
