@@ -15,7 +15,6 @@ from verl_otel import config
 from verl_otel._internal import safe_files
 from verl_otel.exporting.base import MetricState
 from verl_otel.model import LogRecord, Resource
-from verl_otel.recording import run_log
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import logs
 from verl_otel.session.run_log import LogFile, RunLog, encode
@@ -145,20 +144,6 @@ def test_threads_that_write_lose_nothing(tmp_path):
     written.close(time.monotonic() + 60)
     numbers = sorted(line["number"] for lines in read(tmp_path / "r1").values() for line in lines)
     assert numbers == list(range(300))
-
-
-def test_what_waits_for_the_disk_is_bounded(tmp_path, monkeypatch):
-    """Records beyond the limit of bytes are dropped and counted while a disk is slow."""
-    waiting = RunLog(config.load({}, exporters="file", run_dir=tmp_path, run_id="r1"))
-    waiting.open(RESOURCE, SCOPE, MetricState())
-    monkeypatch.setattr(run_log, "find_limit", lambda: 50_000)
-    before = run_log.count_dropped()
-    for number in range(100):
-        waiting.consume_logs([record(text="x" * 1000, number=number)])
-    waiting.close(time.monotonic() + 60)
-    written = sum(len(lines) for lines in read(tmp_path / "r1").values())
-    assert 20 < written < 60
-    assert run_log.count_dropped() - before == 100 - written
 
 
 def test_a_claim_that_failed_is_repeated(tmp_path, monkeypatch):

@@ -58,27 +58,19 @@ class DrainSchedule:
         self._rest_seconds = min(REST_INTERVALS * interval, MAX_REST_SECONDS)
         self._drained_at = float("-inf")
         self._listed = 0
-        self._has_unpolled = False
 
     def note_drain(self, now: float) -> None:
         """Note that the drain thread drains now (`time.monotonic`)."""
         self._drained_at = now
 
-    def note_poll(self) -> None:
-        """Note that the exporters are about to write everything that they were passed."""
-        self._has_unpolled = False
-
     def note_batch(self, batch: Batch) -> None:
         """Note a batch that is about to be passed to the exporters, by whichever thread."""
         self._listed = len(batch.open_spans)
-        if batch.spans or batch.points or recorded_log.has_records():
-            self._has_unpolled = True  # a scrape drains, too, but writes nothing
 
     def may_skip(self, now: float) -> bool:
         """Return whether a drain would find nothing, except in the user's own instruments and spans."""
         return (
             now - self._drained_at < self._rest_seconds
-            and not self._has_unpolled
             and not RECORDER.pending_points
             and not recorded_log.has_records()
             and self._knows_all_open()
@@ -379,7 +371,6 @@ class Session:
             return
         self._schedule.note_drain(now)
         self._collect(observe=due)
-        self._schedule.note_poll()
         self._for_each("tick", lambda exporter: exporter.poll())
         with error_boundary.suppress_errors("overhead"):
             self._update_overhead()
