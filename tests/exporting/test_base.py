@@ -24,22 +24,6 @@ class Silent(Exporter):
         """Do nothing."""
 
 
-def test_what_is_lost_is_counted_by_reason():
-    """Losses are added up by what and why; none and negative counts are none."""
-    exporter = Silent()
-    for what, count, reason in [
-        ("spans", 2, "full"),
-        ("spans", 3, "full"),
-        ("spans", 1, "refused"),
-        ("points", 7, "full"),
-    ]:
-        exporter.drop(what, count, reason)
-    for count in (0, -5):
-        exporter.drop("spans", count, "never")
-    assert exporter.dropped("spans") == {"full": 5, "refused": 1}
-    assert exporter.dropped("points") == {"full": 7}
-
-
 def test_each_reason_is_said_once(caplog):
     """The first loss for a reason is a line that names exporter, reason and counter; the next ones are silent."""
     exporter = Silent()

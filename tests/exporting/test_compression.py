@@ -53,7 +53,7 @@ def names(path):
 
 
 @steady
-@given(st.lists(st.integers(0, 250), max_size=80), st.integers(50, 400), st.integers(3, 6))
+@given(st.lists(st.integers(0, 250), max_size=80), st.integers(50, 400), st.integers(2, 6))
 def test_the_newest_lines_are_kept_without_a_gap(tmp_path_factory, sizes, max_bytes, max_files):
     """Whatever is written, the lines of all parts together are the newest ones, each once; more of them than without compression."""
     path = tmp_path_factory.mktemp("lines") / "f.jsonl"

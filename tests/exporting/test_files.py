@@ -168,18 +168,6 @@ def test_a_full_disk_costs_telemetry_only(start, caplog):
     assert read_lines(folder, "traces")[1] == 1
 
 
-@pytest.mark.full
-def test_closing_writes_what_waits(start):
-    """Closing writes what waits; so does a flush."""
-    exporter, _, folder = start()
-    exporter.consume(make_batch(1))
-    exporter.flush(time.monotonic() + 5)
-    assert span_ids(folder) == [1]
-    exporter.consume(make_batch(2))
-    exporter.close(time.monotonic() + 5)
-    assert span_ids(folder) == [1, 2]
-
-
 def test_no_line_is_longer_than_what_is_read(tmp_path, monkeypatch):
     """Large spans are divided into more lines; one that fills a line by itself is counted as dropped."""
     monkeypatch.setattr(files, "MAX_LINE", 10_000)
@@ -252,25 +240,6 @@ def test_only_the_newest_of_a_users_metrics_wait(exporter, folder):
     (path,) = folder.glob("metrics-*")
     (line,) = path.read_bytes().splitlines()
     assert b'"user.99"' in line
-
-
-@pytest.mark.full
-def test_a_flush_while_the_drain_thread_writes_loses_nothing(exporter, folder, monkeypatch):
-    """A flush on the trainer's thread while the drain thread is in the middle of a write loses no span."""
-    exporter.consume(make_batch(*range(1, 301)))
-    write, flusher = os.write, threading.Thread(target=lambda: exporter.flush(time.monotonic() + 5))
-
-    def slow_write(handle, data):
-        if not flusher.ident:
-            flusher.start()
-            flusher.join(0.5)  # what the other thread can do meanwhile, it does
-        return write(handle, data)
-
-    monkeypatch.setattr(os, "write", slow_write)
-    exporter.poll()
-    flusher.join()
-    assert exporter.dropped("spans") == {}
-    assert sorted(span_ids(folder)) == list(range(1, 301))
 
 
 @pytest.mark.full
@@ -360,12 +329,6 @@ def test_hardware_is_chosen_once_a_minute(clock):
     assert select(downsampler, new) == [("hw.power", 7)]
     downsampler.release()
     assert select(downsampler) == [("hw.power", 2)]
-
-
-def test_nothing_is_left_out_where_nothing_is_asked():
-    """Without hardware every point is chosen."""
-    points = [make_point("verl.a", "gauge", 1), make_point("hw.power", "gauge", 1)]
-    assert Downsampler().select(points) == points
 
 
 def test_the_last_value_is_in_the_file(tmp_path, clock):

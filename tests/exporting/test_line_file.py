@@ -27,24 +27,6 @@ def make_lines(sizes):
     return [f"{number:06d}".encode() + b"x" * size + b"\n" for number, size in enumerate(sizes)]
 
 
-@steady
-@given(st.lists(st.integers(0, 120), max_size=60), st.integers(1, 300), st.integers(2, 5))
-def test_rotation_keeps_the_newest_lines_whole(tmp_path_factory, sizes, max_bytes, max_files):
-    """What is kept are the newest lines without a gap, in at most so many files, and none is cut."""
-    path = tmp_path_factory.mktemp("lines") / "f.jsonl"
-    file, lines = LineFile(path, max_bytes, max_files), make_lines(sizes)
-    for line in lines:
-        file.write(line)
-    file.close()
-    kept = kept_lines(path)
-    assert kept == lines[len(lines) - len(kept) :]
-    assert len(parts_of(path)) <= max_files
-    assert kept or not lines
-    if len(kept) < len(lines):
-        assert len(parts_of(path)) >= max_files - 1
-    assert all(part.stat().st_size >= max_bytes for part in parts_of(path) if part != path)
-
-
 def test_one_file_keeps_the_newest_line(tmp_path):
     """With a single file, the newest line is in it, whatever its size."""
     path = tmp_path / "f.jsonl"

@@ -40,7 +40,6 @@ from verl_otel.exporting.otlp import exporter as otlp_module
 from verl_otel.exporting.otlp import protobuf
 from verl_otel.exporting.otlp.exporter import (
     MAX_MESSAGES,
-    REQUEST_BYTES,
     Deltas,
     OtlpExporter,
     Part,
@@ -498,20 +497,6 @@ def test_an_endpoint_without_logs(sink, otlp, caplog, wait_for):
     assert [record.levelno for record in caplog.records] == [logging.WARNING]
 
 
-@pytest.mark.full
-def test_large_spans_share_no_request(sink, otlp, wait_for):
-    """Spans that are large go in requests that a Collector takes, in their order and once each."""
-    text = "x" * 200_000
-    large = [make_span(number, attributes={"key": text}) for number in range(1, 31)]
-    exporter, _ = otlp(sink.url)
-    exporter.consume(make_batch(100, 101)._replace(spans=(*make_batch(100, 101).spans, *large)))
-    wait_for(lambda: len(sink.span_ids()) == 32)
-    exporter.close(time.monotonic() + 20)
-    assert sink.span_ids() == Counter([100, 101, *range(1, 31)])
-    assert max(message.ByteSize() for message in sink.messages("traces")) < 2 << 20
-    assert exporter.dropped("spans") == {}
-
-
 def test_requests_are_small_enough_for_a_proxy_and_what_is_too_large_alone_is_dropped(sink, otlp, caplog):
     """A limit of 1 MiB costs only what is larger by itself: it is counted, and the log says once what to do."""
     sink.limit = 1 << 20
@@ -569,14 +554,6 @@ def test_what_is_not_dropped_is_sent_once_and_in_order(parts, capacity):
     assert sent == parts[len(parts) - len(sent) :]
     assert dropped + sum(part.spans for part in sent) == sum(spans for _, spans in parts)
     assert sum(len(part.body) for part in sent) <= capacity
-
-
-def test_a_request_has_a_fair_size():
-    """Small parts are joined up to the size of a request; one that is larger goes alone."""
-    queue = SpanQueue(100 * REQUEST_BYTES)
-    for size in (REQUEST_BYTES // 2, REQUEST_BYTES // 2, 1, 2 * REQUEST_BYTES, 1):
-        queue.add(b"x" * size, 1)
-    assert [len(parts) for parts in empty(queue)] == [2, 1, 1, 1]
 
 
 def test_what_was_dropped_while_it_was_sent_is_not_taken_twice():

@@ -88,12 +88,6 @@ def test_a_gauge_that_is_nan_or_infinite_is_shown():
     assert (found["verl_inf", ()], found["verl_minus", ()]) == (math.inf, -math.inf)
 
 
-def test_the_resource_is_target_info():
-    """The resource attributes are the labels of target_info."""
-    found = assert_sound([], Resource({"service.name": "verl", "verl.rank": 3}))
-    assert found == {("target_info", (("service_name", "verl"), ("verl_rank", "3"))): 1.0}
-
-
 def test_no_resource_costs_the_scrape():
     """Resource attributes that are too long or too many for the limits of the scrape jobs that we ship are cut and left out."""
     values = {f"user.{number}": "\u20ac" * 1000 for number in range(100)}

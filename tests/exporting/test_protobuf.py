@@ -40,7 +40,7 @@ from tests.builders.exporting_records import (
 )
 from verl_otel.exporting.otlp import protobuf as wire
 from verl_otel.exporting.otlp.protobuf import encode_logs
-from verl_otel.model import REMOTE, EventRecord, HistogramValue, LinkRecord, LogRecord, Scope, SharedAttributes
+from verl_otel.model import REMOTE, HistogramValue, LogRecord, Scope, SharedAttributes
 from verl_otel.semconv import logs
 
 try:
@@ -246,22 +246,6 @@ def test_broken_text_becomes_question_marks():
     assert [each.string_value for each in several.value.array_value.values] == ["?", "ü"]
     _, (point,) = parse_points(wire.encode_metrics(RESOURCE, SCOPE, [make_point(labels=[("\udcff", "\ud800")])]))
     assert (point.attributes[0].key, point.attributes[0].value.string_value) == ("?", "?")
-
-
-def test_everything_of_a_span_arrives():
-    """A span with every field is read back with exactly these values."""
-    link = LinkRecord(5, 6, {"verl.link.type": "consumed"}, "verl=t", REMOTE)
-    event = EventRecord("exception", NOW + 5, {"exception.type": "ValueError"})
-    span = make_span(
-        2, parent_id=9, attributes={"list": ("a", "b")}, links=(link,), events=(event,), status=2, message="no",
-        flags=1 | REMOTE, trace_state="verl=s",
-    )  # fmt: skip
-    ((found,), _) = parse_spans(wire.encode_traces(RESOURCE, SCOPE, [span]))
-    assert (int.from_bytes(found.parent_span_id, "big"), found.trace_state, found.flags) == (9, "verl=s", 0x300)
-    assert (found.status.code, found.status.message) == (2, "no")
-    assert [value.string_value for value in found.attributes[0].value.array_value.values] == ["a", "b"]
-    assert (found.links[0].trace_state, found.links[0].flags) == ("verl=t", 0x300)
-    assert (found.events[0].name, found.events[0].time_unix_nano) == ("exception", NOW + 5)
 
 
 @pytest.mark.parametrize(("value", "kind"), [(b"raw", "bytes_value"), ({"a": 1}, "kvlist_value")])

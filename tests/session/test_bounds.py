@@ -18,7 +18,7 @@ from tests.fakes.fold_locks import hold
 from verl_otel import session
 from verl_otel.integrations.ray import init_hook as ray_start
 from verl_otel.integrations.verl import trainer
-from verl_otel.recording import collection, series, state
+from verl_otel.recording import series
 from verl_otel.session.lifecycle import Current
 
 pytestmark = pytest.mark.full
@@ -91,12 +91,6 @@ def test_a_fold_waits_once_for_all_series():
             thread = threading.Thread(target=series.fold_all, args=(0.2,))
             thread.start()
             thread.join(60)
-
-
-def test_a_drain_waits_once_for_its_lock_and_all_series():
-    """A drain that waited for another one has that much less time for the series."""
-    with held(state.RECORDER.drain_lock), within(0.2):
-        assert collection.collect(wait=0.2) is None
 
 
 def test_the_end_of_a_run_waits_no_longer_than_an_exit_may(start, monkeypatch):

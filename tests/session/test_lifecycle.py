@@ -16,7 +16,6 @@ from verl_otel._internal import error_boundary
 from verl_otel.recording import collection
 from verl_otel.recording.state import RECORDER
 from verl_otel.session.lifecycle import Current
-from verl_otel.system import collectors
 
 
 def record(number=1):
@@ -283,45 +282,6 @@ def test_a_failure_does_not_end_the_drain_thread(start, swallow, monkeypatch, wa
         record(2)
         wait_for(lambda: len(files.names()) == 4)
     verl_otel.shutdown()
-
-
-class Hardware(collectors.Collector):
-    """A source that takes until it is let go, and how often it was asked."""
-
-    name, metrics, once_per_node = "made up", ("hw.power",), False
-
-    def __init__(self):
-        self.gate, self.asked = threading.Event(), 0
-
-    def read(self, place):
-        self.asked += 1
-        self.gate.wait()
-        return [("hw.power", (("hw.id", "1"), ("hw.type", "gpu")), 1.0)]
-
-
-@pytest.fixture
-def hardware(monkeypatch):
-    monkeypatch.setattr(collectors._Registry, "collectors", {})
-    collector = Hardware()
-    collectors.add(collector)
-    yield collector
-    collector.gate.set()
-
-
-def test_what_was_recorded_does_not_wait_for_hardware(start, hardware, wait_for):
-    """While a source takes its time the exporters have the spans and values that were recorded before."""
-
-    def names():
-        session.wake()
-        return {point.instrument.name for point in session.current().state.read()[1]}
-
-    start(drain_interval=60, metric_interval=50)
-    wait_for(lambda: hardware.asked)
-    record(1)
-    wait_for(lambda: "verl.training.steps" in names())
-    assert "hw.power" not in names()
-    hardware.gate.set()
-    wait_for(lambda: "hw.power" in names())
 
 
 def test_the_watchdog_counts_from_the_start_of_telemetry_not_from_the_first_record(monkeypatch, tmp_path):

@@ -64,14 +64,6 @@ for _ in range(50):
 
 
 @pytest.mark.smoke
-def test_own_counters_end_up_in_our_files(own):
-    """The user's instruments are in the files after a flush."""
-    work = 'meter.create_counter("my.things").add(7, {"kind": "x"})\nsession.flush()'
-    run_files = own(work)
-    assert run_files.last("my.things", kind="x") == 7
-
-
-@pytest.mark.smoke
 def test_own_counters_are_collected_after_a_new_start(own):
     """The user's instruments are in the files of a session that was started after another one."""
     work = """

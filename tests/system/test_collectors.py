@@ -129,7 +129,7 @@ def test_a_source_that_fails_costs_its_own_values_only(session, swallow, wait_fo
 
 
 def test_a_source_that_hangs_costs_the_values_of_the_hardware(session, wait_for, caplog):
-    """A collection does not wait for it and is without old values, one line in the log names it, and all are back when it answers."""
+    """What is recorded does not wait for it; old values go, one line in the log names it, and all are back when it answers."""
     begun = session()
     wait_for(lambda: names(begun.state) == HERE | NODE)
     begun.here.gate.clear()
@@ -138,6 +138,10 @@ def test_a_source_that_hangs_costs_the_values_of_the_hardware(session, wait_for,
     for _ in range(5):
         assert names(begun.state) == {"here late"}
     assert begun.here.reads == reads
+    with verl_otel.step(1):
+        pass
+    assert names(begun.state) == {"here late"}
+    assert "verl.training.steps" in {point.instrument.name for point in begun.state.read()[1]}
     assert caplog.text.count("'here' waits for it") == 1
     place = collectors.find_node_scope(Current.session.config)
     assert not collectors.LeaderLock(*place, collectors.LOCK_NAME).acquire()
