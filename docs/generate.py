@@ -6,6 +6,7 @@ import argparse
 import ast
 import contextlib
 import io
+import itertools
 import re
 import shlex
 import tempfile
@@ -297,21 +298,27 @@ def _run(words):
 
 
 ARCHITECTURE = DOCS / "explanation" / "architecture.md"
-FILES = re.compile(r"(?<=<!-- every file: made by docs/generate.py -->\n).*", re.DOTALL)
+MODULES = re.compile(r"(?<=<!-- every module: made by docs/generate.py -->\n).*", re.DOTALL)
 
 
-def fill_files(text):
-    """Return the page of the architecture with all files of the package: the first line of the docstring of each."""
+def fill_modules(text):
+    """Return the page of the architecture with all modules of the package and the idea of each."""
     package = DOCS.parent / "verl_otel"
     parts = []
     for folder in sorted({path.parent for path in package.rglob("*.py")}):
-        rows = [
-            f"| `{path.name}` | {_cell(ast.get_docstring(ast.parse(path.read_text('utf-8'))).partition(chr(10))[0])} |"
-            for path in sorted(folder.glob("*.py"))
-            if path.name != "_version.py"
-        ]
+        modules = sorted((*folder.glob("*.py"), *folder.glob("*.js")))
+        rows = [f"| `{path.name}` | {_cell(_find_idea(path))} |" for path in modules]
         parts += ["", f"### {folder.relative_to(DOCS.parent)}", "", "| file | idea |", "|---|---|", *rows]
-    return FILES.sub(lambda _: "\n".join(parts) + "\n", text)
+    return MODULES.sub(lambda _: "\n".join(parts) + "\n", text)
+
+
+def _find_idea(path):
+    """Return the first line of the docstring of a module, or the first comment of a script below its licence."""
+    text = path.read_text("utf-8")
+    if path.suffix == ".py":
+        return ast.get_docstring(ast.parse(text)).partition("\n")[0]
+    comment = itertools.takewhile(lambda line: line.startswith("//"), text.splitlines()[2:])
+    return " ".join(line.removeprefix("// ") for line in comment)
 
 
 PAGES = {"settings.md": settings_page, "telemetry.md": telemetry_page, "cli.md": cli_page, "json.md": json_page}
@@ -321,4 +328,4 @@ if __name__ == "__main__":
         (REFERENCE / name).write_text(make(), "utf-8")
     for page in WITH_OUTPUTS:
         page.write_text(fill_outputs(page.read_text("utf-8")), "utf-8")
-    ARCHITECTURE.write_text(fill_files(ARCHITECTURE.read_text("utf-8")), "utf-8")
+    ARCHITECTURE.write_text(fill_modules(ARCHITECTURE.read_text("utf-8")), "utf-8")

@@ -105,7 +105,7 @@ def test_generated_pages_are_fresh():
         text = page.read_text("utf-8")
         assert script.OUTPUT.search(text), page
         assert text == script.fill_outputs(text), f"{page.name}: run make docs"
-    assert script.ARCHITECTURE.read_text("utf-8") == script.fill_files(ARCHITECTURE), "run make docs"
+    assert script.ARCHITECTURE.read_text("utf-8") == script.fill_modules(ARCHITECTURE), "run make docs"
 
 
 def test_readme_is_short():

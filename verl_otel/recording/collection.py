@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Collection (the drain): turns buffers and ended spans into the immutable batch that exporters consume.
+"""Collection (the drain): turns buffers and ended spans into the batch that exporters consume, and chooses the open spans that it lists.
 
 Only one thread drains at a time, under `RECORDER.drain_lock`: two would take the same buffer twice. Threads of the session wait for the
 lock; other callers only try it.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Marks on trajectories that are worth keeping, for a tail sampler that keeps marked traces whole.
+"""Which traces are kept: whole trajectories of a step, a share of the others, and marks for a tail sampler that keeps marked traces whole.
 
 A Collector that samples by traces cannot tell that a trajectory was the slowest of its step, or that its score is an outlier; in the
 process it takes a comparison. Marks are limited per step: a mark on every second trajectory would keep everything.

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The monitor of a node: checks every second for stalls and crashes, requests stacks, and reports each incident once."""
+"""The monitor of a node: checks each second for stalls and crashes, requests stacks (also by py-spy), and reports each incident once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reports findings: in ``events.jsonl``, as a span, as a metric, to the monitors of other nodes, in the log, and as a notification.
+"""Reports findings, with the cause of a death: in ``events.jsonl``, as a span and metric, to other nodes, in the log, as a notification.
 
 A notification is JSON on the standard input of a command, or a POST to a web address. Its key ``text`` is what the webhooks of Slack and
 Mattermost show. Log lines, stacks and contents of the training are not sent.

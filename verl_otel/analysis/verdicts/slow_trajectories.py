@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What awaited trajectories spent their time on, and which other trajectories were slow for the same reason."""
+"""Measures what awaited trajectories spent their time on, and which others were slow for the same reason; `judge` decides."""
 
 from __future__ import annotations
 
