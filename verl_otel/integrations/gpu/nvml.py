@@ -19,7 +19,7 @@ from verl_otel.semconv import metric_names
 from verl_otel.system.collectors import DeltaCounter
 
 # -- XIDs: the errors that NVIDIA's driver reports, by number (NVIDIA, XID Errors) --
-# They arrive as NVML events in a queue of the driver, which each collection empties without waiting. No thread blocks in the driver, and no
+# They arrive as NVML events in a queue of the driver, which each read empties without waiting. No thread blocks in the driver, and no
 # permission to read the kernel log is needed, which containers lack. Errors before this process registered for events are not counted.
 
 KINDS: Final = ("xid", "xid_application")
@@ -27,7 +27,7 @@ KINDS: Final = ("xid", "xid_application")
 _APPLICATION: Final = frozenset((13, 31, 43, 45, 68, 69))
 """Illegal instructions, addresses and states of a program, and errors that follow from them."""
 MAX_EVENTS: Final = 64
-"""Maximum number of events of one device per collection; the rest is read by the next one."""
+"""Maximum number of events of one device per read; the rest is read by the next one."""
 
 
 def listen(library: Any, handle: Any) -> Any:
