@@ -44,7 +44,7 @@ from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_folders
 from verl_otel.cli.formatting import SENTENCE, align, print_json
 from verl_otel.cli.run_folders import list_runs
-from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals
+from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals, wait_for_end
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting import http_server
 from verl_otel.exporting.http_server import Reply, Request, make_plain_reply
@@ -335,7 +335,7 @@ def serve(address: tuple[str, int], access: HttpAuth, find: Callable[[], Entries
             print(f"serving the targets at {server.url} (SIGTERM or Ctrl-C ends)", flush=True)
             if not address[0].startswith(_LOOPBACK):
                 _warn(access)
-            ended.wait()
+            wait_for_end(ended)
         finally:
             server.close()
     return 0

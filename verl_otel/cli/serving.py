@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import _thread
 import base64
 import contextlib
 import hmac
@@ -12,13 +13,16 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from verl_otel.errors import VerlOtelError
 
 if TYPE_CHECKING:
     import socket
     import ssl
+
+
+LOOK_SECONDS: Final = 1.0
 
 
 @contextlib.contextmanager
@@ -31,12 +35,19 @@ def catch_signals() -> Iterator[threading.Event]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
         numbers.append(signal.SIGHUP)
-    before = {number: signal.signal(number, lambda *_: ended.set()) for number in numbers}
+    # On a thread: the handler may have interrupted `ended.wait` while it holds the lock that `ended.set` needs.
+    before = {number: signal.signal(number, lambda *_: _thread.start_new_thread(ended.set, ())) for number in numbers}
     try:
         yield ended
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def wait_for_end(ended: threading.Event) -> None:
+    """Wait for the event of `catch_signals`. A signal that comes just before a wait without a time-out would not end it."""
+    while not ended.wait(LOOK_SECONDS):
+        pass
 
 
 class HttpAuth(NamedTuple):

@@ -121,6 +121,7 @@ def test_no_actor_no_server_no_thread(sites):
     assert {*sites.seen["threads"]} <= {
         "MainThread",
         "verl-otel-drain",
+        "verl-otel-hardware",
         "verl-otel-watch",
         "verl-otel-loops",
     }  # a process of any run has these

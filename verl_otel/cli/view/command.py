@@ -25,7 +25,7 @@ from typing import Final
 from verl_otel import config
 from verl_otel._internal.printable import show
 from verl_otel.cli import options, run_selection
-from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals
+from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals, wait_for_end
 from verl_otel.cli.view.site import Access, Site, is_loopback, read_token
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.errors import VerlOtelError
@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         reader = threading.Thread(target=watcher.run, args=(ended,), name="verl-otel-view", daemon=True)
         reader.start()
         print(f"{encryption.scheme}://{show(show_address(server.host, server.port))}/   Ctrl-C ends it.", flush=True)
-        ended.wait()
+        wait_for_end(ended)
         watcher.wake()
         server.close()
         reader.join(CLOSE_SECONDS)
