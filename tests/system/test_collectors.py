@@ -44,7 +44,7 @@ class Fake(Collector):
 @pytest.fixture
 def session(tmp_path, monkeypatch):
     """Begin a session with made-up sources; end it after the test."""
-    monkeypatch.setattr(collectors._Registry, "collectors", {})
+    monkeypatch.setattr(collectors, "_COLLECTORS", {})
     fakes = [Fake("here"), Fake("of node", once_per_node=True)]
     for collector in fakes:
         collectors.add(collector)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 
 LOOK_SECONDS: Final = 1.0
+"""Seconds after which a signal that did not end a wait is seen."""
 
 
 @contextlib.contextmanager

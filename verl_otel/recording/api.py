@@ -339,7 +339,7 @@ def _remember(name: str) -> CallSite:
     return site
 
 
-MAX_TIMERS: Final = 500
+CACHED_TIMERS: Final = 500
 """Names whose target is cached: a block looks its timer up each time."""
 
 
@@ -387,7 +387,7 @@ class Timer:
         return decorate(function, lambda inner, _: wrap_timed(inner, self._measured))  # type: ignore[no-any-return]  # of its type
 
 
-@functools.lru_cache(maxsize=MAX_TIMERS)
+@functools.lru_cache(maxsize=CACHED_TIMERS)
 def _find_timed(name: str, description: str, plain: bool) -> series.Histogram | SampledTimer:  # noqa: FBT001 - the cache is faster without keywords
     """Return the target of a timer; ``plain``: without spans."""
     histogram = timer_series(name, description)

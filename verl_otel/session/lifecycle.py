@@ -151,6 +151,8 @@ class Session:
         self._observed_at = float("-inf")
         self._schedule = DrainSchedule(config.drain_interval)
         self._thread: threading.Thread | None = None
+        self._hardware: collectors.Reader | None = None
+        """Reads the hardware; None before the exporters are open, and where hardware metrics are off."""
         self.exporters: list[Exporter] = []
         """The exporters that ``VERL_OTEL_EXPORTERS`` names, once they are open."""
         self._watchdog: list[Exporter] = []
@@ -216,7 +218,8 @@ class Session:
         self._export_user_metrics(deadline)
         collection.stop_observing()
         with error_boundary.suppress_errors("collectors"):
-            collectors.stop(deadline)
+            if self._hardware is not None:
+                self._hardware.stop(deadline)
         run_log.stop()
         self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
         self._for_each("close", lambda exporter: exporter.close(deadline))
@@ -258,7 +261,8 @@ class Session:
     def abandon(self) -> None:
         """Release everything without sending: this is a forked child, and the parent sends."""
         with error_boundary.suppress_errors("collectors"):
-            collectors.after_fork()
+            if self._hardware is not None:
+                self._hardware.after_fork()
         run_log.stop()
         self._for_each("abandon", lambda exporter: exporter.after_fork())
 
@@ -414,7 +418,8 @@ class Session:
                 self._dispatch(batch)
             if self.opened and observe:
                 if was_opened:
-                    self._dispatch(collection.collect_observed(batch, collectors.list_metrics(), collectors.take()))
+                    hardware = () if self._hardware is None else self._hardware.take()
+                    self._dispatch(collection.collect_observed(batch, collectors.list_metrics(), hardware))
                     self._observed_at = time.monotonic()
                 if self._user is not None:
                     self._user.collect()
@@ -456,7 +461,8 @@ class Session:
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
         self.resource = resource.build(self.config)
-        collectors.start(self.config)
+        if self.config.hardware and self.config.exporters:
+            self._hardware = collectors.Reader(self.config)
         self._open_watchdog()
         readers = self._open_exporters(self.config.exporters)
         # A forked child must not have half of the user's providers.
@@ -559,7 +565,7 @@ class Session:
 
     def _measure_overhead(self) -> dict[str, float]:
         """Return the CPU seconds that telemetry has taken in this process, by kind of work."""
-        drain = self._drain_seconds + collectors.read_cpu_seconds()
+        drain = self._drain_seconds + (self._hardware.cpu_seconds if self._hardware is not None else 0.0)
         totals = {"recording": estimate_recording(RECORDER.ended_count, series.count_values())}
         totals["drain"] = drain + (self._user.metrics.cpu_seconds if self._user is not None else 0.0)
         for exporter in (*self._watchdog, *self._list_sending()):

@@ -160,7 +160,7 @@ class Reader:
 
     def _run(self) -> None:
         while True:
-            for collector in list(_Registry.collectors.values()):
+            for collector in list(_COLLECTORS.values()):
                 with error_boundary.suppress_errors(f"read {collector.name}"):
                     self._read(collector)
             self._under_way = None
@@ -197,64 +197,29 @@ class Reader:
             return False
 
 
-class _Registry:
-    """The collectors of this process, and what reads them in the current session."""
-
-    collectors: dict[str, Collector] = {}
-    reader: Reader | None = None
+_COLLECTORS: Final[dict[str, Collector]] = {}
+"""The collectors of this process by name; the reader of each session reads them."""
 
 
 def add(collector: Collector) -> None:
     """Add a collector to this process, also to a running session. A second one with the same name replaces the first."""
-    _Registry.collectors[collector.name] = collector
+    _COLLECTORS[collector.name] = collector
 
 
 def remove(name: str) -> None:
     """Remove a collector."""
-    collector = _Registry.collectors.pop(name, None)
+    collector = _COLLECTORS.pop(name, None)
     if collector is not None:
         collector.close()
 
 
-def start(config: Config) -> None:
-    """Read every collector from now on, unless hardware metrics or exporters are off."""
-    if config.hardware and config.exporters:
-        _Registry.reader = Reader(config)
-
-
-def take() -> list[Observed]:
-    """Return the values that were read last and are fresh; see `Reader.take`."""
-    return _Registry.reader.take() if _Registry.reader is not None else []
-
-
 def list_metrics() -> frozenset[str]:
-    """Return the names of the metrics that `take` may return."""
-    if _Registry.reader is None:
-        return frozenset()
-    return frozenset(name for collector in list(_Registry.collectors.values()) for name in collector.metrics)
-
-
-def read_cpu_seconds() -> float:
-    """Return the CPU time that reading the collectors has taken in this session."""
-    return _Registry.reader.cpu_seconds if _Registry.reader is not None else 0.0
-
-
-def stop(deadline: float) -> None:
-    """Stop to read, close every collector and release the lock: the session ends. For ``deadline`` see `Reader.stop`."""
-    reader, _Registry.reader = _Registry.reader, None
-    if reader is not None:
-        reader.stop(deadline)
-
-
-def after_fork() -> None:
-    """Drop what a forked child has inherited of its parent's reader."""
-    reader, _Registry.reader = _Registry.reader, None
-    if reader is not None:
-        reader.after_fork()
+    """Return the names of all metrics of the collectors."""
+    return frozenset(name for collector in list(_COLLECTORS.values()) for name in collector.metrics)
 
 
 def _close_all() -> None:
-    for collector in list(_Registry.collectors.values()):
+    for collector in list(_COLLECTORS.values()):
         with error_boundary.suppress_errors(f"close {collector.name}"):
             collector.close()
 

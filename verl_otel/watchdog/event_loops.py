@@ -220,7 +220,7 @@ class LoopWatcher:
         self._pauses = PauseDetector()
 
     def start(self) -> None:
-        """Start the thread, and tell the lag of the loops at each collection."""
+        """Start the thread, and report the lag of the loops at each collection."""
         collection.observe(metric_names.EVENT_LOOP_LAG, self.read_lag, removes=True)
         self._thread = threading.Thread(target=self._run, name="verl-otel-loops", daemon=True)
         self._thread.start()
