@@ -9,6 +9,8 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
@@ -37,14 +39,33 @@ def programs(tmp_path):
     return "--otelcol", tmp_path / "otelcol", "--prometheus", tmp_path / "prometheus"
 
 
-def test_a_missing_program_is_named_with_the_ways_to_it(call, tmp_path):
-    """Without a Collector the code is 2 and the message says where was looked, how one gets it, and which option names it."""
+def test_missing_programs_are_named_with_the_ways_to_them(call, tmp_path):
+    """Without programs the code is 2 and one message says of each where was looked, how to get it, and which option names it."""
     done = call("stack", "--data", tmp_path / "data")
     assert done.code == 2
-    assert "no otelcol-verl or otelcol-contrib" in done.err
-    assert str(tmp_path / "cache") in done.err
+    for names, option in (("otelcol-verl or otelcol-contrib", "--otelcol"), ("prometheus", "--prometheus")):
+        assert f"no {names} in the path or in {tmp_path / 'cache'}" in done.err
+        assert f"{option} PATH" in done.err
     assert "make collector" in done.err
-    assert "--otelcol PATH" in done.err
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_prometheus_without_web_pages_is_shown_as_an_api(status):
+    """The pages of a Prometheus that was built without them answer 500."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/query" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert stack_components.has_web_pages(url) == (status == 200)
+        server.shutdown()
 
 
 @pytest.mark.parametrize("option", ["--data", "--run-dir"])

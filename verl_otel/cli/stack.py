@@ -39,7 +39,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +77,7 @@ OTELCOL: Final = Program(
     ("otelcol-verl", "otelcol-contrib"),
     "--otelcol",
     "built from what comes with verl-otel (make collector; or verl-otel collector export DIR && sh DIR/build.sh otelcol, which needs Go, "
-    "pip or uv), or otelcol-contrib 0.155 or newer from OpenTelemetry's releases",
+    'pip or uv), or otelcol-contrib 0.155 or newer from OpenTelemetry\'s releases; addresses: docs/how-to/cluster.md, "Programs without Docker"',
 )
 PROMETHEUS: Final = Program(
     "Prometheus",
@@ -92,6 +92,23 @@ def cache_folder() -> Path:
     """Return the folder into which ``collector/build.sh`` installs programs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "verl-otel" / "bin"
+
+
+def find_programs(wanted: Iterable[tuple[Program, Path | None]]) -> list[Path]:
+    """Return several programs, as `find_program` does.
+
+    Raises:
+        VerlOtelError: At least one was not found; the message describes how to install each of these.
+    """
+    found, missing = [], []
+    for program, given in wanted:
+        try:
+            found.append(find_program(program, given))
+        except VerlOtelError as error:
+            missing.append(str(error))
+    if missing:
+        raise VerlOtelError("\n".join(missing))
+    return found
 
 
 def find_program(program: Program, given: Path | None = None) -> Path:
@@ -120,6 +137,7 @@ def find_program(program: Program, given: Path | None = None) -> Path:
 DATA: Final = "~/.local/state/verl-otel/stack"
 LOOK_SECONDS: Final = 0.5
 """Interval in seconds for checking that every component is running."""
+API_ONLY: Final = "  (API only: this build has no web pages; those of Prometheus' releases have)"
 _TITLES: Final = {
     "cluster": "Ray cluster",
     "bound": "OTLP is bound to",
@@ -218,13 +236,14 @@ def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProce
     Raises:
         VerlOtelError: A program is missing, or a port is taken.
     """
-    children = [
-        stack_components.make_collector(find_program(OTELCOL, arguments.otelcol), plan),
-        stack_components.make_prometheus(find_program(PROMETHEUS, arguments.prometheus), plan),
-    ]
-    names: tuple[str, ...] = ("grpc", "http", "metrics", "self", "health", "prometheus")
+    wanted = [(OTELCOL, arguments.otelcol), (PROMETHEUS, arguments.prometheus)]
     if arguments.tempo is not None:
-        children.append(stack_components.make_tempo(find_program(TEMPO, arguments.tempo), plan))
+        wanted.append((TEMPO, arguments.tempo))
+    collector, prometheus, *tempo = find_programs(wanted)
+    children = [stack_components.make_collector(collector, plan), stack_components.make_prometheus(prometheus, plan)]
+    names: tuple[str, ...] = ("grpc", "http", "metrics", "self", "health", "prometheus")
+    if tempo:
+        children.append(stack_components.make_tempo(tempo[0], plan))
         names = (*names, "store", "tempo", "tempo-grpc")
     if arguments.grafana_home is not None:
         children.append(stack_components.make_grafana(arguments.grafana_home.absolute(), plan))
@@ -252,8 +271,9 @@ def _show(plan: Plan, children: list[StackProcess], service: ClusterService | No
         print(json.dumps({**addresses, "pids": {child.title: child.pid for child in children}}), flush=True)
         return
     width = max(map(len, _TITLES.values()))
+    notes = {} if stack_components.has_web_pages(addresses["prometheus"]) else {"prometheus": API_ONLY}
     for name, text in addresses.items():
-        print(f"{_TITLES[name].ljust(width)}  {text}")
+        print(f"{_TITLES[name].ljust(width)}  {text}{notes.get(name, '')}")
     print("\nIn the shell of the training:")
     if service is not None:
         print("  export VERL_OTEL_ENABLED=1        (no other variable, and none on other nodes)")

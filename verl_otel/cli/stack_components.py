@@ -353,6 +353,25 @@ def check_free(addresses: Mapping[str, str], names: tuple[str, ...]) -> None:
                 ) from None
 
 
+def has_web_pages(prometheus: str) -> bool:
+    """Return whether a Prometheus serves its web pages: `build.sh` compiles it without them.
+
+    Args:
+        prometheus: Its URL.
+    """
+    return _is_served(f"{prometheus}/query")
+
+
+def _is_served(url: str) -> bool:
+    """Return whether a URL of this machine answers 200."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2) as answer:
+            return bool(answer.status == 200)  # noqa: PLR2004 - as HTTP numbers it
+    except (OSError, HTTPException):
+        return False
+
+
 # -- Starts, monitors and stops the processes --
 
 READY_SECONDS: Final = 60.0
@@ -408,12 +427,7 @@ class StackProcess:
 
     def is_ready(self) -> bool:
         """Return whether it answers."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(self._ready, timeout=2) as answer:
-                return bool(answer.status == 200)  # noqa: PLR2004 - as HTTP numbers it
-        except (OSError, HTTPException):
-            return False
+        return _is_served(self._ready)
 
     def check(self) -> None:
         """Do nothing while it runs.
