@@ -18,7 +18,7 @@ from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import describe_tail, measure_waits, sum_scores
+from verl_otel.recording.step_statistics import count_groups, describe_tail, measure_waits, record_groups, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
@@ -233,7 +233,21 @@ def end_step(span: Span) -> StepSummary:
         consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
     popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
     samples = [entry[1] for entry in popped if entry is not None]
+    seconds = _find_generation(samples)
+    if seconds:
+        series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
     return StepSummary(_summarise(samples), tuple(sample.stop for sample in samples), measure_waits(samples))
+
+
+def _find_generation(samples: list[_Sample]) -> float:
+    """Return the seconds from the first start to the last token of trajectories, or else those of the phases ``gen``; 0: nothing is known.
+
+    A trajectory ends with its reward, which is no part of the generation.
+    """
+    if samples:
+        ends = [sample.stop - sample.facts.get("reward", 0.0) for sample in samples]
+        return max(ends) - min(sample.stop - sample.seconds for sample in samples)
+    return sum(stop - start for key, start, stop in _Loop.phases if key == GEN)
 
 
 def report(*, last: bool = False) -> None:
@@ -254,13 +268,16 @@ def report(*, last: bool = False) -> None:
     samples = _Trajectories.remote[steps[-1]]
     if _Trajectories.reported != (steps[-1], len(samples)):
         _Trajectories.reported = steps[-1], len(samples)
-        _summarise(samples)
+        _summarise(samples, whole=False)
 
 
-def _summarise(samples: list[_Sample]) -> float | None:
+def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:
+    """Record the statistics of trajectories and return the mean of their scores. ``whole``: they are all of their step, so that groups are complete."""
     if not samples:
         return None
     sum_scores(samples)
+    if whole:
+        record_groups(count_groups(samples))
     describe_tail(samples)
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
     if not scores:
@@ -294,6 +311,8 @@ def _clear_trajectories() -> None:
 
 RUNNING, FINISHED, FAILED = 1, 2, 3
 """Values of ``verl.run.state``."""
+GEN: Final = "gen"
+"""Phase in which a loop generates, or waits for what is generated ahead."""
 MAX_PHASES: Final = 1000
 """Phases that are kept until their step ends."""
 MAX_ENDED: Final = 1000
@@ -331,9 +350,13 @@ def configure(project: str, experiment: str) -> None:
 
 
 def note_phase(span: Span) -> None:
-    """Record that a phase has ended. Called by the drain."""
-    if not span.site.hook:
-        _Loop.phases.append((to_name(span.attributes.get(attr.PHASE, "")), span.start, span.stop))
+    """Record that a phase has ended. Called by the drain. A process without steps, as a worker that generates, has no other time of generation."""
+    if span.site.hook:
+        return
+    key = to_name(span.attributes.get(attr.PHASE, ""))
+    _Loop.phases.append((key, span.start, span.stop))
+    if key == GEN and not has_step():
+        series.histogram(metric_names.SAMPLE_GENERATION).record(span.stop - span.start)
 
 
 def note_step(span: Span) -> None:

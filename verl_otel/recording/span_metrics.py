@@ -143,9 +143,7 @@ def _was_stopped(span: Span) -> bool:
     return bool(span.error) or span.attributes.get(attr.OUTCOME) == "cancelled"
 
 
-def _phase(span: Span, seconds: float) -> None:
-    if span.site.attributes.get(attr.PHASE) == "gen":
-        histogram(metric_names.SAMPLE_GENERATION).record(seconds)
+def _phase(span: Span, _seconds: float) -> None:
     own_loop.note_phase(span)
 
 

@@ -107,7 +107,8 @@ WORKER_CALLS: Final = _row("verl.worker.calls", "counter", "{call}", (attr.WORKE
 WORKER_CALL_TIME: Final = _row("verl.worker.call.time", "counter", "s", (attr.WORKER_METHOD,), (10, 80, 640),
     "Host time in worker methods, outermost ones.")
 SAMPLE_GENERATION: Final = _row("verl.sample.generation", "histogram", "s", (), (17, 17, 17),
-    "Generating one batch of samples, as the trainer sees it.", buckets.LONG)
+    "Generation of a step: from the first start to the last token of the trajectories that it trained on. In a loop of one's own without trajectories: "
+    "the phases `gen` of a step. The wait of the trainer is `verl.phase.duration` with `verl.phase` `gen`.", buckets.LONG)
 WEIGHT_SYNC_PAYLOAD: Final = _row("verl.weight_sync.payload", "gauge", "By", (), (1, 1, 1),
     "Bytes of the last weight sync that sent changes only.")
 AVERAGE_REWARD: Final = _row("verl.average_reward", "gauge", "", (), (1, 1, 1),

@@ -25,7 +25,7 @@ ROLLOUT: Final[Mapping[str, Keys]] = {
     "prompt_length_mean": ("prompt_length/mean",),
     "aborted_ratio": ("response/aborted_ratio",),
     "turns_mean": ("num_turns/mean",),
-    "seconds": ("timing_s/gen",),
+    "wait_seconds": ("timing_s/gen",),
 }
 PPO: Final[Mapping[str, Keys]] = {
     "policy_loss": ("actor/pg_loss",),
