@@ -148,6 +148,31 @@ def test_a_process_reports_for_the_step_of_another_one(recorded):
     assert values(recorded, "mean", "max") == {"mean": 1.5, "max": 2.0}
 
 
+def test_groups_are_counted_where_they_are_whole(recorded):
+    """A worker may have run a part of a group only: its scores are equal there, and may differ in the group."""
+    with remote_step(1):
+        roll_out(0, 1.0)
+        roll_out(1, 1.0)
+    recorded.refresh()
+    assert "verl.reward.groups" not in {point.instrument.name for point in recorded.points}
+    with verl_otel.step(1):
+        roll_out(0, 1.0)
+        roll_out(1, 0.0)
+    assert recorded.value("verl.reward.groups", verl_outcome="signal") == 1
+
+
+def test_generation_is_that_of_the_trajectories_and_not_the_wait(recorded):
+    """A loop one step ahead waits for what has ended before: the generation lasted from the first start to the last token, before the reward."""
+    with verl_otel.step(1), verl_otel.phase("gen"):
+        spans = [roll_out(index, 1.0) for index in range(2)]
+    with verl_otel.step(2), verl_otel.phase("gen"):
+        verl_otel.consume(spans)
+    reward = [span for span in recorded.spans if span.name == "verl.reward"][-1]
+    expected = spans[1].stop - spans[0].start - (reward.end_ns - reward.start_ns) / 1e9
+    points = [point.value for point in recorded.points if point.instrument.name == "verl.sample.generation"]
+    assert points[-1].maximum == pytest.approx(expected, abs=1e-4)
+
+
 def test_an_unfinished_step_of_another_process_does_not_count(recorded):
     """While a trajectory of the newest step is open, the step before is reported; at the end of the process the newest."""
     with remote_step(1):

@@ -251,11 +251,18 @@ def _find_generation(samples: list[_Sample]) -> float:
 
 
 def report(*, last: bool = False) -> None:
-    """Record the statistics of trajectories for steps of another process: of the newest step, or of the one before while the newest goes on.
+    """Record what a process has to report whose loop is in another process. Called at the end of each drain.
+
+    These are the statistics of the trajectories of the newest step, or of the one before while the newest goes on; and each phase ``gen``.
 
     Args:
         last: Whether no more will be recorded.
     """
+    if _Loop.phases and not has_step():
+        for key, start, stop in _Loop.phases:
+            if key == GEN:
+                series.histogram(metric_names.SAMPLE_GENERATION).record(stop - start)
+        _Loop.phases.clear()
     steps = list(_Trajectories.remote)
     if not steps or _Trajectories.reported == (steps[-1], len(_Trajectories.remote[steps[-1]])):
         return
@@ -350,13 +357,9 @@ def configure(project: str, experiment: str) -> None:
 
 
 def note_phase(span: Span) -> None:
-    """Record that a phase has ended. Called by the drain. A process without steps, as a worker that generates, has no other time of generation."""
-    if span.site.hook:
-        return
-    key = to_name(span.attributes.get(attr.PHASE, ""))
-    _Loop.phases.append((key, span.start, span.stop))
-    if key == GEN and not has_step():
-        series.histogram(metric_names.SAMPLE_GENERATION).record(span.stop - span.start)
+    """Record that a phase has ended. Called by the drain."""
+    if not span.site.hook:
+        _Loop.phases.append((to_name(span.attributes.get(attr.PHASE, "")), span.start, span.stop))
 
 
 def note_step(span: Span) -> None:

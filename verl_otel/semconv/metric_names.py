@@ -139,7 +139,8 @@ ROLLOUT_SEQUENCE_LENGTH: Final = _row("verl.rollout.sequence.length", "histogram
 ROLLOUT_TURNS: Final = _row("verl.rollout.turns", "histogram", "{turn}", (), (104, 104, 104),
     "Turns of one trajectory.", buckets.TURNS)
 ROLLOUT_STALENESS: Final = _row("verl.rollout.staleness", "histogram", "{version}", (), (10, 10, 10),
-    "Model versions between a sample's generation and the step that trains on it.", buckets.STALENESS)
+    "Versions of the weights between the policy that a step updates and the one that wrote the last token of a sample: 0 is on-policy. "
+    "With the one-step-off trainer of verl it is 1 from step 2 on.", buckets.STALENESS)
 ROLLOUT_WEIGHTS_BEHIND: Final = _row("verl.rollout.weights.behind", "gauge", "{version}", (), (1, 1, 1),
     "Most versions by which a trajectory of the last batch was generated with older weights than were synced before it began. 0 is right in every mode.")
 ROLLOUT_PREEMPTIONS: Final = _row("verl.rollout.preemptions", "counter", "{preemption}", (), (8, 8, 8),
@@ -185,8 +186,9 @@ REWARD_SCORE_P10: Final = _score("verl.reward.score.p10", "10th percentile")
 REWARD_SCORE_P50: Final = _score("verl.reward.score.p50", "median")
 REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
-    "Groups of one prompt that the last step trained on: with different scores (signal), or with equal ones, from which GRPO learns nothing: above 0 "
-    "(solved), or not, because each response was cut (truncated) or otherwise (failed).")
+    "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
+    "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: a score above 0 (solved), or not, because each response was cut "
+    "(truncated) or otherwise (failed). Of an own loop only where the process of the step runs the trajectories, since others have parts of groups.")
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.

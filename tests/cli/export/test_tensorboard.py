@@ -48,10 +48,10 @@ def folder(runs):
         "scope": "rollout",
         "step": 2,
         "tps": 3.5,
-        "reward_low": 0,
-        "reward_high": 1,
+        "score_low": 0,
+        "score_high": 1,
     }
-    (folder / "verl_logs.jsonl").write_text(json.dumps({**record, "reward_counts": [3, 1]}) + "\n")
+    (folder / "verl_logs.jsonl").write_text(json.dumps({**record, "score_counts": [3, 1]}) + "\n")
     return folder
 
 

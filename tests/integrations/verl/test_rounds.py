@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A step is what verl logs as a step: everything of it is added up over the mini-batches or local steps that it consists of."""
 
+import contextlib
 import types
 
 import numpy as np
@@ -97,8 +98,9 @@ SeparateAsyncTrainer.__module__ = "verl.trainer.ppo.v1.trainer_separate_async"
 
 def test_mini_batches_are_added_up(recorded, run):
     """Scores, groups, samples, wanted groups and the slowest trajectory are of all mini-batches of the step."""
-    batches = (group(1, 0.0, 0.0), group(2, 0.0, 1.0)), (group(3, 1.0, 1.0), group(4, 1.0, 1.0))
-    training = SeparateAsyncTrainer(*(sum(batch, []) for batch in batches))
+    training = SeparateAsyncTrainer(
+        [*group(1, 0.0, 0.0), *group(2, 0.0, 1.0)], [*group(3, 1.0, 1.0), *group(4, 1.0, 1.0)]
+    )
     trainer._register(training)
     training.step()
     ((number, fields),) = read_rollout()
@@ -171,7 +173,7 @@ class FullyAsyncTrainer:
         self.aggregated = []
 
     def fit(self):
-        with pytest.raises(STOP):
+        with contextlib.suppress(STOP):
             while True:
                 trainer._FIT_START_PROFILE(lambda self: None)(self)
                 self.local_step()
@@ -200,7 +202,7 @@ def test_local_steps_of_a_version_are_one_step(recorded, run):
 
 
 def test_a_record_of_the_run_log_is_about_the_samples_of_verls_means(run):
-    """verl logs the last local step of a version with the next one: mean and distribution of a record are of the same samples."""
+    """Verl logs the last local step of a version with the next one: mean and distribution of a record are of the same samples."""
     scores = [0.0, 1.0, 0.25, 0.5, 0.75, 1.0]
     FullyAsyncTrainer(*(group(number, score) for number, score in enumerate(scores))).fit()
     records = read_rollout()

@@ -7,8 +7,8 @@ import pytest
 import verl_otel
 from verl_otel.integrations.verl import step_log
 from verl_otel.integrations.verl.sample_origin import Origin
-from verl_otel.recording.step_statistics import count_groups
 from verl_otel.recording import run_log
+from verl_otel.recording.step_statistics import count_groups
 from verl_otel.semconv import logs
 
 DATA = {
