@@ -19,11 +19,13 @@ SPELLS = st.tuples(TIMES, TIMES).map(sorted)
 SHARES = st.floats(0, 1, width=32)
 KEYS = st.sampled_from([*idle_causes._PHASES, "submit", "adv", "generate_async"])
 METHODS = st.sampled_from(["update_actor", "update_weights", "save_checkpoint", "init_model"])
+CALLS = st.lists(st.tuples(METHODS, SPELLS).map(lambda call: (call[0], *call[1])), max_size=4)
 WINDOWS = st.builds(
-    lambda span, phases, calls, taken: Window(*span, [(key, *spell) for key, spell in phases], calls, taken),
+    lambda span, phases, *calls: Window(*span, [(key, *spell) for key, spell in phases], *calls),
     SPELLS,
     st.lists(st.tuples(KEYS, SPELLS), max_size=6),
-    st.lists(st.tuples(METHODS, SPELLS).map(lambda call: (call[0], *call[1])), max_size=4),
+    CALLS,
+    CALLS,
     st.lists(TIMES, max_size=2),
 )
 ROLLOUTS = st.lists(
@@ -89,6 +91,13 @@ def test_one_trajectory_on_four_gpus(rollout, expected):
     """It keeps one replica busy while it is in its calls; the others wait for it."""
     spent = live_estimate.spend(Window(0, 5, [("gen", 0, 5)]), [rollout], Pool(4)).by_cause()
     assert spent == {cause: near(seconds) for cause, seconds in expected.items()}
+
+
+def test_a_future_is_read_in_the_innermost_phase_around_its_call():
+    """The phase of the trainer's own that is around it has other work after it; a call outside of all phases is as long as it took."""
+    phases = [("gen", 0, 2), ("update_critic", 3, 6), ("own", 2, 9)]
+    window = Window(0, 12, phases, unawaited=[("train_mini_batch", 4, 4.5), ("train_mini_batch", 10, 11)])
+    assert live_estimate.spend(window, [], Pool(1)).trainer == {"rollout_wait": 2, "data": 7, "train": 3}
 
 
 def test_gpus_apart_are_accounted_for_apart():

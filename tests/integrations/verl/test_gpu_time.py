@@ -112,6 +112,22 @@ def test_a_phase_of_training_is_training_while_one_of_its_calls_runs(time):
     assert seen() == pytest.approx({"data": 12, "train": 48})
 
 
+@pytest.mark.parametrize(("key", "method"), [("values", "infer_batch"), ("update_critic", "train_mini_batch")])
+def test_a_call_that_returns_a_future_is_training_until_it_is_read(time, key, method):
+    """As verl calls its critic: the call takes no time, and the trainer reads the future in the phase of the call. What comes before is not training."""
+    train()
+    group = types.SimpleNamespace(world_size=4)
+    with marked_timer("step", {}):
+        with marked_timer(key, {}):
+            time.now += 2
+            with workers.open_call("worker call", (None,), {}, group, method, False):
+                pass
+            time.now += 8
+        spend(time, "adv", 3)
+        spend(time, "update_actor", 7, "update_actor")
+    assert seen() == pytest.approx({"data": 4 * (2 + 3), "train": 4 * (8 + 7)})
+
+
 def test_a_trajectory_that_was_not_measured_called_when_it_did_nothing_else(time):
     """An agent loop of the user's may say nothing of its LLM calls, but our tools and rewards are measured."""
     train()

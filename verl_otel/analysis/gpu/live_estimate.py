@@ -83,7 +83,9 @@ class Window(NamedTuple):
     end: float
     phases: Sequence[Spell]
     calls: Sequence[Spell] = ()
-    """Calls of worker groups, by method."""
+    """Calls of worker groups, by method, that ended with the work."""
+    unawaited: Sequence[Spell] = ()
+    """Those that returned a future: their workers compute until the trainer reads it."""
     taken: Sequence[float] = ()
     """When it received the samples that it waited for."""
 
@@ -213,13 +215,14 @@ def _find_changes(window: Window) -> list[_Change]:
         if stop > begin:
             changes.extend(((begin, what, 1, 0.0, 0.0, 0.0), (stop, what, -1, 0.0, 0.0, 0.0)))
 
-    for method, start, end in window.calls:
+    calls = [*window.calls, *(_extend(call, window.phases) for call in window.unawaited)]
+    for method, start, end in calls:
         work = idle_causes.find_work(method)
         if work in ("train", "rollout", "checkpoint"):
             add(_SAVING if work == "checkpoint" else _STATES["training"], start, end)
     for key, start, end in window.phases:
         state = idle_causes.find_state(key)
-        if state == "train" and not any(begin < end and stop > start for _, begin, stop in window.calls):
+        if state == "train" and not any(begin < end and stop > start for _, begin, stop in calls):
             state = "training"  # its calls are not recorded
         add(_STATES[state], start, end)
         took = max((when for when in window.taken if start <= when <= end), default=end)
@@ -230,6 +233,13 @@ def _find_changes(window: Window) -> list[_Change]:
             when = min(max(end if takes else start, window.begin), window.end)
             changes.append((when, _TURN, int(takes), 0.0, 0.0, 0.0))
     return changes
+
+
+def _extend(call: Spell, phases: Sequence[Spell]) -> Spell:
+    """Return a call with the end of its work: verl reads the future in the innermost phase around the call, and only converts the result after it."""
+    method, start, end = call
+    ends = [(stop - begin, stop) for _, begin, stop in phases if begin <= start <= stop]
+    return method, start, max(end, min(ends)[1]) if ends else end
 
 
 def _find_uses(

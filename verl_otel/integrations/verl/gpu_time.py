@@ -52,6 +52,7 @@ class _Step(NamedTuple):
     end: float
     phases: list[NamedInterval]
     calls: list[NamedInterval]
+    unawaited: list[NamedInterval]
     sample_times: list[float]
     samples: list[tuple[Sequence[Origin], bool]]
     """Origins of the samples that were received, and whether they are of a validation."""
@@ -68,6 +69,7 @@ class _Account:
     def __init__(self) -> None:
         self.phases: list[NamedInterval] = []
         self.calls: list[NamedInterval] = []
+        self.unawaited: list[NamedInterval] = []
         self.sample_times: list[float] = []
         self.samples: list[tuple[Sequence[Origin], bool]] = []
         self.sample_count = 0
@@ -103,10 +105,11 @@ def note_phase(key: str, start: float, stop: float) -> None:
         _account.phases.append((key, start, stop))
 
 
-def note_call(method: str, start: float, stop: float) -> None:
-    """Record a call of a worker group that ended."""
-    if len(_account.calls) < MAX_NOTES:
-        _account.calls.append((method, start, stop))
+def note_call(method: str, start: float, stop: float, *, blocking: bool = True) -> None:
+    """Record a call of a worker group that returned: with the result of its workers, or with a future while they compute (verl's critic)."""
+    calls = _account.calls if blocking else _account.unawaited
+    if len(calls) < MAX_NOTES:
+        calls.append((method, start, stop))
 
 
 def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
@@ -120,7 +123,7 @@ def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
 
 def is_round() -> bool:
     """Return whether since the end of the last step trajectories were generated and no model was updated."""
-    names = {name for name, *_ in (*_account.phases, *_account.calls)}
+    names = {name for name, *_ in (*_account.phases, *_account.calls, *_account.unawaited)}
     return ("gen" in names or bool(_account.sample_times)) and names.isdisjoint(UPDATES)
 
 
@@ -148,13 +151,15 @@ def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) ->
             stop,
             account.phases,
             account.calls,
+            account.unawaited,
             account.sample_times,
             account.samples,
             account.pool,
             mode not in WITHIN_STEP,
             wall_offset_ns() / 1e9,
         )
-        account.phases, account.calls, account.sample_times, account.samples = [], [], [], []
+        account.phases, account.calls, account.unawaited = [], [], []
+        account.sample_times, account.samples = [], []
         account.sample_count = 0
         account.ended = stop
         account.waiting.append(step)
@@ -227,6 +232,7 @@ def _account_steps(account: _Account) -> None:
             step.end + step.offset,
             _shift(step.phases, step.offset),
             _shift(step.calls, step.offset),
+            _shift(step.unawaited, step.offset),
             [time + step.offset for time in step.sample_times],
         )
         rollouts = [
