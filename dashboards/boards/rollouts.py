@@ -69,8 +69,8 @@ def opened() -> Panel:
 def tail_share() -> Panel:
     """How much of the step goes to the slowest 5 %?"""
     text = (
-        "Share of the last step in which all but the slowest 5 % of its trajectories had ended and the trainer waited for these. It is what "
-        "cutting the tail could win at most; with small batches 5 % is one trajectory."
+        "Share of the last step, from its start to its end, in which all but the slowest 5 % of its trajectories had ended and the trainer waited "
+        "for these. It is what cutting the tail could win at most; with small batches 5 % is one trajectory."
     )
     steps = ((None, "transparent"), (find_threshold("tail_share"), "orange"))
     target = query(f"{metric.ROLLOUT_TAIL_SHARE}{{run}}")

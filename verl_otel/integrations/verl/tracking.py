@@ -261,6 +261,7 @@ def end_run(*, failed: bool) -> None:
             step_log.end_run()
             best_checkpoint.wait(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
+        gpu_time.log_end()
 
 
 def _wrap_log(original: Any) -> Any:
