@@ -196,8 +196,8 @@ def call_tokens() -> Panel:
 def staleness() -> Panel:
     """How old are the samples?"""
     text = (
-        "Model versions between the generation of a sample and the step that trains on it: mean and 95th percentile, and the configured "
-        "bound. 0 is on-policy. An old sample is not wrong, but its gradient is biased. Behind the sync: versions by which engines served older "
+        "Model versions between the generation of a sample and the step that trains on it: mean and 95th percentile, and the bound: the "
+        "oldest that verl's asynchronous v1 trainers train on; other trainers have none. 0 is on-policy. An old sample is not wrong, but its gradient is biased. Behind the sync: versions by which engines served older "
         "weights than were synced before a trajectory began; anything but 0 is wrong."
     )
     targets = [

@@ -77,7 +77,8 @@ TRAINING_RESUMES: Final = _row("verl.training.resumes", "counter", "{resume}", (
 WORKER_RESTARTS: Final = _row("verl.worker.restarts", "counter", "{restart}", (attr.REASON,), (1, 8, 64),
     "Processes that Ray started again in the place of one that had died.")
 LIMIT: Final = _row("verl.limit", "gauge", "", (attr.LIMIT,), (4, 4, 4),
-    "Configured bounds: response_tokens, prompt_tokens, staleness (model versions), save_frequency (steps).")
+    "Configured bounds: response_tokens, prompt_tokens, save_frequency (steps), staleness (model versions: that of the "
+    "oldest samples that verl's asynchronous v1 trainers train on).")
 STEP_DURATION: Final = _row("verl.step.duration", "histogram", "s", (attr.ERROR_TYPE,), (17, 17, 17),
     "One training step.", buckets.LONG)
 STEP_BETWEEN_TIME: Final = _row("verl.step.between.time", "counter", "s", (), (1, 1, 1),
