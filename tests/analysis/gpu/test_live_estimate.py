@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tests.builders import trees
 from verl_otel.analysis.gpu import devices, idle_causes, live_estimate
 from verl_otel.analysis.gpu.accounting import GpuAccount
-from verl_otel.analysis.gpu.live_estimate import Pool, Rollout, Window
+from verl_otel.analysis.gpu.live_estimate import Call, Pool, Rollout, Window
 from verl_otel.analysis.model import CAUSES
 
 TIMES = st.floats(0, 100, width=32)
@@ -19,12 +19,13 @@ SPELLS = st.tuples(TIMES, TIMES).map(sorted)
 SHARES = st.floats(0, 1, width=32)
 KEYS = st.sampled_from([*idle_causes._PHASES, "submit", "adv", "generate_async"])
 METHODS = st.sampled_from(["update_actor", "update_weights", "save_checkpoint", "init_model"])
-CALLS = st.lists(st.tuples(METHODS, SPELLS).map(lambda call: (call[0], *call[1])), max_size=4)
+CALLS = st.lists(
+    st.builds(lambda name, spell, blocking: Call(name, *spell, blocking), METHODS, SPELLS, st.booleans()), max_size=4
+)
 WINDOWS = st.builds(
-    lambda span, phases, *calls: Window(*span, [(key, *spell) for key, spell in phases], *calls),
+    lambda span, phases, *rest: Window(*span, [(key, *spell) for key, spell in phases], *rest),
     SPELLS,
     st.lists(st.tuples(KEYS, SPELLS), max_size=6),
-    CALLS,
     CALLS,
     st.lists(TIMES, max_size=2),
 )
@@ -96,7 +97,7 @@ def test_one_trajectory_on_four_gpus(rollout, expected):
 def test_a_future_is_read_in_the_innermost_phase_around_its_call():
     """The phase of the trainer's own that is around it has other work after it; a call outside of all phases is as long as it took."""
     phases = [("gen", 0, 2), ("update_critic", 3, 6), ("own", 2, 9)]
-    window = Window(0, 12, phases, unawaited=[("train_mini_batch", 4, 4.5), ("train_mini_batch", 10, 11)])
+    window = Window(0, 12, phases, [Call("train_batch", 4, 4.5, False), Call("train_batch", 10, 11, False)])
     assert live_estimate.spend(window, [], Pool(1)).trainer == {"rollout_wait": 2, "data": 7, "train": 3}
 
 
@@ -113,7 +114,7 @@ def test_a_wait_for_samples_while_no_trajectory_is_open_is_a_cause_of_its_own():
 
 def test_gpus_apart_are_accounted_for_apart():
     """While the trainer's train the others generate; while it waits for samples its own are idle, and lent ones generate."""
-    window = Window(0, 10, [("gen", 0, 4), ("update_actor", 4, 10)], [("update_actor", 5, 10)])
+    window = Window(0, 10, [("gen", 0, 4), ("update_actor", 4, 10)], [Call("update_actor", 5, 10)])
     rollouts = [Rollout(0, 10, 1.0)] * 8
     spent = live_estimate.spend(window, rollouts, Pool(2, 6, hybrid=False))
     assert spent.trainer == {"rollout_wait": near(8), "data": near(2), "train": near(10)}
@@ -149,7 +150,7 @@ def tell(gpus, seed):
         ("update_actor", begin, begin + 20),
         ("update_weights", begin + 20, begin + 22),
     ]
-    calls = [("update_actor", begin + 1, begin + 20)]
+    calls = [Call("update_actor", begin + 1, begin + 20)]
     spans = [trees.phase(key, int(start * second), int(stop * second)) for key, start, stop in phases]
     for rank in range(gpus):
         for phase, method in ((spans[2], "update_actor"), (spans[3], "update_weights")):

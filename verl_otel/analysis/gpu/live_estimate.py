@@ -76,16 +76,23 @@ class Spent(NamedTuple):
         return total
 
 
+class Call(NamedTuple):
+    """A call of a worker group."""
+
+    method: str
+    start: float
+    end: float
+    blocking: bool = True
+    """False: it returned a future; its workers compute until the trainer reads it."""
+
+
 class Window(NamedTuple):
     """Activity of a trainer from ``begin`` to ``end``: what lies outside does not count. Times in seconds on the clock of `Rollout`."""
 
     begin: float
     end: float
     phases: Sequence[Spell]
-    calls: Sequence[Spell] = ()
-    """Calls of worker groups, by method, that ended with the work."""
-    unawaited: Sequence[Spell] = ()
-    """Those that returned a future: their workers compute until the trainer reads it."""
+    calls: Sequence[Call] = ()
     taken: Sequence[float] = ()
     """When it received the samples that it waited for."""
 
@@ -219,14 +226,14 @@ def _find_changes(window: Window) -> list[_Change]:
         if stop > begin:
             changes.extend(((begin, what, 1, 0.0, 0.0, 0.0), (stop, what, -1, 0.0, 0.0, 0.0)))
 
-    calls = [*window.calls, *(_extend(call, window.phases) for call in window.unawaited)]
-    for method, start, end in calls:
+    calls = [call if call.blocking else _extend(call, window.phases) for call in window.calls]
+    for method, start, end, _ in calls:
         work = idle_causes.find_work(method)
         if work in ("train", "rollout", "checkpoint"):
             add(_SAVING if work == "checkpoint" else _STATES["training"], start, end)
     for key, start, end in window.phases:
         state = idle_causes.find_state(key)
-        if state == "train" and not any(begin < end and stop > start for _, begin, stop in calls):
+        if state == "train" and not any(call.start < end and call.end > start for call in calls):
             state = "training"  # its calls are not recorded
         add(_STATES[state], start, end)
         took = max((when for when in window.taken if start <= when <= end), default=end)
@@ -240,11 +247,10 @@ def _find_changes(window: Window) -> list[_Change]:
     return changes
 
 
-def _extend(call: Spell, phases: Sequence[Spell]) -> Spell:
+def _extend(call: Call, phases: Sequence[Spell]) -> Call:
     """Return a call with the end of its work: verl reads the future in the innermost phase around the call, and only converts the result after it."""
-    method, start, end = call
-    ends = [(stop - begin, stop) for _, begin, stop in phases if begin <= start <= stop]
-    return method, start, max(end, min(ends)[1]) if ends else end
+    ends = [(stop - begin, stop) for _, begin, stop in phases if begin <= call.start <= stop]
+    return call._replace(end=max(call.end, min(ends)[1])) if ends else call
 
 
 def _find_uses(

@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
+from verl_otel.analysis.gpu.live_estimate import Call, Rollout, Spent
 from verl_otel.analysis.gpu.live_estimate import Pool as GpuPool
-from verl_otel.analysis.gpu.live_estimate import Rollout, Spent
 from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
 from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
@@ -53,8 +53,7 @@ class _Step(NamedTuple):
     start: float
     end: float
     phases: list[NamedInterval]
-    calls: list[NamedInterval]
-    unawaited: list[NamedInterval]
+    calls: list[Call]
     sample_times: list[float]
     samples: list[tuple[Sequence[Origin], bool]]
     """Origins of the samples that were received, and whether they are of a validation."""
@@ -70,8 +69,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.phases: list[NamedInterval] = []
-        self.calls: list[NamedInterval] = []
-        self.unawaited: list[NamedInterval] = []
+        self.calls: list[Call] = []
         self.sample_times: list[float] = []
         self.samples: list[tuple[Sequence[Origin], bool]] = []
         self.sample_count = 0
@@ -112,9 +110,8 @@ def note_phase(key: str, start: float, stop: float) -> None:
 
 def note_call(method: str, start: float, stop: float, *, blocking: bool = True) -> None:
     """Record a call of a worker group that returned: with the result of its workers, or with a future while they compute (verl's critic)."""
-    calls = _account.calls if blocking else _account.unawaited
-    if len(calls) < MAX_NOTES:
-        calls.append((method, start, stop))
+    if len(_account.calls) < MAX_NOTES:
+        _account.calls.append(Call(method, start, stop, blocking))
 
 
 def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
@@ -128,7 +125,7 @@ def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
 
 def is_round() -> bool:
     """Return whether since the end of the last step trajectories were generated and no model was updated."""
-    names = {name for name, *_ in (*_account.phases, *_account.calls, *_account.unawaited)}
+    names = {name for name, *_ in (*_account.phases, *_account.calls)}
     return ("gen" in names or bool(_account.sample_times)) and names.isdisjoint(UPDATES)
 
 
@@ -157,15 +154,13 @@ def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) ->
             stop,
             account.phases,
             account.calls,
-            account.unawaited,
             account.sample_times,
             account.samples,
             account.pool,
             mode not in WITHIN_STEP,
             wall_offset_ns() / 1e9,
         )
-        account.phases, account.calls, account.unawaited = [], [], []
-        account.sample_times, account.samples = [], []
+        account.phases, account.calls, account.sample_times, account.samples = [], [], [], []
         account.sample_count = 0
         account.ended = stop
         account.waiting.append(step)
@@ -244,8 +239,7 @@ def _account_steps(account: _Account) -> None:
             step.start + step.offset,
             step.end + step.offset,
             _shift(step.phases, step.offset),
-            _shift(step.calls, step.offset),
-            _shift(step.unawaited, step.offset),
+            [call._replace(start=call.start + step.offset, end=call.end + step.offset) for call in step.calls],
             [time + step.offset for time in step.sample_times],
         )
         rollouts = [
