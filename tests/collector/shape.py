@@ -47,7 +47,7 @@ TRAINER: Final = {
     **dict.fromkeys((name for name in METRICS if name.startswith("verl.reward.score.")), 1),
     "verl.reward.groups": 4,
     "verl.gpu.time": len(CAUSES),
-    "verl.gpu.waiting.share": 2,
+    "verl.gpu.waiting.share": 3,
     "verl.gpu.memory.peak": 4,
     "verl.host.memory.used": 2,
     "verl.stalls": 5,

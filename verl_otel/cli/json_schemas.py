@@ -217,11 +217,18 @@ EXPLAIN: Final = _object(
                 short=_text("the side that is short of GPUs: rollouts, trainer, neither"),
                 trainer_gpus=_whole(),
                 rollout_gpus=_whole(),
-                trainer_waits=_number("share of the time of the trainer's GPUs in which it waited for samples"),
+                trainer_waits=_number(
+                    "share of the time of the trainer's GPUs in which it waited for samples while trajectories were open"
+                ),
                 rollouts_wait=_number(
                     "share of the time of the GPUs of the rollouts in which they waited for the trainer"
                 ),
-                too_few=_number("share of that time with open trajectories and no or few requests"),
+                both_wait=_number(
+                    "share of the time of all these GPUs in which the trainer waited for samples and no trajectory was open"
+                ),
+                too_few=_number(
+                    "share of the time of the GPUs of the rollouts with open trajectories and no or few requests"
+                ),
             )
         ),
         off_policy=_OFF_POLICY,

@@ -226,7 +226,8 @@ def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator
     unit = "GPU" if has_gpu else "device"
     yield (
         f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time, "
-        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}"
+        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
+        f"both {share(sides.both_wait)}, with no trajectory open"
     )
     yield balance.advise(sides)
 

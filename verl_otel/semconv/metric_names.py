@@ -77,7 +77,8 @@ TRAINING_RESUMES: Final = _row("verl.training.resumes", "counter", "{resume}", (
 WORKER_RESTARTS: Final = _row("verl.worker.restarts", "counter", "{restart}", (attr.REASON,), (1, 8, 64),
     "Processes that Ray started again in the place of one that had died.")
 LIMIT: Final = _row("verl.limit", "gauge", "", (attr.LIMIT,), (4, 4, 4),
-    "Configured bounds: response_tokens, prompt_tokens, staleness (model versions), save_frequency (steps).")
+    "Configured bounds: response_tokens, prompt_tokens, save_frequency (steps), staleness (model versions: that of the "
+    "oldest samples that verl's asynchronous v1 trainers train on).")
 STEP_DURATION: Final = _row("verl.step.duration", "histogram", "s", (attr.ERROR_TYPE,), (17, 17, 17),
     "One training step.", buckets.LONG)
 STEP_BETWEEN_TIME: Final = _row("verl.step.between.time", "counter", "s", (), (1, 1, 1),
@@ -156,7 +157,8 @@ ROLLOUT_SLOWEST_PREEMPTIONS: Final = _row("verl.rollout.slowest.preemptions", "g
 ROLLOUT_SLOWEST_TOKENS: Final = _row("verl.rollout.slowest.tokens", "gauge", "{token}", (attr.TOKEN_TYPE,), (2, 2, 2),
     "Tokens of the slowest trajectory of the last step.")
 ROLLOUT_TAIL_SHARE: Final = _row("verl.rollout.tail.share", "gauge", "1", (), (1, 1, 1),
-    "Share of the last step in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for these.")
+    "Share of the last step, from its start to its end, in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for "
+    "these.")
 GEN_AI_CLIENT_INFERENCE_DURATION: Final = _row("gen_ai.client.inference.duration", "histogram", "s",
     (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.ERROR_TYPE),
     (120, 120, 120),
@@ -194,9 +196,10 @@ REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTC
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.
 GPU_TIME: Final = _row("verl.gpu.time", "counter", "s", (attr.GPU_STATE, attr.GPU_CAUSE), (20, 20, 20),
     "GPU seconds of the run by what they were used or lost for, as the trainer can know it while it runs.")
-GPU_WAITING_SHARE: Final = _row("verl.gpu.waiting.share", "gauge", "1", (attr.GPU_SIDE,), (2, 2, 2),
-    "Share of the last step that the GPUs of one side waited for the other, where rollouts have GPUs of their own: the trainer's for samples, "
-    "those of the rollouts for the trainer. The side that waits less is short of GPUs.")
+GPU_WAITING_SHARE: Final = _row("verl.gpu.waiting.share", "gauge", "1", (attr.GPU_SIDE,), (3, 3, 3),
+    "Share of the last step, from its start to its end, that the GPUs of one side waited for the other, where rollouts have GPUs of their own: the "
+    "trainer's for samples of open trajectories, those of the rollouts for the trainer. The side that waits less is short of GPUs. both: the trainer "
+    "waited for samples and no trajectory was open.")
 GPU_MEMORY_PEAK: Final = _row("verl.gpu.memory.peak", "gauge", "By", (attr.UPDATE_ROLE, attr.MEMORY_TYPE), (4, 4, 4),
     "Most memory of a GPU that the framework held since its process began, as verl logs it.")
 HOST_MEMORY_USED: Final = _row("verl.host.memory.used", "gauge", "By", (attr.UPDATE_ROLE,), (2, 2, 2),

@@ -234,6 +234,8 @@ class GpuAccount:
         self._total: list[dict[str, int]] = [defaultdict(int) for _ in devices.gpus]
         self._began_ns: int | None = None
         """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
+        self._opened_ns: int | None = None
+        """Start of the first trajectory of the attempt."""
         self._slept: tuple[int, bool] = (0, False)
         """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
@@ -270,8 +272,12 @@ class GpuAccount:
         activity.settle()
         starts = [*activity.starts, *([] if self._began_ns is None else [self._began_ns])]
         self._began_ns = min(starts, default=None)
+        opened = [trajectory.start_ns for trajectory in trajectories]
+        self._opened_ns = min([*opened, *([] if self._opened_ns is None else [self._opened_ns])], default=None)
         lanes = sorted({device.lane for device in self.devices.gpus})
-        idle = _sweep(activity, self.devices.replicas, lanes, begin_ns, end_ns, self._began_ns, self._slept)
+        idle = _sweep(
+            activity, self.devices.replicas, lanes, begin_ns, end_ns, (self._began_ns, self._opened_ns), self._slept
+        )
         self._slept = max([self._slept, *(switch for switch in activity.sleeps if switch[0] <= end_ns)])
         waits = self._find_waits(late)
         device_times = []
@@ -304,7 +310,7 @@ class GpuAccount:
 
     def restart(self) -> None:
         """Begin another attempt, with a start-up of its own."""
-        self._began_ns, self._slept = None, (0, False)
+        self._began_ns, self._opened_ns, self._slept = None, None, (0, False)
 
     def total(self) -> tuple[DeviceTime, ...]:
         """Return the sum of all windows so far."""
@@ -322,21 +328,24 @@ def _sweep(
     lanes: Sequence[str],
     begin: int,
     end: int,
-    began: int | None,
+    since: tuple[int | None, int | None],
     slept: tuple[int, bool],
 ) -> list[_Idle]:
-    """Return the causes of idle time throughout the window, by lane: parts that cover it without a gap."""
+    """Return the causes of idle time throughout the window, by lane: parts that cover it without a gap.
+
+    ``since`` is when the first work and the first trajectory began; None: not yet.
+    """
+    began, opened = since
     asleep = max([slept, *(switch for switch in activity.sleeps if switch[0] <= begin)])[1]
     changes = [
         *activity.changes,
         *((time_ns, TAKE if sleeps else LEND, 0) for time_ns, sleeps in activity.sleeps),
         (end, MARK, 0),
     ]
-    if began is not None:
-        changes.append((began, MARK, 0))
+    changes += [(moment, MARK, 0) for moment in since if moment is not None]
     changes.sort()
     counts = [0] * len(COUNTED)
-    causes_by_key: dict[tuple[int, str, bool, bool, bool], tuple[str, ...]] = {}
+    causes_by_key: dict[tuple[int, str, bool, bool, bool, bool], tuple[str, ...]] = {}
     parts: list[_Idle] = []
     states, reached = 0, begin  # a bit for each state of the trainer; the lowest one takes precedence
     for time_ns, index, delta in changes:
@@ -348,7 +357,8 @@ def _sweep(
                 awaited = "blocked"
             else:
                 awaited = idle_causes.find_awaited(*counts[_STATES:VALIDATING], replicas)  # type: ignore[call-arg]  # five of them
-            key = (states & -states, awaited, asleep, counts[VALIDATING] > 0, began is not None and began <= reached)
+            has_begun, has_opened = began is not None and began <= reached, opened is not None and opened <= reached
+            key = (states & -states, awaited, asleep, counts[VALIDATING] > 0, has_begun, has_opened)
             causes = causes_by_key.get(key) or causes_by_key.setdefault(
                 key, tuple(_find_cause(lane, *key) for lane in lanes)
             )
@@ -366,11 +376,11 @@ def _sweep(
     return parts
 
 
-def _find_cause(lane: str, state: int, awaited: str, asleep: bool, validating: bool, began: bool) -> str:  # noqa: FBT001 - a key
+def _find_cause(lane: str, state: int, awaited: str, asleep: bool, validating: bool, began: bool, opened: bool) -> str:  # noqa: FBT001 - a key
     if not began:
         return "start_up"
     doing = idle_causes.STATES[state.bit_length() - 1]  # no bit: the last of them, "data"
-    return idle_causes.find_cause(lane, doing, awaited, asleep=asleep, validating=validating)
+    return idle_causes.find_cause(lane, doing, awaited, asleep=asleep, validating=validating, recorded=opened)
 
 
 def _spend(busy: list[Part], idle: list[_Idle], lane: int) -> dict[str, int]:
