@@ -3,9 +3,10 @@
 """Trajectories of an own loop have the score, tokens and turns of the spans inside of them; their step has their scores and durations."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import context, propagate, trace
 
 import verl_otel
 from verl_otel.recording import own_loop
@@ -40,10 +41,100 @@ def test_a_trajectory_has_what_its_spans_say(recorded):
         compute_score(0.5)
         compute_score(0.25)
     attributes = recorded.span("verl.trajectory").attributes
-    names = ("verl.reward.score", "verl.turns", "verl.prompt.tokens", "verl.response.tokens")
-    assert [attributes[name] for name in names] == [0.25, 2, 10, 10]
+    names = ("verl.reward.score", "verl.turns", "verl.prompt.tokens", "verl.response.tokens", "verl.generated.tokens")
+    assert [attributes[name] for name in names] == [0.25, 2, 10, 10, 10]
     assert recorded.value("verl.rollout.turns") == 1
-    assert recorded.value("verl.rollout.tokens", verl_token_type="response") == 10
+    assert recorded.value("verl.rollout.tokens", verl_token_type="generated") == 10
+
+
+@pytest.mark.parametrize(("marked", "turns"), [(0, 3), (1, 3), (2, 3)])
+def test_a_turn_is_a_call_of_the_model(recorded, marked, turns):
+    """Three calls are three turns, however many of them the loop marks as turns."""
+    with verl_otel.trajectory("p", 0):
+        for number in range(3):
+            with verl_otel.turn() if number < marked else nullcontext():
+                generate(10, 5)
+    assert recorded.span("verl.trajectory").attributes["verl.turns"] == turns
+
+
+def test_marked_turns_count_where_no_call_is_recorded(recorded):
+    """A loop that records no calls of the model has the turns that it marks."""
+    with verl_otel.trajectory("p", 0):
+        for _ in range(3):
+            with verl_otel.turn():
+                pass
+    assert recorded.span("verl.trajectory").attributes["verl.turns"] == 3
+
+
+def test_what_a_response_has_beyond_the_calls_are_answers_of_tools(recorded):
+    """Where the loop returns its response, what no call of the model wrote is an observation."""
+    with verl_otel.trajectory("p", 0) as span:
+        generate(10, 5)
+        generate(30, 4)
+        span.set_attribute("verl.response.tokens", 20)
+    points = [point for point in recorded.points if point.instrument.name == "verl.rollout.tokens"]
+    assert {dict(point.labels)["verl.token.type"]: point.value for point in points} == {
+        "prompt": 10,
+        "generated": 9,
+        "observation": 11,
+    }
+
+
+def label_sets(recorded, *metrics):
+    """Return by metric the measurements of each value of ``verl.validate``; of histograms their number."""
+    found = {metric: {} for metric in metrics}
+    for point in recorded.points:
+        if point.instrument.name in found:
+            value = getattr(point.value, "samples", point.value)
+            counts, label = found[point.instrument.name], dict(point.labels).get("verl.validate")
+            counts[label] = counts.get(label, 0) + value
+    return found
+
+
+def test_a_validation_has_series_of_its_own(recorded):
+    """Everything of a validation's trajectories has the label: calls, tokens, turns, tools and scores."""
+    for validate in (False, True, True):
+        with verl_otel.trajectory("p", 0, validate=validate):
+            with verl_otel.turn():
+                generate(10, 5)
+            verl_otel.tool("python")(lambda: 1)()
+            compute_score(0.5)
+    compute_score(0.5)  # outside of a trajectory it is not known
+    each = {"false": 1, "true": 2}
+    expected = {
+        "verl.rollout.trajectory.duration": each,
+        "verl.rollout.turn.duration": each,
+        "verl.rollout.turns": each,
+        "verl.tool.call.duration": each,
+        "gen_ai.client.inference.duration": each,
+        "gen_ai.client.inference.usage.output_tokens": {"false": 5, "true": 10},
+        "verl.reward.duration": {**each, None: 1},
+        "verl.reward.samples": {**each, None: 1},
+        "verl.rollout.tokens": {"false": 15, "true": 30},
+        "verl.rollout.sequence.length": {"false": 2, "true": 4},
+    }
+    assert label_sets(recorded, *expected) == expected
+
+
+@pytest.mark.parametrize("state", ["verl=tv", "vendor=1,verl=tv", "verl=tv,vendor=1"])
+def test_another_process_knows_of_the_validation(recorded, state):
+    """The trace state of a trajectory says that it is of a validation to the process that computes its score, beside the state of others."""
+    carrier = {"traceparent": f"00-{7:032x}-{8:016x}-01", "tracestate": state}
+    token = context.attach(propagate.extract(carrier))
+    compute_score(0.5)
+    context.detach(token)
+    assert label_sets(recorded, "verl.reward.samples") == {"verl.reward.samples": {"true": 1}}
+
+
+def test_a_trajectory_tells_other_processes_of_the_validation(recorded):
+    """What a request of a trajectory carries differs for a validation."""
+    states = []
+    for validate in (False, True):
+        carrier = {}
+        with verl_otel.trajectory("p", 0, validate=validate):
+            propagate.inject(carrier)
+        states.append(carrier["tracestate"])
+    assert states == ["verl=t", "verl=tv"]
 
 
 def test_what_the_loop_sets_wins(recorded):

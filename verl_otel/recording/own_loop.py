@@ -62,16 +62,19 @@ class StepSummary(NamedTuple):
 class Inside:
     """What the ended spans inside of one trajectory say about it."""
 
-    __slots__ = ("llm", "preemptions", "prompt", "response", "reward", "score", "source", "tool", "turns")
+    __slots__ = ("calls", "generated", "llm", "preemptions", "prompt", "reward", "score", "source", "tool", "turns")
 
     def __init__(self) -> None:
         self.llm = self.tool = self.reward = 0.0
         """Seconds in LLM calls, tools and rewards."""
+        self.calls = 0
+        """LLM calls."""
         self.turns = 0
+        """Turns that the loop marked."""
         self.prompt: float | None = None
         """Tokens of the first prompt."""
-        self.response: float | None = None
-        """Tokens that were generated in all."""
+        self.generated: float | None = None
+        """Tokens that the model wrote in all its calls."""
         self.preemptions: float | None = None
         self.score: float | None = None
         self.source = ""
@@ -127,7 +130,7 @@ def _begin(trace_id: int) -> Inside:
 
 
 def note_turn(span: Span, _seconds: float) -> None:
-    """Count an ended turn."""
+    """Count an ended turn that the loop marked."""
     inside = find_inside(span)
     if inside is not None:
         inside.turns += 1
@@ -141,17 +144,18 @@ def note_tool(span: Span, seconds: float) -> None:
 
 
 def note_llm(
-    span: Span, seconds: float, prompt: float | None, response: float | None, preemptions: float | None
+    span: Span, seconds: float, prompt: float | None, generated: float | None, preemptions: float | None
 ) -> None:
     """Add time, tokens and preemptions of an ended LLM call."""
     inside = find_inside(span)
     if inside is None:
         return
+    inside.calls += 1
     inside.llm += seconds
     if inside.prompt is None:
         inside.prompt = prompt
-    if response is not None:
-        inside.response = (inside.response or 0) + response
+    if generated is not None:
+        inside.generated = (inside.generated or 0) + generated
     if preemptions is not None:
         inside.preemptions = (inside.preemptions or 0) + preemptions
 
@@ -168,7 +172,11 @@ def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]
 
 
 def describe(span: Span) -> None:
-    """Set the score, the turns and the tokens of an ended trajectory of an own loop, unless they are set."""
+    """Set the score, the turns and the tokens of an ended trajectory of an own loop, unless they are set.
+
+    A turn is a call of the model; where none was recorded, what the loop marked as a turn. A response of which only the calls are known is what
+    the model wrote: what tools answered is not known then.
+    """
     inside = _Trajectories.inside.get(span.resolve().trace_id)
     if inside is None:
         return
@@ -177,9 +185,10 @@ def describe(span: Span) -> None:
         own = span._attributes = {}
     for key, value in (
         (attr.REWARD_SCORE, inside.score),
-        (attr.TURNS, inside.turns or None),
+        (attr.TURNS, inside.calls or inside.turns or None),
         (attr.PROMPT_TOKENS, inside.prompt),
-        (attr.RESPONSE_TOKENS, inside.response),
+        (attr.RESPONSE_TOKENS, inside.generated),
+        (attr.GENERATED_TOKENS, inside.generated),
     ):
         if value is not None and key not in own and key not in fixed:
             own[key] = value  # it has ended: nothing else writes to it, and numbers need no check
@@ -192,7 +201,7 @@ def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeVal
         span: The trajectory.
         seconds: Its duration.
         values: All its attributes.
-        tokens: Its tokens that are known, by ``prompt`` and ``response``.
+        tokens: Its tokens that are known, by ``prompt``, ``response`` and ``generated``.
     """
     trace_id, detail = span.resolve().trace_id, span._detail
     inside = _Trajectories.inside.pop(trace_id, None)

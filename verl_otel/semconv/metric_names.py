@@ -121,9 +121,9 @@ VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
 ROLLOUT_TRAJECTORY_DURATION: Final = _row("verl.rollout.trajectory.duration", "histogram", "s", (attr.AGENT, attr.VALIDATE, attr.ERROR_TYPE),
     (272, 272, 272),
     "One trajectory, from its first to its last action.", buckets.LONG)
-ROLLOUT_TURN_DURATION: Final = _row("verl.rollout.turn.duration", "histogram", "s", (), (120, 120, 120),
-    "One turn of a trajectory.", buckets.SHORT)
-TOOL_CALL_DURATION: Final = _row("verl.tool.call.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.ERROR_TYPE), (240, 240, 240),
+ROLLOUT_TURN_DURATION: Final = _row("verl.rollout.turn.duration", "histogram", "s", (attr.VALIDATE,), (240, 240, 240),
+    "One turn of a trajectory: a call of the model and the tools that it calls.", buckets.SHORT)
+TOOL_CALL_DURATION: Final = _row("verl.tool.call.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE), (480, 480, 480),
     "One call of a tool.", buckets.SHORT)
 ROLLOUT_ACTIVE: Final = _row("verl.rollout.active", "updown", "{trajectory}", (), (8, 8, 8),
     "Trajectories that are open now.")
@@ -133,12 +133,13 @@ ROLLOUT_GROUPS: Final = _row("verl.rollout.groups", "gauge", "{group}", (attr.GR
     "Prompt groups in the replay buffer of verl 0.9: pending, running, finished, failure. Read while the trainer waits for samples.")
 ROLLOUT_GROUPS_WANTED: Final = _row("verl.rollout.groups.wanted", "gauge", "{group}", (), (1, 1, 1),
     "Prompt groups that the trainer takes from the replay buffer for a step.")
-ROLLOUT_TOKENS: Final = _row("verl.rollout.tokens", "counter", "{token}", (attr.TOKEN_TYPE,), (16, 16, 16),
-    "Tokens of finished trajectories.")
-ROLLOUT_SEQUENCE_LENGTH: Final = _row("verl.rollout.sequence.length", "histogram", "{token}", (attr.TOKEN_TYPE,), (208, 208, 208),
-    "Tokens of one trajectory.", buckets.TOKENS)
-ROLLOUT_TURNS: Final = _row("verl.rollout.turns", "histogram", "{turn}", (), (104, 104, 104),
-    "Turns of one trajectory.", buckets.TURNS)
+ROLLOUT_TOKENS: Final = _row("verl.rollout.tokens", "counter", "{token}", (attr.TOKEN_TYPE, attr.VALIDATE), (48, 48, 48),
+    "Tokens of finished trajectories: those of the prompt, those of the response that the model wrote (generated, verl's `response_mask` is 1), and "
+    "those with which tools and environments answered (observation). Without a `response_mask`, a response counts as generated.")
+ROLLOUT_SEQUENCE_LENGTH: Final = _row("verl.rollout.sequence.length", "histogram", "{token}", (attr.TOKEN_TYPE, attr.VALIDATE), (416, 416, 416),
+    "Tokens of the prompt and of the response of one trajectory, the response with the answers of tools.", buckets.TOKENS)
+ROLLOUT_TURNS: Final = _row("verl.rollout.turns", "histogram", "{turn}", (attr.VALIDATE,), (208, 208, 208),
+    "Turns of one trajectory: its calls of the model. verl's own `num_turns` counts messages.", buckets.TURNS)
 ROLLOUT_STALENESS: Final = _row("verl.rollout.staleness", "histogram", "{version}", (), (10, 10, 10),
     "Versions of the weights between the policy that a step updates and the one that wrote the last token of a sample: 0 is on-policy. "
     "With the one-step-off trainer of verl it is 1 from step 2 on.", buckets.STALENESS)
@@ -155,31 +156,32 @@ ROLLOUT_SLOWEST_DURATION: Final = _row("verl.rollout.slowest.duration", "gauge",
 ROLLOUT_SLOWEST_PREEMPTIONS: Final = _row("verl.rollout.slowest.preemptions", "gauge", "{preemption}", (), (1, 1, 1),
     "Preemptions of the slowest trajectory of the last step.")
 ROLLOUT_SLOWEST_TOKENS: Final = _row("verl.rollout.slowest.tokens", "gauge", "{token}", (attr.TOKEN_TYPE,), (2, 2, 2),
-    "Tokens of the slowest trajectory of the last step.")
+    "Tokens of the prompt and of the response of the slowest trajectory of the last step, the response with the answers of tools.")
 ROLLOUT_TAIL_SHARE: Final = _row("verl.rollout.tail.share", "gauge", "1", (), (1, 1, 1),
     "Share of the last step, from its start to its end, in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for "
     "these.")
 GEN_AI_CLIENT_INFERENCE_DURATION: Final = _row("gen_ai.client.inference.duration", "histogram", "s",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.ERROR_TYPE),
-    (120, 120, 120),
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE, attr.ERROR_TYPE),
+    (240, 240, 240),
     "One LLM call, as the agent loop sees it.", buckets.SHORT)
 GEN_AI_CLIENT_INPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.input_tokens", "counter", "{token}",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), (8, 8, 8),
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
     "Tokens that LLM calls read.")
 GEN_AI_CLIENT_OUTPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.output_tokens", "counter", "{token}",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), (8, 8, 8),
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
     "Tokens that LLM calls generated.")
-GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.ERROR_TYPE), (0, 0, 0),
+GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE),
+    (0, 0, 0),
     "One call of a tool, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
     buckets.SHORT)
 GEN_AI_INVOKE_AGENT_DURATION: Final = _row("gen_ai.invoke_agent.duration", "histogram", "s", (attr.GEN_AI_AGENT, attr.VALIDATE, attr.ERROR_TYPE),
     (0, 0, 0),
     "One trajectory, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
     buckets.LONG)
-REWARD_DURATION: Final = _row("verl.reward.duration", "histogram", "s", (attr.DATA_SOURCE, attr.ERROR_TYPE), (120, 120, 120),
-    "Computing the reward of one sample.", buckets.SHORT)
-REWARD_SAMPLES: Final = _row("verl.reward.samples", "counter", "{sample}", (attr.DATA_SOURCE, attr.REWARD_BIN), (80, 80, 80),
-    "Samples by the bin of their score.")
+REWARD_DURATION: Final = _row("verl.reward.duration", "histogram", "s", (attr.DATA_SOURCE, attr.VALIDATE, attr.ERROR_TYPE), (240, 240, 240),
+    "Computing the score of one sample. Without `verl.validate` where a whole batch is scored after its trajectories have ended.", buckets.SHORT)
+REWARD_SAMPLES: Final = _row("verl.reward.samples", "counter", "{sample}", (attr.DATA_SOURCE, attr.REWARD_BIN, attr.VALIDATE), (160, 160, 160),
+    "Scores by their bin, which is named by its upper bound: `0.5` are those above 0.25 up to 0.5. `verl.validate` as for their duration.")
 REWARD_SCORE_MEAN: Final = _score("verl.reward.score.mean", "mean")
 REWARD_SCORE_STDDEV: Final = _score("verl.reward.score.stddev", "standard deviation")
 REWARD_SCORE_MIN: Final = _score("verl.reward.score.min", "smallest")

@@ -22,6 +22,7 @@ FACTS: Final = {
     "preemptions": attr.PREEMPTIONS,
     "prompt": attr.PROMPT_TOKENS,
     "response": attr.RESPONSE_TOKENS,
+    "generated": attr.GENERATED_TOKENS,
 }
 """Facts of a trajectory in a tag, and their attributes; a tag also holds ``start``, in Unix seconds."""
 START: Final = "start"
