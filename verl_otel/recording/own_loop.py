@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
@@ -35,6 +35,10 @@ MAX_PENDING: Final = 10_000
 MAX_STEPS: Final = 4
 """Steps of another process whose trajectories are kept, and steps of this one that have consumed some and have not ended: those of an asynchronous
 loop overlap. A `verl_otel.consume` outside of a step has no end: the next ones replace it."""
+MAX_PARENTS: Final = 64
+"""Enclosing spans that are searched for a step."""
+TESTING: Final = "testing"
+"""Key of the phase in which a loop validates, verl's name for it: rewards of it are not those that the step trains on."""
 
 
 class _Sample(NamedTuple):
@@ -100,6 +104,8 @@ class _Trajectories:
     the step that they name."""
     consumed: dict[int, list[int]] = {}
     """Trace ids of the trajectories that a step consumed, by the trace id of the step."""
+    batches: dict[int, list[_Sample]] = {}
+    """Scores that a step of this process computed outside of trajectories, by its trace id: those of a reward model on a batch."""
     remote: dict[int, list[_Sample]] = {}
     """Trajectories for the last steps of another process, by the trace id of the step."""
     reported: tuple[int, int] = (0, 0)
@@ -156,15 +162,38 @@ def note_llm(
         inside.preemptions = (inside.preemptions or 0) + preemptions
 
 
-def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]) -> None:
-    """Add the time of an ended reward, and remember its score: the last one counts."""
+def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue], scores: Sequence[float]) -> None:
+    """Add an ended reward to its trajectory, where the last score counts, or to its step if it is in none.
+
+    Args:
+        span: The reward.
+        seconds: Its duration.
+        values: All its attributes.
+        scores: All its scores, without NaN.
+    """
     inside = find_inside(span)
     if inside is None:
         return
     inside.reward += seconds
-    score = to_number(values.get(attr.REWARD_SCORE))
+    score, source = to_number(values.get(attr.REWARD_SCORE)), to_name(values.get(attr.DATA_SOURCE, ""))
     if score is not None:
-        inside.score, inside.source = float(score), to_name(values.get(attr.DATA_SOURCE, ""))
+        inside.score, inside.source = float(score), source
+    if scores and _is_of_step(span):
+        batch = _Trajectories.batches.setdefault(span.resolve().trace_id, [])
+        batch.extend(_Sample(0.0, each, source, {}, 0.0, "") for each in scores[: max(0, MAX_PENDING - len(batch))])
+        _bound(_Trajectories.batches, MAX_STEPS)
+
+
+def _is_of_step(span: Span) -> bool:
+    """Return whether a span is in a step of an own loop, and in no trajectory and no validation of it."""
+    for _ in range(MAX_PARENTS):
+        parent = span._parent()
+        if parent is None:
+            return span.site.spec.verb == "step" and not span.site.hook
+        if parent.attributes.get(attr.PHASE) == TESTING:
+            return False
+        span = parent
+    return False
 
 
 def describe(span: Span) -> None:
@@ -225,7 +254,10 @@ def note_consumed(span: Span) -> None:
 
 
 def end_step(span: Span) -> StepSummary:
-    """Record the scores and durations of the trajectories of a step of this process that has ended."""
+    """Record the scores and durations of the trajectories of a step of this process that has ended.
+
+    If none of them has a score, those count that the step computed outside of trajectories.
+    """
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
     consumed = _Trajectories.consumed.pop(step, None)
@@ -233,7 +265,12 @@ def end_step(span: Span) -> StepSummary:
         consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
     popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
     samples = [entry[1] for entry in popped if entry is not None]
-    return StepSummary(_summarise(samples), tuple(sample.stop for sample in samples), measure_waits(samples))
+    batch = _Trajectories.batches.pop(step, [])
+    _Trajectories.inside.pop(step, None)
+    reward = _summarise(samples)
+    if reward is None:
+        reward = _sum_scores(batch)
+    return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
 
 
 def report(*, last: bool = False) -> None:
@@ -260,8 +297,13 @@ def report(*, last: bool = False) -> None:
 def _summarise(samples: list[_Sample]) -> float | None:
     if not samples:
         return None
-    sum_scores(samples)
     describe_tail(samples)
+    return _sum_scores(samples)
+
+
+def _sum_scores(samples: list[_Sample]) -> float | None:
+    """Record the scores of a step; return their mean, None without a score."""
+    sum_scores(samples)
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
     if not scores:
         return None
@@ -287,6 +329,7 @@ def _bound(entries: dict[int, Any], limit: int) -> None:
 
 def _clear_trajectories() -> None:
     _Trajectories.inside, _Trajectories.ended, _Trajectories.consumed, _Trajectories.remote = {}, {}, {}, {}
+    _Trajectories.batches = {}
     _Trajectories.reported = (0, 0)
 
 
