@@ -63,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _take_old_keys(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command without the keys of older guides, which verl rejects, and the values of these."""
+    """Return the command without the keys of other guides, which verl rejects, and the values of these."""
     kept, old_keys = [], {}
     for argument in command:
         key, separator, value = argument.lstrip("+").partition("=")
