@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
 
 from verl_otel.cli import serving, stack, stack_components
 from verl_otel.cli.stack_components import Plan
@@ -220,6 +221,22 @@ def test_prometheus_is_told_of_this_stack(tmp_path):
     assert f'targets: ["{plan.addresses["self"]}"]' in text
     assert json.dumps(f"{folder}/targets/*.json") in text
     assert "127.0.0.1:8889" not in text
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1:9093",), ("am-0.example.org:9093", "[::1]:9093")])
+def test_alerts_are_sent_to_the_alertmanagers_of_the_options(tmp_path, addresses):
+    """Without one Prometheus has no target for alerts; nothing listens on a port that was only guessed."""
+    chosen = stack_components.choose_addresses({}, free=True)
+    plan = Plan(chosen, tmp_path, tmp_path / "targets", tempo=False, alertmanagers=addresses)
+    settings = yaml.safe_load(stack_components.write_settings(plan))
+    assert settings["alerting"] == {"alertmanagers": [{"static_configs": [{"targets": [*addresses]}]}]}
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9093", "alertmanager", ":9093", "10.0.0.1:9093/alerts"])
+def test_an_address_that_is_none_of_an_alertmanager(call, tmp_path, address):
+    result = call("stack", "--data", tmp_path, "--run-dir", tmp_path, "--alertmanager", address)
+    assert result.code == 2
+    assert f"--alertmanager {address}: give HOST:PORT" in result.err
 
 
 def test_alerts_have_the_thresholds_of_the_profile(tmp_path):

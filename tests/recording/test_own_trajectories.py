@@ -317,6 +317,52 @@ def test_time_between_two_steps(recorded, wait_for):
     assert own_loop.take_ended() == []
 
 
+@verl_otel.reward("math")
+def score_batch(scores):
+    """A reward model: the scores of a batch."""
+    return scores
+
+
+def test_a_step_without_trajectories_has_the_scores_of_its_batch(recorded):
+    """As in a loop that generates a batch and passes it to a reward model; a validation in a phase ``testing`` is no training."""
+    with verl_otel.step(1):
+        with verl_otel.phase("gen"):
+            pass
+        with verl_otel.phase("reward"):
+            score_batch([0.0, 1.0, 5.0])
+            compute_score(2.0)
+        with verl_otel.phase("testing"):
+            score_batch([100.0])
+    assert recorded.value("verl.average_reward") == 2.0
+    assert values(recorded, "mean", "min", "max") == {"mean": 2.0, "min": 0.0, "max": 5.0}
+    with verl_otel.step(2):
+        score_batch([7.0])
+    assert recorded.value("verl.average_reward") == 7.0, "of this step only"
+
+
+def test_scores_of_trajectories_count_before_those_of_a_batch(recorded):
+    with verl_otel.step(1):
+        roll_out(0, 3.0)
+        score_batch([50.0, 70.0])
+    assert recorded.value("verl.average_reward") == 3.0
+
+
+def test_trajectories_without_a_score_have_those_of_the_batch(recorded):
+    with verl_otel.step(1):
+        with verl_otel.trajectory("p", 0), verl_otel.turn():
+            pass
+        score_batch([1.0, 0.0])
+    assert recorded.value("verl.average_reward") == 0.5
+    assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
+
+
+def test_rewards_outside_of_a_step_are_no_average(recorded):
+    score_batch([1.0, 0.0])
+    with verl_otel.step(1):
+        pass
+    assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}
+
+
 @pytest.mark.parametrize("score", [float("nan"), "good", None])
 def test_no_score_is_no_statistic(recorded, score):
     """A reward that is no number, or NaN, gives no statistics, and the durations are recorded all the same."""

@@ -18,6 +18,7 @@ Examples:
   verl-otel stack --free-ports --data ./stack
   verl-otel stack --tempo ~/bin/tempo --grafana-home ~/grafana-v12.1.0
   verl-otel stack --grafana-home ~/grafana-v12.1.0 --prometheus /opt/prometheus/prometheus
+  verl-otel stack --alertmanager 127.0.0.1:9093
   verl-otel stack --cluster
   verl-otel stack --cluster --host 10.0.0.1 --tls-cert stack.pem --tls-key stack.key --tls-ca authority.pem
 
@@ -147,6 +148,7 @@ _TITLES: Final = {
     "otlp_grpc": "OTLP/gRPC",
     "collector_metrics": "Collector's page",
     "prometheus": "Prometheus",
+    "alertmanager": "Alerts go to",
     "traces": "Traces",
     "grafana": "Grafana",
     "targets": "Targets of",
@@ -161,6 +163,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prometheus", type=Path, metavar="PATH", help="Prometheus, 3.8 or newer")
     parser.add_argument("--tempo", type=Path, metavar="PATH", help="Tempo, for traces (default: a file)")
     parser.add_argument("--grafana-home", type=Path, metavar="DIR", help="unpacked Grafana, for boards (default: none)")
+    parser.add_argument(
+        "--alertmanager",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="a running Alertmanager, to which Prometheus sends the alerts; may be repeated (default: none)",
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help=f"folder for the data ({DATA})")
     options.add_run_dir(parser)
     options.add_profile(parser, "that of VERL_OTEL_HEALTH_PROFILE")
@@ -227,7 +236,27 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
     addresses = stack_addresses.choose_addresses(os.environ, free=arguments.free_ports, outside=outside)
     in_cluster = service.plan(data) if service is not None else None
     profile = arguments.profile or options.load_profile()
-    return Plan(addresses, data, folder, tempo=arguments.tempo is not None, cluster=in_cluster, profile=profile)
+    return Plan(
+        addresses,
+        data,
+        folder,
+        tempo=arguments.tempo is not None,
+        cluster=in_cluster,
+        profile=profile,
+        alertmanagers=tuple(map(_check_alertmanager, arguments.alertmanager)),
+    )
+
+
+def _check_alertmanager(address: str) -> str:
+    """Return the address of an Alertmanager if it is one.
+
+    Raises:
+        VerlOtelError: It is a URL, or has no port: Prometheus would not start, or ask another port.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        raise VerlOtelError(f"--alertmanager {address}: give HOST:PORT, such as 127.0.0.1:9093")
+    return address
 
 
 def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProcess]:
@@ -261,6 +290,7 @@ def _show(plan: Plan, children: list[StackProcess], service: ClusterService | No
         "otlp_grpc": service.endpoint.grpc if service is not None else plan.url("grpc"),
         "collector_metrics": f"{plan.url('metrics')}/metrics",
         "prometheus": plan.url("prometheus"),
+        **({"alertmanager": ", ".join(plan.alertmanagers)} if plan.alertmanagers else {}),
         "traces": plan.url("tempo") if plan.tempo else str(plan.trace_file),
         **({"grafana": plan.url("grafana")} if any(child.title == "Grafana" for child in children) else {}),
         "targets": str(plan.targets),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
@@ -35,6 +35,10 @@ MAX_PENDING: Final = 10_000
 MAX_STEPS: Final = 4
 """Steps of another process whose trajectories are kept, and steps of this one that have consumed some and have not ended: those of an asynchronous
 loop overlap. A `verl_otel.consume` outside of a step has no end: the next ones replace it."""
+MAX_PARENTS: Final = 64
+"""Enclosing spans that are searched for a step."""
+TESTING: Final = "testing"
+"""Key of the phase in which a loop validates, verl's name for it: rewards of it are not those that the step trains on."""
 
 
 class _Sample(NamedTuple):
@@ -103,6 +107,8 @@ class _Trajectories:
     the step that they name."""
     consumed: dict[int, list[int]] = {}
     """Trace ids of the trajectories that a step consumed, by the trace id of the step."""
+    batches: dict[int, list[_Sample]] = {}
+    """Scores that a step of this process computed outside of trajectories, by its trace id: those of a reward model on a batch."""
     remote: dict[int, list[_Sample]] = {}
     """Trajectories for the last steps of another process, by the trace id of the step."""
     reported: tuple[int, int] = (0, 0)
@@ -160,15 +166,38 @@ def note_llm(
         inside.preemptions = (inside.preemptions or 0) + preemptions
 
 
-def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]) -> None:
-    """Add the time of an ended reward, and remember its score: the last one counts."""
+def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue], scores: Sequence[float]) -> None:
+    """Add an ended reward to its trajectory, where the last score counts, or to its step if it is in none.
+
+    Args:
+        span: The reward.
+        seconds: Its duration.
+        values: All its attributes.
+        scores: All its scores, without NaN.
+    """
     inside = find_inside(span)
     if inside is None:
         return
     inside.reward += seconds
-    score = to_number(values.get(attr.REWARD_SCORE))
+    score, source = to_number(values.get(attr.REWARD_SCORE)), to_name(values.get(attr.DATA_SOURCE, ""))
     if score is not None:
-        inside.score, inside.source = float(score), to_name(values.get(attr.DATA_SOURCE, ""))
+        inside.score, inside.source = float(score), source
+    if scores and _is_of_step(span):
+        batch = _Trajectories.batches.setdefault(span.resolve().trace_id, [])
+        batch.extend(_Sample(0.0, each, source, {}, 0.0, "") for each in scores[: max(0, MAX_PENDING - len(batch))])
+        _bound(_Trajectories.batches, MAX_STEPS)
+
+
+def _is_of_step(span: Span) -> bool:
+    """Return whether a span is in a step of an own loop, and in no trajectory and no validation of it."""
+    for _ in range(MAX_PARENTS):
+        parent = span._parent()
+        if parent is None:
+            return span.site.spec.verb == "step" and not span.site.hook
+        if parent.attributes.get(attr.PHASE) == TESTING:
+            return False
+        span = parent
+    return False
 
 
 def describe(span: Span) -> None:
@@ -234,7 +263,10 @@ def note_consumed(span: Span) -> None:
 
 
 def end_step(span: Span) -> StepSummary:
-    """Record the scores and durations of the trajectories of a step of this process that has ended."""
+    """Record the scores and durations of the trajectories of a step of this process that has ended.
+
+    If none of them has a score, those count that the step computed outside of trajectories.
+    """
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
     consumed = _Trajectories.consumed.pop(step, None)
@@ -242,10 +274,15 @@ def end_step(span: Span) -> StepSummary:
         consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
     popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
     samples = [entry[1] for entry in popped if entry is not None]
+    batch = _Trajectories.batches.pop(step, [])
+    _Trajectories.inside.pop(step, None)
     seconds = _find_generation(samples)
     if seconds:
         series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
-    return StepSummary(_summarise(samples), tuple(sample.stop for sample in samples), measure_waits(samples))
+    reward = _summarise(samples)
+    if reward is None:
+        reward = _sum_scores(batch)
+    return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
 
 
 def _find_generation(samples: list[_Sample]) -> float:
@@ -291,10 +328,15 @@ def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:
     """Record the statistics of trajectories and return the mean of their scores. ``whole``: they are all of their step, so that groups are complete."""
     if not samples:
         return None
-    sum_scores(samples)
     if whole:
         record_groups(count_groups(samples))
     describe_tail(samples)
+    return _sum_scores(samples)
+
+
+def _sum_scores(samples: list[_Sample]) -> float | None:
+    """Record the scores of a step; return their mean, None without a score."""
+    sum_scores(samples)
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
     if not scores:
         return None
@@ -320,6 +362,7 @@ def _bound(entries: dict[int, Any], limit: int) -> None:
 
 def _clear_trajectories() -> None:
     _Trajectories.inside, _Trajectories.ended, _Trajectories.consumed, _Trajectories.remote = {}, {}, {}, {}
+    _Trajectories.batches = {}
     _Trajectories.reported = (0, 0)
 
 

@@ -266,20 +266,23 @@ def _llm(span: Span, seconds: float) -> None:
 
 def _reward(span: Span, seconds: float) -> None:
     values = span.attributes
-    own_loop.note_reward(span, seconds, values)
     detail = span._detail
     scores = (
         (detail.scores if detail is not None else ())
         or values.get(attr.REWARD_SCORES)
         or (values.get(attr.REWARD_SCORE),)
     )
+    numbers = [
+        number
+        for score in (scores if isinstance(scores, tuple) else (scores,))
+        if (number := to_number(score)) is not None and number == number
+    ]
+    own_loop.note_reward(span, seconds, values, numbers)
     more = _VALIDATION_LABELS[find_validation(span)]
-    for score in scores if isinstance(scores, tuple) else (scores,):
-        number = to_number(score)
-        if number is not None and number == number:
-            label = attr.REWARD_BIN, bin_of(number)
-            metric = metric_names.REWARD_SAMPLES
-            _find_cached(counter, metric, values, (attr.DATA_SOURCE,), label, *more).record(1)
+    for number in numbers:
+        label = attr.REWARD_BIN, bin_of(number)
+        metric = metric_names.REWARD_SAMPLES
+        _find_cached(counter, metric, values, (attr.DATA_SOURCE,), label, *more).record(1)
 
 
 _WITH_ERROR: Final = frozenset(row.name for row in METRICS.values() if attr.ERROR_TYPE in row.labels)

@@ -123,6 +123,21 @@ def test_samples_are_texts_by_choice(call, folder, tmp_path):
     assert (step, second.split("\n\n")[3:5]) == (1, ["**tool call**", "    add(2, 2)"])
 
 
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        ({}, "verl wrote none in this run, which trainer.rollout_data_dir switches on"),
+        ({rollouts.TRAINING: "/not/on/this/node"}, "the files of trainer.rollout_data_dir are not there"),
+    ],
+)
+def test_samples_that_are_not_there_have_a_reason(call, folder, tmp_path, manifest, reason):
+    (folder / "run.json").write_text(json.dumps({"run_id": "r1", **manifest}))
+    result = call("export", "tensorboard", "r1", "--output", tmp_path / "tb", "--samples", "2")
+    assert result.code == 0
+    assert f"no samples: {reason}" in result.err
+    assert "no samples" not in call("export", "tensorboard", "r1", "--output", tmp_path / "tb").err
+
+
 def test_samples_that_are_written_later(folder, tmp_path):
     """With ``--follow`` they are added once they are there; only those of the last steps are awaited."""
     manifest = {"run_id": "r1", rollouts.TRAINING: str(tmp_path)}

@@ -274,6 +274,7 @@ def end_run(*, failed: bool) -> None:
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state)
             step_log.end_run()
+            guards.end_run()
             best_checkpoint.wait(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
         gpu_time.log_end()
