@@ -62,6 +62,8 @@ class Trajectory(NamedTuple):
     prompt: int
     generated: int
     response: int
+    submitted: int
+    """Number of the step or validation that it was submitted for."""
 
 
 class Oracle:
@@ -175,6 +177,7 @@ class Oracle:
                 seconds=line["seconds"],
                 calls=len(calls.get(key(line), ())),
                 llm_seconds=sum(call["seconds"] for call in calls.get(key(line), ())),
+                submitted=line["step"],
                 **{name: outputs.get(key(line), {}).get(name, 0) for name in ("prompt", "generated", "response")},
             )
             for line in self.lines("trajectory")
@@ -191,7 +194,9 @@ class Oracle:
         return [each for each in self.of_training() if each.uid in uids or (each.uid, each.index) in wanted]
 
     def step_of(self, trajectory):
-        """Step that trained on a trajectory, or None."""
+        """Step that trained on a trajectory, or that it validated; None if it was dropped."""
+        if trajectory.validate:
+            return trajectory.submitted
         for sample in self.samples:
             if sample.uid == trajectory.uid and sample.index in (None, trajectory.index):
                 return sample.step
@@ -258,6 +263,11 @@ class OwnLoop(Oracle):
     def steps(self):
         return [line["step"] for line in self.lines("step")]
 
+    @functools.cached_property
+    def pauses(self):
+        """Seconds between two steps."""
+        return [after["start"] - before["end"] for before, after in pairwise(self.lines("step"))]
+
     def by_step(self, key):
         return {line["step"]: line["seconds"] for line in self.lines("step")} if key == "timing_s/step" else {}
 
@@ -278,7 +288,7 @@ class OwnLoop(Oracle):
         return [
             Trajectory(
                 line["uid"], line["index"], False, line["start"], line["end"], line["seconds"],
-                calls=2, llm_seconds=0.0, prompt=PROMPT, generated=2 * ANSWER, response=RESPONSE,
+                calls=2, llm_seconds=0.0, prompt=PROMPT, generated=2 * ANSWER, response=RESPONSE, submitted=line["step"],
             )
             for line in self.lines("own")
         ]  # fmt: skip

@@ -6,10 +6,15 @@ import contextlib
 import functools
 import io
 import json
+import time
+import urllib.request
 from pathlib import Path
 
-from tests.builders import otlp_json
+from tests.builders import live_page, otlp_json
 from verl_otel import cli
+
+DEADLINE = 60
+"""Seconds in which the live page has read a run."""
 
 
 class Product:
@@ -17,6 +22,8 @@ class Product:
 
     def __init__(self, folder):
         self.folder = Path(folder)
+        self.asked = set()
+        """Names of metrics that were asked for."""
 
     # -- metrics --
 
@@ -34,6 +41,7 @@ class Product:
 
     def series(self, name, **labels):
         """Labels and points of each series of a metric that has these labels, written without ``verl.``; ``_`` stands for a dot."""
+        self.asked.add(name)
         wanted = {f"verl.{key.replace('_', '.')}": value for key, value in labels.items()}
         return [
             (dict(own), points)
@@ -64,6 +72,20 @@ class Product:
         return {
             value: self.total(name, **labels, **{label.replace(".", "_"): value}) for value in sorted(map(str, values))
         }
+
+    # -- the live page --
+
+    @functools.cached_property
+    def page(self):
+        """(row of the list, state of the run, its steps) that ``verl-otel view`` answers when it has read the run."""
+        with live_page.serve(self.folder.parent) as address:
+            ask = lambda path: json.load(urllib.request.urlopen(address + path, timeout=DEADLINE))  # noqa: E731 - the loopback
+            run, deadline = f"/api/runs/{self.folder.name}", time.monotonic() + DEADLINE
+            while ask(run)["read"] < 1:
+                assert time.monotonic() < deadline, "the live page has not read the run"
+                time.sleep(0.2)
+            (row,) = ask("/api/runs")
+            return row, ask(run), ask(f"{run}/steps")
 
     # -- commands --
 

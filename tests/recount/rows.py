@@ -5,10 +5,13 @@
 A row holds in every mode. ``count`` returns None where the mode has no such number; then the product must not have it either.
 """
 
+import math
+import re
 import statistics
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from tests.builders import otlp_json
 from tests.recount.oracle import count_groups, describe_scores
 
 FLOAT = 1e-6
@@ -43,7 +46,7 @@ class AtMost(NamedTuple):
 
 
 class PartOf(NamedTuple):
-    """Items of which the product shows some."""
+    """Items of which the product shows some; it may show others, too."""
 
     items: dict
 
@@ -60,26 +63,37 @@ class Row(NamedTuple):
     """Whether verl has it."""
 
 
-def agree(told, counted):
-    """Return whether the product and the count agree, within the tolerance of the kind of value."""
+def find_unlike(told, counted):
+    """Return what the product says, and what was counted, where the two disagree beyond the tolerance of the kind of value; None where they agree."""
+    if isinstance(counted, PartOf):
+        unlike = {key: find_unlike(told[key], counted.items[key]) for key in told or () if key in counted.items}
+        return _keep(unlike) if unlike else (told, "some of these")
+    if isinstance(counted, dict) and isinstance(told, dict) and told.keys() == counted.keys():
+        return _keep({key: find_unlike(told[key], counted[key]) for key in counted})
+    return None if _agree(told, counted) else (told, counted)
+
+
+def _keep(unlike):
+    return {key: pair for key, pair in unlike.items() if pair} or None
+
+
+def _agree(told, counted):
     if isinstance(counted, Timed):
         told = told if isinstance(told, Timed) else Timed(None, told)
         room = max(0.01 * counted.seconds, 0.005 * counted.calls)
-        return told.calls in (None, counted.calls) and abs(told.seconds - counted.seconds) <= room
+        return (
+            told.calls in (None, counted.calls)
+            and told.seconds is not None
+            and abs(told.seconds - counted.seconds) <= room
+        )
     if isinstance(counted, Share):
         return told is not None and abs(told - counted.share) <= 0.02 * counted.share + 0.005 / counted.seconds
     if isinstance(counted, Near):
         return told is not None and abs(told - counted.value) <= counted.distance
     if isinstance(counted, AtMost):
         return told is not None and told <= counted.bound
-    if isinstance(counted, PartOf):
-        return bool(told) and all(
-            key in counted.items and agree(value, counted.items[key]) for key, value in told.items()
-        )
-    if isinstance(counted, dict):
-        return told.keys() == counted.keys() and all(agree(told[key], counted[key]) for key in counted)
-    if isinstance(counted, list | tuple):
-        return len(told) == len(counted) and all(map(agree, told, counted))
+    if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
+        return len(told) == len(counted) and all(map(_agree, told, counted))
     if isinstance(counted, float):
         return told is not None and abs(told - counted) <= max(FLOAT, FLOAT * abs(counted))
     return told == counted
@@ -180,6 +194,42 @@ def read_scores(product):
     return {name: product.latest(f"verl.reward.score.{name}") for name in ("mean", "stddev", "min", "max")}
 
 
+def name_scalars(oracle):
+    """What verl logged last of each scalar, by the name that the contract gives to it; results of validations and timers have labels."""
+    return {
+        "verl." + re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", "."): float(value)
+        for data in oracle.scalars.values()
+        for key, value in data.items()
+        if not key.startswith(("val-core/", "val-aux/", "timing_s/")) and not math.isnan(value)
+    }
+
+
+def read_scalars(product):
+    """Gauges without labels, by name."""
+    return {
+        name: float(product.latest(name))
+        for name, labels, _ in product.points
+        if not labels and name.startswith(("verl.critic.", "verl.actor.", "verl.response_length.", "verl.perf."))
+    }
+
+
+RESULT = re.compile(r"val-(?:core|aux)/(.+?)/([^/]+)/([^/]+@[^/]+)")
+"""Data source, variable and aggregate of a result."""
+
+
+def name_results(oracle):
+    last = next(data for _, data in sorted(oracle.scalars.items(), reverse=True) if any(map(RESULT.fullmatch, data)))
+    return {match.groups(): float(value) for key, value in last.items() if (match := RESULT.fullmatch(key))}
+
+
+def read_results(product):
+    names = ("verl.data.source", "verl.variable", "verl.aggregate")
+    return {
+        tuple(labels[name] for name in names): float(otlp_json.read_number(points[-1]))
+        for labels, points in product.series("verl.validation.score")
+    }
+
+
 def split_groups(found):
     """Number of groups with and without a signal."""
     return {"signal": found.get("signal", 0), "none": sum(found.values()) - found.get("signal", 0)}
@@ -199,6 +249,18 @@ def count_silent(oracle):
     return {step: split_groups(count_groups(oracle.groups_of(step)))["none"] for step in sorted(set(oracle.steps))}
 
 
+def steps_of_trajectories(oracle):
+    """Step that trained on each trajectory, or that it validated. What was dropped has none."""
+    found = {(each.uid, each.index): oracle.step_of(each) for each in oracle.trajectories}
+    return {key: step for key, step in found.items() if step is not None}
+
+
+def count_syncs(oracle):
+    """Weight syncs: one reaches all replicas that share devices with the trainer, or all that have devices of their own."""
+    sent = [line["replica"] for line in oracle.lines("sync")]
+    return sent.count(0) + (sent.count(1) if oracle.rollout_devices else 0)
+
+
 def mean(values):
     values = list(values)
     return sum(values) / len(values)
@@ -214,11 +276,30 @@ TRAINING = (
     "update_actor", "train_mini_batch", "train_batch", "compute_log_prob", "compute_ref_log_prob", "infer_batch",
 )  # fmt: skip
 """Methods in which a rank trains, or computes what an update needs."""
+STAMPED = (*TRAINING, "init_model", "save_checkpoint", "load_checkpoint")
+"""Methods of ranks whose calls the bed logs."""
 
 
 def time_training(oracle):
     lines = [line for line in oracle.lines("rank") if line["method"] in TRAINING]
     return Timed(len(lines), sum(line["seconds"] for line in lines))
+
+
+def time_methods(oracle):
+    """Calls of each method of ranks, and their seconds."""
+    lines = [line for line in oracle.lines("rank") if line["method"] in STAMPED]
+    return {
+        method: Timed(len(found), sum(line["seconds"] for line in found))
+        for method in sorted({line["method"] for line in lines})
+        if (found := [line for line in lines if line["method"] == method])
+    }
+
+
+def read_methods(product):
+    """The same of methods that are stamped; others run on ranks, too."""
+    calls = product.by_label("verl.worker.calls", "worker.method")
+    seconds = product.by_label("verl.worker.call.time", "worker.method")
+    return {method: Timed(calls[method], seconds[method]) for method in sorted(calls) if method in STAMPED}
 
 
 def estimate_training(oracle):
@@ -284,6 +365,33 @@ ROWS = [
         own=True,
     ),
     Row(
+        "seconds of steps",
+        lambda o: Timed(len(seconds := o.by_step("timing_s/step").values()), sum(seconds)),
+        lambda p: Timed(p.total("verl.step.duration"), p.seconds("verl.step.duration")),
+        own=True,
+    ),
+    Row(
+        "seconds of phases",
+        lambda o: {
+            phase: Timed(len(found), sum(found.values()))
+            for phase in PHASES
+            if (found := o.by_step(f"timing_s/{phase}"))
+        },
+        lambda p: {
+            phase: p.seconds("verl.phase.duration", phase=phase)
+            for phase in PHASES
+            if p.total("verl.phase.duration", phase=phase)
+        },
+    ),
+    Row(
+        "seconds between steps",
+        lambda o: Timed(len(o.pauses), sum(o.pauses)),
+        lambda p: p.total("verl.step.between.time"),
+        own=True,
+        bed=False,
+    ),
+    Row("turns", lambda o: len(o.lines("llm")), lambda p: p.total("verl.rollout.turn.duration"), own=True, bed=False),
+    Row(
         "report: seconds of each step",
         time_steps,
         lambda p: {step["number"]: step["seconds"] for step in p.report["steps"] if not step["repeated"]},
@@ -314,7 +422,7 @@ ROWS = [
     ),
     Row(
         "weight syncs",
-        lambda o: sum(line["replica"] == 0 for line in o.lines("sync")),
+        count_syncs,
         lambda p: p.total("verl.weight_sync.duration"),
     ),
     Row(
@@ -399,6 +507,14 @@ ROWS = [
         own=True,
     ),
     Row(
+        "percentiles of the scores of the last step",
+        lambda o: [statistics.quantiles(last_scores(o), n=10, method="inclusive")[place] for place in (0, 4, 8)],
+        lambda p: [p.latest(f"verl.reward.score.{name}") for name in ("p10", "p50", "p90")],
+        own=True,
+    ),
+    Row("verl's scalars", lambda o: PartOf(name_scalars(o)), read_scalars),
+    Row("results of validations", name_results, read_results),
+    Row(
         "groups of the last step",
         lambda o: split_groups(count_groups(o.groups_of(o.steps[-1]))),
         lambda p: split_groups(read_groups(p)),
@@ -446,6 +562,17 @@ ROWS = [
         own=True,
     ),
     Row(
+        "95th percentile of the trajectories of the last step",
+        lambda o: Timed(
+            1,
+            statistics.quantiles([each.seconds for each in o.trajectories_of(o.steps[-1])], n=20, method="inclusive")[
+                -1
+            ],
+        ),
+        lambda p: p.latest("verl.rollout.tail.duration", aggregate="p95"),
+        own=True,
+    ),
+    Row(
         "median trajectory of the last step",
         lambda o: Timed(1, statistics.median(each.seconds for each in o.trajectories_of(o.steps[-1]))),
         lambda p: p.latest("verl.rollout.tail.duration", aggregate="p50"),
@@ -458,10 +585,8 @@ ROWS = [
     ),
     Row(
         "report: step of the slowest trajectories",
-        lambda o: PartOf({(each.uid, each.index): o.step_of(each) for each in o.of_training()}),
-        lambda p: {
-            (each["uid"], each["index"]): each["step"] for each in p.report["trajectories"] if not each["validate"]
-        },
+        lambda o: PartOf(steps_of_trajectories(o)),
+        lambda p: {(each["uid"], each["index"]): each["step"] for each in p.report["trajectories"]},
         own=True,
     ),
     # -- devices --
@@ -471,6 +596,7 @@ ROWS = [
         lambda o: o.train_devices + o.rollout_devices,
         lambda p: len(p.explain["run"]["gpu"]),
     ),
+    Row("calls of ranks", time_methods, read_methods),
     Row("explain: seconds of training", time_training, lambda p: read_devices(p, "train")),
     Row("explain: seconds of serving", time_serving, lambda p: read_devices(p, "rollout", "validation")),
     Row("live: seconds of training", estimate_training, lambda p: p.total("verl.gpu.time", gpu_cause="train")),
@@ -521,6 +647,58 @@ ROWS = [
         "explain: tokens generated",
         lambda o: sum(each.generated for each in o.of_training()),
         lambda p: p.explain["run"]["cost"]["generated_tokens"],
+    ),
+    Row(
+        "explain: trajectories",
+        lambda o: [len(o.trajectories), len(o.samples)],
+        lambda p: [p.explain["counts"][name] for name in ("trajectories", "trained")],
+        own=True,
+    ),
+    Row(
+        "compare: tokens trained on in a second of a step",
+        lambda o: Share(
+            sum(sample.generated for sample in o.samples) / (seconds := sum(o.by_step("timing_s/step").values())),
+            seconds,
+        ),
+        lambda p: p.compared["resources"]["a"]["trained_tokens_per_second"],
+        own=True,
+    ),
+    # -- the live page --
+    Row(
+        "page: state, steps and last step in the list of runs",
+        lambda o: ["finished", len(o.steps) + o.crashed_steps, o.steps[-1]],
+        lambda p: [p.page[0][name] for name in ("state", "steps", "last_step")],
+        own=True,
+    ),
+    Row(
+        "page: numbers of the steps",
+        lambda o: o.steps,
+        lambda p: [
+            number for number, failed in zip(p.page[2]["number"], p.page[2]["failed"], strict=True) if not failed
+        ],
+        own=True,
+    ),
+    Row(
+        "page: trajectories",
+        lambda o: [len(o.trajectories), len(o.samples)],
+        lambda p: [p.page[1]["counts"][name] for name in ("trajectories", "trained")],
+        own=True,
+    ),
+    Row(
+        "page: turns and tokens of the slowest trajectories",
+        lambda o: PartOf(
+            {(each.uid, each.index): [each.calls, [each.prompt, each.response]] for each in o.trajectories}
+        ),
+        lambda p: {
+            (each["uid"], each["rollout_index"]): [each["turns"], each["tokens"][:2]] for each in p.page[1]["slowest"]
+        },
+        own=True,
+    ),
+    Row(
+        "page: step of the slowest trajectories",
+        lambda o: PartOf(steps_of_trajectories(o)),
+        lambda p: {(each["uid"], each["rollout_index"]): each["step"] for each in p.page[1]["slowest"] if each["uid"]},
+        own=True,
     ),
     # -- TensorBoard --
     Row(
