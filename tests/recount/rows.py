@@ -658,8 +658,14 @@ ROWS = [
     # -- tokens of the account --
     Row(
         "explain: tokens trained on",
-        lambda o: sum(sample.generated for sample in o.samples),
+        lambda o: sum(sample.generated for sample in o.kept),
         lambda p: p.explain["run"]["cost"]["trained_tokens"],
+        own=True,
+    ),
+    Row(
+        "explain: tokens of lost updates",
+        lambda o: sum(sample.generated for sample in o.samples) - sum(sample.generated for sample in o.kept),
+        lambda p: p.explain["run"]["cost"]["wasted_tokens"].get("lost", 0),
     ),
     Row(
         "explain: tokens of groups without a signal",
@@ -686,7 +692,7 @@ ROWS = [
     Row(
         "compare: tokens trained on in a second of a step",
         lambda o: Share(
-            sum(sample.generated for sample in o.samples) / (seconds := sum(o.by_step("timing_s/step").values())),
+            sum(sample.generated for sample in o.kept) / (seconds := sum(o.by_step("timing_s/step").values())),
             seconds,
         ),
         lambda p: p.compared["resources"]["a"]["trained_tokens_per_second"],
