@@ -291,7 +291,9 @@ class OwnLoop(Oracle):
         return [after["start"] - before["end"] for before, after in pairwise(self.lines("step"))]
 
     def by_step(self, key):
-        return {line["step"]: line["seconds"] for line in self.lines("step")} if key == "timing_s/step" else {}
+        if key == "timing_s/step":
+            return {line["step"]: line["seconds"] for line in self.lines("step")}
+        return {step: statistics.fmean(each.reward for each in self.samples_of(step)) for step in self.steps}
 
     @functools.cached_property
     def samples(self):
