@@ -100,8 +100,16 @@ class Oracle:
         return found
 
     def by_step(self, key):
-        """Value of a key by step."""
-        return {step: data[key] for step, data in self.scalars.items() if key in data}
+        """Value of a key by step. Timers of fully asynchronous training are those of the local steps that were a step."""
+        name = key.removeprefix("timing_s/")
+        local = self.lines("timers") if name != key else ()
+        if not local:
+            return {step: data[key] for step, data in self.scalars.items() if key in data}
+        found = Counter()
+        for line in local:
+            if name in line["seconds"]:
+                found[line["step"]] += line["seconds"][name]
+        return dict(found)
 
     # -- steps and what they trained on --
 

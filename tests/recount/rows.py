@@ -45,6 +45,12 @@ class AtMost(NamedTuple):
     bound: float
 
 
+class OneOf(NamedTuple):
+    """Seconds, one of which the product must have."""
+
+    seconds: list[float]
+
+
 class PartOf(NamedTuple):
     """Items of which the product shows some; it may show others, too."""
 
@@ -90,6 +96,8 @@ def _agree(told, counted):
         return told is not None and abs(told - counted.share) <= 0.02 * counted.share + 0.005 / counted.seconds
     if isinstance(counted, Near):
         return told is not None and abs(told - counted.value) <= counted.distance
+    if isinstance(counted, OneOf):
+        return told is not None and any(_agree(told, Timed(1, each)) for each in counted.seconds)
     if isinstance(counted, AtMost):
         return told is not None and told <= counted.bound
     if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
@@ -111,9 +119,10 @@ def time_steps(oracle):
 
 def time_phases(oracle):
     return {
-        step: {phase: Timed(1, data[f"timing_s/{phase}"]) for phase in PHASES if f"timing_s/{phase}" in data}
-        for step, data in oracle.scalars.items()
-        if "timing_s/step" in data
+        step: {
+            phase: Timed(1, found[step]) for phase in PHASES if step in (found := oracle.by_step(f"timing_s/{phase}"))
+        }
+        for step in oracle.by_step("timing_s/step")
     }
 
 
@@ -243,6 +252,25 @@ def read_groups(product):
 def by_step(count):
     """Return a function that counts for the samples of each step."""
     return lambda oracle: {step: count(oracle.samples_of(step)) for step in sorted(set(oracle.steps))}
+
+
+def find_ambiguous(product):
+    """Fields that two records of one step give different values; each scope has seconds of its own, and so has each log of the user."""
+    values = {}
+    for record in product.records:
+        if record["scope"] in ("training", "rollout", "ppo", "reward"):
+            for name in record.keys() - {
+                "scope",
+                "step",
+                "seconds",
+                "timestamp",
+                "level",
+                "role",
+                "trace_id",
+                "span_id",
+            }:
+                values.setdefault((record["step"], name), set()).add(repr(record[name]))
+    return sorted({name for (_, name), found in values.items() if len(found) > 1})
 
 
 def count_silent(oracle):
@@ -537,6 +565,7 @@ ROWS = [
         by_step(lambda samples: mean(sample.reward for sample in samples)),
         lambda p: p.logged("rollout", "reward_mean"),
     ),
+    Row("run log: fields of a step that have two values", lambda o: [], find_ambiguous),
     # -- the order of generation and training --
     Row(
         "staleness of samples",
@@ -580,7 +609,7 @@ ROWS = [
     ),
     Row(
         "LLM calls of the slowest trajectory of the last step",
-        lambda o: Timed(1, slowest_of_last_step(o).llm_seconds),
+        lambda o: OneOf([each.llm_seconds for each in o.trajectories_of(o.steps[-1])]),
         lambda p: p.latest("verl.rollout.slowest.duration", part="llm"),
     ),
     Row(
