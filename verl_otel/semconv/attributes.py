@@ -20,6 +20,7 @@ REPLICA_RANK: Final = "verl.replica.rank"
 # -- the trainer --
 TRAINER_MODE: Final = "verl.trainer.mode"
 TRAINER_DEVICE: Final = "verl.trainer.device"
+KL_IN_REWARD: Final = "verl.kl_in_reward"
 """verl's ``trainer.device``, in ``run.json`` only."""
 ALGORITHM: Final = "verl.algorithm"
 PHASE: Final = "verl.phase"
