@@ -32,11 +32,11 @@ class Share(NamedTuple):
     seconds: float
 
 
-class Near(NamedTuple):
-    """A value that agrees within a distance of its own."""
+class Between(NamedTuple):
+    """A value that is known roughly."""
 
-    value: float
-    distance: float
+    low: float
+    high: float
 
 
 class AtMost(NamedTuple):
@@ -101,8 +101,8 @@ def _agree(told, counted, late):
     if isinstance(counted, Share):
         room = 0.02 * counted.share + (0.01 + late) / counted.seconds
         return told is not None and abs(told - counted.share) <= room
-    if isinstance(counted, Near):
-        return told is not None and abs(told - counted.value) <= counted.distance
+    if isinstance(counted, Between):
+        return told is not None and counted.low <= told <= counted.high
     if isinstance(counted, OneOf):
         return told is not None and any(_agree(told, Timed(1, each), late) for each in counted.seconds)
     if isinstance(counted, AtMost):
@@ -338,9 +338,9 @@ def read_methods(product):
 
 
 def estimate_training(oracle):
-    """The live account knows when the trainer called, not when ranks worked: ten times the tolerance."""
+    """The live account knows when the trainer called, not when ranks worked: a call is longer than the work, and never shorter."""
     calls, seconds = time_training(oracle)
-    return Near(seconds, max(0.1 * seconds, 0.05 * calls))
+    return Between(0.9 * seconds, 1.1 * seconds + 0.1 * calls)
 
 
 def read_waits(product):
@@ -349,16 +349,24 @@ def read_waits(product):
 
 
 def time_serving(oracle):
-    """Seconds in which a replica had requests and its device did nothing else, of all replicas."""
+    """Seconds in which a replica had requests and no rank worked on its device, of all replicas."""
     total, calls = 0.0, 0
     for replica in {line["replica"] for line in oracle.lines("server")}:
-        edges = sorted((line["start"], line["end"]) for line in oracle.lines("server") if line["replica"] == replica)
-        calls += len(edges)
-        end = 0.0
-        for start, stop in edges:
-            total += max(0.0, stop - max(start, end))
-            end = max(end, stop)
+        served = [line for line in oracle.lines("server") if line["replica"] == replica]
+        is_shared = replica < oracle.train_devices and (oracle.has_buffer or not oracle.rollout_devices)
+        ranks = [line for line in oracle.lines("rank") if is_shared and line["rank"] == replica]
+        calls += len(served)
+        total += measure_union([*served, *ranks]) - measure_union(ranks)
     return Timed(calls, total)
+
+
+def measure_union(lines):
+    """Seconds in which at least one of these was going on."""
+    total, end = 0.0, 0.0
+    for line in sorted(lines, key=lambda line: line["start"]):
+        total += max(0.0, line["end"] - max(line["start"], end))
+        end = max(end, line["end"])
+    return total
 
 
 def read_devices(product, *causes):
