@@ -444,7 +444,7 @@ _RESOURCES: Final = _object(
     **dict.fromkeys(("gpu_memory", "gpu_memory_highest"), _number("bytes of one GPU", known=False)),
 )
 _HELD: Final = _object(
-    steps=_whole("that took longer than necessary"),
+    steps=_whole("that took longer than usual"),
     of=_whole("all steps"),
     seconds=_number("by how much, in all"),
     verdict=_text("the largest cause", known=False),

@@ -155,10 +155,10 @@ def _cause(verdict: Verdict) -> str:
 
 
 def describe_held(steps: Sequence[Step]) -> str:
-    """Return how many of the steps of a run took longer than necessary, and by how much in all."""
+    """Return how many of the steps of a run took longer than usual, and by how much in all."""
     savings = [sum_savings(step) for step in steps if step.verdicts]
     count = f"{len(savings):,} of {counted(len(steps), 'step')}"
-    return f"{count} took longer than necessary, by {seconds(sum(savings))} in all"
+    return f"{count} took longer than usual, by {seconds(sum(savings))} in all"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:

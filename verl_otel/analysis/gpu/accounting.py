@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.gpu.devices import Devices
@@ -440,17 +440,32 @@ class TotalCost(NamedTuple):
     """See `count_generated`."""
 
 
-def find_cost(step: Step, members: Sequence[Trajectory], devices: Sequence[DeviceTime], *, algorithm: str = "") -> Cost:
+def needs_spread(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a run learns nothing from a group with equal scores; True if its estimator is not known.
+
+    With a KL penalty in the reward, rewards differ where scores are equal.
+
+    Args:
+        manifest: What the run recorded about itself.
+    """
+    algorithm = str(manifest.get(attr.ALGORITHM, ""))
+    return (not algorithm or algorithm in GROUP_RELATIVE) and not manifest.get(attr.KL_IN_REWARD)
+
+
+def find_cost(
+    step: Step, members: Sequence[Trajectory], devices: Sequence[DeviceTime], *, needs_spread: bool = True
+) -> Cost:
     """Return the cost of a step.
 
     Args:
         step: The step; it says which trajectories it consumed.
         members: Trajectories that it consumed and, if known, those that were generated for it and that no step consumed.
         devices: GPU time of the step.
-        algorithm: verl's advantage estimator; if unknown, equal scores of a group are taken to have no gradient.
+        needs_spread: Whether equal scores of a group have no gradient.
     """
     consumed = set(step.trajectories)
-    flat = _find_flat_groups([member for member in members if member.trace_id in consumed], algorithm)
+    trained_members = [member for member in members if member.trace_id in consumed]
+    flat = _find_flat_groups(trained_members) if needs_spread else {}
     trained = 0
     wasted: dict[str, int] = defaultdict(int)
     for member in members:
@@ -512,10 +527,8 @@ def _find_waste_reason(trajectory: Trajectory, flat: Mapping[str, bool]) -> str:
     return "truncated" if trajectory.finish in _CUT else ""
 
 
-def _find_flat_groups(members: Sequence[Trajectory], algorithm: str) -> dict[str, bool]:
+def _find_flat_groups(members: Sequence[Trajectory]) -> dict[str, bool]:
     """Return by uid whether all scores of a group are equal; groups with an unknown score are not judged."""
-    if algorithm and algorithm not in GROUP_RELATIVE:
-        return {}
     scores: dict[str, list[float | None]] = defaultdict(list)
     for member in members:
         scores[member.uid].append(member.score)

@@ -131,8 +131,13 @@ def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
 
 def is_round() -> bool:
     """Return whether since the end of the last step trajectories were generated and no model was updated."""
-    names = {name for name, *_ in (*_account.phases, *_account.calls)}
-    return ("gen" in names or bool(_account.sample_times)) and names.isdisjoint(UPDATES)
+    is_generated = bool(_account.sample_times) or any(name == "gen" for name, *_ in _account.phases)
+    return is_generated and not has_updated()
+
+
+def has_updated() -> bool:
+    """Return whether a model was updated since the end of the last step."""
+    return any(name in UPDATES for name, *_ in (*_account.phases, *_account.calls))
 
 
 def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) -> None:

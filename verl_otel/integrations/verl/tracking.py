@@ -174,7 +174,8 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     learning.begin_run({**limits, "staleness": _find_staleness_bound(config, labels.get(attr.TRAINER_MODE, ""))})
     device = read_setting(config, "trainer.device")
     devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
-    record_run({**labels, **devices, **_find_sample_folders(config)})
+    penalty = {attr.KL_IN_REWARD: "true"} if read_setting(config, "algorithm.use_kl_in_reward") is True else {}
+    record_run({**labels, **devices, **penalty, **_find_sample_folders(config)})
     prometheus.add_transfer_queue(config)
 
 
@@ -274,6 +275,7 @@ def end_run(*, failed: bool) -> None:
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state)
             step_log.end_run()
+            guards.end_run()
             best_checkpoint.wait(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
         gpu_time.log_end()
