@@ -760,13 +760,9 @@ PENDING = {
     ("LLM calls of validations", "*"): "validations are not told apart",
     ("scores of validations", "*"): "validations are not told apart",
     ("run log: spread of scores in each step", "*"): "its field is called that of rewards",
-    ("bound of staleness", "sync"): "told in modes that have no bound, and one too high",
     ("seconds of generation", "sync"): "it is the wait of the trainer",
     ("longest trajectory of the last step", "sync"): "read before the trajectory has ended",
     ("median trajectory of the last step", "sync"): "read before the trajectory has ended",
     ("LLM calls of the slowest trajectory of the last step", "sync"): "read before the trajectory has ended",
-    ("TensorBoard: mean of the scores of each step", "sync"): "from the middles of bins",
-    ("share of the last step for its slowest trajectories", "own_asyncio"): "of more than the step",
-    ("share of the last step for its slowest trajectories", "own_threads"): "of more than the step",
 }
 """(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""

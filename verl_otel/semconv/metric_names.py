@@ -86,7 +86,8 @@ STEP_BETWEEN_TIME: Final = _row("verl.step.between.time", "counter", "s", (), (1
 STEP_HELD: Final = _row("verl.step.held", "counter", "s", (attr.HELD_KIND, attr.HELD_CAUSE), (4, 4, 4),
     "Time by which steps took longer, or began later, than those before, by what held them (phase, between) and its name.")
 GOODPUT: Final = _row("verl.goodput", "gauge", "1", (), (1, 1, 1),
-    "Share of the time since the training began that was spent in steps, without what held them.")
+    "Share of the time since telemetry began in the process that trains, or since the training before in it ended, that was spent in steps, without "
+    "validations and without what held steps. Start-up and the time between steps are lost.")
 LOGGING_TIME: Final = _row("verl.logging.time", "counter", "s", (attr.TRACKER,), (2, 2, 2),
     "Time in `Tracking.log`, by tracker.")
 DATA_LOADING_TIME: Final = _row("verl.data_loading.time", "counter", "s", (), (1, 1, 1),
