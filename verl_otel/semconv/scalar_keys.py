@@ -26,7 +26,7 @@ ROLLOUT: Final[Mapping[str, Keys]] = {
     "response_clip_ratio": ("response_length/clip_ratio",),
     "prompt_length_mean": ("prompt_length/mean",),
     "aborted_ratio": ("response/aborted_ratio",),
-    "turns_mean": ("num_turns/mean",),
+    "messages_mean": ("num_turns/mean",),
     "wait_seconds": ("timing_s/gen",),
 }
 PPO: Final[Mapping[str, Keys]] = {
