@@ -8,8 +8,11 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import verl_otel
 from verl_otel.integrations.patch import in_span, replace
 from verl_otel.integrations.verl import agent_loop
+from verl_otel.integrations.verl.sample_origin import Origin, find_origin
+from verl_otel.recording.decorate import surround
 
 INVENTED = ["Jane Doe, 12 Main Street", "x" * 5000, 'a\nb{c="d"}', "", None, 7, ["calculator"], "\ud800"]
 
@@ -109,3 +112,32 @@ def test_only_registered_agents_are_named(recorded, monkeypatch, name, shown):
     span = recorded.span("verl.trajectory")
     assert span.attributes["verl.agent"] == shown
     assert len(span.attributes["verl.data.source"]) <= 256
+
+
+@pytest.mark.parametrize(
+    ("info", "carried"),
+    [
+        ({"score": 1.0, "acc": True, "tps": 12.5, "note": "x", "nothing": None}, {"acc": 1.0, "tps": 12.5}),
+        ({"acc": 0.5}, {}),  # of a function that returns a number
+        ({f"field{number}": number for number in range(100)}, {f"field{number}": number for number in range(16)}),
+        ({"a=b": 1}, {"a=b": 1.0}),
+        (None, {}),
+    ],
+)
+async def test_numbers_of_the_reward_function_come_with_the_sample(recorded, info, carried):
+    """What it returned beside the score, a bounded number of fields; texts of it are not recorded."""
+
+    class Worker:
+        async def _compute_score(self, outputs, kwargs):
+            outputs[-1].reward_score = 1.0
+            outputs[-1].extra_fields["reward_extra_info"] = info
+
+    replace(Worker, "_compute_score", surround("trajectory", agent_loop._read_outputs))
+    output = SimpleNamespace(extra_fields={}, prompt_ids=[1], response_ids=[2, 3], num_turns=2)
+    with verl_otel.trajectory("u", 0):
+        await Worker()._compute_score([output], {})
+        origin = Origin.decode(find_origin().encode())
+    beginning = "reward_field:"
+    found = {key.removeprefix(beginning): value for key, value in origin.facts.items() if key.startswith(beginning)}
+    assert found == carried
+    assert output.extra_fields == {"reward_extra_info": info}, "verl's own data are unchanged"
