@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verl RL Training Monitor: the board of the older guides.
 
-The first row has four charts whose PromQL is that of the founding guide, to the letter: it names no run. The variable "Filters" narrows them,
+The first row has four charts whose PromQL is that of a guide for monitoring verl, to the letter: it names no run. The variable "Filters" narrows them,
 since Grafana adds it to queries. The other rows follow the second guide.
 """
 
@@ -138,7 +138,7 @@ def memory_by_rank() -> Panel:
 BOARD: Final = Board(
     name="monitor",
     title="Verl RL Training Monitor",
-    text="The four charts of the founding guide with its own PromQL, then the rows of the second guide.",
+    text="Four charts of a guide for monitoring verl with its own PromQL, then the rows of another one.",
     rows=(
         Row("Training monitor", (progress, latency, memory, average)),
         Row("Row 1: reward, KL, entropy", (reward_mean, divergence, entropy)),

@@ -114,7 +114,7 @@ SAMPLE_GENERATION: Final = _row("verl.sample.generation", "histogram", "s", (), 
 WEIGHT_SYNC_PAYLOAD: Final = _row("verl.weight_sync.payload", "gauge", "By", (), (1, 1, 1),
     "Bytes of the last weight sync that sent changes only.")
 AVERAGE_REWARD: Final = _row("verl.average_reward", "gauge", "", (), (1, 1, 1),
-    "Mean reward of the last step (`critic/rewards/mean`); of an own loop, mean score of its trajectories.")
+    "Mean reward of the last step (`critic/rewards/mean`); of an own loop, mean score of its trajectories, or of a batch that it scored.")
 VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
     (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE), (20, 20, 20),
     "A validation result (`val-core/...`, `val-aux/...`).")

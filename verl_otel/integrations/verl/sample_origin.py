@@ -31,6 +31,10 @@ VALIDATE: Final = "validate"
 """Key of a further fact, of trajectories of a validation only."""
 
 
+REWARD_FIELD: Final = "reward_field:"
+"""Beginning of the keys of further facts: numbers that the reward function returned beside the score."""
+
+
 class Origin(NamedTuple):
     """The origin of a sample."""
 
@@ -97,6 +101,10 @@ def find_origin() -> Origin | None:
     reasons = values.get(attr.GEN_AI_FINISH_REASONS)
     if type(reasons) is tuple and "length" in reasons:
         facts[CUT] = 1.0
+    fields = values.get(attr.REWARD_FIELDS)
+    for field in fields if type(fields) is tuple else ():
+        name, _, value = str(field).rpartition("=")
+        facts[REWARD_FIELD + name] = float(value)
     return Origin(
         ids.trace_id,
         ids.span_id,

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from verl_otel.integrations.verl import scalars
-from verl_otel.integrations.verl.sample_origin import Origin, find_generation
+from verl_otel.integrations.verl.sample_origin import REWARD_FIELD, Origin, find_generation
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
@@ -48,11 +48,13 @@ class _Run:
     """Fields about the trajectories of the current step."""
     own_means: dict[str, float] = {}
     """Mean, minimum and maximum of their scores, if those of verl are of other trajectories."""
+    reward_fields: dict[str, AttributeValue] = {}
+    """Means of what the reward function returned beside the scores of the current step."""
 
 
 def begin_run() -> None:
     """Note the begin of a run in the process that trains it."""
-    _Run.begun, _Run.scores, _Run.own_means = time.monotonic(), {}, {}
+    _Run.begun, _Run.scores, _Run.own_means, _Run.reward_fields = time.monotonic(), {}, {}, {}
     run_log.begin_run()
 
 
@@ -66,6 +68,7 @@ def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logge
     """
     scores = [origin.score for origin in origins if origin.score is not None and origin.score == origin.score]
     _Run.scores = {"samples": len(origins), **_describe_groups(groups)}
+    _Run.reward_fields = _average_reward_fields(origins)
     lengths = [origin.facts["response"] for origin in origins if "response" in origin.facts]
     if lengths:
         _Run.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
@@ -78,6 +81,17 @@ def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logge
     seconds = find_generation(origins)
     if seconds is not None:
         _Run.scores["seconds"] = round(seconds, 6)
+
+
+def _average_reward_fields(origins: list[Origin]) -> dict[str, AttributeValue]:
+    """Return the mean of each number that the reward function returned beside the score, of the samples that have it."""
+    values: dict[str, list[float]] = {}
+    for origin in origins:
+        for key, value in origin.facts.items():
+            if key.startswith(REWARD_FIELD) and math.isfinite(value):
+                values.setdefault(key.removeprefix(REWARD_FIELD), []).append(value)
+    named = list(values.items())[: run_log.MAX_FIELDS]
+    return {f"{name}_mean": sum(numbers) / len(numbers) for name, numbers in named}
 
 
 def _describe_groups(counts: Mapping[str, int]) -> dict[str, AttributeValue]:
@@ -145,6 +159,8 @@ def _add_records(values: Mapping[str, float], number: int | None) -> None:
         }
         if scope == logs.ROLLOUT and fields:
             fields = _describe_rollout(fields)
+            run_log.add_step(logs.REWARD, number, _Run.reward_fields)
+            _Run.reward_fields = {}
         if scope == logs.TRAINING and fields:
             fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
         run_log.add_step(scope, number, fields)
