@@ -230,9 +230,9 @@ class Cost(NamedTuple):
 
     gpu_seconds: float
     trained_tokens: int
-    """Response tokens that reached the optimizer."""
+    """Response tokens that reached the optimizer, and not in an update that was lost."""
     wasted_tokens: dict[str, int]
-    """Wasted response tokens by reason: ``aborted``, ``failed``, ``zero_variance``, ``dropped``, ``truncated``."""
+    """Wasted response tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
 
 
 class Step(NamedTuple):
@@ -285,7 +285,7 @@ class Step(NamedTuple):
     attempt: int = 1
     """Which attempt of the run it belongs to."""
     repeated: bool = False
-    """Whether a later attempt has trained it again, because it was resumed from an earlier checkpoint."""
+    """Whether a later attempt was resumed from an earlier checkpoint: it trains it again, or ended before it reached it."""
 
     @property
     def seconds(self) -> float:
