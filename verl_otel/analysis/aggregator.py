@@ -442,8 +442,8 @@ class Aggregator:
         filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
         step, findings = self._summarise_step(root, members_by_id, filtered)
         number = step.number
-        members = tuple(
-            member if member.step is not None else member._replace(step=number) for member in members_by_id.values()
+        members = tuple(  # what they name is the step that submitted them
+            member if number is None else member._replace(step=number) for member in members_by_id.values()
         )
         self.slowest.replace(members)
         attempt = 1 + sum(restart < step.end_ns for restart in self._restarts)

@@ -123,6 +123,7 @@ class Trajectory(NamedTuple):
     uid: str
     rollout_index: int
     step: int | None
+    """Number of the step that trained on it; of others that for which it was generated. None: unknown."""
     validate: bool
     start_ns: int
     end_ns: int
