@@ -41,7 +41,7 @@ test-full: $(STAMP) programs ## Run everything, to the end (4 hours): what `make
 	@$(BIN)/python -m tests.gate --full $(addprefix --only ,$(ONLY))
 
 matrix: $(STAMP) ## Train in every mode of verl and write docs/reference/modes.md (60 minutes)
-	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/end_to_end/test_interrupted.py \
+	$(BIN)/python -m pytest tests/end_to_end/test_modes.py tests/recount tests/end_to_end/test_interrupted.py \
 		tests/end_to_end/test_surroundings.py tests/end_to_end/test_mixed.py tests/end_to_end/test_guards.py tests/examples/test_with_verl.py \
 		tests/end_to_end/test_unharmed.py::test_two_runs_without_telemetry_agree tests/end_to_end/test_stalls.py::test_a_killed_agent_loop_is_told_at_once --matrix
 	$(BIN)/python -m tests.end_to_end.modes_page
@@ -103,7 +103,8 @@ lint: $(STAMP) ## Check style, types and imports; FIX=1 formats first
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-docs: $(STAMP) $(DOCS_STAMP) ## Write the pages that are made from the code, then the site (.cache/site)
+docs: $(STAMP) $(DOCS_STAMP) ## Write the pages that are made from the code, then the site (.cache/site); PICTURES=1: take their pictures first
+	$(if $(PICTURES),$(BIN)/python docs/pictures.py)
 	$(BIN)/python docs/generate.py
 	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict --quiet
 

@@ -60,7 +60,13 @@ def pytest_collection_modifyitems(config, items):
 
 FIRST = ("tests/ray/", *(f"tests/end_to_end/test_{name}" for name in ("planted", "stalls", "pipeline", "mixed")))
 """What the first of the workers that train does: all trainings in which it matters how long something takes, and half of the others."""
-TRAININGS = ("tests/end_to_end/", "tests/ray/", "tests/examples/test_with_verl", "tests/examples/test_own_worker")
+TRAININGS = (
+    "tests/end_to_end/",
+    "tests/recount/",
+    "tests/ray/",
+    "tests/examples/test_with_verl",
+    "tests/examples/test_own_worker",
+)
 
 
 @pytest.hookimpl(optionalhook=True)

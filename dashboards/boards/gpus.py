@@ -128,9 +128,10 @@ def ledger() -> Panel:
 def sides() -> Panel:
     """Which side of an asynchronous training is short of GPUs?"""
     text = (
-        "Share of the step that the GPUs of one side waited for the other: the trainer's for samples, those of the rollouts for the trainer. "
-        "High for the trainer: give the rollouts GPUs, or more trajectories at a time; high for the rollouts: give the trainer GPUs, or allow "
-        "older samples. Empty where both share their GPUs."
+        "Share of the last step that the GPUs of one side waited for the other: the trainer's for samples of open trajectories, those of the "
+        "rollouts for the trainer. High for the trainer: give the rollouts GPUs, or more trajectories at a time; high for the rollouts: give the "
+        "trainer GPUs, or allow older samples. High for both: the trainer waited and no trajectory was open; submit more ahead, more GPUs do "
+        "not help. Empty where both share their GPUs."
     )
     target = query(f"{metric.GPU_WAITING_SHARE}{{run}}", f"{legend.RUN_ID} {legend.GPU_SIDE}")
     return panels.timeseries("Wait for the other side", text, "percentunit", target, width=12, low=0, high=1)

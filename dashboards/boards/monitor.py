@@ -23,7 +23,7 @@ CHARTS: Final = {
     "GPU memory": f"{metric.GPU_MEMORY_USED} / 1024 / 1024 / 1024",
     "Average reward": metric.AVERAGE_REWARD,
 }
-"""The four charts of the founding guide, to the letter."""
+"""Four charts of a guide for monitoring verl, to the letter."""
 
 
 def progress() -> Panel:
@@ -43,7 +43,7 @@ def memory() -> Panel:
     """How much GPU memory is used?"""
     text = "Memory that tensors of the framework occupy, in GiB, by device. The engine's KV cache is not in it."
     return panels.timeseries(
-        "GPU memory", text, "none", query(CHARTS["GPU memory"], "{{instance}} {{device}}"), width=6, low=0
+        "GPU memory", text, "gbytes", query(CHARTS["GPU memory"], "{{instance}} {{device}}"), width=6, low=0
     )
 
 

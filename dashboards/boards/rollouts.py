@@ -69,8 +69,8 @@ def opened() -> Panel:
 def tail_share() -> Panel:
     """How much of the step goes to the slowest 5 %?"""
     text = (
-        "Share of the last step in which all but the slowest 5 % of its trajectories had ended and the trainer waited for these. It is what "
-        "cutting the tail could win at most; with small batches 5 % is one trajectory."
+        "Share of the last step, from its start to its end, in which all but the slowest 5 % of its trajectories had ended and the trainer waited "
+        "for these. It is what cutting the tail could win at most; with small batches 5 % is one trajectory."
     )
     steps = ((None, "transparent"), (find_threshold("tail_share"), "orange"))
     target = query(f"{metric.ROLLOUT_TAIL_SHARE}{{run}}")
@@ -196,8 +196,8 @@ def call_tokens() -> Panel:
 def staleness() -> Panel:
     """How old are the samples?"""
     text = (
-        "Model versions between the generation of a sample and the step that trains on it: mean and 95th percentile, and the configured "
-        "bound. 0 is on-policy. An old sample is not wrong, but its gradient is biased. Behind the sync: versions by which engines served older "
+        "Model versions between the generation of a sample and the step that trains on it: mean and 95th percentile, and the bound: the "
+        "oldest that verl's asynchronous v1 trainers train on; other trainers have none. 0 is on-policy. An old sample is not wrong, but its gradient is biased. Behind the sync: versions by which engines served older "
         "weights than were synced before a trajectory began; anything but 0 is wrong."
     )
     targets = [

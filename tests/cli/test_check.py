@@ -86,12 +86,20 @@ def test_a_profile_that_cannot_be_used_is_a_failure(check, tmp_path):
 def test_a_guard_is_told_where_it_cannot_stop(check):
     """Only with a guard: the trainer that it cannot stop, a release of verl that was not tried, and what the best checkpoint needs."""
     assert not any(line.startswith("guards") for line in notes(check()))
-    result = check(VERL_OTEL_STOP_ON_KL="5", VERL_OTEL_STOP_ON_NAN="1", VERL_OTEL_BEST_CHECKPOINT="min:actor/kl")
+    result = check(VERL_OTEL_STOP_ON_KL="5", VERL_OTEL_STOP_ON_NAN="1", VERL_OTEL_BEST_CHECKPOINT="min:ppo/kl_div")
     (note,) = (line for line in notes(result) if line.startswith("guards"))
     assert note.startswith("guards: VERL_OTEL_STOP_ON_NAN, VERL_OTEL_STOP_ON_KL: can stop every trainer")
     assert "fully asynchronous" in note
-    assert "ok   best checkpoint: min:actor/kl: of the checkpoints that verl saves" in result.out
+    assert "ok   best checkpoint: min:actor/ppo_kl: of the checkpoints that verl saves" in result.out
     assert result.code == 0
+
+
+@pytest.mark.full
+def test_a_scalar_of_the_best_checkpoint_that_verl_does_not_log_is_not_ok(check):
+    result = check(VERL_OTEL_BEST_CHECKPOINT="rollout/reward_maen")
+    (note,) = (line for line in notes(result) if line.startswith("best checkpoint"))
+    assert "no scalar that verl is known to log; did you mean rollout/reward_mean" in note
+    assert "ok   best checkpoint" not in result.out
 
 
 @pytest.mark.full

@@ -41,7 +41,8 @@ def test_a_slow_tool_is_named_with_its_share(call, pair):
     assert result.code == 0
     assert first == "A a (7 steps) · B b (7 steps)"
     assert re.fullmatch(
-        r"B is (2|3)\d% slower: a typical step took 4\.\d\d s in A, 5\.\d\d s in B \(assuming .*\)\.", second
+        r"A step of B takes (2|3)\d% more time: a typical one took 4\.\d\d s in A, 5\.\d\d s in B \(assuming .*\)\.",
+        second,
     )
     assert "that runs alike differ by 2%; on a shared machine measure it: --noise" in second
     assert "percentage points: tool latency (tool python: " in third

@@ -102,7 +102,7 @@ def test_the_stall_says_what_hung(call, runs):
     ("given", "text"),
     [
         ("critic/reward/mean", "did you mean critic/rewards/mean"),
-        ("min:nope", "the run has no scalar 'nope'; it has actor/entropy, "),
+        ("min:nope", "the run has no scalar 'nope'; there are actor/entropy, "),
     ],
 )
 def test_a_scalar_that_is_not_there_is_refused(call, given, text):

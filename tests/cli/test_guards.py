@@ -59,6 +59,10 @@ def test_the_best_is_one_that_verl_saved(call, tmp_path, frequency, state, line,
     trainer.scalar("verl.run.state", 61, state)
     run = story.write()
     assert line in call("guards", run, "--best", "critic/rewards/mean").out
+    assert (
+        line.replace("critic/rewards/mean", "rollout/reward_mean")
+        in call("guards", run, "--best", "rollout/reward_mean").out
+    )
     document = json.loads(call("guards", run, "--best", "critic/rewards/mean", "--json").out)
     assert (document["best_step"], document["save_frequency"]) == (step, frequency)
 

@@ -146,17 +146,31 @@ def test_a_script_that_cannot_be_executed_is_said(shell, tmp_path):
 
 
 @pytest.mark.full
-def test_keys_of_older_guides_are_accepted(shown):
-    """``metrics.enable_prometheus`` and ``metrics.prometheus_port`` become settings and do not reach verl."""
+def test_keys_of_other_guides_are_accepted(shown):
+    """``metrics.enable_prometheus`` and ``metrics.prometheus_port`` become settings and do not reach verl. What is on without them stays on."""
     seen, environ, _ = shown("trainer.x=1", "metrics.enable_prometheus=True", "metrics.prometheus_port=9464")
     assert seen == ["trainer.x=1"]
-    assert environ["VERL_OTEL_EXPORTERS"] == "prometheus"
+    assert environ["VERL_OTEL_EXPORTERS"] == "file,prometheus"
     assert environ["VERL_OTEL_PROMETHEUS_PORT"] == "9464"
     _, environ, _ = shown("++metrics.enable_prometheus=true", options=("--exporters", "file"))
     assert environ["VERL_OTEL_EXPORTERS"] == "file,prometheus"
+    _, environ, _ = shown("metrics.enable_prometheus=True", OTEL_EXPORTER_OTLP_ENDPOINT="http://127.0.0.1:4318")
+    assert environ["VERL_OTEL_EXPORTERS"] == "file,otlp,prometheus"
     seen, environ, _ = shown("metrics.enable_prometheus=False", "metrics.other=1")
     assert seen == ["metrics.other=1"]
     assert "VERL_OTEL_EXPORTERS" not in environ
+
+
+@pytest.mark.full
+def test_the_port_of_prometheus_itself_is_not_taken(shell):
+    """Guides give 9090 to the training and to Prometheus: the second of them would fail."""
+    arguments = ("metrics.enable_prometheus=True", "metrics.prometheus_port=9090")
+    result = shell("run", "--", sys.executable, "-c", SHOW, *arguments)
+    seen, environ, _ = json.loads(result.out)
+    assert seen == []
+    assert "VERL_OTEL_PROMETHEUS_PORT" not in environ
+    assert environ["VERL_OTEL_EXPORTERS"] == "file,prometheus"
+    assert "9090 is the port of Prometheus itself" in result.err
 
 
 def test_help_names_every_command(call):

@@ -9,9 +9,12 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
 import pytest
+import yaml
 
 from verl_otel.cli import serving, stack, stack_components
 from verl_otel.cli.stack_components import Plan
@@ -37,14 +40,33 @@ def programs(tmp_path):
     return "--otelcol", tmp_path / "otelcol", "--prometheus", tmp_path / "prometheus"
 
 
-def test_a_missing_program_is_named_with_the_ways_to_it(call, tmp_path):
-    """Without a Collector the code is 2 and the message says where was looked, how one gets it, and which option names it."""
+def test_missing_programs_are_named_with_the_ways_to_them(call, tmp_path):
+    """Without programs the code is 2 and one message says of each where was looked, how to get it, and which option names it."""
     done = call("stack", "--data", tmp_path / "data")
     assert done.code == 2
-    assert "no otelcol-verl or otelcol-contrib" in done.err
-    assert str(tmp_path / "cache") in done.err
+    for names, option in (("otelcol-verl or otelcol-contrib", "--otelcol"), ("prometheus", "--prometheus")):
+        assert f"no {names} in the path or in {tmp_path / 'cache'}" in done.err
+        assert f"{option} PATH" in done.err
     assert "make collector" in done.err
-    assert "--otelcol PATH" in done.err
+
+
+@pytest.mark.parametrize("status", [200, 500])
+def test_a_prometheus_without_web_pages_is_shown_as_an_api(status):
+    """The pages of a Prometheus that was built without them answer 500."""
+
+    class Pages(BaseHTTPRequestHandler):
+        def do_GET(self):
+            self.send_response(status if self.path == "/query" else 404)
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Pages) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{server.server_port}"
+        assert stack_components.has_web_pages(url) == (status == 200)
+        server.shutdown()
 
 
 @pytest.mark.parametrize("option", ["--data", "--run-dir"])
@@ -199,6 +221,22 @@ def test_prometheus_is_told_of_this_stack(tmp_path):
     assert f'targets: ["{plan.addresses["self"]}"]' in text
     assert json.dumps(f"{folder}/targets/*.json") in text
     assert "127.0.0.1:8889" not in text
+
+
+@pytest.mark.parametrize("addresses", [(), ("127.0.0.1:9093",), ("am-0.example.org:9093", "[::1]:9093")])
+def test_alerts_are_sent_to_the_alertmanagers_of_the_options(tmp_path, addresses):
+    """Without one Prometheus has no target for alerts; nothing listens on a port that was only guessed."""
+    chosen = stack_components.choose_addresses({}, free=True)
+    plan = Plan(chosen, tmp_path, tmp_path / "targets", tempo=False, alertmanagers=addresses)
+    settings = yaml.safe_load(stack_components.write_settings(plan))
+    assert settings["alerting"] == {"alertmanagers": [{"static_configs": [{"targets": [*addresses]}]}]}
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:9093", "alertmanager", ":9093", "10.0.0.1:9093/alerts"])
+def test_an_address_that_is_none_of_an_alertmanager(call, tmp_path, address):
+    result = call("stack", "--data", tmp_path, "--run-dir", tmp_path, "--alertmanager", address)
+    assert result.code == 2
+    assert f"--alertmanager {address}: give HOST:PORT" in result.err
 
 
 def test_alerts_have_the_thresholds_of_the_profile(tmp_path):

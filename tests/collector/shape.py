@@ -47,7 +47,7 @@ TRAINER: Final = {
     **dict.fromkeys((name for name in METRICS if name.startswith("verl.reward.score.")), 1),
     "verl.reward.groups": 4,
     "verl.gpu.time": len(CAUSES),
-    "verl.gpu.waiting.share": 2,
+    "verl.gpu.waiting.share": 3,
     "verl.gpu.memory.peak": 4,
     "verl.host.memory.used": 2,
     "verl.stalls": 5,
@@ -62,20 +62,20 @@ OPT_IN: Final = {"gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"}
 """Second names of other rows, with ``OTEL_SEMCONV_STABILITY_OPT_IN`` only."""
 AGENT_LOOP: Final = {
     "verl.rollout.trajectory.duration": 2,
-    "verl.rollout.turn.duration": 1,
-    "verl.tool.call.duration": 2,
+    "verl.rollout.turn.duration": 2,
+    "verl.tool.call.duration": 4,
     "verl.rollout.active": 1,
     "verl.rollout.oldest.age": 1,
-    "verl.rollout.tokens": 2,
-    "verl.rollout.sequence.length": 2,
-    "verl.rollout.turns": 1,
+    "verl.rollout.tokens": 6,
+    "verl.rollout.sequence.length": 4,
+    "verl.rollout.turns": 2,
     "verl.rollout.preemptions": 1,
-    "gen_ai.client.inference.duration": 1,
-    "gen_ai.client.inference.usage.input_tokens": 1,
-    "gen_ai.client.inference.usage.output_tokens": 1,
+    "gen_ai.client.inference.duration": 2,
+    "gen_ai.client.inference.usage.input_tokens": 2,
+    "gen_ai.client.inference.usage.output_tokens": 2,
     "verl.event_loop.lag": 2,
 }
-REWARD: Final = {"verl.reward.duration": 1, "verl.reward.samples": len(REWARD_BINS) + 1, "verl.event_loop.lag": 2}
+REWARD: Final = {"verl.reward.duration": 2, "verl.reward.samples": 2 * (len(REWARD_BINS) + 1), "verl.event_loop.lag": 2}
 RANK: Final = {
     "verl.worker.restarts": 1,
     "verl.worker.calls": 10,

@@ -135,12 +135,24 @@ def test_compose_publishes_on_the_loopback_only():
         assert name not in on_the_host or "ports" not in service
 
 
+def interpolate(text, **variables):
+    """Return the content of a file as Docker Compose writes it: with the values of variables, or their defaults."""
+    return re.sub(r"\$\{(\w+):-([^}]*)\}", lambda match: variables.get(match[1], match[2]), text)
+
+
+@pytest.mark.parametrize("variables", [{}, {"ALERTMANAGER": "127.0.0.1:9093"}])
+def test_compose_sends_alerts_to_the_alertmanager_of_its_variable(variables):
+    content = read("compose.yaml")["configs"]["prometheus"]["content"]
+    alerting = yaml.safe_load(interpolate(content, **variables))["alerting"]
+    assert alerting == {"alertmanagers": [{"static_configs": [{"targets": [*variables.values()]}]}]}
+
+
 def test_compose_scrapes_collector_engines_and_processes(programs, tmp_path):
     """Its Prometheus takes its settings; the Collector's pages are published where it scrapes, engines and processes come from ``discover --serve``."""
     document = read("compose.yaml")
     for config in document["configs"].values():
-        assert isinstance(yaml.safe_load(config["content"]), dict)
-    text = document["configs"]["prometheus"]["content"]
+        assert isinstance(yaml.safe_load(interpolate(config["content"])), dict)
+    text = interpolate(document["configs"]["prometheus"]["content"])
     (tmp_path / "rules").mkdir()
     (tmp_path / "prometheus.yml").write_text(text)
     command = [programs.promtool, "check", "config", tmp_path / "prometheus.yml"]
@@ -185,7 +197,7 @@ def test_what_is_written_twice_is_the_same():
     policies = [json.dumps(each["processors"]["tail_sampling"]["policies"]) for each in (local, gateway)]
     assert re.sub(r":-\d+\}", "", policies[0]) == re.sub(r":-\d+\}", "", policies[1])
     assert local["exporters"]["prometheus/metrics"] == gateway["exporters"]["prometheus/metrics"]
-    composed = yaml.safe_load(read("compose.yaml")["configs"]["prometheus"]["content"])["scrape_configs"]
+    composed = yaml.safe_load(interpolate(read("compose.yaml")["configs"]["prometheus"]["content"]))["scrape_configs"]
     alone = {each["job_name"]: each for each in read("prometheus.yml")["scrape_configs"]}
     for job in composed:
         assert strip(job) == strip(alone[job["job_name"]])

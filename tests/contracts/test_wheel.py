@@ -87,3 +87,46 @@ def test_it_works_in_an_empty_environment(wheel, tmp_path):
     where, *hosts = run(environment / "bin" / "python", "-c", LOOK).splitlines()
     assert Path(where).is_relative_to(environment), "not the wheel was tested"
     assert hosts == ["None"] * 3
+
+
+BESIDE = (
+    "opentelemetry-sdk",
+    "opentelemetry-sdk==1.27.0",
+    "opentelemetry-sdk==1.45.2",  # has no instrumentation of aiohttp
+    "vllm",
+    "sglang",
+    "ray[default]",
+    "verl",
+    "wandb",
+    "mlflow",
+)
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("other", BESIDE)
+def test_it_resolves_beside(wheel, tmp_path, other):
+    """The wheel fits the newest and the oldest OpenTelemetry, and the newest release of what it is used with: no other version is chosen for it."""
+    uv = TOP / ".cache" / "uv" / "bin" / "uv"
+    if not uv.exists():
+        pytest.skip("uv is not here: run by make")
+
+    def resolve(*wanted):
+        requirements = tmp_path / "requirements.in"
+        requirements.write_text("\n".join(map(str, wanted)))
+        command = [
+            uv,
+            "pip",
+            "compile",
+            "--quiet",
+            "--no-header",
+            "--no-annotate",
+            "--python-version",
+            "3.11",
+            requirements,
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return {name: version for name, _, version in (line.partition("==") for line in done.stdout.splitlines())}
+
+    name = other.partition("[")[0].partition("=")[0]
+    assert resolve(other, f"verl-otel @ {wheel.as_uri()}")[name] == resolve(other)[name]

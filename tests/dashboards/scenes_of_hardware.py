@@ -73,25 +73,46 @@ def dips():
 
 
 def memory():
-    """An engine holds 94 % from the start; then the use grows to 97 %."""
-    gigabyte = 1 << 30
-    used = [gigabyte * each for each in parts((240, 131), (181, 136))]
-    return Scene(
+    """An engine holds 94 % from the start; then the use grows to 97 % and stays there."""
+    return fill(
         "the memory of a GPU grows",
-        {
-            OWNER: [1] * 421,
-            f'hw_gpu_memory_usage_bytes{{{READER},{GPU},hw_type="gpu"}}': used,
-            f'hw_gpu_memory_limit_bytes{{{READER},{GPU},hw_type="gpu"}}': [140 * gigabyte] * 421,
-        },
-        {100: set(), 235: set(), 250: {"GPUMemoryHigh"}, 290: {"GPUMemoryHigh"}, 310: set(), 400: set()},
-        (
-            Says(
-                260,
-                "GPUMemoryHigh",
-                {**NAMES, "instance": f"{RUN}/actor_rollout_ref-0"},
-                f"{RUN}/actor_rollout_ref-0: the memory of GPU GPU-1a2b is 97.14% full, and still grows",
-            ),
+        ((240, 131), (181, 136)),
+        {100: set(), 235: set(), 250: {"GPUMemoryHigh"}, 310: {"GPUMemoryHigh"}, 400: {"GPUMemoryHigh"}},
+        Says(
+            260,
+            "GPUMemoryHigh",
+            {**NAMES, "instance": f"{RUN}/actor_rollout_ref-0"},
+            f"{RUN}/actor_rollout_ref-0: the memory of GPU GPU-1a2b was 97.14% full in the last hour",
         ),
+    )
+
+
+def memory_of_a_new_run():
+    """The use jumps to 99 % in the first hour of the GPU; it is over an hour after the use has fallen."""
+    expected = {15: set(), 22: set(), **{minute: {"GPUMemoryHigh"} for minute in (30, 55, 75, 100, 155)}, 170: set()}
+    return fill("the memory of a GPU is full in the first hour", ((20, 70), (81, 138), (100, 70)), expected)
+
+
+def memory_in_one_phase():
+    """The memory is nearly full in each second half hour: one alert, and not one for each step."""
+    cycles = ((30, 70), (30, 138)) * 5
+    expected = {25: set(), **{minute: {"GPUMemoryHigh"} for minute in range(40, 300, 10)}}
+    return fill("the memory of a GPU is full in a phase of each step", cycles, expected)
+
+
+def fill(name, used, expected, *says):
+    """Return a scene of a GPU with 140 GiB of memory: minutes and GiB in use."""
+    gigabyte = 1 << 30
+    values = [gigabyte * each for each in parts(*used)]
+    return Scene(
+        name,
+        {
+            OWNER: [1] * len(values),
+            f'hw_gpu_memory_usage_bytes{{{READER},{GPU},hw_type="gpu"}}': values,
+            f'hw_gpu_memory_limit_bytes{{{READER},{GPU},hw_type="gpu"}}': [140 * gigabyte] * len(values),
+        },
+        expected,
+        says,
         interval=60,
     )
 
@@ -206,6 +227,8 @@ SCENES = [
     fairly_used(),
     dips(),
     memory(),
+    memory_of_a_new_run(),
+    memory_in_one_phase(),
     errors(),
     unreadable(),
     throttled(),

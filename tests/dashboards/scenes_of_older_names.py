@@ -71,16 +71,15 @@ def read_by_dcgm():
 
 
 def latency_of_a_step():
-    """``rollout_latency_seconds`` itself is the time in which a step generates: here 15 s each half minute."""
-    phase = f'{TRAINER},verl_phase="gen"'
+    """``rollout_latency_seconds`` itself is the time in which a step generates: here 15 s, in a step of 20 minutes."""
+    steps = [n // 40 for n in range(361)]
     series = {
-        f"verl_phase_duration_seconds_sum{{{phase}}}": [15 * n for n in range(61)],
-        f"verl_phase_duration_seconds_count{{{phase}}}": list(range(61)),
+        f"verl_sample_generation_seconds_sum{{{TRAINER}}}": [15 * n for n in steps],
+        f"verl_sample_generation_seconds_count{{{TRAINER}}}": steps,
     }
-    shown = {f"rollout_latency_seconds{{{phase}}}": 15}
-    return Scene(
-        "older name rollout_latency_seconds", series, {5: set()}, values={(20, "rollout_latency_seconds"): shown}
-    )
+    shown = {f"rollout_latency_seconds{{{TRAINER}}}": 15}
+    values = {(minute, "rollout_latency_seconds"): shown for minute in (25, 39, 75, 119)}
+    return Scene("older name rollout_latency_seconds", series, {5: set()}, values=values)
 
 
 def speed():

@@ -64,13 +64,13 @@ def held():
 
 
 def stale_samples():
-    """At the bound for two steps, then for six; just below it otherwise."""
-    worst = {10: 8, 11: 8, **dict.fromkeys(range(20, 26), 8)}
+    """At the bound of verl's default threshold, 8, for two steps, then for six; just below it otherwise. Verl trains on nothing that is older."""
+    worst = {10: 7, 11: 7, **dict.fromkeys(range(20, 26), 7)}
     series = training(
         50,
         lambda step: {
-            "verl_training_off_policy_trajectory_staleness_worst_max": worst.get(step, 7),
-            'verl_limit{verl_limit_name="staleness"': 8,
+            "verl_training_off_policy_trajectory_staleness_worst_max": worst.get(step, 6),
+            'verl_limit{verl_limit_name="staleness"': 7,
         },
     )
     return Scene(
@@ -92,7 +92,7 @@ def weights_behind():
         50,
         lambda step: {
             "verl_rollout_weights_behind": behind.get(step, 0),
-            'verl_limit{verl_limit_name="staleness"': 8,
+            'verl_limit{verl_limit_name="staleness"': 7,
         },
     )
     return Scene(

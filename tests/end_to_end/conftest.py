@@ -12,8 +12,6 @@ import pytest
 HERE = Path(__file__).resolve().parent
 
 from tests.end_to_end import bed_run, modes
-from tests.end_to_end.scraper import Scraper
-from tests.fakes.otlp_sink import Sink
 
 PASSED = defaultdict(set)
 """Parameter of the fixture ``run`` to the tests that have passed, or had nothing to test, with it."""
@@ -57,19 +55,7 @@ def plain_again(outs):
 @pytest.fixture(scope="session")
 def full(outs):
     """The same training with files, OTLP and Prometheus at once; what the sink and the scraper saw is attached."""
-    out = outs / "full"
-    with Sink() as sink, Scraper(out / "runs" / "targets") as scraper:
-        training = bed_run.train(
-            out,
-            overrides=[*COUNTED, f"ray_kwargs.timeline_json_file={out}/timeline.json"],
-            VERL_OTEL_ENABLED=1,
-            VERL_OTEL_RUN_DIR=out / "runs",
-            VERL_OTEL_EXPORTERS="file,otlp,prometheus",
-            OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint,
-            OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
-        )
-    training.sink, training.scraper = sink, scraper
-    return training
+    return modes.share("sync", lambda: modes.train_full(outs / "full"))
 
 
 @pytest.fixture(scope="module")
@@ -104,7 +90,7 @@ def piped(pipeline, wait_for):
 @pytest.fixture(scope="session")
 def tool_run(outs):
     """A tool agent, of whose tool one call is slow, one raises and one hangs until its time-out; without the nvtx package."""
-    return modes.train("tools", outs / "tools")
+    return modes.share("tools", lambda: modes.train("tools", outs / "tools"))
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,8 @@ from typing import NamedTuple
 import pytest
 
 from tests.end_to_end import bed_run, ray_cluster
+from tests.end_to_end.scraper import Scraper
+from tests.fakes.otlp_sink import Sink
 from tests.verl_cpu import cpu_train
 
 TOP = Path(__file__).resolve().parent.parent.parent
@@ -99,6 +101,32 @@ MODES = {
         commit="b0d344b0bc823dda2034c006230e00b699a68806",
     ),
 }
+
+
+_trained = {}
+
+
+def share(name, train_it):
+    """Return the training of a mode, which is made once in a session: several fixtures read it."""
+    if name not in _trained:
+        _trained[name] = train_it()
+    return _trained[name]
+
+
+def train_full(out):
+    """Run the training of ``sync`` with files, OTLP and Prometheus at once; what the sink and the scraper saw is attached."""
+    with Sink() as sink, Scraper(out / "runs" / "targets") as scraper:
+        training = bed_run.train(
+            out,
+            overrides=["trainer.val_before_train=True", f"ray_kwargs.timeline_json_file={out}/timeline.json"],
+            VERL_OTEL_ENABLED=1,
+            VERL_OTEL_RUN_DIR=out / "runs",
+            VERL_OTEL_EXPORTERS="file,otlp,prometheus",
+            OTEL_EXPORTER_OTLP_ENDPOINT=sink.endpoint,
+            OTEL_EXPORTER_OTLP_COMPRESSION="gzip",
+        )
+    training.sink, training.scraper = sink, scraper
+    return training
 
 
 def train(name, out):

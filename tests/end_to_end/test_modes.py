@@ -26,7 +26,10 @@ def run(request, outs):
     """Name of a mode, the mode, its training and its spans."""
     name = request.param
     modes_page.forget(name)
-    training = request.getfixturevalue(SHARED[name]) if name in SHARED else modes.train(name, outs / name)
+    if name in SHARED:
+        training = request.getfixturevalue(SHARED[name])
+    else:
+        training = modes.share(name, lambda: modes.train(name, outs / name))
     assert training.returncode == 0, training.log[-3000:]
     spans = training.spans()
     return name, modes.MODES[name], training, spans

@@ -89,6 +89,67 @@ def test_the_best_of_some_steps_is_the_first_one_of_equals(text, best):
     assert metric.choose({}) is None
 
 
+def test_names_of_the_run_log_mean_the_scalars_of_verl():
+    """Guides for monitoring verl write ``rollout/reward_mean``; what an earlier attempt kept by verl's key is compared with."""
+    scalars = {"critic/rewards/mean": 0.25, "actor/ppo_kl": 0.02, "actor/entropy_loss": 1.5}
+    for name, key in (("rollout/reward_mean", "critic/rewards/mean"), ("ppo/kl_div", "actor/ppo_kl")):
+        assert make_guards(**{**OFF, "best_checkpoint": name}).observe(1, scalars).value == scalars[key]
+        assert BestMetric(f"min:{name}").name == BestMetric(f"min:{key}").name
+    assert BestMetric("ppo/entropy").read(scalars) == 1.5, "an older release of verl has another key"
+    assert BestMetric("rollout/reward_mean").read({**scalars, "rollout/reward_mean": 9.0}) == 9.0, (
+        "a trainer's own scalar"
+    )
+
+
+def test_a_callback_sees_the_names_of_the_run_log_as_well():
+    seen = {}
+
+    @verl_otel.on_record
+    def watch(record):
+        seen.update(record.values)
+
+    make_guards(**OFF).observe(1, {"critic/rewards/mean": 0.25, "actor/ppo_kl": 0.3, "mine": 1.0})
+    assert seen["rollout/reward_mean"] == seen["critic/rewards/mean"] == 0.25
+    assert seen["ppo/kl_div"] == 0.3
+    assert "ppo/policy_loss" not in seen, "verl did not log it"
+
+
+def test_a_scalar_of_the_best_checkpoint_that_is_not_there_is_reported_once(caplog):
+    guards = make_guards(**{**OFF, "best_checkpoint": "rollout/reward_maen"})
+    for step in (1, 2, 3):
+        guards.observe(step, {"critic/rewards/mean": 1.0, "actor/ppo_kl": 0.0})
+    guards.end()
+    (line,) = caplog.messages
+    assert "step 1 has no scalar rollout/reward_maen" in line
+    assert "did you mean rollout/reward_mean" in line
+
+
+def test_a_validation_score_is_expected_where_verl_validates(caplog):
+    guards = make_guards(**{**OFF, "best_checkpoint": "val-core/math/acc/mean@1"})
+    guards.observe(1, {"actor/ppo_kl": 0.0})
+    assert not caplog.messages
+    guards.observe(2, {"actor/ppo_kl": 0.0, "val-core/math/acc/mean@8": 0.5})
+    (line,) = caplog.messages
+    assert "step 2 has no scalar val-core/math/acc/mean@1" in line
+    assert "did you mean val-core/math/acc/mean@8" in line
+
+
+def test_a_run_without_any_validation_has_no_best_checkpoint_by_its_score(caplog):
+    guards = make_guards(**{**OFF, "best_checkpoint": "val-core/math/acc/mean@1"})
+    guards.observe(1, {"actor/ppo_kl": 0.0})
+    guards.end()
+    (line,) = caplog.messages
+    assert "no step had the scalar val-core/math/acc/mean@1" in line
+
+
+def test_a_scalar_that_is_there_is_not_reported(caplog):
+    guards = make_guards(**{**OFF, "best_checkpoint": "min:ppo/kl_div"})
+    guards.observe(1, {"actor/ppo_kl": float("nan")})
+    guards.observe(2, {})
+    guards.end()
+    assert not caplog.messages
+
+
 def test_alerts_of_a_callback_stop_nothing():
     @verl_otel.on_record
     def watch(record):

@@ -83,7 +83,7 @@ def _forget_usual_series():
     api._find_timed.cache_clear()
     for thing in gc.get_objects():
         if type(thing) is CallSite:
-            thing.default_series = None
+            thing.default_series.clear()
             thing.token_series.clear()
 
 

@@ -142,7 +142,7 @@ def test_an_answer_without_usage_is_no_error(recorded, answer):
 
 
 def test_a_trajectorys_output_is_found(recorded):
-    """Turns, tokens, reward and model versions of verl's `AgentLoopOutput` are on the span and in the metrics."""
+    """Messages, tokens, reward and model versions of verl's `AgentLoopOutput` are on the span and in the metrics."""
 
     @verl_otel.trajectory
     def run():
@@ -150,6 +150,7 @@ def test_a_trajectorys_output_is_found(recorded):
             num_turns=4,
             prompt_ids=[0] * 10,
             response_ids=[0] * 20,
+            response_mask=[1] * 8 + [0] * 7 + [1] * 5,
             reward_score=0.5,
             extra_fields={"min_global_steps": 1, "max_global_steps": 3},
         )
@@ -157,17 +158,61 @@ def test_a_trajectorys_output_is_found(recorded):
     run()
     attributes = recorded.span("verl.trajectory").attributes
     expected = {
-        "verl.turns": 4,
+        "verl.messages": 4,
         "verl.prompt.tokens": 10,
         "verl.response.tokens": 20,
+        "verl.generated.tokens": 13,
         "verl.reward.score": 0.5,
         "verl.model.version.min": 1,
         "verl.model.version.max": 3,
     }
     assert {key: attributes[key] for key in expected} == expected
-    assert recorded.value("verl.rollout.tokens", verl_token_type="response") == 20
+    assert "verl.turns" not in attributes
+    assert tokens_of(recorded) == {"prompt": 10, "generated": 13, "observation": 7}
     assert recorded.value("verl.rollout.sequence.length", verl_token_type="prompt") == 1
-    assert recorded.value("verl.rollout.turns") == 1
+
+
+def tokens_of(recorded):
+    """Return the counters of tokens by type."""
+    points = [point for point in recorded.points if point.instrument.name == "verl.rollout.tokens"]
+    return {dict(point.labels)["verl.token.type"]: point.value for point in points}
+
+
+class Strange:
+    """A mask that cannot be counted."""
+
+    is_cpu = property(lambda _: 1 / 0)
+
+    def __len__(self):
+        raise RuntimeError
+
+
+@pytest.mark.parametrize(
+    ("mask", "generated"),
+    [
+        ([1, 0, 1, 1], 3),
+        ((1, 0, 0), 1),
+        ([True, False], 1),
+        ([], 0),
+        (np.array([1, 0, 1]), 2),
+        (np.array([[1.0, 0.0], [1.0, 1.0]]), 3),
+        (None, None),
+        ("11", None),
+        (7, None),
+        (Strange(), None),
+    ],
+)
+def test_what_the_model_wrote_is_counted_by_the_mask(recorded, mask, generated):
+    """Any mask is counted that is in the memory of the host; what is none is no error."""
+    output = {"response_ids": [0] * 4, "response_mask": mask}
+    assert verl_otel.trajectory(lambda: output)() is output
+    assert recorded.span("verl.trajectory").attributes.get("verl.generated.tokens") == generated
+
+
+def test_a_response_without_a_mask_counts_as_generated(recorded):
+    """Nobody says which tokens a tool wrote, so the model wrote all of them."""
+    verl_otel.trajectory(lambda: {"prompt_ids": [0] * 3, "response_ids": [0] * 20})()
+    assert tokens_of(recorded) == {"prompt": 3, "generated": 20}
 
 
 @pytest.mark.parametrize(

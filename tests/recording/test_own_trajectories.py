@@ -3,9 +3,10 @@
 """Trajectories of an own loop have the score, tokens and turns of the spans inside of them; their step has their scores and durations."""
 
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 
 import pytest
-from opentelemetry import trace
+from opentelemetry import context, propagate, trace
 
 import verl_otel
 from verl_otel.recording import own_loop
@@ -40,10 +41,100 @@ def test_a_trajectory_has_what_its_spans_say(recorded):
         compute_score(0.5)
         compute_score(0.25)
     attributes = recorded.span("verl.trajectory").attributes
-    names = ("verl.reward.score", "verl.turns", "verl.prompt.tokens", "verl.response.tokens")
-    assert [attributes[name] for name in names] == [0.25, 2, 10, 10]
+    names = ("verl.reward.score", "verl.turns", "verl.prompt.tokens", "verl.response.tokens", "verl.generated.tokens")
+    assert [attributes[name] for name in names] == [0.25, 2, 10, 10, 10]
     assert recorded.value("verl.rollout.turns") == 1
-    assert recorded.value("verl.rollout.tokens", verl_token_type="response") == 10
+    assert recorded.value("verl.rollout.tokens", verl_token_type="generated") == 10
+
+
+@pytest.mark.parametrize(("marked", "turns"), [(0, 3), (1, 3), (2, 3)])
+def test_a_turn_is_a_call_of_the_model(recorded, marked, turns):
+    """Three calls are three turns, however many of them the loop marks as turns."""
+    with verl_otel.trajectory("p", 0):
+        for number in range(3):
+            with verl_otel.turn() if number < marked else nullcontext():
+                generate(10, 5)
+    assert recorded.span("verl.trajectory").attributes["verl.turns"] == turns
+
+
+def test_marked_turns_count_where_no_call_is_recorded(recorded):
+    """A loop that records no calls of the model has the turns that it marks."""
+    with verl_otel.trajectory("p", 0):
+        for _ in range(3):
+            with verl_otel.turn():
+                pass
+    assert recorded.span("verl.trajectory").attributes["verl.turns"] == 3
+
+
+def test_what_a_response_has_beyond_the_calls_are_answers_of_tools(recorded):
+    """Where the loop returns its response, what no call of the model wrote is an observation."""
+    with verl_otel.trajectory("p", 0) as span:
+        generate(10, 5)
+        generate(30, 4)
+        span.set_attribute("verl.response.tokens", 20)
+    points = [point for point in recorded.points if point.instrument.name == "verl.rollout.tokens"]
+    assert {dict(point.labels)["verl.token.type"]: point.value for point in points} == {
+        "prompt": 10,
+        "generated": 9,
+        "observation": 11,
+    }
+
+
+def label_sets(recorded, *metrics):
+    """Return by metric the measurements of each value of ``verl.validate``; of histograms their number."""
+    found = {metric: {} for metric in metrics}
+    for point in recorded.points:
+        if point.instrument.name in found:
+            value = getattr(point.value, "samples", point.value)
+            counts, label = found[point.instrument.name], dict(point.labels).get("verl.validate")
+            counts[label] = counts.get(label, 0) + value
+    return found
+
+
+def test_a_validation_has_series_of_its_own(recorded):
+    """Everything of a validation's trajectories has the label: calls, tokens, turns, tools and scores."""
+    for validate in (False, True, True):
+        with verl_otel.trajectory("p", 0, validate=validate):
+            with verl_otel.turn():
+                generate(10, 5)
+            verl_otel.tool("python")(lambda: 1)()
+            compute_score(0.5)
+    compute_score(0.5)  # outside of a trajectory it is not known
+    each = {"false": 1, "true": 2}
+    expected = {
+        "verl.rollout.trajectory.duration": each,
+        "verl.rollout.turn.duration": each,
+        "verl.rollout.turns": each,
+        "verl.tool.call.duration": each,
+        "gen_ai.client.inference.duration": each,
+        "gen_ai.client.inference.usage.output_tokens": {"false": 5, "true": 10},
+        "verl.reward.duration": {**each, None: 1},
+        "verl.reward.samples": {**each, None: 1},
+        "verl.rollout.tokens": {"false": 15, "true": 30},
+        "verl.rollout.sequence.length": {"false": 2, "true": 4},
+    }
+    assert label_sets(recorded, *expected) == expected
+
+
+@pytest.mark.parametrize("state", ["verl=tv", "vendor=1,verl=tv", "verl=tv,vendor=1"])
+def test_another_process_knows_of_the_validation(recorded, state):
+    """The trace state of a trajectory says that it is of a validation to the process that computes its score, beside the state of others."""
+    carrier = {"traceparent": f"00-{7:032x}-{8:016x}-01", "tracestate": state}
+    token = context.attach(propagate.extract(carrier))
+    compute_score(0.5)
+    context.detach(token)
+    assert label_sets(recorded, "verl.reward.samples") == {"verl.reward.samples": {"true": 1}}
+
+
+def test_a_trajectory_tells_other_processes_of_the_validation(recorded):
+    """What a request of a trajectory carries differs for a validation."""
+    states = []
+    for validate in (False, True):
+        carrier = {}
+        with verl_otel.trajectory("p", 0, validate=validate):
+            propagate.inject(carrier)
+        states.append(carrier["tracestate"])
+    assert states == ["verl=t", "verl=tv"]
 
 
 def test_what_the_loop_sets_wins(recorded):
@@ -148,6 +239,31 @@ def test_a_process_reports_for_the_step_of_another_one(recorded):
     assert values(recorded, "mean", "max") == {"mean": 1.5, "max": 2.0}
 
 
+def test_groups_are_counted_where_they_are_whole(recorded):
+    """A worker may have run a part of a group only: its scores are equal there, and may differ in the group."""
+    with remote_step(1):
+        roll_out(0, 1.0)
+        roll_out(1, 1.0)
+    recorded.refresh()
+    assert "verl.reward.groups" not in {point.instrument.name for point in recorded.points}
+    with verl_otel.step(1):
+        roll_out(0, 1.0)
+        roll_out(1, 0.0)
+    assert recorded.value("verl.reward.groups", verl_outcome="signal") == 1
+
+
+def test_generation_is_that_of_the_trajectories_and_not_the_wait(recorded):
+    """A loop one step ahead waits for what has ended before: the generation lasted from the first start to the last token, before the reward."""
+    with verl_otel.step(1), verl_otel.phase("gen"):
+        spans = [roll_out(index, 1.0) for index in range(2)]
+    with verl_otel.step(2), verl_otel.phase("gen"):
+        verl_otel.consume(spans)
+    reward = [span for span in recorded.spans if span.name == "verl.reward"][-1]
+    expected = spans[1].stop - spans[0].start - (reward.end_ns - reward.start_ns) / 1e9
+    points = [point.value for point in recorded.points if point.instrument.name == "verl.sample.generation"]
+    assert points[-1].maximum == pytest.approx(expected, abs=1e-4)
+
+
 def test_an_unfinished_step_of_another_process_does_not_count(recorded):
     """While a trajectory of the newest step is open, the step before is reported; at the end of the process the newest."""
     with remote_step(1):
@@ -199,6 +315,52 @@ def test_time_between_two_steps(recorded, wait_for):
     assert (first.number, first.before, second.before) == (1, 0.0, first.stop)
     assert [key for key, _, _ in second.phases] == ["gen"]
     assert own_loop.take_ended() == []
+
+
+@verl_otel.reward("math")
+def score_batch(scores):
+    """A reward model: the scores of a batch."""
+    return scores
+
+
+def test_a_step_without_trajectories_has_the_scores_of_its_batch(recorded):
+    """As in a loop that generates a batch and passes it to a reward model; a validation in a phase ``testing`` is no training."""
+    with verl_otel.step(1):
+        with verl_otel.phase("gen"):
+            pass
+        with verl_otel.phase("reward"):
+            score_batch([0.0, 1.0, 5.0])
+            compute_score(2.0)
+        with verl_otel.phase("testing"):
+            score_batch([100.0])
+    assert recorded.value("verl.average_reward") == 2.0
+    assert values(recorded, "mean", "min", "max") == {"mean": 2.0, "min": 0.0, "max": 5.0}
+    with verl_otel.step(2):
+        score_batch([7.0])
+    assert recorded.value("verl.average_reward") == 7.0, "of this step only"
+
+
+def test_scores_of_trajectories_count_before_those_of_a_batch(recorded):
+    with verl_otel.step(1):
+        roll_out(0, 3.0)
+        score_batch([50.0, 70.0])
+    assert recorded.value("verl.average_reward") == 3.0
+
+
+def test_trajectories_without_a_score_have_those_of_the_batch(recorded):
+    with verl_otel.step(1):
+        with verl_otel.trajectory("p", 0), verl_otel.turn():
+            pass
+        score_batch([1.0, 0.0])
+    assert recorded.value("verl.average_reward") == 0.5
+    assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
+
+
+def test_rewards_outside_of_a_step_are_no_average(recorded):
+    score_batch([1.0, 0.0])
+    with verl_otel.step(1):
+        pass
+    assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}
 
 
 @pytest.mark.parametrize("score", [float("nan"), "good", None])

@@ -220,7 +220,9 @@ def test_an_exception_without_text_still_ends_its_span(swallow, recorded):
 
 def test_a_failure_of_ours_changes_nothing_for_the_user(swallow, recorded, monkeypatch):
     """When our own measuring fails, the user gets his own exception or result, and the spans end and are recorded."""
-    monkeypatch.setattr("verl_otel.recording.span_metrics.labels_of", lambda *_, **__: explode(RuntimeError("ours")))
+    monkeypatch.setattr(
+        "verl_otel.recording.span_metrics._select_labels", lambda *_, **__: explode(RuntimeError("ours"))
+    )
     with pytest.raises(ValueError, match="mine"):
         as_function(VERBS["tool"], ValueError("mine"))
     assert verl_otel.tool("python")(lambda: 1)() == 1

@@ -122,7 +122,7 @@ def test_labels_of_a_call_are_not_mixed_up(calls):
         own = {key: value for key, value in ((attr.GEN_AI_TOOL, name), (attr.OUTCOME, outcome)) if value is not None}
         span = Span(site, own)
         series = span_metrics._find(span)
-        assert series.labels == span_metrics.labels_of(span, site.spec.labels)
+        assert series.labels == span_metrics._select_labels(span.attributes, site.spec.labels)
         assert series is span_metrics._find(span)
 
 

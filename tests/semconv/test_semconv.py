@@ -10,7 +10,7 @@ import pytest
 from verl_otel import semconv
 from verl_otel.semconv import attributes, buckets
 from verl_otel.semconv.metric_names import METRICS
-from verl_otel.semconv.spans import CLIENT, INTERNAL, SERVER, SPANS
+from verl_otel.semconv.spans import CLIENT, INTERNAL, SERVER, SPANS, TRACESTATE_TRAJECTORY, TRACESTATE_VALIDATION
 
 ATTRIBUTES = {name: value for name, value in vars(attributes).items() if name.isupper()}
 FAMILIES = {name: value for name, value in vars(buckets).items() if name.isupper()}
@@ -86,12 +86,12 @@ def test_sample_generation_has_the_bounds_of_the_older_guides():
 
 @pytest.mark.parametrize(("index", "gpus", "nodes", "processes"), [(0, 1, 1, 19), (1, 8, 1, 29), (2, 64, 8, 113)])
 def test_the_number_of_series_is_bounded(index, gpus, nodes, processes):
-    """A run has at most 2,010 series of its own and 41 for each GPU; beside them 25 for each GPU, 60 for each node, 3 for each process."""
+    """A run has at most 3,050 series of its own and 41 for each GPU; beside them 25 for each GPU, 60 for each node, 3 for each process."""
     own = [row.series[index] for row in ROWS if row.name.startswith(("verl.", "gen_ai."))]
     hardware = [row.series[index] for row in ROWS if row.name.startswith(("hw.", "system."))]
     every = [row.series[index] for row in ROWS if row.name.startswith("process.")]
     assert len(own) + len(hardware) + len(every) == len(ROWS)
-    assert sum(own) <= 2010 + 41 * gpus
+    assert sum(own) <= 3050 + 41 * gpus
     assert sum(hardware) <= 25 * gpus + 60 * nodes
     assert sum(every) == 3 * processes
     assert all(row.series[0] <= row.series[1] <= row.series[2] for row in ROWS)
@@ -105,13 +105,14 @@ def test_the_metric_of_a_verb_is_in_the_catalogue(verb):
     if row.duration:
         metric = METRICS[row.duration]
         assert (metric.kind, metric.unit) == ("histogram", "s")
-        assert set(metric.labels) - {attributes.ERROR_TYPE} == set(row.labels)
+        assert set(metric.labels) - {attributes.ERROR_TYPE, attributes.VALIDATE} == set(row.labels)
 
 
 def test_the_roots_are_those_of_the_contract():
     """Steps, validations, warm-ups, trajectories, what the watcher finds and what a guard stops begin traces, and say in the trace state which kind they are."""
     roots = {verb: row.state for verb, row in SPANS.items() if row.root}
-    assert roots.pop("trajectory") == "verl=t"
+    assert roots.pop("trajectory") == TRACESTATE_TRAJECTORY == "verl=t"
+    assert TRACESTATE_VALIDATION == "verl=tv"
     assert roots == dict.fromkeys(
         ("step", "validation", "warmup", "blocked", "paused", "stall", "crash", "guard_stop"), "verl=s"
     )

@@ -47,11 +47,16 @@ def test_the_progress_of_the_reward_is_followed(recorded):
 
 
 def test_the_share_of_the_tail(recorded):
-    """The share of the step in which its phase waited for the slowest of its trajectories; nothing where there is one trajectory only."""
+    """The share of the step in which its phase waited for the slowest of its trajectories; nothing where there is one trajectory only.
+
+    The time since the step before is in no share of the step.
+    """
     component = OwnLoopVerdicts()
     end_step(component, 1, 0.0, 10.0, stops=(9.0,))
     assert "verl.rollout.tail.share" not in {point.instrument.name for point in recorded.points}
     end_step(component, 2, 10.0, 20.0, stops=(12.0, 13.0, 18.0))
+    assert recorded.value("verl.rollout.tail.share") == pytest.approx(0.5)
+    end_step(component, 3, 50.0, 60.0, before=20.0, stops=(52.0, 53.0, 58.0))
     assert recorded.value("verl.rollout.tail.share") == pytest.approx(0.5)
 
 

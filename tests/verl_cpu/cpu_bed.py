@@ -8,6 +8,7 @@ own log (`cpu_log`) and seeds ``random`` and numpy in every process, as users do
 """
 
 import contextlib
+import contextvars
 import functools
 import importlib.abc
 import importlib.util
@@ -20,6 +21,7 @@ import types
 
 import cpu_log
 import cpu_plant
+import cpu_stamps
 import numpy as np
 import torch
 
@@ -285,8 +287,13 @@ def fix_layers(module):
         module.apply_fsdp2 = apply_fsdp2
 
 
+TRAJECTORY = contextvars.ContextVar("trajectory")
+"""Which trajectory the calls of this context belong to."""
+
+
 def log_trajectories(module):
     original = module.AgentLoopWorker._run_agent_loop
+    compute_score = module.AgentLoopWorker._compute_score
 
     @functools.wraps(original)
     async def _run_agent_loop(self, sampling_params, trajectory, **kwargs):
@@ -296,10 +303,24 @@ def log_trajectories(module):
             "step": int(trajectory["step"]),
             "validate": bool(trajectory["validate"]),
         }
+        TRAJECTORY.set({name: fields[name] for name in ("uid", "index", "validate")})
         with cpu_log.stamped("trajectory", **fields):
             return await original(self, sampling_params, trajectory, **kwargs)
 
+    @functools.wraps(compute_score)
+    async def _compute_score(self, outputs, *args, **kwargs):
+        for output in outputs if isinstance(outputs, list) else [outputs]:
+            lengths = {
+                "prompt": len(output.prompt_ids),
+                "response": len(output.response_ids),
+                "generated": sum(output.response_mask),
+            }
+            cpu_log.write("output", messages=output.num_turns, **lengths, **TRAJECTORY.get({}))
+        return await compute_score(self, outputs, *args, **kwargs)
+
     module.AgentLoopWorker._run_agent_loop = _run_agent_loop
+    if "outputs" in inspect.signature(compute_score).parameters:  # verl 0.9
+        module.AgentLoopWorker._compute_score = _compute_score
 
 
 def log_llm_calls(module):
@@ -310,8 +331,11 @@ def log_llm_calls(module):
 
     @functools.wraps(original)
     async def generate(self, request_id, **kwargs):
-        with cpu_log.stamped("llm", request=str(request_id), prompt_tokens=len(kwargs["prompt_ids"])):
-            return await original(self, request_id, **kwargs)
+        given = len(kwargs["prompt_ids"])
+        with cpu_log.stamped("llm", request=str(request_id), prompt_tokens=given, **TRAJECTORY.get({})) as fields:
+            output = await original(self, request_id, **kwargs)
+            fields["tokens"] = len(output.token_ids)
+            return output
 
     module.LLMServerClient.generate = generate
 
@@ -326,6 +350,16 @@ def log_rewards(module):
             return await original(self, data)
 
     module.RewardLoopWorker.compute_score = compute_score
+
+
+def run_both(first, second):
+    """Return a hook that runs two."""
+
+    def run(module):
+        first(module)
+        second(module)
+
+    return run
 
 
 def order_nodes(first):
@@ -384,7 +418,10 @@ if os.environ.get("CPU_BED_STOP"):
 
 if os.environ.get("CPU_BED_OWN_TRAINER"):
     HOOKS["verl.trainer.main_ppo_v0"] = use_own_trainer
-HOOKS |= LOGS if os.environ.get(cpu_log.FOLDER) else {}
+if os.environ.get(cpu_log.FOLDER):
+    HOOKS |= LOGS
+    for name, function in cpu_stamps.HOOKS.items():
+        HOOKS[name] = run_both(HOOKS[name], function) if name in HOOKS else function
 for name in HOOKS.keys() & sys.modules.keys():  # imported before this module
     HOOKS.pop(name)(sys.modules[name])
 sys.meta_path.insert(0, PostImport(HOOKS))

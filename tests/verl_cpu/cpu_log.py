@@ -52,11 +52,11 @@ def _write_all(lines):
 
 @contextlib.contextmanager
 def stamped(kind, **fields):
-    """Log a block with the Unix time of its start and end and its duration in seconds."""
+    """Log a block with the Unix time of its start and end and its duration in seconds. Yields the fields, for more of them."""
     start, begin = time.time(), time.perf_counter()
     failed = None
     try:
-        yield
+        yield fields
     except BaseException as error:
         failed = type(error).__name__
         raise

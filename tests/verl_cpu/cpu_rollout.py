@@ -206,6 +206,10 @@ class CPUServerAdapter(BaseRollout):
         await self.server().sleep.remote()
 
     async def update_weights(self, weights, global_steps=None, wire_format="named_tensors", **kwargs):
+        with cpu_log.stamped("sync", replica=self.replica_rank, version=global_steps):
+            await self.send(weights, global_steps)
+
+    async def send(self, weights, global_steps):
         from verl.workers.rollout.utils import ensure_async_iterator
 
         in_background = any(cpu_plant.find("background", global_steps, self.replica_rank))

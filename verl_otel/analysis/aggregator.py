@@ -11,7 +11,7 @@ from statistics import median
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
-from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose
+from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose, needs_spread
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
@@ -248,7 +248,7 @@ class Aggregator:
         self.writers = writers
         self._manifest = manifest
         self._context = context
-        self._algorithm = str(manifest.get(attr.ALGORITHM, ""))
+        self._needs_spread = needs_spread(manifest)
         self._open_spans: dict[int, list[OpenSpan]] = {}
         self._note_open(opened)
         self.opened: list[OpenSpan] = []
@@ -531,7 +531,7 @@ class Aggregator:
                     step._replace(devices=devices), window.roots, window.end_ns, judge=not window.is_last
                 )
                 self.recent_steps.add(step, members, window.roots, is_last=window.is_last)
-                self.steps.add(step._replace(cost=find_cost(step, members, devices, algorithm=self._algorithm)))
+                self.steps.add(step._replace(cost=find_cost(step, members, devices, needs_spread=self._needs_spread)))
 
     def _begin_attempt(self, window: Window) -> GpuAccount:
         """Return the account of GPU time, for an attempt that begins with its own devices.

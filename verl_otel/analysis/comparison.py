@@ -204,7 +204,7 @@ class Contribution(NamedTuple):
 
 
 class Held(NamedTuple):
-    """The steps of a run that took longer than necessary, of all its steps."""
+    """The steps of a run that took longer than usual, of all its steps."""
 
     steps: int
     of: int

@@ -54,7 +54,7 @@ STATES: Final = ("productive", "overhead", "idle")
 CAUSES: Final = {
     "train": "productive", "rollout": "productive",
     "validation": "overhead", "weight_sync": "overhead", "checkpoint": "overhead", "switch": "overhead", "start_up": "overhead",
-    "tail_wait": "idle", "tool_wait": "idle", "reward_wait": "idle", "loop_wait": "idle", "rollout_wait": "idle",
+    "tail_wait": "idle", "tool_wait": "idle", "reward_wait": "idle", "loop_wait": "idle", "rollout_wait": "idle", "none_open": "idle",
     "train_wait": "idle", "sync_wait": "idle", "checkpoint_wait": "idle", "validation_wait": "idle",
     "data_loading": "idle", "logging": "idle", "data": "idle", "unknown": "idle",
 }  # fmt: skip

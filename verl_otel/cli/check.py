@@ -42,10 +42,12 @@ from verl_otel.cli.run_folders import list_runs
 from verl_otel.config import SETTINGS, Config, is_service_link
 from verl_otel.errors import ConfigError
 from verl_otel.exporting.http_server import show_address, strip_brackets
+from verl_otel.guards.decisions import BestMetric, describe_missing
 from verl_otel.health import profiles
 from verl_otel.integrations.source_inspection import read_version
 from verl_otel.model import SIGNALS
 from verl_otel.semconv.attributes import EARLIER_ACTORS
+from verl_otel.semconv.scalar_keys import BY_NAME, VALIDATION
 from verl_otel.session import run_manifest
 
 _MARKS = {"ok": "ok  ", "note": "note", "fail": "FAIL"}
@@ -568,8 +570,14 @@ def check_guards(settings: config.Config) -> Iterator[Finding]:
             text = ".".join(map(str, release))
             yield Finding("note", "guards", f"a stop was not tried with verl {text}", "try it on a short training")
     if settings.best_checkpoint:
-        yield Finding(
-            "ok",
-            "best checkpoint",
-            f"{settings.best_checkpoint}: of the checkpoints that verl saves, which needs trainer.save_freq above 0",
-        )
+        yield _check_best(BestMetric(settings.best_checkpoint))
+
+
+def _check_best(best: BestMetric) -> Finding:
+    """Whether the scalar of the best checkpoint is one that verl is known to log."""
+    known = {*BY_NAME, *(key for keys in BY_NAME.values() for key in keys)}
+    if best.key in known or best.key.startswith(VALIDATION):
+        text = f"{best.name}: of the checkpoints that verl saves, which needs trainer.save_freq above 0"
+        return Finding("ok", "best checkpoint", text)
+    text = f"{best.key} is no scalar that verl is known to log; {describe_missing(best.key, known)}"
+    return Finding("note", "best checkpoint", text, "the log of the training says at its first step if it is missing")

@@ -247,8 +247,9 @@ def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
     if comparison.noise == significance.NOISE:
         assumed += "; on a shared machine measure it: --noise"
     if step.significant:
-        word = "slower" if after > before else "faster"
-        yield f"B is {abs(step.difference.change):.0%} {word}: a typical step took {seconds(before)} in A, {seconds(after)} in B ({assumed})."
+        word = "more" if after > before else "less"
+        change = f"{abs(step.difference.change):.0%} {word} time"
+        yield f"A step of B takes {change}: a typical one took {seconds(before)} in A, {seconds(after)} in B ({assumed})."
         yield from _explain(comparison, after - before, before)
     else:
         yield (
@@ -261,10 +262,10 @@ def _head(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
 
 
 def _describe_held(comparison: Comparison, *, markdown: bool) -> Iterator[str]:
-    """Yield how many steps of each run took longer than necessary, and why; nothing if none did."""
+    """Yield how many steps of each run took longer than usual, and why; nothing if none did."""
     if not any(held.steps for held in comparison.held):
         return
-    yield "Steps that took longer than necessary"
+    yield "Steps that took longer than usual"
     for name, held in zip("AB", comparison.held, strict=True):
         worst = f", by {seconds(held.seconds)} in all. {verdict_line(held.worst)}" if held.worst is not None else ""
         count = f"{held.steps:,} of {counted(held.of, 'step')}" if held.steps else f"none of {counted(held.of, 'step')}"

@@ -240,11 +240,7 @@ def _count_slow(run: Explanation) -> str:
     were = "was" if slow == 1 else "were"
     if not held:
         return f"{slow:,} of {steps} {were} slow, none explained: {unexplained}."
-    took = (
-        f"it took {seconds(total)} longer than necessary"
-        if len(held) == 1
-        else f"{seconds(total)} longer than necessary"
-    )
+    took = f"it took {seconds(total)} longer than usual" if len(held) == 1 else f"{seconds(total)} longer than usual"
     return f"{slow:,} of {steps} {were} slow, {len(held):,} explained: {took} ({share}). Not explained: {unexplained}."
 
 
@@ -310,7 +306,7 @@ def _title(run: Explanation, step: Step) -> str:
         usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
     name = f"Step {number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
-        longer = f"{seconds(sum_savings(step))} longer than necessary"
+        longer = f"{seconds(sum_savings(step))} longer than usual"
         if all(verdict.kind == "between" for verdict in step.verdicts):
             return f"{name}{usual}, and {seconds(step.between)} until the next one, {longer}."
         return f"{name}, {longer}{usual}."

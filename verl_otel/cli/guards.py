@@ -19,7 +19,6 @@ Exit code: 0 shown, 1 the run has no scalars of verl, 2 wrong usage.
 from __future__ import annotations
 
 import argparse
-import difflib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple
@@ -31,7 +30,7 @@ from verl_otel.cli.formatting import SENTENCE, print_json
 from verl_otel.config import SETTINGS
 from verl_otel.errors import VerlOtelError
 from verl_otel.guards.conditions import FINITE, Finding, make_conditions
-from verl_otel.guards.decisions import BestMetric
+from verl_otel.guards.decisions import BestMetric, describe_missing
 from verl_otel.health.profiles import from_manifest
 from verl_otel.health.thresholds import DEFAULTS
 from verl_otel.semconv import attributes as attr
@@ -40,8 +39,6 @@ from verl_otel.semconv.metric_names import LIMIT, METRICS, SCALAR_PREFIX, TRAINI
 TRIED: Final = {"nan": 1, "kl": 5, "reward_fall": 5, "plateau": 100}
 """Steps with which a guard is tried, unless its option says otherwise."""
 
-NAMED_KEYS: Final = 8
-"""Scalars that are named if the one that was given is not there."""
 _SAVES_LAST: Final = ("finished", "stopped by guard")
 """States of a run that came to verl's last step."""
 
@@ -73,9 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     """Replay the guards. Returns 1 when the run has no scalars."""
     explanation = run_selection.explain(arguments.folders, "guards")
     best = BestMetric(arguments.best) if arguments.best else None
-    steps = list(read_steps(explanation.series, [*FINITE, *([best.key] if best else [])]))
-    if best is not None and steps and not any(best.key in one.values for one in steps):
-        raise VerlOtelError(_suggest(best.key, find_keys(explanation.series)))
+    steps = list(read_steps(explanation.series, [*FINITE, *(best.keys if best else ())]))
+    if best is not None and steps and not any(best.is_in(one.values) for one in steps):
+        missing = f"the run has no scalar {best.key!r}; {describe_missing(best.key, find_keys(explanation.series))}"
+        raise VerlOtelError(show(missing, SENTENCE))
     profile = arguments.profile or from_manifest(explanation.manifest)
     findings = {guard: replay(guard, getattr(arguments, guard), steps, profile.values) for guard in TRIED}
     frequency = find_save_frequency(explanation.series)
@@ -149,15 +147,6 @@ def find_keys(series: Iterable[Series]) -> list[str]:
         for one in [*scalars, *(one for one in listed if one.name == VALIDATION_SCORE)]
     ]
     return sorted({key for key in keys if key})
-
-
-def _suggest(key: str, keys: Sequence[str]) -> str:
-    """Return the message for a scalar that a run does not have: similar ones, or the first of all."""
-    near = difflib.get_close_matches(key, keys, n=3, cutoff=0.5)
-    if near:
-        return show(f"the run has no scalar {key!r}; did you mean {' or '.join(near)}?", SENTENCE)
-    more = f" and {len(keys) - NAMED_KEYS} more" if len(keys) > NAMED_KEYS else ""
-    return show(f"the run has no scalar {key!r}; it has {', '.join(keys[:NAMED_KEYS])}{more}", SENTENCE)
 
 
 def _validation_key(scalar: Series) -> str | None:

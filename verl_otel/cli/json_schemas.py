@@ -217,11 +217,18 @@ EXPLAIN: Final = _object(
                 short=_text("the side that is short of GPUs: rollouts, trainer, neither"),
                 trainer_gpus=_whole(),
                 rollout_gpus=_whole(),
-                trainer_waits=_number("share of the time of the trainer's GPUs in which it waited for samples"),
+                trainer_waits=_number(
+                    "share of the time of the trainer's GPUs in which it waited for samples while trajectories were open"
+                ),
                 rollouts_wait=_number(
                     "share of the time of the GPUs of the rollouts in which they waited for the trainer"
                 ),
-                too_few=_number("share of that time with open trajectories and no or few requests"),
+                both_wait=_number(
+                    "share of the time of all these GPUs in which the trainer waited for samples and no trajectory was open"
+                ),
+                too_few=_number(
+                    "share of the time of the GPUs of the rollouts with open trajectories and no or few requests"
+                ),
             )
         ),
         off_policy=_OFF_POLICY,
@@ -437,7 +444,7 @@ _RESOURCES: Final = _object(
     **dict.fromkeys(("gpu_memory", "gpu_memory_highest"), _number("bytes of one GPU", known=False)),
 )
 _HELD: Final = _object(
-    steps=_whole("that took longer than necessary"),
+    steps=_whole("that took longer than usual"),
     of=_whole("all steps"),
     seconds=_number("by how much, in all"),
     verdict=_text("the largest cause", known=False),

@@ -8,7 +8,9 @@ Examples:
   verl-otel run -- python -m verl.trainer.main_ppo data.train_files=...
   verl-otel run --exporters file,prometheus --run-dir ./runs -- bash train.sh
 
-The arguments metrics.enable_prometheus and metrics.prometheus_port of the command, which older guides contain, are replaced by settings.
+The arguments metrics.enable_prometheus and metrics.prometheus_port of the command, which other guides contain and verl rejects, are replaced by settings:
+the exporter prometheus beside the others (files stay), and the port of /metrics for the first process of a machine. Of 9090, the port of Prometheus
+itself, nothing is taken: each process has a free port, which Prometheus finds by the file of targets.
 """
 
 from __future__ import annotations
@@ -25,6 +27,8 @@ from verl_otel.integrations.source_inspection import read_version
 
 ENABLE: Final = "metrics.enable_prometheus"
 PORT: Final = "metrics.prometheus_port"
+SERVER_PORT: Final = "9090"
+"""Port of Prometheus itself. Guides give it to the training as well; the one that starts second would not get it."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -59,7 +63,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _take_old_keys(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
-    """Return the command without the keys of older guides, which verl rejects, and the values of these."""
+    """Return the command without the keys of other guides, which verl rejects, and the values of these."""
     kept, old_keys = [], {}
     for argument in command:
         key, separator, value = argument.lstrip("+").partition("=")
@@ -71,12 +75,17 @@ def _take_old_keys(command: Sequence[str]) -> tuple[list[str], dict[str, str]]:
 
 
 def _translate(old: dict[str, str], environ: dict[str, str]) -> dict[str, str]:
-    """Return the settings that correspond to the keys of older guides; requested exporters stay."""
+    """Return the settings that correspond to the keys of other guides; the exporters of the settings or by default stay."""
     settings = {}
     if old.get(ENABLE, "").strip().lower() in ("true", "1", "yes", "on"):
-        exporters = [name for name in environ.get("VERL_OTEL_EXPORTERS", "").split(",") if name.strip()]
-        settings["VERL_OTEL_EXPORTERS"] = ",".join([*exporters, "prometheus"])
-    if PORT in old:
+        settings["VERL_OTEL_EXPORTERS"] = ",".join(dict.fromkeys([*config.load(environ).exporters, "prometheus"]))
+    if old.get(PORT) == SERVER_PORT:
+        print(
+            f"verl-otel run: {PORT}={SERVER_PORT} is the port of Prometheus itself: each process serves /metrics at a free port instead. "
+            "Let Prometheus find them: verl-otel prometheus add --help",
+            file=sys.stderr,
+        )
+    elif PORT in old:
         settings["VERL_OTEL_PROMETHEUS_PORT"] = old[PORT]
     return settings
 

@@ -18,6 +18,7 @@ Examples:
   verl-otel stack --free-ports --data ./stack
   verl-otel stack --tempo ~/bin/tempo --grafana-home ~/grafana-v12.1.0
   verl-otel stack --grafana-home ~/grafana-v12.1.0 --prometheus /opt/prometheus/prometheus
+  verl-otel stack --alertmanager 127.0.0.1:9093
   verl-otel stack --cluster
   verl-otel stack --cluster --host 10.0.0.1 --tls-cert stack.pem --tls-key stack.key --tls-ca authority.pem
 
@@ -39,7 +40,7 @@ import shutil
 import socket
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -77,7 +78,7 @@ OTELCOL: Final = Program(
     ("otelcol-verl", "otelcol-contrib"),
     "--otelcol",
     "built from what comes with verl-otel (make collector; or verl-otel collector export DIR && sh DIR/build.sh otelcol, which needs Go, "
-    "pip or uv), or otelcol-contrib 0.155 or newer from OpenTelemetry's releases",
+    'pip or uv), or otelcol-contrib 0.155 or newer from OpenTelemetry\'s releases; addresses: docs/how-to/cluster.md, "Programs without Docker"',
 )
 PROMETHEUS: Final = Program(
     "Prometheus",
@@ -92,6 +93,23 @@ def cache_folder() -> Path:
     """Return the folder into which ``collector/build.sh`` installs programs."""
     base = os.environ.get("XDG_CACHE_HOME")
     return (Path(base) if base else Path.home() / ".cache") / "verl-otel" / "bin"
+
+
+def find_programs(wanted: Iterable[tuple[Program, Path | None]]) -> list[Path]:
+    """Return several programs, as `find_program` does.
+
+    Raises:
+        VerlOtelError: At least one was not found; the message describes how to install each of these.
+    """
+    found, missing = [], []
+    for program, given in wanted:
+        try:
+            found.append(find_program(program, given))
+        except VerlOtelError as error:
+            missing.append(str(error))
+    if missing:
+        raise VerlOtelError("\n".join(missing))
+    return found
 
 
 def find_program(program: Program, given: Path | None = None) -> Path:
@@ -120,6 +138,7 @@ def find_program(program: Program, given: Path | None = None) -> Path:
 DATA: Final = "~/.local/state/verl-otel/stack"
 LOOK_SECONDS: Final = 0.5
 """Interval in seconds for checking that every component is running."""
+API_ONLY: Final = "  (API only: this build has no web pages; those of Prometheus' releases have)"
 _TITLES: Final = {
     "cluster": "Ray cluster",
     "bound": "OTLP is bound to",
@@ -129,6 +148,7 @@ _TITLES: Final = {
     "otlp_grpc": "OTLP/gRPC",
     "collector_metrics": "Collector's page",
     "prometheus": "Prometheus",
+    "alertmanager": "Alerts go to",
     "traces": "Traces",
     "grafana": "Grafana",
     "targets": "Targets of",
@@ -143,6 +163,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--prometheus", type=Path, metavar="PATH", help="Prometheus, 3.8 or newer")
     parser.add_argument("--tempo", type=Path, metavar="PATH", help="Tempo, for traces (default: a file)")
     parser.add_argument("--grafana-home", type=Path, metavar="DIR", help="unpacked Grafana, for boards (default: none)")
+    parser.add_argument(
+        "--alertmanager",
+        action="append",
+        default=[],
+        metavar="HOST:PORT",
+        help="a running Alertmanager, to which Prometheus sends the alerts; may be repeated (default: none)",
+    )
     parser.add_argument("--data", type=Path, metavar="DIR", help=f"folder for the data ({DATA})")
     options.add_run_dir(parser)
     options.add_profile(parser, "that of VERL_OTEL_HEALTH_PROFILE")
@@ -209,7 +236,27 @@ def _make_plan(arguments: argparse.Namespace, service: ClusterService | None) ->
     addresses = stack_addresses.choose_addresses(os.environ, free=arguments.free_ports, outside=outside)
     in_cluster = service.plan(data) if service is not None else None
     profile = arguments.profile or options.load_profile()
-    return Plan(addresses, data, folder, tempo=arguments.tempo is not None, cluster=in_cluster, profile=profile)
+    return Plan(
+        addresses,
+        data,
+        folder,
+        tempo=arguments.tempo is not None,
+        cluster=in_cluster,
+        profile=profile,
+        alertmanagers=tuple(map(_check_alertmanager, arguments.alertmanager)),
+    )
+
+
+def _check_alertmanager(address: str) -> str:
+    """Return the address of an Alertmanager if it is one.
+
+    Raises:
+        VerlOtelError: It is a URL, or has no port: Prometheus would not start, or ask another port.
+    """
+    host, _, port = address.rpartition(":")
+    if not host or "/" in address or not port.isdecimal():
+        raise VerlOtelError(f"--alertmanager {address}: give HOST:PORT, such as 127.0.0.1:9093")
+    return address
 
 
 def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProcess]:
@@ -218,13 +265,14 @@ def _make_children(arguments: argparse.Namespace, plan: Plan) -> list[StackProce
     Raises:
         VerlOtelError: A program is missing, or a port is taken.
     """
-    children = [
-        stack_components.make_collector(find_program(OTELCOL, arguments.otelcol), plan),
-        stack_components.make_prometheus(find_program(PROMETHEUS, arguments.prometheus), plan),
-    ]
-    names: tuple[str, ...] = ("grpc", "http", "metrics", "self", "health", "prometheus")
+    wanted = [(OTELCOL, arguments.otelcol), (PROMETHEUS, arguments.prometheus)]
     if arguments.tempo is not None:
-        children.append(stack_components.make_tempo(find_program(TEMPO, arguments.tempo), plan))
+        wanted.append((TEMPO, arguments.tempo))
+    collector, prometheus, *tempo = find_programs(wanted)
+    children = [stack_components.make_collector(collector, plan), stack_components.make_prometheus(prometheus, plan)]
+    names: tuple[str, ...] = ("grpc", "http", "metrics", "self", "health", "prometheus")
+    if tempo:
+        children.append(stack_components.make_tempo(tempo[0], plan))
         names = (*names, "store", "tempo", "tempo-grpc")
     if arguments.grafana_home is not None:
         children.append(stack_components.make_grafana(arguments.grafana_home.absolute(), plan))
@@ -242,6 +290,7 @@ def _show(plan: Plan, children: list[StackProcess], service: ClusterService | No
         "otlp_grpc": service.endpoint.grpc if service is not None else plan.url("grpc"),
         "collector_metrics": f"{plan.url('metrics')}/metrics",
         "prometheus": plan.url("prometheus"),
+        **({"alertmanager": ", ".join(plan.alertmanagers)} if plan.alertmanagers else {}),
         "traces": plan.url("tempo") if plan.tempo else str(plan.trace_file),
         **({"grafana": plan.url("grafana")} if any(child.title == "Grafana" for child in children) else {}),
         "targets": str(plan.targets),
@@ -252,8 +301,9 @@ def _show(plan: Plan, children: list[StackProcess], service: ClusterService | No
         print(json.dumps({**addresses, "pids": {child.title: child.pid for child in children}}), flush=True)
         return
     width = max(map(len, _TITLES.values()))
+    notes = {} if stack_components.has_web_pages(addresses["prometheus"]) else {"prometheus": API_ONLY}
     for name, text in addresses.items():
-        print(f"{_TITLES[name].ljust(width)}  {text}")
+        print(f"{_TITLES[name].ljust(width)}  {text}{notes.get(name, '')}")
     print("\nIn the shell of the training:")
     if service is not None:
         print("  export VERL_OTEL_ENABLED=1        (no other variable, and none on other nodes)")

@@ -34,6 +34,8 @@ _HIDDEN: Final = ("OTEL_", "VERL_OTEL_")
 """Prefixes of variables for trainings, which components do not inherit: the stack does not trace itself."""
 _BY_FILES: Final = 'file_sd_configs: [{files: ["targets/*.json"], refresh_interval: 15s}]'
 """How `prometheus.yml` finds what serves ``/metrics``."""
+_NO_ALERTMANAGER: Final = "static_configs: [{targets: []}]"
+"""How `prometheus.yml` says that alerts are sent to nothing."""
 _ADMINISTRATOR: Final = "GF_SECURITY_ADMIN_PASSWORD"
 """Variable with the administrator's password, or with the suffix ``__FILE`` the file that contains it."""
 _VIEWERS: Final = {
@@ -72,6 +74,7 @@ class Plan:
         tempo: Whether the stack includes Tempo.
         cluster: What a stack for a Ray cluster has in addition.
         profile: The thresholds of the alerts.
+        alertmanagers: ``host:port`` of each Alertmanager that gets the alerts.
     """
 
     addresses: Mapping[str, str]
@@ -80,6 +83,7 @@ class Plan:
     tempo: bool
     cluster: ClusterPlan | None = None
     profile: Profile = field(default_factory=profiles.load)
+    alertmanagers: tuple[str, ...] = ()
 
     def url(self, name: str) -> str:
         """Return the URL of a listener."""
@@ -179,6 +183,7 @@ def write_settings(plan: Plan) -> str:
         '"127.0.0.1:8889"': json.dumps(plan.addresses["metrics"]),
         '"127.0.0.1:8888"': json.dumps(plan.addresses["self"]),
         _BY_FILES: discovery,
+        _NO_ALERTMANAGER: f"static_configs: [{{targets: {json.dumps(plan.alertmanagers)}}}]",
     }
     for old, new in changes.items():
         if text.count(old) != 1:
@@ -353,6 +358,25 @@ def check_free(addresses: Mapping[str, str], names: tuple[str, ...]) -> None:
                 ) from None
 
 
+def has_web_pages(prometheus: str) -> bool:
+    """Return whether a Prometheus serves its web pages: `build.sh` compiles it without them.
+
+    Args:
+        prometheus: Its URL.
+    """
+    return _is_served(f"{prometheus}/query")
+
+
+def _is_served(url: str) -> bool:
+    """Return whether a URL of this machine answers 200."""
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, timeout=2) as answer:
+            return bool(answer.status == 200)  # noqa: PLR2004 - as HTTP numbers it
+    except (OSError, HTTPException):
+        return False
+
+
 # -- Starts, monitors and stops the processes --
 
 READY_SECONDS: Final = 60.0
@@ -408,12 +432,7 @@ class StackProcess:
 
     def is_ready(self) -> bool:
         """Return whether it answers."""
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(self._ready, timeout=2) as answer:
-                return bool(answer.status == 200)  # noqa: PLR2004 - as HTTP numbers it
-        except (OSError, HTTPException):
-            return False
+        return _is_served(self._ready)
 
     def check(self) -> None:
         """Do nothing while it runs.

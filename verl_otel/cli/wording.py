@@ -156,10 +156,10 @@ def _cause(verdict: Verdict) -> str:
 
 
 def describe_held(steps: Sequence[Step]) -> str:
-    """Return how many of the steps of a run took longer than necessary, and by how much in all."""
+    """Return how many of the steps of a run took longer than usual, and by how much in all."""
     savings = [sum_savings(step) for step in steps if step.verdicts]
     count = f"{len(savings):,} of {counted(len(steps), 'step')}"
-    return f"{count} took longer than necessary, by {seconds(sum(savings))} in all"
+    return f"{count} took longer than usual, by {seconds(sum(savings))} in all"
 
 
 def describe_no_delay(steps: Sequence[Step]) -> str:
@@ -227,7 +227,8 @@ def describe_balance(sides: Balance | None, *, has_gpu: bool = True) -> Iterator
     unit = "GPU" if has_gpu else "device"
     yield (
         f"the trainer's {counted(sides.trainer_gpus, unit)} waited for samples {share(sides.trainer_waits)} of the time, "
-        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}"
+        f"the {counted(sides.rollout_gpus, unit)} of the rollouts for the trainer {share(sides.rollouts_wait)}; "
+        f"both {share(sides.both_wait)}, with no trajectory open"
     )
     yield balance.advise(sides)
 

@@ -7,13 +7,15 @@ Guards only decide. Their caller carries out the actions that they return.
 
 from __future__ import annotations
 
+import difflib
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.guards.conditions import Condition, Finding, make_conditions
 from verl_otel.health.thresholds import DEFAULTS
+from verl_otel.semconv.scalar_keys import BY_NAME, VALIDATION, find_keys
 
 MAX_ALERTS: Final = 16
 """Alerts of one record; further ones are dropped."""
@@ -24,7 +26,8 @@ class Record:
 
     Args:
         step: Number of the step.
-        values: Finite and other scalars by verl's key. A callback must not change them.
+        values: Finite and other scalars by verl's key, and by the name that the run log has for them: ``actor/ppo_kl`` is also
+            ``ppo/kl_div``. A callback must not change them.
     """
 
     def __init__(self, step: int, values: Mapping[str, float]) -> None:
@@ -97,7 +100,8 @@ class BestMetric:
     """The scalar that says which checkpoint is best.
 
     Args:
-        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest.
+        text: ``KEY`` or ``max:KEY`` for a scalar whose highest value is best, ``min:KEY`` for the lowest. A key is verl's, or the name that the
+            run log has for it, such as ``rollout/reward_mean``.
     """
 
     def __init__(self, text: str) -> None:
@@ -105,13 +109,20 @@ class BestMetric:
         if not colon or direction not in ("max", "min"):
             direction, key = "max", text
         self.key: Final = key
-        self.name: Final = f"{direction}:{key}"
-        """Key and direction."""
+        """As it was given."""
+        self.keys: Final = find_keys(key)
+        """Keys that a step may have its value under."""
+        self.name: Final = f"{direction}:{BY_NAME.get(key, (key,))[0]}"
+        """Direction and verl's key."""
         self._sign = -1.0 if direction == "min" else 1.0
+
+    def is_in(self, values: Mapping[str, float]) -> bool:
+        """Return whether the scalar is among those of a step."""
+        return any(key in values for key in self.keys)
 
     def read(self, values: Mapping[str, float]) -> float | None:
         """Return the value of a step; None if it has none, or one that is not finite."""
-        value = values.get(self.key)
+        value = next((values[key] for key in self.keys if key in values), None)
         return value if value is not None and math.isfinite(value) else None
 
     def is_better(self, value: float, than: float) -> bool:
@@ -121,6 +132,20 @@ class BestMetric:
     def choose(self, values: Mapping[int, float]) -> int | None:
         """Return the step with the best of some values, the first one of equals; None without values."""
         return min(values, key=lambda step: (-self._sign * values[step], step), default=None)
+
+
+NAMED: Final = 8
+"""Scalars that are named if the one that was given is not there."""
+
+
+def describe_missing(key: str, known: Iterable[str]) -> str:
+    """Return which scalars there are instead of one that is missing: similar ones, or the first of all."""
+    keys = sorted(known)
+    near = difflib.get_close_matches(key, keys, n=3, cutoff=0.5)
+    if near:
+        return f"did you mean {' or '.join(near)}?"
+    more = f" and {len(keys) - NAMED} more" if len(keys) > NAMED else ""
+    return f"there are {', '.join(keys[:NAMED])}{more}"
 
 
 class Guards:
@@ -134,6 +159,8 @@ class Guards:
     def __init__(self, conditions: list[Condition], best: BestMetric | None = None) -> None:
         self._conditions = conditions
         self.best: Final = best
+        self._is_best_known = False
+        """Whether the scalar of the best checkpoint was among those of a step, or was reported as missing."""
 
     @property
     def active(self) -> bool:
@@ -145,7 +172,7 @@ class Guards:
         findings = [
             finding for condition in self._conditions if (finding := condition.observe(step, values)) is not None
         ]
-        record = Record(step, values)
+        record = Record(step, _add_names(values) if _callbacks else values)
         for callback in tuple(_callbacks):
             try:
                 callback(record)
@@ -154,8 +181,40 @@ class Guards:
                 error_boundary.warn_once(f"on_record {name}", "verl-otel: callback %s failed: %s", name, repr(error))
         if record.stop_reason is not None:
             findings.append(Finding("callback", step, record.stop_reason))
-        value = self.best.read(values) if self.best is not None else None
+        value = None
+        if self.best is not None:
+            value = self.best.read(values)
+            self._look_for(self.best, step, values)
         return Decision(findings[0] if findings else None, record.wants_checkpoint, value, tuple(record.alerts))
+
+    def _look_for(self, best: BestMetric, step: int, values: Mapping[str, float]) -> None:
+        """Log once if a step does not have the scalar of the best checkpoint; a score of a validation is expected at steps that validate."""
+        is_expected = not best.key.startswith(VALIDATION) or any(key.startswith(VALIDATION) for key in values)
+        if self._is_best_known or not is_expected:
+            return
+        self._is_best_known = True
+        if not best.is_in(values):
+            error_boundary.warn_once(
+                f"best {best.key}",
+                "verl-otel: step %d has no scalar %s, by which the best checkpoint is chosen: none is kept while it is missing; %s",
+                step, best.key, describe_missing(best.key, _add_names(values)),
+            )  # fmt: skip
+
+    def end(self) -> None:
+        """Log once if no step of the run had the scalar of the best checkpoint."""
+        if self.best is not None and not self._is_best_known:
+            self._is_best_known = True
+            error_boundary.warn_once(
+                f"best {self.best.key}",
+                "verl-otel: no checkpoint was kept as the best one: no step had the scalar %s",
+                self.best.key,
+            )  # fmt: skip
+
+
+def _add_names(values: Mapping[str, float]) -> dict[str, float]:
+    """Return scalars by verl's key, and by the name of the run log."""
+    named = {name: next((values[key] for key in keys if key in values), None) for name, keys in BY_NAME.items()}
+    return {**{name: value for name, value in named.items() if value is not None}, **values}
 
 
 def make_guards(thresholds: Mapping[str, float] = DEFAULTS, *, best_checkpoint: str, **steps: int) -> Guards:

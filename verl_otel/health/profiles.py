@@ -25,7 +25,7 @@ PROFILES: Final[dict[str, dict[str, float]]] = {
         "reward_low": 1, "reward_noise": 0.5, "policy_kl_low": 0.005, "policy_loss_positive_steps": 20,
         "policy_loss_size": 0.5, "policy_loss_jump": 5, "response_short": 0.78, "response_cut": 0.5,
         "reward_band_low": 2, "reward_band_high": 4, "policy_kl_band_low": 0.01, "policy_loss_band_low": -0.5,
-        "policy_loss_band_high": -0.1, "response_band_low": 0.94, "response_band_high": 1,
+        "policy_loss_band_high": -0.1, "response_band_low": 0.94, "response_band_high": 1, "gpu_memory": 0.9,
     },
     # Rewards from 0 to 1 by a rule. Groups of equal rewards, all wrong or all right, have no advantages.
     "math": {

@@ -62,10 +62,10 @@ class CallSite:
         """Attributes with default values, which do not replace those of a parent that the span merges with."""
         self.series = series
         """Histogram of the durations, instead of that of the verb."""
-        self.default_series: Histogram | None = None
-        """Histogram of calls without labels of their own; cached by `verl_otel.recording.span_metrics`."""
-        self.token_series: dict[str, Counter] = {}
-        """Counters of the tokens of LLM calls, by their metric; as `default_series`."""
+        self.default_series: dict[str, Histogram] = {}
+        """Histograms of calls without labels of their own, by that of validations; cached by `verl_otel.recording.span_metrics`."""
+        self.token_series: dict[tuple[str, str], Counter] = {}
+        """Counters of the tokens of LLM calls, by their metric and the label of validations; as `default_series`."""
         self.superseded = False
         """Whether a decorator records the function that the hook had wrapped, so that this site makes no spans."""
 

@@ -67,5 +67,5 @@ def add_conversations(spans: Iterable[Span]) -> None:
 
 
 def _add_conversation(span: Span) -> None:
-    if span.site.spec.verb in CONVERSATION_VERBS and (ids := span.resolve()).state == TRACESTATE_TRAJECTORY:
+    if span.site.spec.verb in CONVERSATION_VERBS and TRACESTATE_TRAJECTORY in (ids := span.resolve()).state:
         span.set_attribute(attr.GEN_AI_CONVERSATION, f"{ids.trace_id:032x}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
@@ -18,7 +18,7 @@ from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.context import SpanIds
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import describe_tail, measure_waits, sum_scores
+from verl_otel.recording.step_statistics import count_groups, describe_tail, measure_waits, record_groups, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 
@@ -35,6 +35,10 @@ MAX_PENDING: Final = 10_000
 MAX_STEPS: Final = 4
 """Steps of another process whose trajectories are kept, and steps of this one that have consumed some and have not ended: those of an asynchronous
 loop overlap. A `verl_otel.consume` outside of a step has no end: the next ones replace it."""
+MAX_PARENTS: Final = 64
+"""Enclosing spans that are searched for a step."""
+TESTING: Final = "testing"
+"""Key of the phase in which a loop validates, verl's name for it: rewards of it are not those that the step trains on."""
 
 
 class _Sample(NamedTuple):
@@ -62,16 +66,19 @@ class StepSummary(NamedTuple):
 class Inside:
     """What the ended spans inside of one trajectory say about it."""
 
-    __slots__ = ("llm", "preemptions", "prompt", "response", "reward", "score", "source", "tool", "turns")
+    __slots__ = ("calls", "generated", "llm", "preemptions", "prompt", "reward", "score", "source", "tool", "turns")
 
     def __init__(self) -> None:
         self.llm = self.tool = self.reward = 0.0
         """Seconds in LLM calls, tools and rewards."""
+        self.calls = 0
+        """LLM calls."""
         self.turns = 0
+        """Turns that the loop marked."""
         self.prompt: float | None = None
         """Tokens of the first prompt."""
-        self.response: float | None = None
-        """Tokens that were generated in all."""
+        self.generated: float | None = None
+        """Tokens that the model wrote in all its calls."""
         self.preemptions: float | None = None
         self.score: float | None = None
         self.source = ""
@@ -100,6 +107,8 @@ class _Trajectories:
     the step that they name."""
     consumed: dict[int, list[int]] = {}
     """Trace ids of the trajectories that a step consumed, by the trace id of the step."""
+    batches: dict[int, list[_Sample]] = {}
+    """Scores that a step of this process computed outside of trajectories, by its trace id: those of a reward model on a batch."""
     remote: dict[int, list[_Sample]] = {}
     """Trajectories for the last steps of another process, by the trace id of the step."""
     reported: tuple[int, int] = (0, 0)
@@ -127,7 +136,7 @@ def _begin(trace_id: int) -> Inside:
 
 
 def note_turn(span: Span, _seconds: float) -> None:
-    """Count an ended turn."""
+    """Count an ended turn that the loop marked."""
     inside = find_inside(span)
     if inside is not None:
         inside.turns += 1
@@ -141,34 +150,62 @@ def note_tool(span: Span, seconds: float) -> None:
 
 
 def note_llm(
-    span: Span, seconds: float, prompt: float | None, response: float | None, preemptions: float | None
+    span: Span, seconds: float, prompt: float | None, generated: float | None, preemptions: float | None
 ) -> None:
     """Add time, tokens and preemptions of an ended LLM call."""
     inside = find_inside(span)
     if inside is None:
         return
+    inside.calls += 1
     inside.llm += seconds
     if inside.prompt is None:
         inside.prompt = prompt
-    if response is not None:
-        inside.response = (inside.response or 0) + response
+    if generated is not None:
+        inside.generated = (inside.generated or 0) + generated
     if preemptions is not None:
         inside.preemptions = (inside.preemptions or 0) + preemptions
 
 
-def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]) -> None:
-    """Add the time of an ended reward, and remember its score: the last one counts."""
+def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue], scores: Sequence[float]) -> None:
+    """Add an ended reward to its trajectory, where the last score counts, or to its step if it is in none.
+
+    Args:
+        span: The reward.
+        seconds: Its duration.
+        values: All its attributes.
+        scores: All its scores, without NaN.
+    """
     inside = find_inside(span)
     if inside is None:
         return
     inside.reward += seconds
-    score = to_number(values.get(attr.REWARD_SCORE))
+    score, source = to_number(values.get(attr.REWARD_SCORE)), to_name(values.get(attr.DATA_SOURCE, ""))
     if score is not None:
-        inside.score, inside.source = float(score), to_name(values.get(attr.DATA_SOURCE, ""))
+        inside.score, inside.source = float(score), source
+    if scores and _is_of_step(span):
+        batch = _Trajectories.batches.setdefault(span.resolve().trace_id, [])
+        batch.extend(_Sample(0.0, each, source, {}, 0.0, "") for each in scores[: max(0, MAX_PENDING - len(batch))])
+        _bound(_Trajectories.batches, MAX_STEPS)
+
+
+def _is_of_step(span: Span) -> bool:
+    """Return whether a span is in a step of an own loop, and in no trajectory and no validation of it."""
+    for _ in range(MAX_PARENTS):
+        parent = span._parent()
+        if parent is None:
+            return span.site.spec.verb == "step" and not span.site.hook
+        if parent.attributes.get(attr.PHASE) == TESTING:
+            return False
+        span = parent
+    return False
 
 
 def describe(span: Span) -> None:
-    """Set the score, the turns and the tokens of an ended trajectory of an own loop, unless they are set."""
+    """Set the score, the turns and the tokens of an ended trajectory of an own loop, unless they are set.
+
+    A turn is a call of the model; where none was recorded, what the loop marked as a turn. A response of which only the calls are known is what
+    the model wrote: what tools answered is not known then.
+    """
     inside = _Trajectories.inside.get(span.resolve().trace_id)
     if inside is None:
         return
@@ -177,9 +214,10 @@ def describe(span: Span) -> None:
         own = span._attributes = {}
     for key, value in (
         (attr.REWARD_SCORE, inside.score),
-        (attr.TURNS, inside.turns or None),
+        (attr.TURNS, inside.calls or inside.turns or None),
         (attr.PROMPT_TOKENS, inside.prompt),
-        (attr.RESPONSE_TOKENS, inside.response),
+        (attr.RESPONSE_TOKENS, inside.generated),
+        (attr.GENERATED_TOKENS, inside.generated),
     ):
         if value is not None and key not in own and key not in fixed:
             own[key] = value  # it has ended: nothing else writes to it, and numbers need no check
@@ -192,7 +230,7 @@ def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeVal
         span: The trajectory.
         seconds: Its duration.
         values: All its attributes.
-        tokens: Its tokens that are known, by ``prompt`` and ``response``.
+        tokens: Its tokens that are known, by ``prompt``, ``response`` and ``generated``.
     """
     trace_id, detail = span.resolve().trace_id, span._detail
     inside = _Trajectories.inside.pop(trace_id, None)
@@ -225,7 +263,10 @@ def note_consumed(span: Span) -> None:
 
 
 def end_step(span: Span) -> StepSummary:
-    """Record the scores and durations of the trajectories of a step of this process that has ended."""
+    """Record the scores and durations of the trajectories of a step of this process that has ended.
+
+    If none of them has a score, those count that the step computed outside of trajectories.
+    """
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
     consumed = _Trajectories.consumed.pop(step, None)
@@ -233,15 +274,41 @@ def end_step(span: Span) -> StepSummary:
         consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
     popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
     samples = [entry[1] for entry in popped if entry is not None]
-    return StepSummary(_summarise(samples), tuple(sample.stop for sample in samples), measure_waits(samples))
+    batch = _Trajectories.batches.pop(step, [])
+    _Trajectories.inside.pop(step, None)
+    seconds = _find_generation(samples)
+    if seconds:
+        series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
+    reward = _summarise(samples)
+    if reward is None:
+        reward = _sum_scores(batch)
+    return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
+
+
+def _find_generation(samples: list[_Sample]) -> float:
+    """Return the seconds from the first start to the last token of trajectories, or else those of the phases ``gen``; 0: nothing is known.
+
+    A trajectory ends with its reward, which is no part of the generation.
+    """
+    if samples:
+        ends = [sample.stop - sample.facts.get("reward", 0.0) for sample in samples]
+        return max(ends) - min(sample.stop - sample.seconds for sample in samples)
+    return sum(stop - start for key, start, stop in _Loop.phases if key == GEN)
 
 
 def report(*, last: bool = False) -> None:
-    """Record the statistics of trajectories for steps of another process: of the newest step, or of the one before while the newest goes on.
+    """Record what a process has to report whose loop is in another process. Called at the end of each drain.
+
+    These are the statistics of the trajectories of the newest step, or of the one before while the newest goes on; and each phase ``gen``.
 
     Args:
         last: Whether no more will be recorded.
     """
+    if _Loop.phases and not has_step():
+        for key, start, stop in _Loop.phases:
+            if key == GEN:
+                series.histogram(metric_names.SAMPLE_GENERATION).record(stop - start)
+        _Loop.phases.clear()
     steps = list(_Trajectories.remote)
     if not steps or _Trajectories.reported == (steps[-1], len(_Trajectories.remote[steps[-1]])):
         return
@@ -254,14 +321,22 @@ def report(*, last: bool = False) -> None:
     samples = _Trajectories.remote[steps[-1]]
     if _Trajectories.reported != (steps[-1], len(samples)):
         _Trajectories.reported = steps[-1], len(samples)
-        _summarise(samples)
+        _summarise(samples, whole=False)
 
 
-def _summarise(samples: list[_Sample]) -> float | None:
+def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:
+    """Record the statistics of trajectories and return the mean of their scores. ``whole``: they are all of their step, so that groups are complete."""
     if not samples:
         return None
-    sum_scores(samples)
+    if whole:
+        record_groups(count_groups(samples))
     describe_tail(samples)
+    return _sum_scores(samples)
+
+
+def _sum_scores(samples: list[_Sample]) -> float | None:
+    """Record the scores of a step; return their mean, None without a score."""
+    sum_scores(samples)
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
     if not scores:
         return None
@@ -287,6 +362,7 @@ def _bound(entries: dict[int, Any], limit: int) -> None:
 
 def _clear_trajectories() -> None:
     _Trajectories.inside, _Trajectories.ended, _Trajectories.consumed, _Trajectories.remote = {}, {}, {}, {}
+    _Trajectories.batches = {}
     _Trajectories.reported = (0, 0)
 
 
@@ -294,6 +370,8 @@ def _clear_trajectories() -> None:
 
 RUNNING, FINISHED, FAILED = 1, 2, 3
 """Values of ``verl.run.state``."""
+GEN: Final = "gen"
+"""Phase in which a loop generates, or waits for what is generated ahead."""
 MAX_PHASES: Final = 1000
 """Phases that are kept until their step ends."""
 MAX_ENDED: Final = 1000

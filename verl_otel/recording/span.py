@@ -476,7 +476,7 @@ class Span:
                 return SpanIds(remote.trace_id, make_span_id(), remote.span_id, flags, state, wall_offset_ns())
         trace_id = make_trace_id()
         flags = POLICY.decide(self, trace_id)
-        return SpanIds(trace_id, make_span_id(), 0, flags, self.site.spec.state, wall_offset_ns())
+        return SpanIds(trace_id, make_span_id(), 0, flags, _root_state(self), wall_offset_ns())
 
     def get_span_context(self) -> SpanContext:
         """Return OpenTelemetry's span context. A span whose context was returned is always exported."""
@@ -723,6 +723,14 @@ def _child_ids(parent: SpanIds, span_id: int) -> SpanIds:
     return SpanIds(parent.trace_id, span_id, parent.span_id, parent.flags & TRACE_FLAGS, parent.state, parent.offset_ns)
 
 
+def _root_state(root: Span) -> str:
+    """Return the trace state of the trace that a span begins."""
+    state = root.site.spec.state
+    if state == semconv.TRACESTATE_TRAJECTORY and root.attributes.get(attr.VALIDATE) is True:
+        return semconv.TRACESTATE_VALIDATION
+    return state
+
+
 @functools.lru_cache(maxsize=64)
 def _read_state(text: str) -> TraceState:
     """Return a parsed trace state; a process has a handful of them."""
@@ -744,7 +752,7 @@ def create_root_ids(roots: list[Span]) -> None:
                 trace_id = high << 64 | low or 1
                 try:
                     flags = POLICY.decide(span, trace_id)
-                    span.ids = _new(SpanIds, (trace_id, span_id or 1, 0, flags, span.site.spec.state, offset))
+                    span.ids = _new(SpanIds, (trace_id, span_id or 1, 0, flags, _root_state(span), offset))
                 except Exception as error:
                     error_boundary.may_propagate(error)
 

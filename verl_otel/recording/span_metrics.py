@@ -16,6 +16,7 @@ from verl_otel.recording.series import counter, gauge, histogram
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import buckets, metric_names
 from verl_otel.semconv.metric_names import METRICS
+from verl_otel.semconv.spans import TRACESTATE_STEP, TRACESTATE_TRAJECTORY, TRACESTATE_VALIDATION
 
 if TYPE_CHECKING:
     from verl_otel.recording.series import Counter, Histogram
@@ -71,13 +72,46 @@ def _find(span: Span) -> Histogram:
     """Return the histogram of a span's verb with its labels. It is cached at the site for spans without labels of their own."""
     site, own = span.site, span._attributes
     spec = site.spec
+    validate = find_validation(span) if spec.duration in _WITH_VALIDATION else ""
     if span.error:
-        return histogram(spec.duration, labels_of(span, spec.labels, with_error=spec.duration in _WITH_ERROR))
+        labels = (*_select_labels(span.attributes, spec.labels), *_VALIDATION_LABELS[validate])
+        if spec.duration in _WITH_ERROR:
+            labels += ((attr.ERROR_TYPE, span.error),)
+        return histogram(spec.duration, labels)
     if not own or own.keys().isdisjoint(spec.labels):
-        if site.default_series is None:
-            site.default_series = _find_cached(histogram, spec.duration, site.attributes, spec.labels)
-        return site.default_series
-    return _find_cached(histogram, spec.duration, span.attributes, spec.labels)
+        series = site.default_series.get(validate)
+        if series is None:
+            series = site.default_series[validate] = _find_cached(
+                histogram, spec.duration, site.attributes, spec.labels, *_VALIDATION_LABELS[validate]
+            )
+        return series
+    return _find_cached(histogram, spec.duration, span.attributes, spec.labels, *_VALIDATION_LABELS[validate])
+
+
+_VALIDATION_LABELS: Final[Mapping[str, Labels]] = {
+    "": (),
+    **{value: ((attr.VALIDATE, value),) for value in ("true", "false")},
+}
+"""The label by the result of `find_validation`."""
+_BY_STATE: Final = {"": "", TRACESTATE_TRAJECTORY: "false", TRACESTATE_VALIDATION: "true", TRACESTATE_STEP: ""}
+
+
+def find_validation(span: Span) -> str:
+    """Return whether a span belongs to a validation, as a label; empty if that is not known.
+
+    The trace state of a trajectory says so in every process. Outside of a trajectory it is not known: verl scores whole batches of a
+    training and of a validation by the same calls.
+    """
+    own = span._attributes
+    if own is not None and attr.VALIDATE in own:
+        return "true" if own[attr.VALIDATE] is True else "false"
+    ids: Any = span.ids
+    state: str = (ids[0] if type(ids) is tuple else ids or span.resolve()).state
+    found = _BY_STATE.get(state)
+    if found is None:  # with the state of others
+        members = [member.strip() for member in state.split(",")]
+        found = next((value for member, value in _BY_STATE.items() if member in members), "")
+    return found
 
 
 def _find_cached(
@@ -105,15 +139,8 @@ def _find_cached(
     return series
 
 
-def labels_of(span: Span, names: tuple[str, ...], *, with_error: bool = False) -> Labels:
-    """Return the attributes of a span that are labels, in the order of the catalogue. Absent ones are left out."""
-    labels = _select_labels(span.attributes, names)
-    if with_error and span.error:
-        labels += ((attr.ERROR_TYPE, span.error),)
-    return labels
-
-
 def _select_labels(values: Mapping[str, AttributeValue], names: tuple[str, ...]) -> Labels:
+    """Return the attributes that are labels, in the order of the catalogue. Absent ones are left out."""
     return tuple([(name, _text(values[name])) for name in names if name in values])
 
 
@@ -143,9 +170,7 @@ def _was_stopped(span: Span) -> bool:
     return bool(span.error) or span.attributes.get(attr.OUTCOME) == "cancelled"
 
 
-def _phase(span: Span, seconds: float) -> None:
-    if span.site.attributes.get(attr.PHASE) == "gen":
-        histogram(metric_names.SAMPLE_GENERATION).record(seconds)
+def _phase(span: Span, _seconds: float) -> None:
     own_loop.note_phase(span)
 
 
@@ -155,7 +180,7 @@ def _checkpoint(span: Span, _seconds: float) -> None:
 
 
 def _logging(span: Span, seconds: float) -> None:
-    counter(metric_names.LOGGING_TIME, labels_of(span, (attr.TRACKER,))).record(seconds)
+    counter(metric_names.LOGGING_TIME, _select_labels(span.attributes, (attr.TRACKER,))).record(seconds)
 
 
 def _data_loading(_span: Span, seconds: float) -> None:
@@ -177,19 +202,41 @@ def _trajectory(span: Span, seconds: float) -> None:
     values = span.attributes
     if attr.OUTCOME not in values:
         span.set_attribute(attr.OUTCOME, "failure" if span.error else "success")
+    labels = _VALIDATION_LABELS[find_validation(span)]
     tokens: dict[str, float] = {}
-    for kind, key in (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS)):
+    for kind, key in _LENGTHS:
         number = to_number(values.get(key))
         if number is not None:
             tokens[kind] = number
-            labels = ((attr.TOKEN_TYPE, kind),)
-            counter(metric_names.ROLLOUT_TOKENS, labels).record(number)
-            histogram(metric_names.ROLLOUT_SEQUENCE_LENGTH, labels).record(number)
+            histogram(metric_names.ROLLOUT_SEQUENCE_LENGTH, ((attr.TOKEN_TYPE, kind), *labels)).record(number)
+    generated = to_number(values.get(attr.GENERATED_TOKENS))
+    if generated is not None:
+        tokens["generated"] = generated
+    for kind, number in _split_tokens(tokens).items():
+        counter(metric_names.ROLLOUT_TOKENS, ((attr.TOKEN_TYPE, kind), *labels)).record(number)
     turns = to_number(values.get(attr.TURNS))
     if turns is not None:
-        histogram(metric_names.ROLLOUT_TURNS).record(turns)
+        histogram(metric_names.ROLLOUT_TURNS, labels).record(turns)
     MARKS.mark(span, seconds)
     own_loop.end_trajectory(span, seconds, values, tokens)
+
+
+_LENGTHS: Final = (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TOKENS))
+
+
+def _split_tokens(tokens: Mapping[str, float]) -> dict[str, float]:
+    """Return the tokens of a trajectory by who wrote them: the prompt, the model (``generated``), or tools and environments (``observation``).
+
+    Where nobody says which tokens of a response the model wrote, it wrote all of them.
+    """
+    kinds = {"prompt": tokens["prompt"]} if "prompt" in tokens else {}
+    response = tokens.get("response")
+    generated = tokens.get("generated", response)
+    if generated is not None:
+        kinds["generated"] = generated
+        if response is not None and response > generated:
+            kinds["observation"] = response - generated
+    return kinds
 
 
 def _consume(span: Span, _seconds: float) -> None:
@@ -200,14 +247,16 @@ def _consume(span: Span, _seconds: float) -> None:
 def _llm(span: Span, seconds: float) -> None:
     values, own = span.attributes, span._attributes
     cache = span.site.token_series if not own or own.keys().isdisjoint(_LLM_LABELS) else {}
+    validate = find_validation(span)
     both: list[float | None] = []
     for metric, key in _TOKENS:
         tokens = to_number(values.get(key))
         both.append(tokens)
         if tokens is not None:
-            series = cache.get(metric)
+            series = cache.get((metric, validate))
             if series is None:
-                series = cache[metric] = _find_cached(counter, metric, values, _LLM_LABELS)
+                more = _VALIDATION_LABELS[validate]
+                series = cache[metric, validate] = _find_cached(counter, metric, values, _LLM_LABELS, *more)
             series.record(tokens)
     preemptions = to_number(values.get(attr.PREEMPTIONS))
     if preemptions:
@@ -217,23 +266,29 @@ def _llm(span: Span, seconds: float) -> None:
 
 def _reward(span: Span, seconds: float) -> None:
     values = span.attributes
-    own_loop.note_reward(span, seconds, values)
     detail = span._detail
     scores = (
         (detail.scores if detail is not None else ())
         or values.get(attr.REWARD_SCORES)
         or (values.get(attr.REWARD_SCORE),)
     )
-    for score in scores if isinstance(scores, tuple) else (scores,):
-        number = to_number(score)
-        if number is not None and number == number:
-            label = attr.REWARD_BIN, bin_of(number)
-            metric = metric_names.REWARD_SAMPLES
-            _find_cached(counter, metric, values, (attr.DATA_SOURCE,), label).record(1)
+    numbers = [
+        number
+        for score in (scores if isinstance(scores, tuple) else (scores,))
+        if (number := to_number(score)) is not None and number == number
+    ]
+    own_loop.note_reward(span, seconds, values, numbers)
+    more = _VALIDATION_LABELS[find_validation(span)]
+    for number in numbers:
+        label = attr.REWARD_BIN, bin_of(number)
+        metric = metric_names.REWARD_SAMPLES
+        _find_cached(counter, metric, values, (attr.DATA_SOURCE,), label, *more).record(1)
 
 
 _WITH_ERROR: Final = frozenset(row.name for row in METRICS.values() if attr.ERROR_TYPE in row.labels)
 """Histograms with the label ``error.type``."""
+_WITH_VALIDATION: Final = frozenset(row.name for row in METRICS.values() if attr.VALIDATE in row.labels)
+"""Metrics with the label ``verl.validate``."""
 
 _VERB_METRICS: Final[dict[str, Callable[[Span, float], None]]] = {
     "step": _step,

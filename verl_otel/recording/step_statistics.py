@@ -58,13 +58,11 @@ def find_spread(scores: Sequence[float]) -> tuple[float, float]:
 
 
 def sum_scores(samples: Sequence[Sample]) -> None:
-    """Record mean, spread and percentiles of the scores that a step trains on, by data source, and how many groups differ in them."""
+    """Record mean, spread and percentiles of the scores that a step trains on, by data source."""
     by_source: dict[str, list[float]] = {}
     for sample in samples:
         if sample.score is not None and sample.score == sample.score:
             by_source.setdefault(sample.source, []).append(sample.score)
-    for outcome, count in count_groups(samples).items():
-        gauge(metric_names.REWARD_GROUPS, ((attr.OUTCOME, outcome),)).set(count)
     for source, scores in by_source.items():
         scores.sort()
         labels = ((attr.DATA_SOURCE, source),) if source else ()
@@ -82,17 +80,27 @@ def sum_scores(samples: Sequence[Sample]) -> None:
             gauge(name, labels).set(value)
 
 
+def record_groups(counts: Mapping[str, int]) -> None:
+    """Record how many groups of a step have each outcome."""
+    for outcome, count in counts.items():
+        gauge(metric_names.REWARD_GROUPS, ((attr.OUTCOME, outcome),)).set(count)
+
+
 SIGNAL: Final = "signal"
 """The outcome of a group whose scores differ."""
 CUT: Final = "cut"
 """Fact of a sample whose response ended at the limit of tokens."""
 
 
-def count_groups(samples: Sequence[Sample]) -> dict[str, int]:
+def count_groups(samples: Sequence[Sample], signals: Mapping[str, bool] | None = None) -> dict[str, int]:
     """Return the number of groups, samples of one prompt with at least two scores, by outcome; empty without groups.
 
-    The scores of a group differ (``signal``), or are equal: above 0 (``solved``), or not because each response was cut (``truncated``), or otherwise
-    (``failed``). From equal scores GRPO learns nothing.
+    A group has a signal if its advantages differ, or, where they are not known, its scores (``signal``). The others have equal scores: above 0
+    (``solved``), or not because each response was cut (``truncated``), or otherwise (``failed``). From these GRPO learns nothing.
+
+    Args:
+        samples: All samples of the groups.
+        signals: By prompt, whether the advantages of its samples differ; as far as they are known.
     """
     groups: dict[str, list[Sample]] = {}
     for sample in samples:
@@ -103,7 +111,7 @@ def count_groups(samples: Sequence[Sample]) -> dict[str, int]:
         scores = [sample.score or 0.0 for sample in group]
         if len(scores) == 1:
             continue
-        if min(scores) < max(scores):
+        if (signals or {}).get(group[0].uid, min(scores) < max(scores)):
             outcome = SIGNAL
         elif scores[0] > 0:
             outcome = "solved"

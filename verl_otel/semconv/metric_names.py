@@ -77,7 +77,8 @@ TRAINING_RESUMES: Final = _row("verl.training.resumes", "counter", "{resume}", (
 WORKER_RESTARTS: Final = _row("verl.worker.restarts", "counter", "{restart}", (attr.REASON,), (1, 8, 64),
     "Processes that Ray started again in the place of one that had died.")
 LIMIT: Final = _row("verl.limit", "gauge", "", (attr.LIMIT,), (4, 4, 4),
-    "Configured bounds: response_tokens, prompt_tokens, staleness (model versions), save_frequency (steps).")
+    "Configured bounds: response_tokens, prompt_tokens, save_frequency (steps), staleness (model versions: that of the "
+    "oldest samples that verl's asynchronous v1 trainers train on).")
 STEP_DURATION: Final = _row("verl.step.duration", "histogram", "s", (attr.ERROR_TYPE,), (17, 17, 17),
     "One training step.", buckets.LONG)
 STEP_BETWEEN_TIME: Final = _row("verl.step.between.time", "counter", "s", (), (1, 1, 1),
@@ -107,7 +108,8 @@ WORKER_CALLS: Final = _row("verl.worker.calls", "counter", "{call}", (attr.WORKE
 WORKER_CALL_TIME: Final = _row("verl.worker.call.time", "counter", "s", (attr.WORKER_METHOD,), (10, 80, 640),
     "Host time in worker methods, outermost ones.")
 SAMPLE_GENERATION: Final = _row("verl.sample.generation", "histogram", "s", (), (17, 17, 17),
-    "Generating one batch of samples, as the trainer sees it.", buckets.LONG)
+    "Generation of a step: from the first start to the last token of the trajectories that it trained on. In a loop of one's own without trajectories: "
+    "the phases `gen` of a step. The wait of the trainer is `verl.phase.duration` with `verl.phase` `gen`.", buckets.LONG)
 WEIGHT_SYNC_PAYLOAD: Final = _row("verl.weight_sync.payload", "gauge", "By", (), (1, 1, 1),
     "Bytes of the last weight sync that sent changes only.")
 AVERAGE_REWARD: Final = _row("verl.average_reward", "gauge", "", (), (1, 1, 1),
@@ -119,9 +121,9 @@ VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
 ROLLOUT_TRAJECTORY_DURATION: Final = _row("verl.rollout.trajectory.duration", "histogram", "s", (attr.AGENT, attr.VALIDATE, attr.ERROR_TYPE),
     (272, 272, 272),
     "One trajectory, from its first to its last action.", buckets.LONG)
-ROLLOUT_TURN_DURATION: Final = _row("verl.rollout.turn.duration", "histogram", "s", (), (120, 120, 120),
-    "One turn of a trajectory.", buckets.SHORT)
-TOOL_CALL_DURATION: Final = _row("verl.tool.call.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.ERROR_TYPE), (240, 240, 240),
+ROLLOUT_TURN_DURATION: Final = _row("verl.rollout.turn.duration", "histogram", "s", (attr.VALIDATE,), (240, 240, 240),
+    "One turn of a trajectory: a call of the model and the tools that it calls.", buckets.SHORT)
+TOOL_CALL_DURATION: Final = _row("verl.tool.call.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE), (480, 480, 480),
     "One call of a tool.", buckets.SHORT)
 ROLLOUT_ACTIVE: Final = _row("verl.rollout.active", "updown", "{trajectory}", (), (8, 8, 8),
     "Trajectories that are open now.")
@@ -131,14 +133,16 @@ ROLLOUT_GROUPS: Final = _row("verl.rollout.groups", "gauge", "{group}", (attr.GR
     "Prompt groups in the replay buffer of verl 0.9: pending, running, finished, failure. Read while the trainer waits for samples.")
 ROLLOUT_GROUPS_WANTED: Final = _row("verl.rollout.groups.wanted", "gauge", "{group}", (), (1, 1, 1),
     "Prompt groups that the trainer takes from the replay buffer for a step.")
-ROLLOUT_TOKENS: Final = _row("verl.rollout.tokens", "counter", "{token}", (attr.TOKEN_TYPE,), (16, 16, 16),
-    "Tokens of finished trajectories.")
-ROLLOUT_SEQUENCE_LENGTH: Final = _row("verl.rollout.sequence.length", "histogram", "{token}", (attr.TOKEN_TYPE,), (208, 208, 208),
-    "Tokens of one trajectory.", buckets.TOKENS)
-ROLLOUT_TURNS: Final = _row("verl.rollout.turns", "histogram", "{turn}", (), (104, 104, 104),
-    "Turns of one trajectory.", buckets.TURNS)
+ROLLOUT_TOKENS: Final = _row("verl.rollout.tokens", "counter", "{token}", (attr.TOKEN_TYPE, attr.VALIDATE), (48, 48, 48),
+    "Tokens of finished trajectories: those of the prompt, those of the response that the model wrote (generated, verl's `response_mask` is 1), and "
+    "those with which tools and environments answered (observation). Without a `response_mask`, a response counts as generated.")
+ROLLOUT_SEQUENCE_LENGTH: Final = _row("verl.rollout.sequence.length", "histogram", "{token}", (attr.TOKEN_TYPE, attr.VALIDATE), (416, 416, 416),
+    "Tokens of the prompt and of the response of one trajectory, the response with the answers of tools.", buckets.TOKENS)
+ROLLOUT_TURNS: Final = _row("verl.rollout.turns", "histogram", "{turn}", (attr.VALIDATE,), (208, 208, 208),
+    "Turns of one trajectory: its calls of the model. verl's own `num_turns` counts messages.", buckets.TURNS)
 ROLLOUT_STALENESS: Final = _row("verl.rollout.staleness", "histogram", "{version}", (), (10, 10, 10),
-    "Model versions between a sample's generation and the step that trains on it.", buckets.STALENESS)
+    "Versions of the weights between the policy that a step updates and the one that wrote the last token of a sample: 0 is on-policy. "
+    "With the one-step-off trainer of verl it is 1 from step 2 on.", buckets.STALENESS)
 ROLLOUT_WEIGHTS_BEHIND: Final = _row("verl.rollout.weights.behind", "gauge", "{version}", (), (1, 1, 1),
     "Most versions by which a trajectory of the last batch was generated with older weights than were synced before it began. 0 is right in every mode.")
 ROLLOUT_PREEMPTIONS: Final = _row("verl.rollout.preemptions", "counter", "{preemption}", (), (8, 8, 8),
@@ -152,30 +156,32 @@ ROLLOUT_SLOWEST_DURATION: Final = _row("verl.rollout.slowest.duration", "gauge",
 ROLLOUT_SLOWEST_PREEMPTIONS: Final = _row("verl.rollout.slowest.preemptions", "gauge", "{preemption}", (), (1, 1, 1),
     "Preemptions of the slowest trajectory of the last step.")
 ROLLOUT_SLOWEST_TOKENS: Final = _row("verl.rollout.slowest.tokens", "gauge", "{token}", (attr.TOKEN_TYPE,), (2, 2, 2),
-    "Tokens of the slowest trajectory of the last step.")
+    "Tokens of the prompt and of the response of the slowest trajectory of the last step, the response with the answers of tools.")
 ROLLOUT_TAIL_SHARE: Final = _row("verl.rollout.tail.share", "gauge", "1", (), (1, 1, 1),
-    "Share of the last step in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for these.")
+    "Share of the last step, from its start to its end, in which all but the slowest 5 % of its trajectories had ended, and the trainer waited for "
+    "these.")
 GEN_AI_CLIENT_INFERENCE_DURATION: Final = _row("gen_ai.client.inference.duration", "histogram", "s",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.ERROR_TYPE),
-    (120, 120, 120),
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE, attr.ERROR_TYPE),
+    (240, 240, 240),
     "One LLM call, as the agent loop sees it.", buckets.SHORT)
 GEN_AI_CLIENT_INPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.input_tokens", "counter", "{token}",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), (8, 8, 8),
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
     "Tokens that LLM calls read.")
 GEN_AI_CLIENT_OUTPUT_TOKENS: Final = _row("gen_ai.client.inference.usage.output_tokens", "counter", "{token}",
-    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), (8, 8, 8),
+    (attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL, attr.VALIDATE), (16, 16, 16),
     "Tokens that LLM calls generated.")
-GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.ERROR_TYPE), (0, 0, 0),
+GEN_AI_EXECUTE_TOOL_DURATION: Final = _row("gen_ai.execute_tool.duration", "histogram", "s", (attr.GEN_AI_TOOL, attr.VALIDATE, attr.ERROR_TYPE),
+    (0, 0, 0),
     "One call of a tool, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
     buckets.SHORT)
 GEN_AI_INVOKE_AGENT_DURATION: Final = _row("gen_ai.invoke_agent.duration", "histogram", "s", (attr.GEN_AI_AGENT, attr.VALIDATE, attr.ERROR_TYPE),
     (0, 0, 0),
     "One trajectory, under the name of the GenAI conventions; only with `OTEL_SEMCONV_STABILITY_OPT_IN`.",
     buckets.LONG)
-REWARD_DURATION: Final = _row("verl.reward.duration", "histogram", "s", (attr.DATA_SOURCE, attr.ERROR_TYPE), (120, 120, 120),
-    "Computing the reward of one sample.", buckets.SHORT)
-REWARD_SAMPLES: Final = _row("verl.reward.samples", "counter", "{sample}", (attr.DATA_SOURCE, attr.REWARD_BIN), (80, 80, 80),
-    "Samples by the bin of their score.")
+REWARD_DURATION: Final = _row("verl.reward.duration", "histogram", "s", (attr.DATA_SOURCE, attr.VALIDATE, attr.ERROR_TYPE), (240, 240, 240),
+    "Computing the score of one sample. Without `verl.validate` where a whole batch is scored after its trajectories have ended.", buckets.SHORT)
+REWARD_SAMPLES: Final = _row("verl.reward.samples", "counter", "{sample}", (attr.DATA_SOURCE, attr.REWARD_BIN, attr.VALIDATE), (160, 160, 160),
+    "Scores by their bin, which is named by its upper bound: `0.5` are those above 0.25 up to 0.5. `verl.validate` as for their duration.")
 REWARD_SCORE_MEAN: Final = _score("verl.reward.score.mean", "mean")
 REWARD_SCORE_STDDEV: Final = _score("verl.reward.score.stddev", "standard deviation")
 REWARD_SCORE_MIN: Final = _score("verl.reward.score.min", "smallest")
@@ -184,16 +190,18 @@ REWARD_SCORE_P10: Final = _score("verl.reward.score.p10", "10th percentile")
 REWARD_SCORE_P50: Final = _score("verl.reward.score.p50", "median")
 REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
-    "Groups of one prompt that the last step trained on: with different scores (signal), or with equal ones, from which GRPO learns nothing: above 0 "
-    "(solved), or not, because each response was cut (truncated) or otherwise (failed).")
+    "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
+    "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: a score above 0 (solved), or not, because each response was cut "
+    "(truncated) or otherwise (failed). Of an own loop only where the process of the step runs the trajectories, since others have parts of groups.")
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.
 GPU_TIME: Final = _row("verl.gpu.time", "counter", "s", (attr.GPU_STATE, attr.GPU_CAUSE), (20, 20, 20),
     "GPU seconds of the run by what they were used or lost for, as the trainer can know it while it runs.")
-GPU_WAITING_SHARE: Final = _row("verl.gpu.waiting.share", "gauge", "1", (attr.GPU_SIDE,), (2, 2, 2),
-    "Share of the last step that the GPUs of one side waited for the other, where rollouts have GPUs of their own: the trainer's for samples, "
-    "those of the rollouts for the trainer. The side that waits less is short of GPUs.")
+GPU_WAITING_SHARE: Final = _row("verl.gpu.waiting.share", "gauge", "1", (attr.GPU_SIDE,), (3, 3, 3),
+    "Share of the last step, from its start to its end, that the GPUs of one side waited for the other, where rollouts have GPUs of their own: the "
+    "trainer's for samples of open trajectories, those of the rollouts for the trainer. The side that waits less is short of GPUs. both: the trainer "
+    "waited for samples and no trajectory was open.")
 GPU_MEMORY_PEAK: Final = _row("verl.gpu.memory.peak", "gauge", "By", (attr.UPDATE_ROLE, attr.MEMORY_TYPE), (4, 4, 4),
     "Most memory of a GPU that the framework held since its process began, as verl logs it.")
 HOST_MEMORY_USED: Final = _row("verl.host.memory.used", "gauge", "By", (attr.UPDATE_ROLE,), (2, 2, 2),

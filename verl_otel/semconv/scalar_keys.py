@@ -5,6 +5,8 @@
 from collections.abc import Mapping
 from typing import Final
 
+from verl_otel.semconv import logs
+
 Keys = tuple[str, ...]
 
 TRAINING: Final[Mapping[str, Keys]] = {
@@ -25,7 +27,7 @@ ROLLOUT: Final[Mapping[str, Keys]] = {
     "prompt_length_mean": ("prompt_length/mean",),
     "aborted_ratio": ("response/aborted_ratio",),
     "turns_mean": ("num_turns/mean",),
-    "seconds": ("timing_s/gen",),
+    "wait_seconds": ("timing_s/gen",),
 }
 PPO: Final[Mapping[str, Keys]] = {
     "policy_loss": ("actor/pg_loss",),
@@ -45,7 +47,21 @@ PPO: Final[Mapping[str, Keys]] = {
     "seconds": ("timing_s/update_actor",),
 }
 
+VALIDATION: Final = "val-"
+"""Beginning of the keys of scores of a validation, which name its data."""
 REWARDS: Final = (*ROLLOUT["reward_mean"], *ROLLOUT["score_mean"])
 """Keys of the mean reward, where a score counts if there is no reward."""
 REFERENCE_KL: Final = (*PPO["kl_reference"], *ROLLOUT["kl_reference"])
 """Keys of the KL divergence to the reference policy: in the loss, or in the reward. A run has one of them."""
+
+BY_NAME: Final[Mapping[str, Keys]] = {
+    f"{scope}/{field}": keys
+    for scope, fields in ((logs.TRAINING, TRAINING), (logs.ROLLOUT, ROLLOUT), (logs.PPO, PPO))
+    for field, keys in fields.items()
+}
+"""Keys by scope and field of the run log, such as ``rollout/reward_mean``: by these names guides for monitoring verl speak of its scalars."""
+
+
+def find_keys(name: str) -> Keys:
+    """Return the keys that a name stands for: itself, and if it is one of `BY_NAME` those as well."""
+    return (name, *BY_NAME.get(name, ()))

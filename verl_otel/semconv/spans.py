@@ -19,6 +19,8 @@ STATUS_ERROR: Final = 2
 TRACESTATE_STEP: Final = "verl=s"
 """Marks a step trace: tail sampling lets it pass."""
 TRACESTATE_TRAJECTORY: Final = "verl=t"
+TRACESTATE_VALIDATION: Final = "verl=tv"
+"""Marks a trajectory of a validation, so that every process that works for it knows; it begins as that of any trajectory."""
 
 MAX_LINKS: Final = 128
 """OpenTelemetry drops the links of a span beyond this number."""
@@ -37,7 +39,7 @@ class SpanSpec(NamedTuple):
     duration: str = ""
     """The histogram that its duration goes to."""
     labels: tuple[str, ...] = ()
-    """Attributes that become labels of that histogram (`error.type` is added by the recorder)."""
+    """Attributes that become labels of that histogram (`error.type` and `verl.validate` are added by the recorder)."""
     root: bool = False
     """Starts a trace of its own, whatever is current."""
     merges_with_parent: bool = False
@@ -61,7 +63,7 @@ _ROWS: Final = (
     SpanSpec("logging", "verl.logging", state=TRACESTATE_STEP),
     SpanSpec("data_loading", "verl.data_loading", state=TRACESTATE_STEP),
     SpanSpec("trajectory", "verl.trajectory", duration=metric_names.ROLLOUT_TRAJECTORY_DURATION,
-        labels=(attr.AGENT, attr.VALIDATE), root=True, merges_with_parent=True, state=TRACESTATE_TRAJECTORY),
+        labels=(attr.AGENT,), root=True, merges_with_parent=True, state=TRACESTATE_TRAJECTORY),
     SpanSpec("turn", "verl.turn", duration=metric_names.ROLLOUT_TURN_DURATION),
     SpanSpec("llm", "", CLIENT, duration=metric_names.GEN_AI_CLIENT_INFERENCE_DURATION,
         labels=(attr.GEN_AI_OPERATION, attr.GEN_AI_PROVIDER, attr.GEN_AI_MODEL), merges_with_parent=True),

@@ -38,7 +38,7 @@ def test_a_synchronous_step_is_told_from_its_first_to_its_last_tick():
         ),
     ]
     found = account("sync", 2, 40, [step(0, 38, *phases)], [short, long])
-    both = {"tool_wait": 7, "reward_wait": 3, "rollout_wait": 2, "switch": 2, "weight_sync": 2, "sync_wait": 2}
+    both = {"tool_wait": 7, "reward_wait": 3, "none_open": 2, "switch": 2, "weight_sync": 2, "sync_wait": 2}
     assert found == {
         "actor_rollout_ref-0": {**both, "rollout": 4, "tail_wait": 4, "train": 4, "train_wait": 2, "data": 6},
         "actor_rollout_ref-1": {**both, "rollout": 8, "train": 6, "data": 6},
@@ -91,12 +91,25 @@ def test_gpus_apart_wait_for_each_other():
     assert found["rollout-0-0"] == found["rollout-0-1"] == {"rollout": 12, "train_wait": 8}
 
 
+def test_a_wait_for_samples_while_no_trajectory_is_open_is_a_cause_of_its_own():
+    """On both sides; with a trajectory open, in its own code, the trainer waits for rollouts. So it does where no trajectory is recorded."""
+    first = roll(0, 10, activity("server", "llm_server-0", 0, 6))
+    waits = step(0, 20, phase("gen", 0, 20))
+    found = account("one_step", 0, 20, [waits], [first])
+    assert found["actor-0"] == {"rollout_wait": 10, "none_open": 10}
+    assert found["rollout-0-0"] == {"rollout": 6, "rollout_wait": 4, "none_open": 10}
+    trains = phase("update_actor", 0, 1, call("update_actor", 0, 1, worker("actor-0", "update_actor", 0, 1)))
+    unrecorded = account("one_step", 0, 20, [step(0, 20, trains, phase("gen", 1, 20))])
+    assert unrecorded["actor-0"] == {"train": 1, "rollout_wait": 19}
+    assert unrecorded["rollout-0-0"] == {"train_wait": 1, "rollout_wait": 19}
+
+
 def test_before_the_first_work_everything_is_start_up():
     """What no worker does until the first trajectory begins is start-up, and nothing after it."""
     first = roll(30, 40, activity("server", "llm_server-0", 30, 40))
     load = call("init_model", 0, 9, worker("actor_rollout_ref-0", "init_model", 2, 9))
     found = account("sync", 0, 50, [load, step(20, 50, phase("gen", 20, 50))], [first])
-    assert found["actor_rollout_ref-0"] == {"start_up": 30, "rollout": 10, "rollout_wait": 10}
+    assert found["actor_rollout_ref-0"] == {"start_up": 30, "rollout": 10, "none_open": 10}
 
 
 def test_validation_and_checkpoint_are_told_apart_from_training():

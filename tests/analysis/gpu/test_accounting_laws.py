@@ -235,7 +235,12 @@ def idle(found, device, nodes, trajectories, tick):
         node.span.name == "verl.validation" and covers(node.span, tick) for node, _ in nodes
     )
     return idle_causes.find_cause(
-        device.lane, state, awaited_at(found, trajectories, tick), asleep=asleep, validating=validating
+        device.lane,
+        state,
+        awaited_at(found, trajectories, tick),
+        asleep=asleep,
+        validating=validating,
+        recorded=any(each.start_ns <= tick for each in trajectories),
     )
 
 

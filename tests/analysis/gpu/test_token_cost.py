@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import DeviceTime, Step, Trajectory
+from verl_otel.semconv import attributes as attr
 
 DEVICES = (DeviceTime("g0", {"train": 6_000_000_000, "tool_wait": 4_000_000_000}), DeviceTime("g1", {"train": 10**10}))
 
@@ -61,8 +62,21 @@ def test_groups_of_equal_scores_give_no_gradient():
             members.append(trajectory(number, 10, uid=uid, score=score))
     step = make_step(*range(1, number + 1))
     assert wasted(step, *members) == {"zero_variance": 20}
-    assert wasted(step, *members, algorithm="rloo") == {"zero_variance": 20}
-    assert wasted(step, *members, algorithm="gae") == {}
+    assert wasted(step, *members, needs_spread=False) == {}
+
+
+@pytest.mark.parametrize(
+    ("manifest", "expected"),
+    [
+        ({}, True),
+        ({attr.ALGORITHM: "rloo"}, True),
+        ({attr.ALGORITHM: "gae"}, False),
+        ({attr.ALGORITHM: "grpo", attr.KL_IN_REWARD: "true"}, False),
+    ],
+)
+def test_what_learns_nothing_from_equal_scores(manifest, expected):
+    """Estimators that compare the samples of a group, unless a penalty makes rewards of their scores that differ."""
+    assert accounting.needs_spread(manifest) == expected
 
 
 def test_a_group_is_judged_by_what_was_trained_on():

@@ -29,13 +29,25 @@ def gpu(lane, **causes):
             "more trajectories at a time",
         ),
         ({"train": 98, "data": 2}, {"rollout": 60, "train_wait": 40}, "trainer", "short is the trainer"),
+        (
+            {"train": 25, "rollout_wait": 4, "none_open": 71},
+            {"rollout": 4, "train_wait": 25, "none_open": 71},
+            "trainer",
+            "short is the trainer: give it GPUs of the rollouts, or allow older samples; more GPUs do not shorten",
+        ),
+        (
+            {"train": 26, "rollout_wait": 3, "none_open": 71},
+            {"rollout": 29, "none_open": 71},
+            "neither",
+            "both 71%, with no trajectory open neither is short of GPUs; more GPUs do not shorten the time in which both wait: submit more ahead",
+        ),
         ({"train": 80, "rollout_wait": 20}, {"rollout": 85, "train_wait": 15}, "neither", "neither is short"),
         ({"train": 95, "rollout_wait": 5}, {"rollout": 100}, "neither", "neither is short"),
         ({"start_up": 900, "train": 40, "rollout_wait": 60}, {"rollout": 100}, "rollouts", "waited for samples 60%"),
     ],
 )
 def test_the_side_that_the_other_waits_for_is_short(trainer, rollouts, short, text):
-    """Start-up is left out; if both wait for each other, neither is short."""
+    """Start-up is left out; if both wait for each other, or nothing is open, neither is short."""
     found = balance.judge([gpu("train", **trainer), gpu("train", **trainer), gpu("rollout", **rollouts)])
     assert (found.short, found.trainer_gpus, found.rollout_gpus) == (short, 2, 1)
     assert text in " ".join(wording.describe_balance(found))

@@ -48,10 +48,10 @@ def folder(runs):
         "scope": "rollout",
         "step": 2,
         "tps": 3.5,
-        "reward_low": 0,
-        "reward_high": 1,
+        "score_low": 0,
+        "score_high": 1,
     }
-    (folder / "verl_logs.jsonl").write_text(json.dumps({**record, "reward_counts": [3, 1]}) + "\n")
+    (folder / "verl_logs.jsonl").write_text(json.dumps({**record, "score_counts": [3, 1]}) + "\n")
     return folder
 
 
@@ -121,6 +121,21 @@ def test_samples_are_texts_by_choice(call, folder, tmp_path):
     assert "6,000 characters left out" in long
     ((step, second),) = texts(found, "rollout/sample_1")
     assert (step, second.split("\n\n")[3:5]) == (1, ["**tool call**", "    add(2, 2)"])
+
+
+@pytest.mark.parametrize(
+    ("manifest", "reason"),
+    [
+        ({}, "verl wrote none in this run, which trainer.rollout_data_dir switches on"),
+        ({rollouts.TRAINING: "/not/on/this/node"}, "the files of trainer.rollout_data_dir are not there"),
+    ],
+)
+def test_samples_that_are_not_there_have_a_reason(call, folder, tmp_path, manifest, reason):
+    (folder / "run.json").write_text(json.dumps({"run_id": "r1", **manifest}))
+    result = call("export", "tensorboard", "r1", "--output", tmp_path / "tb", "--samples", "2")
+    assert result.code == 0
+    assert f"no samples: {reason}" in result.err
+    assert "no samples" not in call("export", "tensorboard", "r1", "--output", tmp_path / "tb").err
 
 
 def test_samples_that_are_written_later(folder, tmp_path):

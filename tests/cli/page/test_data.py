@@ -73,8 +73,8 @@ def test_the_page_and_explain_give_the_same_saving_of_a_step():
     run = run._replace(steps=tuple(steps))
     columns = data.build(run)["steps"]
     assert columns["saved"][6] / columns["unit"] == pytest.approx(verdict.saved + 2.0)
-    assert f"{verdict.saved + 2.0:.2f} s longer than necessary" in explain.render(run)
-    assert "1 of 8 steps took longer than necessary, by" in explain.render(run)
+    assert f"{verdict.saved + 2.0:.2f} s longer than usual" in explain.render(run)
+    assert "1 of 8 steps took longer than usual, by" in explain.render(run)
 
 
 def test_verdicts_of_all_steps_are_counted_where_only_some_are_shown(monkeypatch):

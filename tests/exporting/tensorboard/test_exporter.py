@@ -43,8 +43,8 @@ def steps(accumulator, tag):
 def train(first, last):
     step_log.begin_run()
     for number in range(first, last + 1):
-        step_log.note_scores([Origin(1, 1, 1.0, 0.0, "m"), Origin(1, 2, 1.0, 1.0, "m")])
-        tracking.record({**KEYS, "critic/rewards/mean": number / 4}, number)
+        step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "m"), Origin(1, 2, 1.0, 1.0, "m")], {})
+        tracking.record({**KEYS, "critic/rewards/mean": number / 4, "critic/score/mean": number / 4}, number)
 
 
 def test_a_training_and_its_resumption(start):

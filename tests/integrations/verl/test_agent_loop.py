@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The names of tools and agents: a model and data write them, and verl looks whether it knows them after our hooks."""
+"""The names of tools and agents: a model and data write them, and verl looks whether it knows them after our hooks. Tokens of a trajectory."""
 
 import json
 import sys
@@ -8,8 +8,10 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from tests.builders import hooks
 from verl_otel.integrations.patch import in_span, replace
 from verl_otel.integrations.verl import agent_loop
+from verl_otel.integrations.verl.sample_origin import find_origin
 
 INVENTED = ["Jane Doe, 12 Main Street", "x" * 5000, 'a\nb{c="d"}', "", None, 7, ["calculator"], "\ud800"]
 
@@ -121,3 +123,40 @@ def test_a_number_that_is_no_step_is_not_recorded(recorded, config, step):
     with agent_loop._begin_trajectory(worker, ({}, info), {}):
         pass
     assert recorded.span("verl.trajectory").attributes.get("verl.step.number") == step
+
+
+def output(prompt, mask, messages=2):
+    """Return an output of a loop, as verl's ``AgentLoopOutput``."""
+    return SimpleNamespace(
+        prompt_ids=[0] * prompt, response_ids=[0] * len(mask), response_mask=mask, num_turns=messages, reward_score=None
+    )
+
+
+class Worker:
+    """``AgentLoopWorker`` as far as it matters here."""
+
+    async def _compute_score(self, outputs, kwargs):
+        outputs[-1].reward_score = 0.5
+
+
+@pytest.mark.parametrize(
+    ("outputs", "tokens"),
+    [
+        ([output(10, [1] * 4)], (10, 4, 4)),
+        ([output(10, [1] * 4 + [0] * 30 + [1] * 2, 4)], (10, 36, 6)),
+        ([output(10, [1] * 4), output(20, [1, 0, 0, 1])], (30, 8, 6)),
+    ],
+)
+async def test_answers_of_tools_are_not_what_the_model_wrote(recorded, outputs, tokens):
+    """Prompt, response, and what of it the model wrote; of a trajectory with several outputs all together, for each is a sample."""
+    kind = type("AgentLoopWorker", (Worker,), dict(vars(Worker)))
+    hooks.install(agent_loop.HOOKS, SimpleNamespace(AgentLoopWorker=kind), "AgentLoopWorker._compute_score")
+    with agent_loop._begin_trajectory(None, ({}, {}), {}):
+        await kind()._compute_score(outputs, {})
+        origin = find_origin()
+    attributes = recorded.span("verl.trajectory").attributes
+    keys = ("verl.prompt.tokens", "verl.response.tokens", "verl.generated.tokens")
+    assert tuple(attributes[key] for key in keys) == tokens
+    assert tuple(origin.facts[name] for name in ("prompt", "response", "generated")) == tokens
+    assert (attributes["verl.messages"], attributes["verl.reward.score"]) == (outputs[-1].num_turns, 0.5)
+    assert "verl.turns" not in attributes

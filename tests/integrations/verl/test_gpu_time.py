@@ -112,6 +112,22 @@ def test_a_phase_of_training_is_training_while_one_of_its_calls_runs(time):
     assert seen() == pytest.approx({"data": 12, "train": 48})
 
 
+@pytest.mark.parametrize(("key", "method"), [("values", "infer_batch"), ("update_critic", "train_mini_batch")])
+def test_a_call_that_returns_a_future_is_training_until_it_is_read(time, key, method):
+    """As verl calls its critic: the call takes no time, and the trainer reads the future in the phase of the call. What comes before is not training."""
+    train()
+    group = types.SimpleNamespace(world_size=4)
+    with marked_timer("step", {}):
+        with marked_timer(key, {}):
+            time.now += 2
+            with workers.open_call("worker call", (None,), {}, group, method, False):
+                pass
+            time.now += 8
+        spend(time, "adv", 3)
+        spend(time, "update_actor", 7, "update_actor")
+    assert seen() == pytest.approx({"data": 4 * (2 + 3), "train": 4 * (8 + 7)})
+
+
 def test_a_trajectory_that_was_not_measured_called_when_it_did_nothing_else(time):
     """An agent loop of the user's may say nothing of its LLM calls, but our tools and rewards are measured."""
     train()
@@ -233,18 +249,18 @@ def waits():
     return {dict(labels)["verl.gpu.side"]: share for labels, share in gpu_time.observe_waits()}
 
 
+def apart(mode="sync"):
+    """A trainer with four GPUs, and two more that only generate."""
+    rollout = {"nnodes": 1, "n_gpus_per_node": 2}
+    found = {**config(), "actor_rollout_ref": {"hybrid_engine": False, "rollout": rollout}}
+    Trainer.instance = Stock(trainer_mode=mode, config=found, global_steps=1)
+
+
 def test_which_side_waits_for_the_other(time):
     """Four GPUs train and two generate: the trainer waits 10 s of 20 for samples, the others 8 s for the trainer."""
-    Trainer.instance = Stock(
-        trainer_mode="sync",
-        config={
-            **config(),
-            "actor_rollout_ref": {"hybrid_engine": False, "rollout": {"nnodes": 1, "n_gpus_per_node": 2}},
-        },
-        global_steps=1,
-    )
+    apart()
     step(time, origin(1, 1000.0, 10.0), origin(2, 1000.0, 10.0))
-    assert waits() == pytest.approx({"trainer": 0.5, "rollouts": 0.4})
+    assert waits() == pytest.approx({"trainer": 0.5, "rollouts": 0.4, "both": 0})
     for _ in range(3):
         with marked_timer("step", {}), marked_timer("gen", {}):
             begin = time.now
@@ -252,6 +268,53 @@ def test_which_side_waits_for_the_other(time):
             lineage.consume([origin(number, begin, 90.0) for number in range(16)], step=1)
     assert waits()["trainer"] > 0.9
     assert "; short are the rollouts: give them GPUs" in gpu_time.summarize_verdicts()["verdict"]
+
+
+def test_neither_side_is_short_of_gpus_while_no_trajectory_is_open(time):
+    """The trainer waits 36 s of 45 for samples and the rollouts have nothing to generate in 32 of these: both wait."""
+    apart()
+    with marked_timer("step", {}):
+        with marked_timer("gen", {}):
+            time.now += 36
+            lineage.consume([origin(1, 1000.0, 4.0), origin(2, 1000.0, 4.0)], step=1)
+        spend(time, "update_actor", 9, "update_actor")
+    assert waits() == pytest.approx({"trainer": 4 / 45, "rollouts": 9 / 45, "both": 32 / 45})
+    verdict = gpu_time.summarize_verdicts()["verdict"]
+    assert "both 71%, with no trajectory open; short is the trainer" in verdict
+    assert "more GPUs do not shorten the time in which both wait: submit more ahead" in verdict
+
+
+def test_the_last_line_of_a_training_accounts_for_all_its_steps(time, recorded, monkeypatch):
+    """Also for the step that is held back until the next one: here it is the only one."""
+    apart("separate_async")
+    with marked_timer("step", {}), marked_timer("gen", {}):
+        time.now += 20
+        lineage.consume([origin(1, 1000.0, 20.0), origin(2, 1000.0, 20.0)], step=1)
+    lines = []
+    monkeypatch.setattr(tracking, "flush", lambda _: gpu_time.observe_gpu_time())  # as the session does, under its lock
+    monkeypatch.setattr(
+        gpu_time, "current_session", lambda: types.SimpleNamespace(config=types.SimpleNamespace(run_id="r"))
+    )
+    monkeypatch.setattr(gpu_time._account.live_verdicts, "log_end", lambda *line: lines.append(line))
+    tracking.end_run(failed=False)
+    ((_, advice),) = lines
+    assert "the trainer's GPUs waited for samples 100% of the time" in advice
+    assert advice.endswith("short are the rollouts: give them GPUs of the trainer, or more replicas")
+
+
+def test_shares_of_a_step_leave_out_what_lies_before_it(time):
+    """A validation and a checkpoint before the step are in the account, and in none of its shares."""
+    apart()
+    step(time, origin(1, 1000.0, 10.0), origin(2, 1000.0, 4.0))
+    alone, before = (gpu_time.observe_tail(), waits()), sum(seen().values())
+    spend(time, "testing", 50)
+    spend(time, "save_checkpoint", 30)
+    begin = time.now
+    step(time, origin(3, begin, 10.0), origin(4, begin, 4.0))
+    assert gpu_time.observe_tail() == alone[0] == [((), pytest.approx(6 / 20))]
+    assert waits() == pytest.approx(alone[1])
+    assert sum(seen().values()) - before == pytest.approx((50 + 30 + 20) * 6)
+    assert seen()["validation_wait"] == pytest.approx(50 * 6)
 
 
 def test_sides_that_share_their_gpus_do_not_wait_for_each_other(time):

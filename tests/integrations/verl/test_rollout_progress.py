@@ -57,7 +57,7 @@ def clock():
 
 @pytest.fixture
 def progress(clock):
-    return RolloutProgress(lambda: clock[0], lambda function: function())
+    return RolloutProgress(now=lambda: clock[0], run_later=lambda function: function())
 
 
 def test_groups_are_counted_at_every_poll(recorded):

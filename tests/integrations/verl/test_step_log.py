@@ -8,6 +8,7 @@ import verl_otel
 from verl_otel.integrations.verl import step_log
 from verl_otel.integrations.verl.sample_origin import Origin
 from verl_otel.recording import run_log
+from verl_otel.recording.step_statistics import count_groups
 from verl_otel.semconv import logs
 
 DATA = {
@@ -39,7 +40,7 @@ def level(recorded):
 def test_a_step_is_a_record_of_each_scope(level):
     """Training, rollout, PPO, timers and validation have a record each, with the names of verl's scalars in plain words."""
     level(logs.INFO)
-    step_log.note_scores([Origin(1, 1, 1.0, 0.0, "math"), Origin(1, 2, 1.0, 1.0, "math")])
+    step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "math"), Origin(1, 2, 1.0, 1.0, "math")], {})
     verl_otel.log("rollout", tps=3)
     step_log.write(DATA, 4)
     by_scope = {record.scope: record for record in run_log.take()}
@@ -49,8 +50,8 @@ def test_a_step_is_a_record_of_each_scope(level):
     assert by_scope["training"].fields["elapsed_seconds"] >= 0
     counts = (1, *[0] * 14, 1)
     assert by_scope["rollout"].fields == {
-        "samples": 2, "reward_std": 0.5, "reward_low": 0.0, "reward_high": 1.0, "reward_counts": counts, "reward_mean": 0.25, "tps": 3,
-        "seconds": 9.0,
+        "samples": 2, "score_std": 0.5, "score_low": 0.0, "score_high": 1.0, "score_counts": counts, "reward_mean": 0.25, "tps": 3,
+        "wait_seconds": 9.0,
     }  # fmt: skip
     assert by_scope["ppo"].fields == {"policy_loss": -0.1, "kl_div": 0.02, "grad_norm": 1.5}
     assert by_scope["timing"].fields == {"gen": 9.0}
@@ -99,22 +100,21 @@ def test_a_validation_before_the_training(level):
 def test_scores_without_a_range(level, scores, counts):
     """Equal scores are one bin; infinite ones have no bins."""
     level(logs.INFO)
-    step_log.note_scores([Origin(1, number, 1.0, score, "math") for number, score in enumerate(scores)])
+    step_log.note_trajectories([Origin(1, number, 1.0, score, "math") for number, score in enumerate(scores)], {})
     step_log.write(DATA, 4)
     (record,) = [record for record in run_log.take() if record.scope == "rollout"]
-    assert record.fields.get("reward_counts") == counts
+    assert record.fields.get("score_counts") == counts
 
 
 def test_groups_without_a_signal_and_empty_responses_are_counted(level):
     """A group needs two scores; a response of one token has no text."""
     level(logs.INFO)
     samples = [("a", 1.0, 9), ("a", 1.0, 1), ("b", 0.0, 5), ("b", 1.0, 5), ("c", 0.0, 0), ("", 1.0, 7)]
-    step_log.note_scores(
-        [
-            Origin(1, n, 1.0, score, "math", uid, facts={"response": length})
-            for n, (uid, score, length) in enumerate(samples)
-        ]
-    )
+    origins = [
+        Origin(1, n, 1.0, score, "math", uid, facts={"response": length})
+        for n, (uid, score, length) in enumerate(samples)
+    ]
+    step_log.note_trajectories(origins, count_groups(origins))
     step_log.write({"response_length/mean": 4.0, "response/aborted_ratio": 0.5}, 3)
     (record,) = [record for record in run_log.take() if record.scope == "rollout"]
     counts = {name: value for name, value in record.fields.items() if name.startswith("groups")}
@@ -137,7 +137,7 @@ def test_the_gap_to_the_engine_is_a_field_in_both_modes(level, prefix):
 def test_scores_wait_for_the_record_of_the_rollout(level):
     """Fully asynchronous training logs other scalars between the samples and the rewards of a step: the scores are not lost there."""
     level(logs.INFO)
-    step_log.note_scores([Origin(1, 1, 1.0, 0.0, "math"), Origin(1, 2, 1.0, 1.0, "math")])
+    step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "math"), Origin(1, 2, 1.0, 1.0, "math")], {})
     step_log.write({"fully_async/rollouter/idle_ratio": 0.5}, 4)
     step_log.write(DATA, 4)
     (rollout,) = [record for record in run_log.take() if record.scope == "rollout"]

@@ -96,6 +96,62 @@ def test_the_served_name_is_the_model(recorded, tracking_class, enable, name):
     assert info(recorded)["verl.model"] == name
 
 
+def of_sampler(mode, threshold, **settings):
+    """A configuration of verl: its defaults have the sampler in every mode."""
+    sampler = {"max_off_policy_threshold": threshold, "custom_sampler": {"path": None, "name": None}}
+    return {"trainer": {"v1": {"trainer_mode": mode, "sampler": {**sampler, **settings}}}}
+
+
+def bound_of(recorded):
+    """The bound of staleness; None: there is none."""
+    limits = {
+        dict(point.labels)["verl.limit.name"]: point.value
+        for point in recorded.points
+        if point.instrument.name == "verl.limit"
+    }
+    return limits.get("staleness")
+
+
+@pytest.mark.parametrize(
+    ("config", "bound"),
+    [
+        (of_sampler("colocate_async", 8), 7),
+        (of_sampler("separate_async", 2), 1),
+        (of_sampler("separate_async", None), None),
+        (of_sampler("separate_async", 8, custom_sampler={"path": "mine.py", "name": "Mine"}), None),
+        (of_sampler("sync", 8), None),
+        ({**of_sampler("separate_async", 8), "async_training": {"staleness_threshold": 0.1}}, None),
+        ({"trainer": {"use_v1": False, **of_sampler("separate_async", 8)["trainer"]}}, None),
+        (
+            {
+                "trainer": {"use_v1": False, **of_sampler("separate_async", 8)["trainer"]},
+                "actor_rollout_ref": {"hybrid_engine": False},
+            },
+            None,
+        ),
+    ],
+)
+def test_the_bound_of_staleness_is_that_of_asynchronous_trainers(recorded, tracking_class, config, bound):
+    """Its default is in the configuration of every mode; synchronous, legacy, one-step-off and fully asynchronous trainers do not read it."""
+    tracking_class("p", "e", "console", config)
+    assert bound_of(recorded) == bound
+
+
+@pytest.mark.full
+def test_verl_trains_on_samples_up_to_the_bound_of_staleness(recorded, tracking_class):
+    """Verl's own replay buffer evicts the first samples beyond it: at step 20 the weights have version 19, and those before prompt N version N - 1."""
+    module = pytest.importorskip(
+        "verl.trainer.ppo.v1.replay_buffer", reason="verl is not installed in this environment"
+    )
+    tracking_class("p", "e", "console", of_sampler("separate_async", 3))
+    buffer = module.ReplayBufferAsync.__new__(module.ReplayBufferAsync)
+    buffer.max_off_policy_threshold, buffer.max_off_policy_strategy = 3, "drop"
+    buffer.prompt_global_steps = {"train": {str(step): step for step in range(1, 21)}}
+    buffer.finished_keys = {"train": set(buffer.prompt_global_steps["train"])}
+    kept = buffer.finished_keys["train"] - buffer._stale_terminal_keys(20, "train")
+    assert max((20 - 1) - (int(prompt) - 1) for prompt in kept) == bound_of(recorded)
+
+
 @pytest.mark.parametrize("config", [None, {}, {"trainer": None}, {"trainer": 3}, object()])
 def test_a_configuration_of_another_form(recorded, tracking_class, config):
     """What the configuration does not say is left out."""

@@ -179,7 +179,7 @@ async def test_a_session_is_a_trajectory_with_turns_and_tools(recorded, hooked):
         "verl.agent": "react",
         "verl.data.source": "math",
         "verl.reward.score": 0.5,
-        "verl.turns": 2,
+        "verl.messages": 2,
         "verl.response.tokens": 4,
     }
     assert expected.items() <= root.attributes.items()

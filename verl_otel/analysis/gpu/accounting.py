@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.gpu import idle_causes
 from verl_otel.analysis.gpu.devices import Devices, natural
@@ -236,6 +236,8 @@ class GpuAccount:
         self._add_devices()
         self._began_ns: int | None = None
         """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
+        self._opened_ns: int | None = None
+        """Start of the first trajectory of the attempt."""
         self._slept: tuple[int, bool] = (0, False)
         """When the trainer last took its GPUs back from the rollouts or lent them, and which of the two."""
 
@@ -272,8 +274,12 @@ class GpuAccount:
         activity.settle()
         starts = [*activity.starts, *([] if self._began_ns is None else [self._began_ns])]
         self._began_ns = min(starts, default=None)
+        opened = [trajectory.start_ns for trajectory in trajectories]
+        self._opened_ns = min([*opened, *([] if self._opened_ns is None else [self._opened_ns])], default=None)
         lanes = sorted({device.lane for device in self.devices.gpus})
-        idle = _sweep(activity, self.devices.replicas, lanes, begin_ns, end_ns, self._began_ns, self._slept)
+        idle = _sweep(
+            activity, self.devices.replicas, lanes, begin_ns, end_ns, (self._began_ns, self._opened_ns), self._slept
+        )
         self._slept = max([self._slept, *(switch for switch in activity.sleeps if switch[0] <= end_ns)])
         waits = self._find_waits(late)
         device_times = []
@@ -312,7 +318,7 @@ class GpuAccount:
             devices: Its GPUs. One that an attempt before had, too, is the same device: host and id are equal.
         """
         self.devices = devices
-        self._began_ns, self._slept = None, (0, False)
+        self._began_ns, self._opened_ns, self._slept = None, None, (0, False)
         self._add_devices()
 
     def _add_devices(self) -> None:
@@ -338,21 +344,24 @@ def _sweep(
     lanes: Sequence[str],
     begin: int,
     end: int,
-    began: int | None,
+    since: tuple[int | None, int | None],
     slept: tuple[int, bool],
 ) -> list[_Idle]:
-    """Return the causes of idle time throughout the window, by lane: parts that cover it without a gap."""
+    """Return the causes of idle time throughout the window, by lane: parts that cover it without a gap.
+
+    ``since`` is when the first work and the first trajectory began; None: not yet.
+    """
+    began, opened = since
     asleep = max([slept, *(switch for switch in activity.sleeps if switch[0] <= begin)])[1]
     changes = [
         *activity.changes,
         *((time_ns, TAKE if sleeps else LEND, 0) for time_ns, sleeps in activity.sleeps),
         (end, MARK, 0),
     ]
-    if began is not None:
-        changes.append((began, MARK, 0))
+    changes += [(moment, MARK, 0) for moment in since if moment is not None]
     changes.sort()
     counts = [0] * len(COUNTED)
-    causes_by_key: dict[tuple[int, str, bool, bool, bool], tuple[str, ...]] = {}
+    causes_by_key: dict[tuple[int, str, bool, bool, bool, bool], tuple[str, ...]] = {}
     parts: list[_Idle] = []
     states, reached = 0, begin  # a bit for each state of the trainer; the lowest one takes precedence
     for time_ns, index, delta in changes:
@@ -364,7 +373,8 @@ def _sweep(
                 awaited = "blocked"
             else:
                 awaited = idle_causes.find_awaited(*counts[_STATES:VALIDATING], replicas)  # type: ignore[call-arg]  # five of them
-            key = (states & -states, awaited, asleep, counts[VALIDATING] > 0, began is not None and began <= reached)
+            has_begun, has_opened = began is not None and began <= reached, opened is not None and opened <= reached
+            key = (states & -states, awaited, asleep, counts[VALIDATING] > 0, has_begun, has_opened)
             causes = causes_by_key.get(key) or causes_by_key.setdefault(
                 key, tuple(_find_cause(lane, *key) for lane in lanes)
             )
@@ -382,11 +392,11 @@ def _sweep(
     return parts
 
 
-def _find_cause(lane: str, state: int, awaited: str, asleep: bool, validating: bool, began: bool) -> str:  # noqa: FBT001 - a key
+def _find_cause(lane: str, state: int, awaited: str, asleep: bool, validating: bool, began: bool, opened: bool) -> str:  # noqa: FBT001 - a key
     if not began:
         return "start_up"
     doing = idle_causes.STATES[state.bit_length() - 1]  # no bit: the last of them, "data"
-    return idle_causes.find_cause(lane, doing, awaited, asleep=asleep, validating=validating)
+    return idle_causes.find_cause(lane, doing, awaited, asleep=asleep, validating=validating, recorded=opened)
 
 
 def _spend(busy: list[Part], idle: list[_Idle], lane: int) -> dict[str, int]:
@@ -447,17 +457,32 @@ class TotalCost(NamedTuple):
     """See `count_generated`."""
 
 
-def find_cost(step: Step, members: Sequence[Trajectory], devices: Sequence[DeviceTime], *, algorithm: str = "") -> Cost:
+def needs_spread(manifest: Mapping[str, Any]) -> bool:
+    """Return whether a run learns nothing from a group with equal scores; True if its estimator is not known.
+
+    With a KL penalty in the reward, rewards differ where scores are equal.
+
+    Args:
+        manifest: What the run recorded about itself.
+    """
+    algorithm = str(manifest.get(attr.ALGORITHM, ""))
+    return (not algorithm or algorithm in GROUP_RELATIVE) and not manifest.get(attr.KL_IN_REWARD)
+
+
+def find_cost(
+    step: Step, members: Sequence[Trajectory], devices: Sequence[DeviceTime], *, needs_spread: bool = True
+) -> Cost:
     """Return the cost of a step.
 
     Args:
         step: The step; it says which trajectories it consumed.
         members: Trajectories that it consumed and, if known, those that were generated for it and that no step consumed.
         devices: GPU time of the step.
-        algorithm: verl's advantage estimator; if unknown, equal scores of a group are taken to have no gradient.
+        needs_spread: Whether equal scores of a group have no gradient.
     """
     consumed = set(step.trajectories)
-    flat = _find_flat_groups([member for member in members if member.trace_id in consumed], algorithm)
+    trained_members = [member for member in members if member.trace_id in consumed]
+    flat = _find_flat_groups(trained_members) if needs_spread else {}
     trained = 0
     wasted: dict[str, int] = defaultdict(int)
     for member in members:
@@ -526,10 +551,8 @@ def _find_waste_reason(trajectory: Trajectory, flat: Mapping[str, bool]) -> str:
     return "truncated" if trajectory.finish in _CUT else ""
 
 
-def _find_flat_groups(members: Sequence[Trajectory], algorithm: str) -> dict[str, bool]:
+def _find_flat_groups(members: Sequence[Trajectory]) -> dict[str, bool]:
     """Return by uid whether all scores of a group are equal; groups with an unknown score are not judged."""
-    if algorithm and algorithm not in GROUP_RELATIVE:
-        return {}
     scores: dict[str, list[float | None]] = defaultdict(list)
     for member in members:
         scores[member.uid].append(member.score)

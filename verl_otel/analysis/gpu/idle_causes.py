@@ -120,7 +120,7 @@ def find_awaited(servers: int, tools: int, rewards: int, trajectories: int, hidd
     return "tool" if tools == most else "reward" if rewards == most else "own"
 
 
-def find_cause(lane: str, state: str, awaited: str, *, asleep: bool, validating: bool) -> str:
+def find_cause(lane: str, state: str, awaited: str, *, asleep: bool, validating: bool, recorded: bool) -> str:
     """Return the cause of idle time.
 
     Args:
@@ -129,9 +129,12 @@ def find_cause(lane: str, state: str, awaited: str, *, asleep: bool, validating:
         awaited: What the open trajectories wait for, a key of `AWAITED`.
         asleep: True: the trainer has taken its GPUs back from the rollouts (``switch_to_trainer``).
         validating: True: a validation is running, in the trainer or in parallel to it.
+        recorded: True: a trajectory has begun, so that trajectories are recorded, and none is open if none is awaited.
     """
     if lane == "other":
         return "unknown"
+    if state == "samples" and recorded and not awaited and not validating:
+        return "none_open"
     if lane in ("rollout", "reward"):
         return _find_cause_elsewhere(lane, state, awaited, validating=validating)
     if lane == "hybrid" and state == "samples" and not asleep:

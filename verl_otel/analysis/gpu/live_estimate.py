@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from verl_otel.analysis.gpu import idle_causes
@@ -76,19 +76,30 @@ class Spent(NamedTuple):
         return total
 
 
+class Call(NamedTuple):
+    """A call of a worker group."""
+
+    method: str
+    start: float
+    end: float
+    blocking: bool = True
+    """False: it returned a future; its workers compute until the trainer reads it."""
+
+
 class Window(NamedTuple):
-    """Activity of a trainer between the ends of two steps. Times in seconds on the clock of `Rollout`."""
+    """Activity of a trainer from ``begin`` to ``end``: what lies outside does not count. Times in seconds on the clock of `Rollout`."""
 
     begin: float
     end: float
     phases: Sequence[Spell]
-    calls: Sequence[Spell] = ()
-    """Calls of worker groups, by method."""
+    calls: Sequence[Call] = ()
     taken: Sequence[float] = ()
     """When it received the samples that it waited for."""
 
 
-def spend(window: Window, rollouts: Iterable[Rollout], pool: Pool, *, asleep: bool = False) -> Spent:
+def spend(
+    window: Window, rollouts: Collection[Rollout], pool: Pool, *, asleep: bool = False, recorded: bool = False
+) -> Spent:
     """Return the GPU seconds of a window.
 
     Args:
@@ -96,7 +107,9 @@ def spend(window: Window, rollouts: Iterable[Rollout], pool: Pool, *, asleep: bo
         rollouts: Trajectories, whether they touch the window or not.
         pool: The GPUs.
         asleep: True: the trainer had taken its GPUs back when the window started.
+        recorded: True: trajectories were known before this window; see `idle_causes.find_cause`.
     """
+    recorded = recorded or bool(rollouts)
     changes = _find_changes(window)
     sizes = [0, 0]
     for rollout in rollouts:
@@ -114,7 +127,7 @@ def spend(window: Window, rollouts: Iterable[Rollout], pool: Pool, *, asleep: bo
     reached = window.begin
     for when, what, by, llm, tool, reward in [*changes, (window.end, _MARK, 0, 0.0, 0.0, 0.0)]:
         if when - reached > (grain if what in (_OPENS, _CLOSES) else 0.0):
-            uses = _find_uses(pool, counts, *open_trajectories, asleep=asleep)
+            uses = _find_uses(pool, counts, *open_trajectories, asleep=asleep, recorded=recorded)
             for side, gpus, shares in zip(spent, (pool.trains, pool.generates), uses, strict=True):
                 for cause, share in shares:
                     side[cause] += share * gpus * (when - reached)
@@ -143,7 +156,7 @@ def find_tail(window: Window, ends: Sequence[float]) -> float | None:
     if len(ends) <= slowest or window.end <= window.begin:
         return None
     ordered = sorted(ends)
-    begin, end = ordered[-slowest - 1], ordered[-1]
+    begin, end = max(ordered[-slowest - 1], window.begin), min(ordered[-1], window.end)
     waits = [(start, stop) for key, start, stop in window.phases if idle_causes.find_state(key) == "samples"]
     return sum(max(0.0, min(stop, end) - max(start, begin)) for start, stop in waits) / (window.end - window.begin)
 
@@ -213,13 +226,14 @@ def _find_changes(window: Window) -> list[_Change]:
         if stop > begin:
             changes.extend(((begin, what, 1, 0.0, 0.0, 0.0), (stop, what, -1, 0.0, 0.0, 0.0)))
 
-    for method, start, end in window.calls:
+    calls = [call if call.blocking else _extend(call, window.phases) for call in window.calls]
+    for method, start, end, _ in calls:
         work = idle_causes.find_work(method)
         if work in ("train", "rollout", "checkpoint"):
             add(_SAVING if work == "checkpoint" else _STATES["training"], start, end)
     for key, start, end in window.phases:
         state = idle_causes.find_state(key)
-        if state == "train" and not any(begin < end and stop > start for _, begin, stop in window.calls):
+        if state == "train" and not any(call.start < end and call.end > start for call in calls):
             state = "training"  # its calls are not recorded
         add(_STATES[state], start, end)
         took = max((when for when in window.taken if start <= when <= end), default=end)
@@ -227,13 +241,26 @@ def _find_changes(window: Window) -> list[_Change]:
             add(_STATES["switch"], took, end)
         if state in ("switch", "validation"):
             takes = key == "switch_to_trainer"
-            when = min(max(end if takes else start, window.begin), window.end)
-            changes.append((when, _TURN, int(takes), 0.0, 0.0, 0.0))
+            when = end if takes else start
+            if window.begin <= when <= window.end:
+                changes.append((when, _TURN, int(takes), 0.0, 0.0, 0.0))
     return changes
 
 
+def _extend(call: Call, phases: Sequence[Spell]) -> Call:
+    """Return a call with the end of its work: verl reads the future in the innermost phase around the call, and only converts the result after it."""
+    ends = [(stop - begin, stop) for _, begin, stop in phases if begin <= call.start <= stop]
+    return call._replace(end=max(call.end, min(ends)[1])) if ends else call
+
+
 def _find_uses(
-    pool: Pool, counts: list[int], training: _OpenTrajectories, validating: _OpenTrajectories, *, asleep: bool
+    pool: Pool,
+    counts: list[int],
+    training: _OpenTrajectories,
+    validating: _OpenTrajectories,
+    *,
+    asleep: bool,
+    recorded: bool,
 ) -> tuple[_Shares, _Shares]:
     """Return the causes between two changes, for the GPUs of the trainer and for those that only generate."""
     state = next((name for name, index in _STATES.items() if counts[index]), "data")
@@ -241,6 +268,7 @@ def _find_uses(
     generating = pool.generates + (pool.trains if pool.hybrid and not asleep else 0)
     replicas = max(1, generating // max(1, pool.replica))
     validation = [("validation", validating.busy(replicas)), ("validation_wait", 1 - validating.busy(replicas))]
+    known = {"asleep": asleep, "validating": validating.count > 0, "recorded": recorded}
     if counts[_STATES["training"]]:
         trainer = [("train", 1.0)]
     elif counts[_SAVING]:
@@ -252,7 +280,8 @@ def _find_uses(
     elif state == "samples" and pool.hybrid and not asleep and training.count:
         trainer = training.split(replicas)
     else:
-        trainer = [(idle_causes.find_cause(lane, state, "", asleep=asleep, validating=False), 1.0)]
+        awaited = "own" if training.count else ""  # whatever it is: these GPUs do not generate now
+        trainer = [(idle_causes.find_cause(lane, state, awaited, **known), 1.0)]
     if state == "weight_sync":
         generators = [("weight_sync", 1.0)]
     elif training.count:
@@ -260,5 +289,5 @@ def _find_uses(
     elif validating.count:
         generators = validation
     else:
-        generators = [(idle_causes.find_cause("rollout", state, "", asleep=asleep, validating=False), 1.0)]
+        generators = [(idle_causes.find_cause("rollout", state, "", **known), 1.0)]
     return trainer, generators

@@ -285,14 +285,14 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
     return list(worst.values())
 
 
-# -- By how much a step was longer than necessary: the combined savings of its verdicts --
+# -- By how much a step was longer than usual: the combined savings of its verdicts --
 
 _BETWEEN = "between"
 _ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
 
 
 def sum_savings(step: Step) -> float:
-    """Return the seconds by which the period of a step was longer than necessary, 0 without verdicts.
+    """Return the seconds by which the period of a step was longer than usual, 0 without verdicts.
 
     Verdicts on the same phase describe the same wait, so the largest counts; phases are sequential, so theirs add up. A verdict
     whose phase is unknown may be about any of them. What follows the step is apart from it, and its parts follow one another.

@@ -57,6 +57,8 @@ class SampleTexts:
         self._count = count
         self._awaited: OrderedDict[int, float] = OrderedDict()
         """Seconds since 1970 by step."""
+        self.written = 0
+        """Steps with texts."""
 
     def add(self, step: int, seconds: float) -> None:
         """Await the samples of a step."""
@@ -72,9 +74,16 @@ class SampleTexts:
             samples = rollouts.read_first(manifest, step, self._count)
             if samples:
                 del self._awaited[step]
+                self.written += 1
                 yield step, seconds, {f"rollout/sample_{index}": describe(each) for index, each in enumerate(samples)}
         while len(self._awaited) > MAX_AWAITED:
             self._awaited.popitem(last=False)
+
+    def find_reason(self) -> str:
+        """Return why there are no texts."""
+        if "training" not in rollouts.has_folder(run_files.read_manifest(self._places)):
+            return "verl wrote none in this run, which trainer.rollout_data_dir switches on"
+        return "the files of trainer.rollout_data_dir are not there; they may be on another node"
 
 
 def describe(sample: Mapping[str, Any]) -> str:
@@ -230,9 +239,9 @@ def run(arguments: argparse.Namespace) -> int:
     places = run_selection.find_places(arguments.folders, "export")
     folder: Path = arguments.output or Path(f"{places[0].resolve().name}.tensorboard")
     folder.mkdir(parents=True, exist_ok=True)
-    reader = StepReader(places)
+    reader, samples = StepReader(places), SampleTexts(places, min(arguments.samples, MAX_SAMPLES))
     with (folder / FILE).open("wb") as stream:
-        writer = Writer(stream, SampleTexts(places, min(arguments.samples, MAX_SAMPLES)))
+        writer = Writer(stream, samples)
         writer.write(_last_attempts(list(reader.read())))
         stream.flush()
         print(f"{show(folder, 2_000)}: {counted(writer.steps, 'step')}", flush=True)
@@ -240,6 +249,8 @@ def run(arguments: argparse.Namespace) -> int:
             time.sleep(arguments.interval)
             writer.write(list(reader.read()))
             stream.flush()
+    if arguments.samples and not samples.written:
+        print(f"verl-otel: no samples: {samples.find_reason()}", file=sys.stderr)
     if writer.steps:
         return 0
     print("verl-otel: the run has no scalars of verl", file=sys.stderr)

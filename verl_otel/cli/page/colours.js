@@ -42,6 +42,7 @@ const CAUSES = {
   reward_wait: ["yellow", "rising", "waiting for rewards"],
   loop_wait: ["vermillion", "cross", "waiting for a blocked event loop"],
   rollout_wait: ["green", "rising", "waiting for rollouts"],
+  none_open: ["green", "cross", "waiting, no trajectory open"],
   train_wait: ["blue", "rising", "waiting for training"],
   sync_wait: ["purple", "rising", "waiting for weights"],
   checkpoint_wait: ["sky", "rising", "waiting for the checkpoint"],

@@ -75,7 +75,7 @@ def read_rewards(fields: Mapping[str, object]) -> Distribution | None:
     Args:
         fields: Of a record of the scope ``rollout``.
     """
-    counts, low, high = (fields.get(name) for name in ("reward_counts", "reward_low", "reward_high"))
+    counts, low, high = (fields.get(name) for name in ("score_counts", "score_low", "score_high"))
     if (
         not isinstance(counts, (list, tuple))
         or not counts

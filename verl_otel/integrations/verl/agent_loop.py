@@ -105,15 +105,23 @@ def _read_outputs(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
 
 
 def _describe_outputs(span: Span, outputs: list[Any]) -> None:
-    attributes = extract_trajectory({}, outputs[-1])
-    if len(outputs) > 1:
-        attributes[attr.RESPONSE_TOKENS] = sum(len(output.response_ids) for output in outputs)
+    attributes = read_outputs(outputs)
     measured = getattr(outputs[-1], "metrics", None)
     for key, name in _MEASURED.items():
         value = to_number(getattr(measured, name, None))
         if value is not None and value >= 0:  # -1 means unknown in verl
             attributes[key] = value
     describe(span, attributes)
+
+
+def read_outputs(outputs: list[Any]) -> dict[str, Any]:
+    """Return what the outputs of a trajectory say: the tokens of all of them, which are samples each, and otherwise what the last one says."""
+    each = [extract_trajectory({}, output) for output in outputs]
+    attributes = each[-1]
+    for key in (attr.PROMPT_TOKENS, attr.RESPONSE_TOKENS, attr.GENERATED_TOKENS):
+        tokens = [values[key] for values in each]
+        attributes[key] = None if None in tokens else sum(tokens)
+    return attributes
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:
@@ -222,7 +230,7 @@ HOOKS: Final = (
         _LOOP,
         "AgentLoopWorker._compute_score",
         surround("trajectory", _read_outputs),
-        "no turns, tokens and reward on trajectories",
+        "no tokens and reward on trajectories",
     ),
     Hook.wrapping(
         _TOOLS,

@@ -96,9 +96,9 @@ def _read_batch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     yield
 
 
-def _consume(origins: list[Origin], *, summarise: bool) -> None:
+def _consume(origins: list[Origin], *, summarise: bool, logged_later: bool = False) -> None:
     lineage.note_received(origins)
-    lineage.consume(origins, step=Trainer.step_number(), summarise=summarise)
+    lineage.consume(origins, step=Trainer.step_number(), summarise=summarise, logged_later=logged_later)
 
 
 def note_update(batch: Any) -> None:
@@ -161,10 +161,13 @@ def _consume_ahead(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
 
 
 def _consume_queue(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
-    """Consume the samples of a message queue, before they become a batch."""
+    """Consume the samples of a message queue, before they become a batch.
+
+    verl's fully asynchronous trainer adds the metrics of a local step up after it has logged those of the version.
+    """
     samples = argument(args, kwargs, 0, "rollout_samples")
     origins = [origin for sample in samples for origin in take_origins(sample.full_batch.meta_info)]
-    _consume(origins, summarise=True)
+    _consume(origins, summarise=True, logged_later=True)
     yield
 
 

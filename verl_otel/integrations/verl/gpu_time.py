@@ -14,8 +14,8 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
+from verl_otel.analysis.gpu.live_estimate import Call, Rollout, Spent
 from verl_otel.analysis.gpu.live_estimate import Pool as GpuPool
-from verl_otel.analysis.gpu.live_estimate import Rollout, Spent
 from verl_otel.analysis.gpu.live_estimate import Spell as NamedInterval
 from verl_otel.analysis.gpu.live_estimate import Window as StepWindow
 from verl_otel.analysis.gpu.live_estimate import find_tail as find_tail_share
@@ -48,10 +48,12 @@ WITHIN_STEP: Final = ("sync", "RayPPOTrainer")
 class _Step(NamedTuple):
     """A step that has ended. Times on the monotonic clock, in seconds."""
 
-    begin: float
+    before: float
+    """End of the step before; the start of the first one."""
+    start: float
     end: float
     phases: list[NamedInterval]
-    calls: list[NamedInterval]
+    calls: list[Call]
     sample_times: list[float]
     samples: list[tuple[Sequence[Origin], bool]]
     """Origins of the samples that were received, and whether they are of a validation."""
@@ -67,7 +69,7 @@ class _Account:
 
     def __init__(self) -> None:
         self.phases: list[NamedInterval] = []
-        self.calls: list[NamedInterval] = []
+        self.calls: list[Call] = []
         self.sample_times: list[float] = []
         self.samples: list[tuple[Sequence[Origin], bool]] = []
         self.sample_count = 0
@@ -75,7 +77,8 @@ class _Account:
         self.ended = 0.0
         """End of the last step; 0 before the first one."""
         self.waiting: deque[_Step] = deque(maxlen=MAX_STEPS)
-        self.pending: tuple[StepWindow, GpuPool] | None = None
+        self.pending: tuple[StepWindow, float, GpuPool] | None = None
+        """The step that is held back, the end of the step before it, and the GPUs."""
         self.rollouts: deque[Rollout] = deque(maxlen=MAX_ROLLOUTS)
         self.pool: GpuPool | None = None
         self.live_verdicts = LiveVerdicts()
@@ -83,8 +86,10 @@ class _Account:
         """Whether the run has ended, so that no step is held back."""
         self.spent = Spent({}, {}, asleep=False)
         """GPU seconds so far, and whether the trainer has its GPUs back."""
-        self.waits: tuple[float, float] | None = None
-        """Shares of the last step that the trainer's GPUs waited for samples, and those of the rollouts for the trainer."""
+        self.recorded = False
+        """Whether a trajectory has been received."""
+        self.waits: balance.Balance | None = None
+        """What both sides waited in the last step."""
         self.tail: float | None = None
 
 
@@ -103,10 +108,10 @@ def note_phase(key: str, start: float, stop: float) -> None:
         _account.phases.append((key, start, stop))
 
 
-def note_call(method: str, start: float, stop: float) -> None:
-    """Record a call of a worker group that ended."""
+def note_call(method: str, start: float, stop: float, *, blocking: bool = True) -> None:
+    """Record a call of a worker group that returned: with the result of its workers, or with a future while they compute (verl's critic)."""
     if len(_account.calls) < MAX_NOTES:
-        _account.calls.append((method, start, stop))
+        _account.calls.append(Call(method, start, stop, blocking))
 
 
 def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
@@ -120,8 +125,13 @@ def note_samples(origins: Sequence[Origin], *, validate: bool) -> None:
 
 def is_round() -> bool:
     """Return whether since the end of the last step trajectories were generated and no model was updated."""
-    names = {name for name, *_ in (*_account.phases, *_account.calls)}
-    return ("gen" in names or bool(_account.sample_times)) and names.isdisjoint(UPDATES)
+    is_generated = bool(_account.sample_times) or any(name == "gen" for name, *_ in _account.phases)
+    return is_generated and not has_updated()
+
+
+def has_updated() -> bool:
+    """Return whether a model was updated since the end of the last step."""
+    return any(name in UPDATES for name, *_ in (*_account.phases, *_account.calls))
 
 
 def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) -> None:
@@ -145,6 +155,7 @@ def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) ->
             account.live_verdicts.end_step(number, account.ended, start, stop, account.phases)
         step = _Step(
             account.ended or start,
+            max(start, account.ended),
             stop,
             account.phases,
             account.calls,
@@ -164,8 +175,12 @@ def end_step(start: float, stop: float, number: Any, trainer: Any, mode: str) ->
 
 
 def end_run() -> None:
-    """Do not hold back the last step: no further samples will arrive. Log what held the run."""
+    """Do not hold back the last step: no further samples will arrive."""
     _account.ended_run = True
+
+
+def log_end() -> None:
+    """Log what held the run, and which side is short of GPUs. Call it after the collection that accounts for the last steps."""
     session = current_session()
     if session is not None:
         with error_boundary.suppress_errors("live verdict"):
@@ -191,9 +206,12 @@ def observe_tail() -> list[Observation]:
 
 
 def observe_waits() -> list[Observation]:
-    """Return the shares of the last step that each side waited for the other; nothing where they share GPUs."""
+    """Return the shares of the last step that each side waited for the other, and both; nothing where they share GPUs."""
     _account_steps(_account)
-    waits = dict(zip(("trainer", "rollouts"), _account.waits or (), strict=False))
+    sides = _account.waits
+    if sides is None:
+        return []
+    waits = {balance.TRAINER: sides.trainer_waits, balance.ROLLOUTS: sides.rollouts_wait, "both": sides.both_wait}
     return [(((attr.GPU_SIDE, side),), share) for side, share in waits.items()]
 
 
@@ -223,10 +241,10 @@ def _account_steps(account: _Account) -> None:
     while account.waiting:
         step = account.waiting.popleft()
         window = StepWindow(
-            step.begin + step.offset,
+            step.start + step.offset,
             step.end + step.offset,
             _shift(step.phases, step.offset),
-            _shift(step.calls, step.offset),
+            [call._replace(start=call.start + step.offset, end=call.end + step.offset) for call in step.calls],
             [time + step.offset for time in step.sample_times],
         )
         rollouts = [
@@ -234,9 +252,10 @@ def _account_steps(account: _Account) -> None:
         ]
         new_rollouts = [rollout for rollout in rollouts if rollout is not None]
         account.rollouts.extend(new_rollouts)
+        account.recorded = account.recorded or bool(new_rollouts)
         account.tail = find_tail_share(window, [rollout.end for rollout in new_rollouts if not rollout.validate])
         _account_held_step(account)
-        account.pending = window, step.pool
+        account.pending = window, step.before + step.offset, step.pool
         if not step.outlived:
             _account_held_step(account)
     if account.ended_run:
@@ -244,18 +263,23 @@ def _account_steps(account: _Account) -> None:
 
 
 def _account_held_step(account: _Account) -> None:
-    """Account for the step that was held back."""
+    """Account for the step that was held back, and for the time between it and the step before, which is in no share of a step."""
     if account.pending is None:
         return
-    (window, pool), account.pending = account.pending, None
-    new = account_gpu_time(window, account.rollouts, pool, asleep=account.spent.asleep)
-    # Replaced as a whole: the training thread may read it.
-    account.spent = Spent(
-        _add(account.spent.trainer, new.trainer), _add(account.spent.rollouts, new.rollouts), new.asleep
-    )
-    sides = _judge_balance(new, pool)
-    account.waits = None if sides is None else (sides.trainer_waits, sides.rollouts_wait)
+    (window, before, pool), account.pending = account.pending, None
+    if before < window.begin:
+        _spend(account, window._replace(begin=before, end=window.begin), pool)
+    account.waits = _judge_balance(_spend(account, window, pool), pool)
     account.rollouts = deque((rollout for rollout in account.rollouts if rollout.end > window.end), maxlen=MAX_ROLLOUTS)
+
+
+def _spend(account: _Account, window: StepWindow, pool: GpuPool) -> Spent:
+    """Add the GPU seconds of a window to the account, and return them."""
+    spent = account.spent
+    new = account_gpu_time(window, account.rollouts, pool, asleep=spent.asleep, recorded=account.recorded)
+    # Replaced as a whole: the training thread may read it.
+    account.spent = Spent(_add(spent.trainer, new.trainer), _add(spent.rollouts, new.rollouts), new.asleep)
+    return new
 
 
 def _add(one: dict[str, float], other: dict[str, float]) -> dict[str, float]:
@@ -276,12 +300,14 @@ def _judge_balance(spent: Spent, pool: GpuPool) -> balance.Balance | None:
 
 
 def _advise(account: _Account) -> str:
-    """Return which side of the training is short of GPUs, and what to do; empty if none is."""
+    """Return which side of the training is short of GPUs, and what to do; empty if none is and they do not wait together."""
     sides = None if account.pool is None else _judge_balance(account.spent, account.pool)
-    if sides is None or sides.short == balance.NEITHER:
+    if sides is None or (sides.short == balance.NEITHER and sides.both_wait < balance.NOTABLE):
         return ""
-    waits = f"the trainer's GPUs waited for samples {sides.trainer_waits:.0%} of the time, those of the rollouts for the trainer {sides.rollouts_wait:.0%}"
-    return f"{waits}; {balance.advise(sides)}"
+    return (
+        f"the trainer's GPUs waited for samples {sides.trainer_waits:.0%} of the time, those of the rollouts for the trainer "
+        f"{sides.rollouts_wait:.0%}, both {sides.both_wait:.0%}, with no trajectory open; {balance.advise(sides)}"
+    )
 
 
 def _shift(intervals: list[NamedInterval], offset: float) -> list[NamedInterval]:

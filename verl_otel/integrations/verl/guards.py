@@ -90,6 +90,12 @@ def _load_thresholds(name: str) -> Mapping[str, float]:
     return profile.values
 
 
+def end_run() -> None:
+    """Report what guards could not do in the run."""
+    if _Run.guards is not None:
+        _Run.guards.end()
+
+
 def is_stopped() -> bool:
     """Return whether a guard has stopped the run of this process."""
     return _Run.stopped is not None

@@ -14,12 +14,13 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, process_state
+from verl_otel.analysis.gpu.accounting import GROUP_RELATIVE
 from verl_otel.integrations.patch import PATCHED, Hook, argument
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, learning, step_log
 from verl_otel.integrations.verl.rollout_progress import RolloutProgress
-from verl_otel.integrations.verl.sample_origin import START, Origin, find_origin
+from verl_otel.integrations.verl.sample_origin import START, Origin, find_generation, find_origin
 from verl_otel.model import REMOTE, LinkRecord
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.callsite import CallSite
@@ -27,7 +28,7 @@ from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.series import gauge, histogram
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import describe_tail, sum_scores
+from verl_otel.recording.step_statistics import count_groups, describe_tail, record_groups, sum_scores
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv import metric_names
 from verl_otel.semconv.spans import MAX_LINKS
@@ -47,13 +48,17 @@ def _tag(_args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     yield
 
 
-def watch(buffer: Any) -> None:
+def watch(buffer: Any, *, batches: int = 1) -> None:
     """Read the tags of every batch of a replay buffer, and those of the groups that it removes from the training partition.
 
     Patches the instance, to include samplers of users. A method that a release lacks (the last two before verl 0.9) is passed over.
+
+    Args:
+        buffer: The replay buffer.
+        batches: Number of batches that a step takes.
     """
     reason_of: dict[str, str] = {}
-    progress = RolloutProgress()
+    progress = RolloutProgress(batches)
     for name, around in (
         ("sample", functools.partial(_read_batch, progress)),
         ("_sync_metadata_from_transfer_queue", functools.partial(progress.count, buffer)),
@@ -87,28 +92,69 @@ def _read_batch(progress: RolloutProgress, args: tuple[Any, ...], kwargs: dict[s
         gpu_time.note_samples(origins, validate=True)
 
 
-def consume(origins: list[Origin], *, step: int | None, summarise: bool = True) -> None:
-    """Link the step that trains on a batch to its trajectories, and record their scores and their staleness.
+def consume(origins: list[Origin], *, step: int | None, summarise: bool = True, logged_later: bool = False) -> None:
+    """Link the step that trains on a batch to its trajectories, and keep them for what is recorded when the step ends.
 
     Args:
         origins: Origin of each row of the batch; padding rows and further outputs of one trajectory count once.
         step: Number of the step.
         summarise: Describe the slowest trajectory, too; trainers without TransferQueue log this themselves.
+        logged_later: Whether verl logs the last batch of a step together with the next step.
     """
     distinct = find_distinct(origins)
     if not distinct or not RECORDER.on:
         return
-    for origin in distinct:
-        if origin.version is not None and step is not None:
-            histogram(metric_names.ROLLOUT_STALENESS).record(max(0, step - 1 - origin.version))
     _compare_weights(distinct)
     gpu_time.note_samples(distinct, validate=False)
     _link(distinct)
-    sum_scores(distinct)
-    step_log.note_scores(distinct)
-    learning.follow_trajectories(distinct)
-    if summarise:
-        describe_tail(distinct)
+    if len(_Step.consumed) + len(distinct) > MAX_ROWS:
+        return
+    _Step.consumed.extend(distinct)
+    _Step.number, _Step.summarise, _Step.logged_later = step, summarise, logged_later
+    _Step.last_batch = distinct
+    around = find_open("step")
+    if around is None or not around.site.hook:  # no trainer of verl ends a step
+        end_step()
+
+
+def _record(trained: list[Origin], number: int | None, signals: Mapping[str, bool]) -> None:
+    """Record scores, groups, staleness, generation and tail of the trajectories that a step has trained on."""
+    for origin in trained:
+        if origin.version is not None and number is not None:
+            histogram(metric_names.ROLLOUT_STALENESS).record(
+                max(0, number - 1 - _updates.get(origin.version, origin.version))
+            )
+    sum_scores(trained)
+    record_groups(_count_groups(trained, signals))
+    seconds = find_generation(trained)
+    if seconds is not None:
+        histogram(metric_names.SAMPLE_GENERATION).record(seconds)
+    learning.follow_trajectories(trained)
+    if _Step.summarise:
+        describe_tail(trained)
+
+
+# -- Groups with a signal: by the advantages that verl computes. The scores of a group may be equal and its rewards differ (KL in the reward) --
+
+
+def _count_groups(trained: list[Origin], signals: Mapping[str, bool]) -> dict[str, int]:
+    """Return the number of groups by outcome; empty if the estimator does not compare the samples of a group."""
+    if _Step.algorithm and _Step.algorithm not in GROUP_RELATIVE:
+        return {}
+    return count_groups(trained, signals)
+
+
+def _note_advantages(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Note whether the samples of each group differ in their advantage, which group-relative estimators give to all tokens of a response alike."""
+    data = yield
+    if not RECORDER.on or _Step.algorithm not in GROUP_RELATIVE:
+        return
+    advantages, uids = data.batch.get("advantages", None), data.non_tensor_batch.get("uid")
+    if uids is None or not getattr(advantages, "is_cpu", False) or len(_Step.signals) + len(uids) > MAX_ROWS:
+        return
+    first_of: dict[str, float] = {}
+    for uid, value in zip(map(str, uids), advantages[:, 0].tolist(), strict=True):
+        _Step.signals[uid] = _Step.signals.get(uid, False) or first_of.setdefault(uid, value) != value
 
 
 # -- Whether engines serve the weights of the last sync. The trainer knows when each sync ended; a trajectory that began after it and was generated
@@ -118,6 +164,8 @@ MAX_SYNCS: Final = 256
 """Weight syncs that are known; a trajectory that is older than all of them is not compared."""
 _syncs: Final[deque[tuple[float, int]]] = deque(maxlen=MAX_SYNCS)
 """When each sync ended, in Unix seconds, and the version that it sent."""
+_updates: Final[dict[int, int]] = {}
+"""Number of the step whose update is in the weights of a version: the version, but one less where verl syncs before the update (one-step-off)."""
 
 
 def note_sync(version: Any, ended: float) -> None:
@@ -128,8 +176,15 @@ def note_sync(version: Any, ended: float) -> None:
         ended: Unix time.
     """
     number = to_number(version)
-    if number is not None:
-        _syncs.append((ended, int(number)))
+    if number is None:
+        return
+    number = int(number)
+    _syncs.append((ended, number))
+    step = find_open("step")
+    is_early = step is not None and step.attributes.get(attr.STEP_NUMBER) == number and not gpu_time.has_updated()
+    _updates[number] = number - 1 if is_early else number
+    if len(_updates) > MAX_SYNCS:
+        del _updates[next(iter(_updates))]
 
 
 def _compare_weights(origins: Iterable[Origin]) -> None:
@@ -246,12 +301,25 @@ MAX_ROWS: Final = 100_000
 
 
 class _Step:
-    """The current step of the trainer in this process."""
+    """The current step of the trainer in this process, with all of its rounds."""
 
+    algorithm = ""
+    """verl's estimator of advantages; empty: unknown."""
+    signals: dict[str, bool] = {}
+    """By group, whether the advantages of its samples differ."""
+    number: int | None = None
+    consumed: list[Origin] = []
+    """Trajectories that its batches came from."""
+    last_batch: list[Origin] = []
+    """Those of the last batch."""
+    logged_later = False
+    summarise = True
+    """See `consume`."""
+    left: list[Origin] = []
+    """Last batch of the step before, if verl logs it with this one."""
+    left_signals: dict[str, bool] = {}
     received: list[Origin] = []
     """Origin of each row that was generated."""
-    batches = 0
-    """Number of generated batches."""
     trained: set[int] = set()
     """Checksums of the rows that were sent to an update."""
     all_trained = False
@@ -260,14 +328,24 @@ class _Step:
     """Rows of the step before that it did not train on, by checksum: a trainer may keep its surplus for the next step."""
 
 
-def begin_run() -> None:
-    """Forget the rows of the run before."""
+def begin_run(algorithm: str = "") -> None:
+    """Forget the run before.
+
+    Args:
+        algorithm: verl's estimator of advantages; empty: unknown.
+    """
     _forget()
-    _Step.filtered = {}
+    _Step.algorithm, _Step.filtered, _Step.left = algorithm, {}, []
+    _updates.clear()
+    _syncs.clear()
+
+
+process_state.register(clear=begin_run)
 
 
 def _forget() -> None:
-    _Step.received, _Step.batches, _Step.trained, _Step.all_trained = [], 0, set(), False
+    _Step.received, _Step.trained, _Step.all_trained = [], set(), False
+    _Step.number, _Step.consumed, _Step.last_batch, _Step.signals = None, [], [], {}
 
 
 def describe_row(output: Any) -> dict[str, float]:
@@ -290,7 +368,6 @@ def note_received(origins: Sequence[Origin]) -> None:
     """Note the origins of a generated batch, one for each row."""
     if len(_Step.received) + len(origins) <= MAX_ROWS:
         _Step.received.extend(origins)
-        _Step.batches += 1
 
 
 def has_received() -> bool:
@@ -314,13 +391,14 @@ def note_update(batch: Any) -> None:
 
 
 def end_step() -> None:
-    """Link the trajectories that the step received and did not train on, and describe the scores of those that it trained on.
+    """Link the trajectories that the step received and did not train on, and describe those that it trained on, of all of its rounds.
 
     No link is recorded unless each row of the updates is known: a trainer may also train on rows that were not generated, or change rows.
     """
-    received, batches, trained, all_trained = _Step.received, _Step.batches, _Step.trained, _Step.all_trained
+    received, trained, all_trained = _Step.received, _Step.trained, _Step.all_trained
+    number, consumed, last_batch, signals = _Step.number, _Step.consumed, _Step.last_batch, _Step.signals
     _forget()
-    if not RECORDER.on or not (received or trained):
+    if not RECORDER.on or not (consumed or trained):
         return
     rows = {int(origin.facts[ROW]): origin for origin in received if ROW in origin.facts}
     late = {row: origin for row, origin in _Step.filtered.items() if row in trained and row not in rows}
@@ -331,11 +409,22 @@ def end_step() -> None:
         _Step.filtered = {int(origin.facts[ROW]): origin for origin in left if ROW in origin.facts}
         add_links(left, {attr.LINK_TYPE: "evicted", attr.REASON: FILTERED})
         add_links(find_distinct(late.values()), {attr.LINK_TYPE: "consumed"})
-        received = [*kept, *late.values()]
-    if batches > 1 or is_known:
-        distinct = find_distinct(received)
-        sum_scores(distinct)
-        step_log.note_scores(distinct)
+        consumed = [*kept, *late.values()]
+    distinct = find_distinct(consumed)
+    if not distinct:
+        return
+    _record(distinct, number, signals)
+    if _Step.logged_later:
+        distinct = find_distinct([*_Step.left, *_subtract(distinct, last_batch)])
+        _Step.left, _Step.left_signals, signals = last_batch, signals, {**_Step.left_signals, **signals}
+    step_log.note_trajectories(distinct, _count_groups(distinct, signals))
+
+
+def end_run() -> None:
+    """Describe the batch that verl has not logged with its step for the last records of the run."""
+    left, _Step.left = _Step.left, []
+    if left:
+        step_log.note_trajectories(left, _count_groups(left, _Step.left_signals))
 
 
 def _subtract(origins: Iterable[Origin], others: Iterable[Origin]) -> list[Origin]:
@@ -351,5 +440,11 @@ HOOKS: Final = (
         surround("lineage", _tag),
         "steps are not linked to the trajectories that they trained on (v1 trainers)",
         since="verl 0.9",
+    ),
+    Hook.wrapping(
+        "verl.trainer.ppo.ray_trainer",
+        "compute_advantage",
+        surround("advantages", _note_advantages),
+        "groups without a signal are those with equal scores",
     ),
 )

@@ -13,6 +13,7 @@ import inspect
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import ContextVar
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
@@ -30,8 +31,10 @@ from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import attributes as attr
+from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY, TRACESTATE_VALIDATION
 
 _SERVER: Final = CallSite("generate", hook=True)
+_TRAJECTORIES: Final = tuple(state.partition("=")[2] for state in (TRACESTATE_TRAJECTORY, TRACESTATE_VALIDATION))
 _sites: Final[WeakKeyDictionary[Any, CallSite]] = WeakKeyDictionary()
 """The call site of each client. It is no attribute of the client, because clients are pickled and the receiver may lack verl-otel."""
 
@@ -44,7 +47,7 @@ def install() -> None:
 def _open_server(class_name: str) -> Span | None:
     """Return the server span of an LLM call; None for another actor's ``generate``, outside of a trajectory."""
     caller = current_span_context()
-    if not caller.is_valid or caller.trace_state.get("verl") != "t":
+    if not caller.is_valid or caller.trace_state.get("verl") not in _TRAJECTORIES:
         return None
     return Span(_SERVER, {attr.WORKER_CLASS: class_name})
 
@@ -71,7 +74,29 @@ def _site(client: Any) -> CallSite:
     return site
 
 
+_is_counted: Final[ContextVar[bool]] = ContextVar("is_counted", default=False)
+"""Whether the current call of the client is a part of one that is a turn already."""
+
+
+def _count_turn() -> None:
+    """Count a call of the model in the current trajectory, whatever its outcome."""
+    trajectory = find_open("trajectory") if RECORDER.on and not _is_counted.get() else None
+    if trajectory is not None:
+        trajectory.set_attribute(attr.TURNS, int(to_number(trajectory.attributes.get(attr.TURNS)) or 0) + 1)
+
+
+def _count_once(_args: Any, _kwargs: Any) -> Steps:
+    """Count a call as one turn, also where a weight sync interrupts it and the client calls the engine again for the rest."""
+    _count_turn()
+    token = _is_counted.set(True)
+    try:
+        yield
+    finally:
+        _is_counted.reset(token)
+
+
 def _begin_llm(client: Any, _args: Any, kwargs: dict[str, Any]) -> Span:
+    _count_turn()
     prompt = kwargs.get("prompt_ids")
     return Span(_site(client), {attr.GEN_AI_INPUT_TOKENS: len(prompt)} if prompt is not None else None)
 
@@ -198,6 +223,8 @@ def _finish_sync(span: Span, args: tuple[Any, ...], kwargs: dict[str, Any], resu
 
 
 _LLM: Final = in_span(_begin_llm, _finish_llm)
+_TURN: Final = surround("turn", _count_once)
+_PARTS: Final = "each part of an interrupted generation counts as a turn"
 _REWARDS: Final = "verl.experimental.reward_loop.reward_loop"
 HOOKS: Final = (
     Hook.wrapping(
@@ -209,6 +236,16 @@ HOOKS: Final = (
         _LLM,
         "no LLM calls",
         until="verl 0.8",
+    ),
+    Hook.wrapping(
+        "verl.workers.rollout.llm_server", "FullyAsyncLLMServerClient.generate", _TURN, _PARTS, since="verl 0.9"
+    ),
+    Hook.wrapping(  # verl 0.8 defines it there; later releases import it, and one class is wrapped once
+        "verl.experimental.fully_async_policy.fully_async_rollouter",
+        "FullyAsyncLLMServerClient.generate",
+        _TURN,
+        _PARTS,
+        since="verl 0.8",
     ),
     Hook.wrapping(_REWARDS, "RewardLoopWorker.compute_score", in_span(_begin_reward, _finish_reward), "no rewards"),
     Hook.wrapping(

@@ -44,13 +44,18 @@ class RolloutProgress:
     """The progress of the rollouts that one trainer waits for.
 
     Args:
+        batches: Number of batches that a step takes, one after the other.
         now: Returns the time in seconds.
         run_later: Runs a function on a thread of its own.
     """
 
     def __init__(
-        self, now: Callable[[], float] = clock, run_later: Callable[[Callable[[], None]], None] | None = None
+        self,
+        batches: int = 1,
+        now: Callable[[], float] = clock,
+        run_later: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
+        self._batches = batches
         self._now = now
         self._run_later = run_later or _start_thread
         self._waits: deque[float] = deque(maxlen=REMEMBERED)
@@ -62,10 +67,10 @@ class RolloutProgress:
         """Groups that had finished when the wait began: earlier steps have generated them."""
 
     def begin(self, step: int | None, wanted: int) -> None:
-        """Note that the trainer begins to wait for this number of groups."""
+        """Note that the trainer begins to wait for this number of groups, those of one batch."""
         self._step, self._wanted, self._at_once = step, wanted, -1
         self._began = self._last_line = self._now()
-        gauge(metric_names.ROLLOUT_GROUPS_WANTED).set(wanted)
+        gauge(metric_names.ROLLOUT_GROUPS_WANTED).set(wanted * self._batches)
 
     def end(self) -> None:
         """Note that it has them."""

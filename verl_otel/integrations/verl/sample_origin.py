@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from typing import Final, NamedTuple
 
@@ -22,6 +22,7 @@ FACTS: Final = {
     "preemptions": attr.PREEMPTIONS,
     "prompt": attr.PROMPT_TOKENS,
     "response": attr.RESPONSE_TOKENS,
+    "generated": attr.GENERATED_TOKENS,
 }
 """Facts of a trajectory in a tag, and their attributes; a tag also holds ``start``, in Unix seconds."""
 START: Final = "start"
@@ -106,3 +107,16 @@ def find_origin() -> Origin | None:
         None if version is None else int(version),
         {name: round(float(value), 6) for name, value in facts.items() if value is not None},
     )
+
+
+def find_generation(origins: Iterable[Origin]) -> float | None:
+    """Return the seconds from the first start to the last token of some trajectories; None where no start is known.
+
+    A trajectory ends with its reward, which is no part of the generation.
+    """
+    spells = [
+        (origin.facts[START], origin.facts[START] + origin.seconds - origin.facts.get("reward", 0.0))
+        for origin in origins
+        if START in origin.facts
+    ]
+    return max(end for _, end in spells) - min(begin for begin, _ in spells) if spells else None

@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from verl_otel.integrations.verl import scalars
-from verl_otel.integrations.verl.sample_origin import Origin
+from verl_otel.integrations.verl.sample_origin import Origin, find_generation
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import SIGNAL, count_groups, find_spread
+from verl_otel.recording.step_statistics import SIGNAL, find_spread
 from verl_otel.semconv import logs, scalar_keys
 
 _SCOPES: Final = {
@@ -45,7 +45,7 @@ class _Run:
     begun = 0.0
     """Monotonic time of its start."""
     scores: dict[str, AttributeValue] = {}
-    """Fields about the scores of the current step."""
+    """Fields about the trajectories of the current step."""
 
 
 def begin_run() -> None:
@@ -54,25 +54,28 @@ def begin_run() -> None:
     run_log.begin_run()
 
 
-def note_scores(origins: list[Origin]) -> None:
-    """Note number and spread of the scores that the next record is about, groups without a signal, and empty responses.
+def note_trajectories(origins: list[Origin], groups: Mapping[str, int]) -> None:
+    """Note the trajectories that the next record is about: number and spread of scores, groups without a signal, empty responses, generation.
 
     Args:
-        origins: The samples that a step trains on.
+        origins: Those that a step trains on, of all of its rounds.
+        groups: Number of their groups by outcome; see `step_statistics.count_groups`.
     """
     scores = [origin.score for origin in origins if origin.score is not None and origin.score == origin.score]
-    _Run.scores = {"samples": len(origins), **_count_groups(origins)}
+    _Run.scores = {"samples": len(origins), **_describe_groups(groups)}
     lengths = [origin.facts["response"] for origin in origins if "response" in origin.facts]
     if lengths:
         _Run.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
     if scores:
-        _, _Run.scores["reward_std"] = find_spread(scores)
+        _, _Run.scores["score_std"] = find_spread(scores)
         _Run.scores.update(_count_by_bin(scores))
+    seconds = find_generation(origins)
+    if seconds is not None:
+        _Run.scores["seconds"] = round(seconds, 6)
 
 
-def _count_groups(origins: list[Origin]) -> dict[str, AttributeValue]:
+def _describe_groups(counts: Mapping[str, int]) -> dict[str, AttributeValue]:
     """Return the number of groups, of those without a signal, and of each kind of these."""
-    counts = count_groups(origins)
     if not counts:
         return {}
     silent = {f"groups_{outcome}": count for outcome, count in counts.items() if outcome != SIGNAL}
@@ -87,7 +90,7 @@ def _count_by_bin(scores: list[float]) -> dict[str, AttributeValue]:
     counts = [0] * (BINS if high > low else 1)
     for score in scores:
         counts[min(int((score - low) / (high - low) * BINS), BINS - 1) if high > low else 0] += 1
-    return {"reward_low": low, "reward_high": high, "reward_counts": tuple(counts)}
+    return {"score_low": low, "score_high": high, "score_counts": tuple(counts)}
 
 
 def write(data: Mapping[str, Any], step: Any) -> None:
@@ -121,6 +124,8 @@ def _add_records(values: Mapping[str, float], number: int | None) -> None:
         if scope == logs.ROLLOUT and fields:
             fields = {**_Run.scores, **fields}
             _Run.scores = {}
+            if "score_std" in fields and fields.get("reward_mean") == fields.get("score_mean"):
+                fields["reward_std"] = fields["score_std"]  # no penalty is subtracted: a reward is its score
         if scope == logs.TRAINING and fields:
             fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
         run_log.add_step(scope, number, fields)

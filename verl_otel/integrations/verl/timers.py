@@ -13,7 +13,7 @@ from typing import Any, Final
 from verl_otel._internal import error_boundary
 from verl_otel.integrations.patch import Hook, assign, replace
 from verl_otel.integrations.verl import gpu_time
-from verl_otel.integrations.verl.trainer import close_step, open_step
+from verl_otel.integrations.verl.trainer import close_step, open_step, stop_step
 from verl_otel.recording.callsite import CallSite, phase_site
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.span import Span
@@ -40,11 +40,15 @@ def open_timer(key: str) -> Span | None:
 
 
 def close_timer(span: Span, error: BaseException | None) -> None:
-    """End the span of a timer. A step that only detected the end of the training is discarded."""
+    """End the span of a timer. What only detected the end of the training is discarded."""
+    is_step = span.site.spec.verb != "phase"
     if type(error).__name__ == _STOP:
-        span.discard()
-        span.close(error)
-    elif span.site.spec.verb != "phase":
+        if is_step:
+            stop_step(span, error)
+        else:
+            span.discard()
+            span.close(error)
+    elif is_step:
         close_step(span, error)
     else:
         span.close(error)

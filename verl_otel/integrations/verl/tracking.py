@@ -113,10 +113,9 @@ _INFO: Final = {
 _LIMITS: Final = {
     "response_tokens": "actor_rollout_ref.rollout.response_length",
     "prompt_tokens": "actor_rollout_ref.rollout.prompt_length",
-    "staleness": "trainer.v1.sampler.max_off_policy_threshold",
     "save_frequency": "trainer.save_freq",
 }
-"""Limits of ``verl.limit``, and their paths in verl's configuration."""
+"""Limits of ``verl.limit``, and their paths in verl's configuration; see `_find_staleness_bound` for another one."""
 
 
 _SAMPLE_FOLDERS: Final = {
@@ -171,10 +170,12 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     gauge(metric_names.RUN_STATE).set(RUNNING)
     guards.begin_run()
     step_log.begin_run()
-    learning.begin_run({name: read_setting(config, path) for name, path in _LIMITS.items()})
+    limits = {name: read_setting(config, path) for name, path in _LIMITS.items()}
+    learning.begin_run({**limits, "staleness": _find_staleness_bound(config, labels.get(attr.TRAINER_MODE, ""))})
     device = read_setting(config, "trainer.device")
     devices = {} if device is None else {attr.TRAINER_DEVICE: to_text(device)}
-    record_run({**labels, **devices, **_find_sample_folders(config)})
+    penalty = {attr.KL_IN_REWARD: "true"} if read_setting(config, "algorithm.use_kl_in_reward") is True else {}
+    record_run({**labels, **devices, **penalty, **_find_sample_folders(config)})
     prometheus.add_transfer_queue(config)
 
 
@@ -197,6 +198,21 @@ def _find_mode(config: Any) -> str:
     if read_setting(config, "trainer.v1") is not None and read_setting(config, "trainer.use_v1") is not False:
         return ""
     return "legacy" if read_setting(config, "actor_rollout_ref.hybrid_engine") is not False else "one_step_off"
+
+
+def _find_staleness_bound(config: Any, mode: str) -> float | None:
+    """Return the staleness of the oldest samples that are trained on; None where verl bounds it in no model versions.
+
+    Only verl's asynchronous v1 trainers read the threshold, in their own sampler. It is the number of versions that a trajectory may span, and a
+    trajectory of the current version spans one.
+    """
+    sampler = read_setting(config, "trainer.v1.sampler")
+    threshold = to_number(read_setting(sampler, "max_off_policy_threshold"))
+    custom = read_setting(sampler, "custom_sampler")
+    is_own = read_setting(custom, "path") and read_setting(custom, "name")
+    if mode not in ("colocate_async", "separate_async") or is_own or threshold is None:
+        return None
+    return threshold - 1
 
 
 def _record_log(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
@@ -259,8 +275,10 @@ def end_run(*, failed: bool) -> None:
         with error_boundary.suppress_errors("run state"):
             gauge(metric_names.RUN_STATE).set(state)
             step_log.end_run()
+            guards.end_run()
             best_checkpoint.wait(FLUSH_SECONDS)
             flush(FLUSH_SECONDS)
+        gpu_time.log_end()
 
 
 def _wrap_log(original: Any) -> Any:

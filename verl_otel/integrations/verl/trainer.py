@@ -3,7 +3,8 @@
 """verl's trainers: the current step and its rounds, submission, validation, warm-up, checkpoints.
 
 Trainers of other projects derive from verl's and override ``fit``, ``_validate`` or ``_save_checkpoint``. With dynamic sampling (DAPO) their loop
-opens verl's timer ``step`` for every round of generation, several times before one update: these rounds are one step.
+opens verl's timer ``step`` for every round of generation, several times before one update: these rounds are one step. So are the local steps of
+verl's fully asynchronous trainer that make one version of the weights: verl logs and saves by version.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from types import FrameType
 from typing import Any, Final
 
 from verl_otel._internal import error_boundary, process_state
-from verl_otel.integrations.patch import PATCHED, Hook, in_span
+from verl_otel.integrations.patch import PATCHED, Hook, argument, in_span
 from verl_otel.integrations.spans import find_open
 from verl_otel.integrations.verl import gpu_time, guards, lineage
 from verl_otel.integrations.verl.tracking import end_run, on_finish
@@ -51,7 +52,9 @@ class Trainer:
     step: Span | None = None
     """The span of the step that was opened last."""
     round_end = 0.0
-    """When the last round of ``step`` ended, on the clock of spans, while ``step`` waits for the next one; else 0."""
+    """When the last round of ``step`` ended, on the clock of spans; 0: none has."""
+    awaits_round = False
+    """Whether ``step`` waits for its next round."""
     algorithm = ""
     created: Any = None
     """Weak reference to the trainer that was created last, until it is registered."""
@@ -60,8 +63,9 @@ class Trainer:
 
     @classmethod
     def step_number(cls) -> int | None:
-        """Return the number of the current step, as verl counts it."""
-        number = to_number(getattr(cls.instance, "global_steps", None))
+        """Return the number of the current step, as verl logs it; before its last update, if the trainer is fully asynchronous."""
+        version = _read_version(cls.instance)
+        number = to_number(getattr(cls.instance, "global_steps", None)) if version is None else version + 1
         return None if number is None else int(number)
 
     @classmethod
@@ -84,20 +88,26 @@ class Trainer:
         return attributes
 
 
+def _read_version(trainer: Any) -> int | None:
+    """Return the version of the weights that a fully asynchronous trainer has made last; None for others. ``global_steps`` counts its local steps."""
+    version = to_number(getattr(trainer, "current_param_version", None))
+    return None if version is None else int(version)
+
+
 def _register(trainer: Any) -> None:
     with error_boundary.suppress_errors("trainer"):
+        estimator = getattr(getattr(getattr(trainer, "config", None), "algorithm", None), "adv_estimator", "")
+        Trainer.algorithm = str(getattr(estimator, "value", estimator))
         if Trainer.instance is not trainer:
             _end_rounds()
             gpu_time.begin_run()
-            lineage.begin_run()
+            lineage.begin_run(Trainer.algorithm)
             Trainer.step = None
         Trainer.instance, Trainer.created, Trainer.found = trainer, None, None
         guards.watch(trainer)
-        config = getattr(trainer, "config", None)
-        Trainer.algorithm = str(getattr(getattr(config, "algorithm", None), "adv_estimator", ""))
         buffer = getattr(trainer, "replay_buffer", None)
         if buffer is not None:
-            lineage.watch(buffer)
+            lineage.watch(buffer, batches=int(to_number(getattr(trainer, "parameter_sync_step", 1)) or 1))
 
 
 def _register_untracked(trainer: Any) -> None:
@@ -150,11 +160,12 @@ def open_step() -> Span:
     """Begin a step, or return the open one if this is its next round: the trainer has not counted further."""
     attributes = Trainer.describe_step()
     before = Trainer.step
-    if before is not None and Trainer.round_end:
+    if before is not None and Trainer.awaits_round:
         if attributes.get(attr.STEP_NUMBER) == before.attributes[attr.STEP_NUMBER]:
-            Trainer.round_end = 0.0
+            Trainer.awaits_round = False
             return before
         _end_rounds()
+    Trainer.round_end = 0.0
     span = Trainer.step = Span(_STEP, attributes)
     run_log.begin_step(span)
     if before is not None and before.stop:
@@ -163,27 +174,45 @@ def open_step() -> Span:
 
 
 def close_step(span: Span, error: BaseException | None) -> None:
-    """End a step, unless it has generated without an update: then it stays open for its next round."""
+    """End a step, unless it has another round: then it stays open."""
     if error is None and _is_round(span):
-        Trainer.round_end = clock()
+        Trainer.round_end, Trainer.awaits_round = clock(), True
     else:
         _end_step(span, error)
+    if error is not None and _read_version(Trainer.instance) is not None:
+        end_run(failed=True)  # its ``fit``, which cannot be wrapped, raises the error
     _leave_found()
 
 
+def stop_step(span: Span, error: BaseException | None) -> None:
+    """End a step in which the trainer found that there are no more samples: with its last round, or not at all if it had none."""
+    if span is Trainer.step and Trainer.round_end:
+        span.set_attribute(attr.OUTCOME, "cancelled")  # verl does not log it
+        Trainer.awaits_round = True
+        _end_rounds()
+    else:
+        span.discard()
+        span.close(error)
+    with error_boundary.suppress_errors("trained rows"):
+        lineage.end_run()
+
+
 def _is_round(span: Span) -> bool:
-    """Return whether a step that could end has generated for a later update. A trainer of verl itself has no such steps."""
+    """Return whether a step that could end has generated for a later update, or has made a local update of the next version."""
     is_open = span is Trainer.step and span.start and not span.stop
-    is_known = attr.STEP_NUMBER in span.attributes and not _is_verls(type(Trainer.instance))
-    return bool(is_open and is_known and gpu_time.is_round())
+    if not is_open or attr.STEP_NUMBER not in span.attributes:
+        return False
+    if _read_version(Trainer.instance) is not None:
+        return getattr(Trainer.instance, "local_trigger_step", 1) != 1
+    return not _is_verls(type(Trainer.instance)) and gpu_time.is_round()
 
 
 def _end_rounds() -> None:
     """End a step that waits for another round, at the end of its last one: the trainer has counted further or has ended."""
     with error_boundary.suppress_errors("trainer"):
-        step, end = Trainer.step, Trainer.round_end
-        Trainer.round_end = 0.0
-        if step is not None and end:
+        step, end, waits = Trainer.step, Trainer.round_end, Trainer.awaits_round
+        Trainer.round_end, Trainer.awaits_round = 0.0, False
+        if step is not None and waits:
             step.stop = end
             RECORDER.end(step)
             _end_step(step, None)
@@ -260,9 +289,22 @@ def _last_drain() -> float:
 
 def _register_at_step(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
     """Register a trainer whose ``fit`` cannot be wrapped, because Ray pickles its class by value; runs first in every step."""
-    if Trainer.instance is not args[0]:
-        _register(args[0])
+    trainer = args[0]
+    if Trainer.instance is not trainer:
+        _register(trainer)
+        save = getattr(trainer, "_fit_save_checkpoint", None)
+        if _read_version(trainer) is not None and inspect.ismethod(save) and not getattr(save, PATCHED, False):
+            trainer._fit_save_checkpoint = functools.partial(_END_AT_LAST_SAVE(save.__func__), trainer)
     yield
+
+
+def _end_at_last_save(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
+    """Record the end of a fully asynchronous training: the call with ``force`` is the last one of its ``fit``."""
+    yield
+    if argument(args, kwargs, 1, "force"):
+        _end_rounds()
+        end_run(failed=False)
+        time.sleep(_last_drain())
 
 
 def _begin_at_step(site: CallSite) -> Any:
@@ -272,7 +314,8 @@ def _begin_at_step(site: CallSite) -> Any:
         if Trainer.instance is None:
             _register_untracked(trainer)
             _leave_found()
-        number = to_number(getattr(trainer, "global_steps", None))
+        version = _read_version(trainer)
+        number = to_number(getattr(trainer, "global_steps", None)) if version is None else version
         return Span(site, {attr.STEP_NUMBER: int(number)} if number is not None else None)
 
     return begin
@@ -306,7 +349,9 @@ def _legacy(name: str, wrap: Wrapping, gives: str) -> Hook:
     return Hook.wrapping(_LEGACY, f"RayPPOTrainer.{name}", wrap, f"{gives} (legacy trainer)")
 
 
+_FIT_START_PROFILE: Final = surround("trainer", _register_at_step)
 _REMEMBER: Final = surround("trainer", _remember)
+_END_AT_LAST_SAVE: Final = surround("trainer", _end_at_last_save)
 _SUBCLASSES: Final = "no step numbers of trainers of other projects that override `fit`"
 _FIT: Final = surround("trainer", _track_run)
 _VALIDATE: Final = in_span(_begin_at_step(_VALIDATION))
@@ -333,7 +378,7 @@ HOOKS: Final = (
     Hook.wrapping(
         "verl.experimental.separation.ray_trainer",
         "SeparateRayPPOTrainer._fit_start_profile",
-        surround("trainer", _register_at_step),
+        _FIT_START_PROFILE,
         "no step numbers (one-step-off and fully asynchronous trainers)",
         others={"SeparateRayPPOTrainer.init_workers": _REMEMBER},
     ),
@@ -349,7 +394,7 @@ HOOKS: Final = (
 
 def _clear() -> None:
     """Forget the open step: it belongs to a session that has ended."""
-    Trainer.step, Trainer.round_end = None, 0.0
+    Trainer.step, Trainer.round_end, Trainer.awaits_round = None, 0.0, False
 
 
 process_state.register(clear=_clear)

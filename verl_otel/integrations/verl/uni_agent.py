@@ -14,10 +14,9 @@ from typing import Any, Final, NamedTuple
 from verl_otel._internal import process_state
 from verl_otel.integrations.patch import Hook, argument, in_span
 from verl_otel.integrations.spans import describe
-from verl_otel.integrations.verl.agent_loop import open_trajectory, set_outcome, tool_site
+from verl_otel.integrations.verl.agent_loop import open_trajectory, read_outputs, set_outcome, tool_site
 from verl_otel.integrations.verl.sample_origin import Origin, carried_origin, find_origin
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name
-from verl_otel.recording.call_attributes import extract_trajectory
 from verl_otel.recording.callsite import CallSite
 from verl_otel.recording.context import context_access as otel_context
 from verl_otel.recording.decorate import Steps, surround
@@ -84,9 +83,7 @@ def _finish_session(span: Span, _args: Any, kwargs: dict[str, Any], result: Any)
     outputs = result[0]
     if not outputs:
         return
-    values = extract_trajectory({}, outputs[-1])
-    values[attr.RESPONSE_TOKENS] = sum(len(output.response_ids) for output in outputs)
-    describe(span, values)
+    describe(span, read_outputs(outputs))
     origin = find_origin()
     if origin is not None:
         uid = str((kwargs.get("sample_fields") or {}).get("uid"))

@@ -87,7 +87,7 @@ def _call_group(group: Any, name: str, blocking: Any, args: tuple[Any, ...], kwa
         with span:
             yield
     finally:
-        gpu_time.note_call(method, span.start, span.stop)
+        gpu_time.note_call(method, span.start, span.stop, blocking=bool(blocking))
 
 
 @functools.lru_cache(maxsize=4096)

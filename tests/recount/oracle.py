@@ -1,0 +1,294 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What really happened in a training: counted from the bed's log and verl's file logger, or from an own loop's log. Uses no code of verl-otel.
+
+A step is what verl logs as one; in fully asynchronous training that is a version of the weights. It may consist of several updates. A step that was
+trained twice, by two attempts of a run, is counted twice.
+"""
+
+import bisect
+import functools
+import json
+import math
+import statistics
+from collections import Counter
+from itertools import groupby, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.verl_cpu import cpu_log
+
+PROMPT, ANSWER, RESPONSE = 12, 5, 13
+"""Tokens of the own loop: of a prompt, of an answer of the model, and of a response, which has two answers and one of a tool."""
+NOTHING = 1e-6
+"""Advantages of a smaller size are zero."""
+SLOWEST = 0.05
+"""Share of the trajectories of a step that are its tail."""
+
+
+class Sample(NamedTuple):
+    """One sample that an update trained on."""
+
+    step: int
+    uid: str
+    index: int | None
+    """Number in the group of its prompt, where the update knows it; elsewhere a step trains on whole groups."""
+    score: float
+    """What the reward function returned."""
+    reward: float
+    """What is optimised."""
+    generated: int
+    """Tokens that the model wrote: verl's mask of the response is 1."""
+    response: int
+    """Tokens of the response, with answers of tools."""
+    advantage: float
+    """The largest, without its sign."""
+    staleness: int
+    """Versions of the weights between the policy that is updated and the one that generated the last token."""
+
+
+class Trajectory(NamedTuple):
+    """One trajectory, of a training or a validation."""
+
+    uid: str
+    index: int
+    validate: bool
+    start: float
+    end: float
+    seconds: float
+    calls: int
+    """Calls of the model."""
+    llm_seconds: float
+    prompt: int
+    generated: int
+    response: int
+    submitted: int
+    """Number of the step or validation that it was submitted for."""
+
+
+class Oracle:
+    """The count of one training of the bed. Values are read when they are asked for."""
+
+    def __init__(
+        self, out, *, rollout_devices=0, train_devices=1, crashed_steps=0, resumes=0, has_buffer=True, bound=None
+    ):
+        self.out = Path(out)
+        self.has_buffer = has_buffer
+        """Whether the trainer takes samples from verl's replay buffer."""
+        self.bound = bound
+        """The largest staleness that is trained on."""
+        self.rollout_devices = rollout_devices
+        """Devices that only generate."""
+        self.train_devices = train_devices
+        self.crashed_steps = crashed_steps
+        """Steps that began and raised."""
+        self.resumes = resumes
+
+    def lines(self, kind):
+        """Lines of the bed's log."""
+        return cpu_log.read(self.out / "log", kind)
+
+    # -- what verl's file logger has --
+
+    @functools.cached_property
+    def scalars(self):
+        """Step to scalars; where a step was logged several times, the last value of each key."""
+        found = {}
+        for path in sorted(self.out.glob("scalars*.jsonl")):
+            for line in map(json.loads, path.read_text("utf-8").splitlines()):
+                found.setdefault(int(line["step"]), {}).update(line["data"])
+        return found
+
+    def by_step(self, key):
+        """Value of a key by step."""
+        return {step: data[key] for step, data in self.scalars.items() if key in data}
+
+    # -- steps and what they trained on --
+
+    @functools.cached_property
+    def updates(self):
+        return sorted(self.lines("update"), key=lambda line: line["start"])
+
+    @functools.cached_property
+    def steps(self):
+        """Numbers of the steps in the order in which they were trained."""
+        return [step for step, _ in groupby(line["step"] for line in self.updates)]
+
+    @functools.cached_property
+    def samples(self):
+        """Samples of all updates, in the order of training."""
+        return [
+            Sample(
+                step=line["step"],
+                uid=row["uid"],
+                index=int(row["key"].split("_")[-2]) if "key" in row else None,
+                score=row["score"],
+                reward=row["reward"],
+                generated=row["generated"],
+                response=row["response"],
+                advantage=row["advantage"],
+                staleness=line["step"] - 1 - self._trained_before(row["last"]),
+            )
+            for line in self.updates
+            for row in line["rows"]
+        ]
+
+    def _trained_before(self, version):
+        """Steps that had been trained when the weights of a version were sent to the replicas.
+
+        A trainer names versions as it likes. What counts is how many updates had ended, and of which steps these were.
+        """
+        sent = [line["start"] for line in self.lines("sync") if line["version"] == version]
+        ended = [line["end"] for line in self.updates]
+        number = bisect.bisect(ended, max(sent))
+        if number == 0:
+            return min(self.steps) - 1
+        last = self.updates[number - 1]["step"]
+        is_whole = number == len(self.updates) or self.updates[number]["step"] != last
+        return last if is_whole else last - 1
+
+    def samples_of(self, step):
+        """Samples of a step; of its last training if there were two."""
+        last = {}
+        for sample in self.samples:
+            last.setdefault(sample.step, []).append(sample)
+        return last.get(step, [])
+
+    def groups_of(self, step):
+        """Samples of a step by prompt."""
+        found = {}
+        for sample in self.samples_of(step):
+            found.setdefault(sample.uid, []).append(sample)
+        return found
+
+    # -- trajectories --
+
+    @functools.cached_property
+    def trajectories(self):
+        key = lambda line: (line["uid"], line["index"], line["validate"])  # noqa: E731 - three times
+        calls, outputs = {}, {key(line): line for line in self.lines("output")}
+        for line in self.lines("llm"):
+            calls.setdefault(key(line), []).append(line)
+        return [
+            Trajectory(
+                *key(line),
+                start=line["start"],
+                end=line["end"],
+                seconds=line["seconds"],
+                calls=len(calls.get(key(line), ())),
+                llm_seconds=sum(call["seconds"] for call in calls.get(key(line), ())),
+                submitted=line["step"],
+                **{name: outputs.get(key(line), {}).get(name, 0) for name in ("prompt", "generated", "response")},
+            )
+            for line in self.lines("trajectory")
+        ]
+
+    def of_training(self, validate=False):
+        """Trajectories without those of validations, or only these."""
+        return [each for each in self.trajectories if each.validate == validate]
+
+    def trajectories_of(self, step):
+        """Trajectories that a step trained on."""
+        wanted = {(sample.uid, sample.index) for sample in self.samples_of(step)}
+        uids = {uid for uid, index in wanted if index is None}
+        return [each for each in self.of_training() if each.uid in uids or (each.uid, each.index) in wanted]
+
+    def step_of(self, trajectory):
+        """Step that trained on a trajectory, or that it validated; None if it was dropped."""
+        if trajectory.validate:
+            return trajectory.submitted
+        for sample in self.samples:
+            if sample.uid == trajectory.uid and sample.index in (None, trajectory.index):
+                return sample.step
+        return None
+
+    def generation_of(self, step):
+        """Seconds from the first start to the last end of the trajectories that a step trained on."""
+        trained = self.trajectories_of(step)
+        return max(each.end for each in trained) - min(each.start for each in trained)
+
+    @functools.cached_property
+    def excess(self):
+        """Seconds by which steps, and the time between them, exceeded their medians: no more of it was lost in a training without a fault."""
+        starts = [min(line["start"] for line in found) for _, found in groupby(self.updates, lambda line: line["step"])]
+        periods = [after - before for before, after in pairwise(starts)]
+        return sum(max(0.0, period - statistics.median(periods)) for period in periods)
+
+    def tail_of(self, step):
+        """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.
+
+        It holds where the trainer waits for what it has just submitted.
+        """
+        seconds = self.by_step("timing_s/step")[step]
+        ends = sorted(each.end for each in self.trajectories_of(step))
+        return (ends[-1] - ends[-1 - math.ceil(SLOWEST * len(ends))]) / seconds, seconds
+
+    def waited_in(self, step):
+        """Share of a step in which the trainer waited for samples, by verl's timers, and the seconds of the step."""
+        seconds = self.by_step("timing_s/step")[step]
+        return self.by_step("timing_s/gen")[step] / seconds, seconds
+
+    # -- ranks --
+
+    def rank_seconds(self, *methods):
+        """Seconds in outermost methods of ranks, of all ranks."""
+        return sum(line["seconds"] for line in self.lines("rank") if line["method"] in methods)
+
+
+def count_groups(groups):
+    """Number of groups by outcome: ``signal`` if an advantage of the group is not zero, else ``solved`` if a score is above 0, else ``failed``."""
+    found = Counter()
+    for group in groups.values():
+        if any(abs(sample.advantage) > NOTHING for sample in group):
+            found["signal"] += 1
+        else:
+            found["solved" if max(sample.score for sample in group) > 0 else "failed"] += 1
+    return found
+
+
+def describe_scores(scores):
+    """Mean, spread and extremes of scores."""
+    return {
+        "mean": statistics.fmean(scores),
+        "stddev": statistics.pstdev(scores),
+        "min": min(scores),
+        "max": max(scores),
+    }
+
+
+class OwnLoop(Oracle):
+    """The count of a loop of one's own (`own_loop`)."""
+
+    @functools.cached_property
+    def steps(self):
+        return [line["step"] for line in self.lines("step")]
+
+    @functools.cached_property
+    def pauses(self):
+        """Seconds between two steps."""
+        return [after["start"] - before["end"] for before, after in pairwise(self.lines("step"))]
+
+    def by_step(self, key):
+        return {line["step"]: line["seconds"] for line in self.lines("step")} if key == "timing_s/step" else {}
+
+    @functools.cached_property
+    def samples(self):
+        found = [
+            Sample(line["step"], line["uid"], line["index"], line["score"], line["score"], 2 * ANSWER, RESPONSE, 0.0, 0)
+            for line in self.lines("own")
+        ]
+        means = {
+            uid: statistics.fmean(each.score for each in found if each.uid == uid)
+            for uid in {each.uid for each in found}
+        }
+        return [each._replace(advantage=abs(each.score - means[each.uid])) for each in found]
+
+    @functools.cached_property
+    def trajectories(self):
+        return [
+            Trajectory(
+                line["uid"], line["index"], False, line["start"], line["end"], line["seconds"],
+                calls=2, llm_seconds=0.0, prompt=PROMPT, generated=2 * ANSWER, response=RESPONSE, submitted=line["step"],
+            )
+            for line in self.lines("own")
+        ]  # fmt: skip

@@ -1,0 +1,166 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""A training loop of one's own that keeps a log of what it does, in ``OUT/log`` as the bed does.
+
+Usage: own_loop.py asyncio|threads|ray OUT    (telemetry by environment)
+
+Each trajectory has two turns, with a tool between them. The samples of a prompt are spread over two threads, tasks or actors so that each of these
+sees equal scores, and both together different ones.
+"""
+
+import asyncio
+import os
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from pathlib import Path
+
+import verl_otel
+from tests.verl_cpu import cpu_log
+
+STEPS, PROMPTS, GROUP = 4, 3, 4
+PROMPT, ANSWER, OBSERVATION = 12, 5, 3
+"""Tokens."""
+SECONDS = 0.02
+SLOW = 0.15
+"""Seconds of the last tool call of each step, for which the step waits."""
+
+
+def score_of(uid, index):
+    """Prompt 0 is solved always, prompt 1 by every second sample, prompt 2 never."""
+    return {"0": 1.0, "1": float(index % 2), "2": 0.0}[uid.rpartition("-")[2]]
+
+
+def seconds_of(uid, index):
+    return SLOW if (uid.rpartition("-")[2], index) == (str(PROMPTS - 1), GROUP - 1) else SECONDS
+
+
+class Agent:
+    """Runs trajectories."""
+
+    @verl_otel.llm("toy")
+    def generate(self):
+        begin = time.time()
+        time.sleep(SECONDS)
+        cpu_log.write("llm", start=begin, end=time.time(), tokens=ANSWER, prompt_tokens=PROMPT)
+        return {"usage": {"prompt_tokens": PROMPT, "completion_tokens": ANSWER}}
+
+    @verl_otel.tool("python")
+    def run_tool(self, seconds):
+        with cpu_log.stamped("tool", name="python"):
+            time.sleep(seconds)
+
+    @verl_otel.reward("math")
+    def compute_score(self, uid, index):
+        return score_of(uid, index)
+
+    @verl_otel.trajectory
+    def roll_out(self, uid, index, step):
+        for turn in range(2):
+            with verl_otel.turn(turn):
+                self.generate()
+                if turn == 0:
+                    self.run_tool(seconds_of(uid, index))
+        self.compute_score(uid, index)
+        return {
+            "prompt_ids": [1] * PROMPT,
+            "response_ids": [2] * (2 * ANSWER + OBSERVATION),
+            "response_mask": [1] * ANSWER + [0] * OBSERVATION + [1] * ANSWER,
+        }
+
+    def work(self, uid, index, step):
+        with cpu_log.stamped("own", uid=uid, index=index, step=step, score=score_of(uid, index)):
+            self.roll_out(uid, index, step)
+
+
+class AsyncAgent(Agent):
+    """Runs trajectories in the event loop."""
+
+    @verl_otel.llm("toy")
+    async def generate(self):
+        begin = time.time()
+        await asyncio.sleep(SECONDS)
+        cpu_log.write("llm", start=begin, end=time.time(), tokens=ANSWER, prompt_tokens=PROMPT)
+        return {"usage": {"prompt_tokens": PROMPT, "completion_tokens": ANSWER}}
+
+    @verl_otel.tool("python")
+    async def run_tool(self, seconds):
+        with cpu_log.stamped("tool", name="python"):
+            await asyncio.sleep(seconds)
+
+    @verl_otel.trajectory
+    async def roll_out(self, uid, index, step):
+        for turn in range(2):
+            with verl_otel.turn(turn):
+                await self.generate()
+                if turn == 0:
+                    await self.run_tool(seconds_of(uid, index))
+        self.compute_score(uid, index)
+        return {
+            "prompt_ids": [1] * PROMPT,
+            "response_ids": [2] * (2 * ANSWER + OBSERVATION),
+            "response_mask": [1] * ANSWER + [0] * OBSERVATION + [1] * ANSWER,
+        }
+
+    async def work(self, uid, index, step):
+        with cpu_log.stamped("own", uid=uid, index=index, step=step, score=score_of(uid, index)):
+            await self.roll_out(uid, index, step)
+
+
+@verl_otel.update("actor")
+def update():
+    with cpu_log.stamped("rank", method="update", rank=0):
+        time.sleep(SECONDS)
+
+
+def samples_of(step):
+    return [(f"{step}-{prompt}", index, step) for prompt in range(PROMPTS) for index in range(GROUP)]
+
+
+def train(roll_out):
+    """Train. ``roll_out`` runs trajectories, given as (uid, index, step), to their end."""
+    for step in range(1, STEPS + 1):
+        with verl_otel.step(step), cpu_log.stamped("step", step=step):
+            with verl_otel.phase("gen"):
+                roll_out(samples_of(step))
+            with verl_otel.phase("update_actor"):
+                update()
+        cpu_log.write("pause", step=step)
+        time.sleep(3 * SECONDS)  # what lies between two steps is no part of them
+
+
+def with_asyncio():
+    agent = AsyncAgent()
+
+    async def together(samples):
+        await asyncio.gather(*(agent.work(*sample) for sample in samples))
+
+    train(lambda samples: asyncio.run(together(samples)))
+
+
+def with_threads():
+    agent = Agent()
+    with ThreadPoolExecutor(PROMPTS * GROUP) as threads:
+
+        def roll_out(samples):
+            for future in [threads.submit(copy_context().run, agent.work, *sample) for sample in samples]:
+                future.result()
+
+        train(roll_out)
+
+
+def with_ray():
+    import ray
+
+    ray.init("local", num_cpus=4, include_dashboard=False)
+    agents = [ray.remote(Agent).options(max_concurrency=PROMPTS * GROUP).remote() for _ in range(2)]
+    train(lambda samples: ray.get([agents[sample[1] % 2].work.remote(*sample) for sample in samples]))
+    ray.shutdown()
+
+
+if __name__ == "__main__":
+    mode, out = sys.argv[1:]
+    Path(out, "log").mkdir(exist_ok=True)
+    os.environ[cpu_log.FOLDER] = f"{out}/log"
+    {"asyncio": with_asyncio, "threads": with_threads, "ray": with_ray}[mode]()

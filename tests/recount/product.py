@@ -1,0 +1,141 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""What the product says of a run: the metrics in its files, the run log, TensorBoard, and what commands print with ``--json``."""
+
+import contextlib
+import functools
+import io
+import json
+import time
+import urllib.request
+from pathlib import Path
+
+from tests.builders import live_page, otlp_json
+from verl_otel import cli
+
+DEADLINE = 60
+"""Seconds in which the live page has read a run."""
+
+
+class Product:
+    """The outputs of one run. Each is read when it is asked for."""
+
+    def __init__(self, folder):
+        self.folder = Path(folder)
+        self.asked = set()
+        """Names of metrics that were asked for."""
+
+    # -- metrics --
+
+    @functools.cached_property
+    def points(self):
+        """(name, labels, file) to all its points in the order of time."""
+        found = {}
+        for path in sorted(self.folder.glob("metrics-*.jsonl")):
+            for message in otlp_json.read_objects(path):
+                for _, _, metric in otlp_json.each_metric(message):
+                    for point in otlp_json.each_point(metric):
+                        labels = frozenset(otlp_json.read_attributes(point["attributes"]).items())
+                        found.setdefault((metric["name"], labels, path.name), []).append(point)
+        return {key: sorted(points, key=lambda point: int(point["timeUnixNano"])) for key, points in found.items()}
+
+    def series(self, name, **labels):
+        """Labels and points of each series of a metric that has these labels, written without ``verl.``; ``_`` stands for a dot."""
+        self.asked.add(name)
+        wanted = {f"verl.{key.replace('_', '.')}": value for key, value in labels.items()}
+        return [
+            (dict(own), points)
+            for (found, own, _), points in self.points.items()
+            if found == name
+            and all(str(dict(own).get(key)).lower() == str(value).lower() for key, value in wanted.items())
+        ]
+
+    def has(self, name):
+        return any(found == name for found, _, _ in self.points)
+
+    def total(self, name, **labels):
+        """Sum of a counter over its series and processes; of a histogram, the number of measurements."""
+        return sum(otlp_json.read_number(points[-1]) for _, points in self.series(name, **labels))
+
+    def seconds(self, name, **labels):
+        """Sum of what a histogram measured."""
+        return sum(points[-1]["sum"] for _, points in self.series(name, **labels))
+
+    def latest(self, name, **labels):
+        """Newest value of a gauge, or None."""
+        found = [points[-1] for _, points in self.series(name, **labels)]
+        return otlp_json.read_number(max(found, key=lambda point: int(point["timeUnixNano"]))) if found else None
+
+    def by_label(self, name, label, **labels):
+        """`total` for each value of a label."""
+        values = {own.get(f"verl.{label}") for own, _ in self.series(name, **labels)}
+        return {
+            value: self.total(name, **labels, **{label.replace(".", "_"): value}) for value in sorted(map(str, values))
+        }
+
+    # -- the live page --
+
+    @functools.cached_property
+    def page(self):
+        """(row of the list, state of the run, its steps) that ``verl-otel view`` answers when it has read the run."""
+        with live_page.serve(self.folder.parent) as address:
+            ask = lambda path: json.load(urllib.request.urlopen(address + path, timeout=DEADLINE))  # noqa: E731 - the loopback
+            run, deadline = f"/api/runs/{self.folder.name}", time.monotonic() + DEADLINE
+            while ask(run)["read"] < 1:
+                assert time.monotonic() < deadline, "the live page has not read the run"
+                time.sleep(0.2)
+            (row,) = ask("/api/runs")
+            return row, ask(run), ask(f"{run}/steps")
+
+    # -- commands --
+
+    def _call(self, *arguments):
+        printed = io.StringIO()
+        with contextlib.redirect_stdout(printed):
+            cli.main([str(each) for each in arguments])
+        return printed.getvalue()
+
+    @functools.cached_property
+    def explain(self):
+        return json.loads(self._call("explain", self.folder, "--json", "--steps", "100000"))
+
+    @functools.cached_property
+    def report(self):
+        return json.loads(self._call("report", self.folder, "--json"))
+
+    @functools.cached_property
+    def run(self):
+        """The row of ``runs``."""
+        (row,) = json.loads(self._call("runs", self.folder.parent, "--json"))["runs"]
+        return row
+
+    @functools.cached_property
+    def compared(self):
+        """``compare`` of the run with itself."""
+        return json.loads(self._call("compare", self.folder, self.folder, "--json", "--skip", "0"))
+
+    @functools.cached_property
+    def records(self):
+        """Records of the run log."""
+        return [json.loads(line) for line in self._call("logs", self.folder, "--json").splitlines()]
+
+    def logged(self, scope, field):
+        """Values of a field of the run log by step."""
+        return {each["step"]: each[field] for each in self.records if each["scope"] == scope and field in each}
+
+    @functools.cached_property
+    def tensorboard(self):
+        """Tag to (step, value) of all scalars, and the histograms, read by TensorBoard itself."""
+        from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+        folder = self.folder.parent / f"{self.folder.name}-tensorboard"
+        if not folder.exists():
+            self._call("export", "tensorboard", self.folder, "--output", folder)
+        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0}).Reload()
+        return {
+            **{tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]},
+            **{
+                tag: [(event.step, event.histogram_value) for event in events.Histograms(tag)]
+                for tag in events.Tags()["histograms"]
+            },
+        }

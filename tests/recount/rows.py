@@ -1,0 +1,743 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Every family of numbers, one row each: how it is counted, where the product says it, and how far apart the two may be.
+
+A row holds in every mode. ``count`` returns None where the mode has no such number; then the product must not have it either.
+"""
+
+import math
+import re
+import statistics
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from tests.builders import otlp_json
+from tests.recount.oracle import count_groups, describe_scores
+
+FLOAT = 1e-6
+"""verl computes in single precision."""
+
+
+class Timed(NamedTuple):
+    """A number of calls and their seconds. These agree within 1 %, or 5 ms for each call; a number of None is not compared."""
+
+    calls: int | None
+    seconds: float
+
+
+class Share(NamedTuple):
+    """A share of a time, which agrees within 5 ms of that time and 2 % of itself."""
+
+    share: float
+    seconds: float
+
+
+class Near(NamedTuple):
+    """A value that agrees within a distance of its own."""
+
+    value: float
+    distance: float
+
+
+class AtMost(NamedTuple):
+    """A bound that the product must not exceed."""
+
+    bound: float
+
+
+class PartOf(NamedTuple):
+    """Items of which the product shows some; it may show others, too."""
+
+    items: dict
+
+
+class Row(NamedTuple):
+    """One family of numbers."""
+
+    family: str
+    count: Callable[[Any], Any]
+    read: Callable[[Any], Any]
+    own: bool = False
+    """Whether a loop of one's own has it, too."""
+    bed: bool = True
+    """Whether verl has it."""
+
+
+def find_unlike(told, counted):
+    """Return what the product says, and what was counted, where the two disagree beyond the tolerance of the kind of value; None where they agree."""
+    if isinstance(counted, PartOf):
+        unlike = {key: find_unlike(told[key], counted.items[key]) for key in told or () if key in counted.items}
+        return _keep(unlike) if unlike else (told, "some of these")
+    if isinstance(counted, dict) and isinstance(told, dict) and told.keys() == counted.keys():
+        return _keep({key: find_unlike(told[key], counted[key]) for key in counted})
+    return None if _agree(told, counted) else (told, counted)
+
+
+def _keep(unlike):
+    return {key: pair for key, pair in unlike.items() if pair} or None
+
+
+def _agree(told, counted):
+    if isinstance(counted, Timed):
+        told = told if isinstance(told, Timed) else Timed(None, told)
+        room = max(0.01 * counted.seconds, 0.005 * counted.calls)
+        return (
+            told.calls in (None, counted.calls)
+            and told.seconds is not None
+            and abs(told.seconds - counted.seconds) <= room
+        )
+    if isinstance(counted, Share):
+        return told is not None and abs(told - counted.share) <= 0.02 * counted.share + 0.005 / counted.seconds
+    if isinstance(counted, Near):
+        return told is not None and abs(told - counted.value) <= counted.distance
+    if isinstance(counted, AtMost):
+        return told is not None and told <= counted.bound
+    if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
+        return len(told) == len(counted) and all(map(_agree, told, counted))
+    if isinstance(counted, float):
+        return told is not None and abs(told - counted) <= max(FLOAT, FLOAT * abs(counted))
+    return told == counted
+
+
+# -- steps --
+
+PHASES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "update_actor", "save_checkpoint")
+"""Timers of verl whose names the product keeps."""
+
+
+def time_steps(oracle):
+    return {step: Timed(1, seconds) for step, seconds in oracle.by_step("timing_s/step").items()}
+
+
+def time_phases(oracle):
+    return {
+        step: {phase: Timed(1, data[f"timing_s/{phase}"]) for phase in PHASES if f"timing_s/{phase}" in data}
+        for step, data in oracle.scalars.items()
+        if "timing_s/step" in data
+    }
+
+
+def read_phases(product):
+    return {
+        step["number"]: {name: step["phases"][name] for name in PHASES if name in step["phases"]}
+        for step in product.report["steps"]
+        if not step["repeated"]
+    }
+
+
+def read_reward(product):
+    return {int(step): value for step, value in product.report["reward"].items()}
+
+
+# -- trajectories and tokens --
+
+
+def of_both(count):
+    """Return a function that counts for the trajectories of the training, and for those of validations where there are any."""
+
+    def count_both(oracle):
+        both = {validate: oracle.of_training(validate) for validate in (False, True)}
+        return {validate: count(found) for validate, found in both.items() if found}
+
+    return count_both
+
+
+def from_both(read):
+    """Return a function that reads the same from the series with ``verl.validate``."""
+
+    def read_both(product):
+        return {
+            validate: read(product, validate)
+            for validate in (False, True)
+            if product.total("verl.rollout.trajectory.duration", validate=validate)
+        }
+
+    return read_both
+
+
+def count_tokens(trajectories):
+    return {
+        "prompt": sum(each.prompt for each in trajectories),
+        "generated": sum(each.generated for each in trajectories),
+        "observation": sum(each.response - each.generated for each in trajectories),
+    }
+
+
+def read_tokens(product, validate):
+    return {
+        kind: product.total("verl.rollout.tokens", token_type=kind, validate=validate)
+        for kind in ("prompt", "generated", "observation")
+    }
+
+
+def bin_of(score):
+    """Upper bound of the bin of a score."""
+    bounds = (-1.0, -0.75, -0.5, -0.25, 0.0, 0.25, 0.5, 0.75, 1.0)
+    return next((f"{bound:g}" for bound in bounds if score <= bound), "+Inf")
+
+
+def count_bins(oracle):
+    found = {}
+    for line in oracle.lines("score"):
+        found[bin_of(line["score"])] = found.get(bin_of(line["score"]), 0) + 1
+    return found
+
+
+# -- what a step trained on --
+
+
+def last_scores(oracle):
+    return [sample.score for sample in oracle.samples_of(oracle.steps[-1])]
+
+
+def read_scores(product):
+    return {name: product.latest(f"verl.reward.score.{name}") for name in ("mean", "stddev", "min", "max")}
+
+
+def name_scalars(oracle):
+    """What verl logged last of each scalar, by the name that the contract gives to it; results of validations and timers have labels."""
+    return {
+        "verl." + re.sub(r"[^A-Za-z0-9_./-]", "_", key).replace("/", "."): float(value)
+        for data in oracle.scalars.values()
+        for key, value in data.items()
+        if not key.startswith(("val-core/", "val-aux/", "timing_s/")) and not math.isnan(value)
+    }
+
+
+def read_scalars(product):
+    """Gauges without labels, by name."""
+    return {
+        name: float(product.latest(name))
+        for name, labels, _ in product.points
+        if not labels and name.startswith(("verl.critic.", "verl.actor.", "verl.response_length.", "verl.perf."))
+    }
+
+
+RESULT = re.compile(r"val-(?:core|aux)/(.+?)/([^/]+)/([^/]+@[^/]+)")
+"""Data source, variable and aggregate of a result."""
+
+
+def name_results(oracle):
+    last = next(data for _, data in sorted(oracle.scalars.items(), reverse=True) if any(map(RESULT.fullmatch, data)))
+    return {match.groups(): float(value) for key, value in last.items() if (match := RESULT.fullmatch(key))}
+
+
+def read_results(product):
+    names = ("verl.data.source", "verl.variable", "verl.aggregate")
+    return {
+        tuple(labels[name] for name in names): float(otlp_json.read_number(points[-1]))
+        for labels, points in product.series("verl.validation.score")
+    }
+
+
+def split_groups(found):
+    """Number of groups with and without a signal."""
+    return {"signal": found.get("signal", 0), "none": sum(found.values()) - found.get("signal", 0)}
+
+
+def read_groups(product):
+    outcomes = ("signal", "solved", "failed", "truncated")
+    return {name: product.latest("verl.reward.groups", outcome=name) or 0 for name in outcomes}
+
+
+def by_step(count):
+    """Return a function that counts for the samples of each step."""
+    return lambda oracle: {step: count(oracle.samples_of(step)) for step in sorted(set(oracle.steps))}
+
+
+def count_silent(oracle):
+    return {step: split_groups(count_groups(oracle.groups_of(step)))["none"] for step in sorted(set(oracle.steps))}
+
+
+def steps_of_trajectories(oracle):
+    """Step that trained on each trajectory, or that it validated. What was dropped has none."""
+    found = {(each.uid, each.index): oracle.step_of(each) for each in oracle.trajectories}
+    return {key: step for key, step in found.items() if step is not None}
+
+
+def count_syncs(oracle):
+    """Weight syncs: one reaches all replicas that share devices with the trainer, or all that have devices of their own."""
+    sent = [line["replica"] for line in oracle.lines("sync")]
+    return sent.count(0) + (sent.count(1) if oracle.rollout_devices else 0)
+
+
+def mean(values):
+    values = list(values)
+    return sum(values) / len(values)
+
+
+def slowest_of_last_step(oracle):
+    return max(oracle.trajectories_of(oracle.steps[-1]), key=lambda each: each.seconds)
+
+
+# -- devices --
+
+TRAINING = (
+    "update_actor", "train_mini_batch", "train_batch", "compute_log_prob", "compute_ref_log_prob", "infer_batch",
+)  # fmt: skip
+"""Methods in which a rank trains, or computes what an update needs."""
+STAMPED = (*TRAINING, "init_model", "save_checkpoint", "load_checkpoint")
+"""Methods of ranks whose calls the bed logs."""
+
+
+def time_training(oracle):
+    lines = [line for line in oracle.lines("rank") if line["method"] in TRAINING]
+    return Timed(len(lines), sum(line["seconds"] for line in lines))
+
+
+def time_methods(oracle):
+    """Calls of each method of ranks, and their seconds."""
+    lines = [line for line in oracle.lines("rank") if line["method"] in STAMPED]
+    return {
+        method: Timed(len(found), sum(line["seconds"] for line in found))
+        for method in sorted({line["method"] for line in lines})
+        if (found := [line for line in lines if line["method"] == method])
+    }
+
+
+def read_methods(product):
+    """The same of methods that are stamped; others run on ranks, too."""
+    calls = product.by_label("verl.worker.calls", "worker.method")
+    seconds = product.by_label("verl.worker.call.time", "worker.method")
+    return {method: Timed(calls[method], seconds[method]) for method in sorted(calls) if method in STAMPED}
+
+
+def estimate_training(oracle):
+    """The live account knows when the trainer called, not when ranks worked: ten times the tolerance."""
+    calls, seconds = time_training(oracle)
+    return Near(seconds, max(0.1 * seconds, 0.05 * calls))
+
+
+def read_waits(product):
+    """The trainer's waits for samples: while trajectories are open, and while none is."""
+    return sum(product.latest("verl.gpu.waiting.share", gpu_side=side) or 0.0 for side in ("trainer", "both"))
+
+
+def time_serving(oracle):
+    """Seconds in which a replica had requests and its device did nothing else, of all replicas."""
+    total, calls = 0.0, 0
+    for replica in {line["replica"] for line in oracle.lines("server")}:
+        edges = sorted((line["start"], line["end"]) for line in oracle.lines("server") if line["replica"] == replica)
+        calls += len(edges)
+        end = 0.0
+        for start, stop in edges:
+            total += max(0.0, stop - max(start, end))
+            end = max(end, stop)
+    return Timed(calls, total)
+
+
+def read_devices(product, *causes):
+    return sum(device.get(cause, 0.0) for device in product.explain["run"]["gpu"].values() for cause in causes)
+
+
+def read_gpus(product):
+    """GPUs of the run that its table shows."""
+    ((labels, _), *_) = product.series("verl.run.info")
+    return int(labels["verl.gpus"])
+
+
+def is_short(oracle):
+    """Whether the rollouts can be short of devices: they were busy half of the time of the training."""
+    if not oracle.rollout_devices:
+        return None
+    served = time_serving(oracle).seconds
+    ends = [line["end"] for line in oracle.lines("update")]
+    return served / (max(ends) - min(line["start"] for line in oracle.lines("trajectory"))) > 0.5
+
+
+ROWS = [
+    # -- the run --
+    Row("steps trained", lambda o: len(o.steps), lambda p: p.total("verl.training.steps"), own=True),
+    Row("number of the last step", lambda o: o.steps[-1], lambda p: p.latest("verl.training.step"), own=True),
+    Row("state of the run", lambda o: 2, lambda p: p.latest("verl.run.state"), own=True),
+    Row("runs: state", lambda o: "finished", lambda p: p.run["state"], own=True),
+    Row("runs: steps", lambda o: len(o.steps) + o.crashed_steps, lambda p: p.run["steps"], own=True),
+    Row("runs: number of the last step", lambda o: o.steps[-1], lambda p: p.run["last_step"], own=True),
+    Row(
+        "runs: seconds of the last step",
+        lambda o: Timed(1, o.by_step("timing_s/step")[o.steps[-1]]),
+        lambda p: p.run["last_step_seconds"] or 0.0,
+    ),
+    Row(
+        "report: numbers of the steps",
+        lambda o: o.steps,
+        lambda p: [step["number"] for step in p.report["steps"] if not step["failed"]],
+        own=True,
+    ),
+    Row(
+        "seconds of steps",
+        lambda o: Timed(len(seconds := o.by_step("timing_s/step").values()), sum(seconds)),
+        lambda p: Timed(p.total("verl.step.duration"), p.seconds("verl.step.duration")),
+        own=True,
+    ),
+    Row(
+        "seconds of phases",
+        lambda o: {
+            phase: Timed(len(found), sum(found.values()))
+            for phase in PHASES
+            if (found := o.by_step(f"timing_s/{phase}"))
+        },
+        lambda p: {
+            phase: p.seconds("verl.phase.duration", phase=phase)
+            for phase in PHASES
+            if p.total("verl.phase.duration", phase=phase)
+        },
+    ),
+    Row(
+        "seconds between steps",
+        lambda o: Timed(len(o.pauses), sum(o.pauses)),
+        lambda p: p.total("verl.step.between.time"),
+        own=True,
+        bed=False,
+    ),
+    Row("turns", lambda o: len(o.lines("llm")), lambda p: p.total("verl.rollout.turn.duration"), own=True, bed=False),
+    Row(
+        "report: seconds of each step",
+        time_steps,
+        lambda p: {step["number"]: step["seconds"] for step in p.report["steps"] if not step["repeated"]},
+    ),
+    Row("report: seconds of each phase", time_phases, read_phases),
+    Row("report: reward of each step", lambda o: o.by_step("critic/rewards/mean"), read_reward),
+    Row(
+        "explain: number of steps",
+        lambda o: len(set(o.steps)),
+        lambda p: p.explain["counts"]["steps"],
+        own=True,
+    ),
+    Row(
+        "average reward",
+        lambda o: mean(sample.reward for sample in o.samples_of(o.steps[-1])),
+        lambda p: p.latest("verl.average_reward"),
+        own=True,
+    ),
+    Row(
+        "validations",
+        lambda o: Timed(len(o.lines("validation")), sum(line["seconds"] for line in o.lines("validation"))),
+        lambda p: Timed(p.total("verl.validation.duration"), p.seconds("verl.validation.duration")),
+    ),
+    Row(
+        "checkpoints",
+        lambda o: Timed(len(o.lines("checkpoint")), sum(line["seconds"] for line in o.lines("checkpoint"))),
+        lambda p: Timed(p.total("verl.checkpoint.duration"), p.seconds("verl.checkpoint.duration")),
+    ),
+    Row(
+        "weight syncs",
+        count_syncs,
+        lambda p: p.total("verl.weight_sync.duration"),
+    ),
+    Row(
+        "seconds of logging",
+        lambda o: Timed(len(o.lines("logged")), sum(line["seconds"] for line in o.lines("logged"))),
+        lambda p: p.total("verl.logging.time"),
+    ),
+    Row("resumes", lambda o: o.resumes, lambda p: p.total("verl.training.resumes")),
+    # -- trajectories, calls, tokens --
+    Row(
+        "trajectories",
+        of_both(lambda found: Timed(len(found), sum(each.seconds for each in found))),
+        from_both(
+            lambda p, validate: Timed(
+                p.total("verl.rollout.trajectory.duration", validate=validate),
+                p.seconds("verl.rollout.trajectory.duration", validate=validate),
+            )
+        ),
+        own=True,
+    ),
+    Row(
+        "turns of trajectories",
+        of_both(lambda found: [len(found), float(sum(each.calls for each in found))]),
+        from_both(
+            lambda p, validate: [
+                p.total("verl.rollout.turns", validate=validate),
+                p.seconds("verl.rollout.turns", validate=validate),
+            ]
+        ),
+        own=True,
+    ),
+    Row("tokens", of_both(count_tokens), from_both(read_tokens), own=True),
+    Row(
+        "length of responses",
+        of_both(lambda found: [len(found), float(sum(each.response for each in found))]),
+        from_both(
+            lambda p, validate: [
+                p.total("verl.rollout.sequence.length", token_type="response", validate=validate),
+                p.seconds("verl.rollout.sequence.length", token_type="response", validate=validate),
+            ]
+        ),
+        own=True,
+    ),
+    Row(
+        "LLM calls",
+        lambda o: Timed(len(o.lines("llm")), sum(line["end"] - line["start"] for line in o.lines("llm"))),
+        lambda p: Timed(p.total("gen_ai.client.inference.duration"), p.seconds("gen_ai.client.inference.duration")),
+        own=True,
+    ),
+    Row(
+        "LLM calls of validations",
+        lambda o: sum(each.calls for each in o.of_training(validate=True)),
+        lambda p: p.total("gen_ai.client.inference.duration", validate=True),
+    ),
+    Row(
+        "tokens of LLM calls",
+        lambda o: [sum(line[name] for line in o.lines("llm")) for name in ("prompt_tokens", "tokens")],
+        lambda p: [p.total(f"gen_ai.client.inference.usage.{name}_tokens") for name in ("input", "output")],
+        own=True,
+    ),
+    Row(
+        "tool calls",
+        lambda o: Timed(len(o.lines("tool")), sum(line["seconds"] for line in o.lines("tool"))),
+        lambda p: Timed(p.total("verl.tool.call.duration"), p.seconds("verl.tool.call.duration")),
+        own=True,
+    ),
+    Row(
+        "rewards",
+        lambda o: Timed(len(o.lines("reward")), sum(line["seconds"] for line in o.lines("reward"))),
+        lambda p: Timed(p.total("verl.reward.duration"), p.seconds("verl.reward.duration")),
+    ),
+    Row("scores by bin", count_bins, lambda p: p.by_label("verl.reward.samples", "reward.bin")),
+    Row(
+        "scores of validations",
+        lambda o: len(o.of_training(validate=True)),
+        lambda p: p.total("verl.reward.samples", validate=True),
+    ),
+    Row(
+        "scores of the last step",
+        lambda o: describe_scores(last_scores(o)),
+        read_scores,
+        own=True,
+    ),
+    Row(
+        "percentiles of the scores of the last step",
+        lambda o: [statistics.quantiles(last_scores(o), n=10, method="inclusive")[place] for place in (0, 4, 8)],
+        lambda p: [p.latest(f"verl.reward.score.{name}") for name in ("p10", "p50", "p90")],
+        own=True,
+    ),
+    Row("verl's scalars", lambda o: PartOf(name_scalars(o)), read_scalars),
+    Row("results of validations", name_results, read_results),
+    Row(
+        "groups of the last step",
+        lambda o: split_groups(count_groups(o.groups_of(o.steps[-1]))),
+        lambda p: split_groups(read_groups(p)),
+        own=True,
+    ),
+    Row("run log: samples of each step", by_step(len), lambda p: p.logged("rollout", "samples")),
+    Row("run log: groups without a signal", count_silent, lambda p: p.logged("rollout", "groups_without_signal")),
+    Row(
+        "run log: mean score of each step",
+        by_step(lambda samples: mean(sample.score for sample in samples)),
+        lambda p: p.logged("rollout", "score_mean"),
+    ),
+    Row(
+        "run log: spread of scores in each step",
+        by_step(lambda samples: describe_scores([sample.score for sample in samples])["stddev"]),
+        lambda p: p.logged("rollout", "score_std"),
+    ),
+    Row(
+        "run log: mean reward of each step",
+        by_step(lambda samples: mean(sample.reward for sample in samples)),
+        lambda p: p.logged("rollout", "reward_mean"),
+    ),
+    # -- the order of generation and training --
+    Row(
+        "staleness of samples",
+        lambda o: [len(o.samples), float(sum(sample.staleness for sample in o.samples))],
+        lambda p: [p.total("verl.rollout.staleness"), p.seconds("verl.rollout.staleness")],
+    ),
+    Row("bound of staleness", lambda o: o.bound, lambda p: p.latest("verl.limit", limit_name="staleness")),
+    Row("weights that are behind", lambda o: 0, lambda p: p.latest("verl.rollout.weights.behind") or 0),
+    Row(
+        "seconds of generation",
+        lambda o: Timed(len(o.steps), sum(o.generation_of(step) for step in sorted(set(o.steps)))),
+        lambda p: Timed(p.total("verl.sample.generation"), p.seconds("verl.sample.generation")),
+    ),
+    Row(
+        "groups that a step takes",
+        lambda o: len(o.groups_of(o.steps[-1])) if o.has_buffer else None,
+        lambda p: p.latest("verl.rollout.groups.wanted"),
+    ),
+    Row(
+        "longest trajectory of the last step",
+        lambda o: Timed(1, slowest_of_last_step(o).seconds),
+        lambda p: p.latest("verl.rollout.tail.duration", aggregate="max"),
+        own=True,
+    ),
+    Row(
+        "95th percentile of the trajectories of the last step",
+        lambda o: Timed(
+            1,
+            statistics.quantiles([each.seconds for each in o.trajectories_of(o.steps[-1])], n=20, method="inclusive")[
+                -1
+            ],
+        ),
+        lambda p: p.latest("verl.rollout.tail.duration", aggregate="p95"),
+        own=True,
+    ),
+    Row(
+        "median trajectory of the last step",
+        lambda o: Timed(1, statistics.median(each.seconds for each in o.trajectories_of(o.steps[-1]))),
+        lambda p: p.latest("verl.rollout.tail.duration", aggregate="p50"),
+        own=True,
+    ),
+    Row(
+        "LLM calls of the slowest trajectory of the last step",
+        lambda o: Timed(1, slowest_of_last_step(o).llm_seconds),
+        lambda p: p.latest("verl.rollout.slowest.duration", part="llm"),
+    ),
+    Row(
+        "report: step of the slowest trajectories",
+        lambda o: PartOf(steps_of_trajectories(o)),
+        lambda p: {(each["uid"], each["index"]): each["step"] for each in p.report["trajectories"]},
+        own=True,
+    ),
+    # -- devices --
+    Row("GPUs of the run", lambda o: o.train_devices + o.rollout_devices, read_gpus),
+    Row(
+        "explain: devices",
+        lambda o: o.train_devices + o.rollout_devices,
+        lambda p: len(p.explain["run"]["gpu"]),
+    ),
+    Row("calls of ranks", time_methods, read_methods),
+    Row("explain: seconds of training", time_training, lambda p: read_devices(p, "train")),
+    Row("explain: seconds of serving", time_serving, lambda p: read_devices(p, "rollout", "validation")),
+    Row("live: seconds of training", estimate_training, lambda p: p.total("verl.gpu.time", gpu_cause="train")),
+    Row(
+        "share of the last step for its slowest trajectories",
+        lambda o: Share(*o.tail_of(o.steps[-1])),
+        lambda p: p.latest("verl.rollout.tail.share"),
+        own=True,
+    ),
+    Row(
+        "share of the last step in which the trainer waited",
+        lambda o: Share(*o.waited_in(o.steps[-1])) if o.rollout_devices else None,
+        lambda p: read_waits(p) if p.has("verl.gpu.waiting.share") else None,
+    ),
+    Row(
+        "explain: the rollouts are short of GPUs",
+        is_short,
+        lambda p: p.explain["run"]["balance"] and p.explain["run"]["balance"]["short"] == "rollouts",
+    ),
+    Row(
+        "seconds for which steps were held",
+        lambda o: AtMost(o.excess),
+        lambda p: float(p.total("verl.step.held")),
+    ),
+    Row(
+        "compare: devices",
+        lambda o: o.train_devices + o.rollout_devices,
+        lambda p: p.compared["resources"]["a"]["gpus"],
+    ),
+    # -- tokens of the account --
+    Row(
+        "explain: tokens trained on",
+        lambda o: sum(sample.generated for sample in o.samples),
+        lambda p: p.explain["run"]["cost"]["trained_tokens"],
+    ),
+    Row(
+        "explain: tokens of groups without a signal",
+        lambda o: sum(
+            sample.generated
+            for step in set(o.steps)
+            for group in o.groups_of(step).values()
+            if not any(abs(each.advantage) > 1e-9 for each in group)
+            for sample in group
+        ),
+        lambda p: p.explain["run"]["cost"]["wasted_tokens"].get("zero_variance", 0),
+    ),
+    Row(
+        "explain: tokens generated",
+        lambda o: sum(each.generated for each in o.of_training()),
+        lambda p: p.explain["run"]["cost"]["generated_tokens"],
+    ),
+    Row(
+        "explain: trajectories",
+        lambda o: [len(o.trajectories), len(o.samples)],
+        lambda p: [p.explain["counts"][name] for name in ("trajectories", "trained")],
+        own=True,
+    ),
+    Row(
+        "compare: tokens trained on in a second of a step",
+        lambda o: Share(
+            sum(sample.generated for sample in o.samples) / (seconds := sum(o.by_step("timing_s/step").values())),
+            seconds,
+        ),
+        lambda p: p.compared["resources"]["a"]["trained_tokens_per_second"],
+        own=True,
+    ),
+    # -- the live page --
+    Row(
+        "page: state, steps and last step in the list of runs",
+        lambda o: ["finished", len(o.steps) + o.crashed_steps, o.steps[-1]],
+        lambda p: [p.page[0][name] for name in ("state", "steps", "last_step")],
+        own=True,
+    ),
+    Row(
+        "page: numbers of the steps",
+        lambda o: o.steps,
+        lambda p: [
+            number for number, failed in zip(p.page[2]["number"], p.page[2]["failed"], strict=True) if not failed
+        ],
+        own=True,
+    ),
+    Row(
+        "page: trajectories",
+        lambda o: [len(o.trajectories), len(o.samples)],
+        lambda p: [p.page[1]["counts"][name] for name in ("trajectories", "trained")],
+        own=True,
+    ),
+    Row(
+        "page: turns and tokens of the slowest trajectories",
+        lambda o: PartOf(
+            {(each.uid, each.index): [each.calls, [each.prompt, each.response]] for each in o.trajectories}
+        ),
+        lambda p: {
+            (each["uid"], each["rollout_index"]): [each["turns"], each["tokens"][:2]] for each in p.page[1]["slowest"]
+        },
+        own=True,
+    ),
+    Row(
+        "page: step of the slowest trajectories",
+        lambda o: PartOf(steps_of_trajectories(o)),
+        lambda p: {(each["uid"], each["rollout_index"]): each["step"] for each in p.page[1]["slowest"] if each["uid"]},
+        own=True,
+    ),
+    # -- TensorBoard --
+    Row(
+        "TensorBoard: verl's scalars",
+        lambda o: {
+            key: [(step, float(value)) for step, value in o.by_step(key).items()]
+            for key in ("critic/score/mean", "critic/rewards/mean", "response_length/mean", "actor/pg_loss")
+        },
+        lambda p: {
+            key: p.tensorboard.get(key)
+            for key in ("critic/score/mean", "critic/rewards/mean", "response_length/mean", "actor/pg_loss")
+        },
+    ),
+    Row(
+        "TensorBoard: mean of the scores of each step",
+        lambda o: [(step, mean(each.score for each in o.samples_of(step))) for step in sorted(set(o.steps))],
+        lambda p: [(step, value.sum / value.num) for step, value in p.tensorboard["rollout/reward_dist"]],
+    ),
+]
+
+UNCHECKED: dict[tuple[str, str], str] = {}
+"""(family, mode) to the reason for which it is not checked there."""
+
+OWN_LOOPS = ("own_asyncio", "own_threads", "own_ray")
+
+PENDING = {
+    ("turns of trajectories", "*"): "messages are counted, and those of validations with the others",
+    ("tokens", "*"): "answers of tools count as generated, and validations with the training",
+    ("length of responses", "*"): "validations are not told apart",
+    ("LLM calls of validations", "*"): "validations are not told apart",
+    ("scores of validations", "*"): "validations are not told apart",
+    ("run log: spread of scores in each step", "*"): "its field is called that of rewards",
+    ("bound of staleness", "sync"): "told in modes that have no bound, and one too high",
+    ("seconds of generation", "sync"): "it is the wait of the trainer",
+    ("longest trajectory of the last step", "sync"): "read before the trajectory has ended",
+    ("median trajectory of the last step", "sync"): "read before the trajectory has ended",
+    ("LLM calls of the slowest trajectory of the last step", "sync"): "read before the trajectory has ended",
+    ("TensorBoard: mean of the scores of each step", "sync"): "from the middles of bins",
+    ("share of the last step for its slowest trajectories", "own_asyncio"): "of more than the step",
+    ("share of the last step for its slowest trajectories", "own_threads"): "of more than the step",
+}
+"""(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
