@@ -123,6 +123,7 @@ class Trajectory(NamedTuple):
     uid: str
     rollout_index: int
     step: int | None
+    """Number of the step that trained on it; of others that for which it was generated. None: unknown."""
     validate: bool
     start_ns: int
     end_ns: int
@@ -233,9 +234,9 @@ class Cost(NamedTuple):
 
     gpu_seconds: float
     trained_tokens: int
-    """Generated tokens that reached the optimizer: what tools answered is masked out of the loss."""
+    """Generated tokens that reached the optimizer, and not in an update that was lost: what tools answered is masked out of the loss."""
     wasted_tokens: dict[str, int]
-    """Wasted generated tokens by reason: ``aborted``, ``failed``, ``zero_variance``, ``dropped``, ``truncated``."""
+    """Wasted generated tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
 
 
 class Step(NamedTuple):
@@ -288,7 +289,7 @@ class Step(NamedTuple):
     attempt: int = 1
     """Which attempt of the run it belongs to."""
     repeated: bool = False
-    """Whether a later attempt has trained it again, because it was resumed from an earlier checkpoint."""
+    """Whether a later attempt was resumed from an earlier checkpoint: it trains it again, or ended before it reached it."""
 
     @property
     def seconds(self) -> float:

@@ -115,6 +115,18 @@ def test_only_registered_agents_are_named(recorded, monkeypatch, name, shown):
     assert len(span.attributes["verl.data.source"]) <= 256
 
 
+@pytest.mark.parametrize(
+    ("config", "step"), [({"trainer": {}}, 7), ({"async_training": {"trigger_parameter_sync_step": 4}}, None)]
+)
+def test_a_number_that_is_no_step_is_not_recorded(recorded, config, step):
+    """Fully asynchronous rollouts give validations the number of samples that they have submitted."""
+    worker = SimpleNamespace(config=config)
+    info = {"step": 7, "sample_index": 0, "rollout_n": 0, "validate": True}
+    with agent_loop._begin_trajectory(worker, ({}, info), {}):
+        pass
+    assert recorded.span("verl.trajectory").attributes.get("verl.step.number") == step
+
+
 def output(prompt, mask, messages=2):
     """Return an output of a loop, as verl's ``AgentLoopOutput``."""
     return SimpleNamespace(

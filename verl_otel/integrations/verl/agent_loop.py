@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from verl_otel.integrations.patch import Hook, argument, in_span
 from verl_otel.integrations.spans import describe, find_open
+from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory
@@ -77,13 +78,15 @@ def open_trajectory(agent: str, *, uid: Any, index: Any, step: Any, validate: An
     return Span(_TRAJECTORY, attributes)
 
 
-def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
+def _begin_trajectory(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     info = argument(args, kwargs, 1, "trajectory") or {}
+    # Fully asynchronous rollouts give validations the number of their own samples.
+    counts_steps = read_setting(getattr(worker, "config", None), "async_training") is None
     return open_trajectory(
         _agent_name(kwargs),
         uid=kwargs.get("uid", info.get("sample_index", "")),
         index=kwargs.get("session_id", info.get("rollout_n")),
-        step=info.get("step"),
+        step=info.get("step") if counts_steps else None,
         validate=info.get("validate", False),
         fields=kwargs,
     )
