@@ -162,6 +162,8 @@ async def test_answers_of_tools_are_not_what_the_model_wrote(recorded, outputs, 
     assert tuple(origin.facts[name] for name in ("prompt", "response", "generated")) == tokens
     assert (attributes["verl.messages"], attributes["verl.reward.score"]) == (outputs[-1].num_turns, 0.5)
     assert "verl.turns" not in attributes
+
+
 @pytest.mark.parametrize(
     ("info", "carried"),
     [

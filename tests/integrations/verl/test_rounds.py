@@ -202,7 +202,7 @@ def test_local_steps_of_a_version_are_one_step(recorded, run):
 
 
 def test_a_record_of_the_run_log_is_about_the_samples_of_its_version(run):
-    """verl logs the last local step of a version with the next one, and once more at the end: a record has the mean of its own samples."""
+    """Verl logs the last local step of a version with the next one, and once more at the end: a record has the mean of its own samples."""
     scores = [0.0, 1.0, 0.25, 0.5, 0.75, 1.0]
     FullyAsyncTrainer(*(group(number, score) for number, score in enumerate(scores))).fit()
     records = read_rollout()

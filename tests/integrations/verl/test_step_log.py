@@ -142,6 +142,14 @@ def test_groups_without_a_signal_and_empty_responses_are_counted(level):
     assert record.fields["aborted_ratio"] == 0.5
 
 
+@pytest.mark.parametrize(("acc", "outcome"), [((1.0, 1.0), "solved"), ((0.0, 0.0), "failed"), ((), "solved")])
+def test_a_score_for_the_format_alone_solves_nothing(acc, outcome):
+    """Equal scores above 0 are right answers, unless the reward function returned that they are none."""
+    facts = [{"reward_field:acc": value} for value in acc] or [{}, {}]
+    counts = count_groups([Origin(1, n, 1.0, 0.1, "math", "a", facts=fact) for n, fact in enumerate(facts)])
+    assert {name: count for name, count in counts.items() if count} == {outcome: 1}
+
+
 @pytest.mark.parametrize("prefix", ["", "actor/"])
 def test_the_gap_to_the_engine_is_a_field_in_both_modes(level, prefix):
     """In bypass mode verl's actor computes it, and its keys have another prefix."""

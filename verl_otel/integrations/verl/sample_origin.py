@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 from verl_otel.integrations.spans import find_open
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.span import clock
-from verl_otel.recording.step_statistics import CUT
+from verl_otel.recording.step_statistics import CUT, REWARD_FIELD
 from verl_otel.semconv import attributes as attr
 
 FACTS: Final = {
@@ -29,10 +29,6 @@ START: Final = "start"
 """Key of a further fact: when the trajectory began, in Unix seconds."""
 VALIDATE: Final = "validate"
 """Key of a further fact, of trajectories of a validation only."""
-
-
-REWARD_FIELD: Final = "reward_field:"
-"""Beginning of the keys of further facts: numbers that the reward function returned beside the score."""
 
 
 class Origin(NamedTuple):

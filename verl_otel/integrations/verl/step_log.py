@@ -11,12 +11,12 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from verl_otel.integrations.verl import scalars
-from verl_otel.integrations.verl.sample_origin import REWARD_FIELD, Origin, find_generation
+from verl_otel.integrations.verl.sample_origin import Origin, find_generation
 from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import SIGNAL, find_spread
+from verl_otel.recording.step_statistics import REWARD_FIELD, SIGNAL, find_spread
 from verl_otel.semconv import logs, scalar_keys
 
 _SCOPES: Final = {
