@@ -66,11 +66,11 @@ def test_what_the_reward_function_returned_beside_the_score_is_a_record_of_the_s
         Origin(1, number, 1.0, 0.0, "math", facts={f"reward_field:{name}": value for name, value in each.items()})
         for number, each in enumerate(fields, 1)
     ]
-    step_log.note_scores([Origin.decode(origin.encode()) for origin in origins])
+    step_log.note_trajectories([Origin.decode(origin.encode()) for origin in origins], {})
     step_log.write(DATA, 4)
     (record,) = (record for record in run_log.take() if record.scope == "reward")
     assert (record.step, record.fields) == (4, {"tps_mean": 15.0, "acc_mean": 1.0})
-    step_log.note_scores([Origin(1, 1, 1.0, 0.0, "math")])
+    step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "math")], {})
     step_log.write(DATA, 5)
     assert not any(record.scope == "reward" for record in run_log.take())
 
