@@ -186,7 +186,8 @@ def samples() -> Panel:
 def throughput() -> Panel:
     """How many tokens a second does a GPU train?"""
     text = (
-        "Tokens of a step (prompt and response) for each second and GPU, as verl logs it. It mixes rollout and update."
+        "Tokens of a step (prompt and response) for each second and GPU, as verl logs it. It mixes rollout and update. "
+        "verl's one-step-off trainer divides by its own GPUs only, without those of the rollouts."
     )
     return panels.timeseries(
         "Tokens per second and GPU", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), low=0
@@ -247,7 +248,7 @@ def runs() -> Panel:
     def seen(name: str, aggregation: str = "max") -> str:
         return f"{aggregation} by ({label.RUN_ID}) (last_over_time({name}[range])) {chosen}"
 
-    labels = f"{label.RUN_ID}, {label.PROJECT}, {label.EXPERIMENT}, {label.ALGORITHM}, {label.TRAINER_MODE}, {label.MODEL}, {label.ENGINE}, {label.GPUS}"
+    labels = f"{label.RUN_ID}, {label.PROJECT}, {label.EXPERIMENT}, {label.ALGORITHM}, {label.TRAINER_MODE}, {label.MODEL}, {label.ENGINE}, {label.GPUS_TOTAL}"
     of_all = f"({_state('')}) {chosen}"
     targets = [
         row(f"max by ({labels}) ({_INFO})"),
@@ -268,7 +269,7 @@ def runs() -> Panel:
         label.TRAINER_MODE: "Mode",
         label.MODEL: "Model",
         label.ENGINE: "Engine",
-        label.GPUS: "GPUs",
+        label.GPUS_TOTAL: "GPUs",
     }
     return panels.table(
         "Runs",
