@@ -250,7 +250,7 @@ def runs() -> Panel:
     def seen(name: str, aggregation: str = "max") -> str:
         return f"{aggregation} by ({label.RUN_ID}) (last_over_time({name}[range])) {chosen}"
 
-    labels = f"{label.RUN_ID}, {label.PROJECT}, {label.EXPERIMENT}, {label.ALGORITHM}, {label.TRAINER_MODE}, {label.MODEL}, {label.ENGINE}, {label.GPUS}"
+    labels = f"{label.RUN_ID}, {label.PROJECT}, {label.EXPERIMENT}, {label.ALGORITHM}, {label.TRAINER_MODE}, {label.MODEL}, {label.ENGINE}, {label.GPUS_TOTAL}"
     of_all = f"({_state('')}) {chosen}"
     targets = [
         row(f"max by ({labels}) ({_INFO})"),
@@ -271,7 +271,7 @@ def runs() -> Panel:
         label.TRAINER_MODE: "Mode",
         label.MODEL: "Model",
         label.ENGINE: "Engine",
-        label.GPUS: "GPUs",
+        label.GPUS_TOTAL: "GPUs",
     }
     return panels.table(
         "Runs",

@@ -85,10 +85,10 @@ def _find_share(a: float | None, b: float | None, more: float) -> float | None:
 
 
 def _count_gpus(run: Explanation, steps: Sequence[Step]) -> int | None:
-    """Return the configured number of GPUs, or the number of devices of a step if that is larger: rollouts may have GPUs of their own."""
-    parts = [run.manifest.get(key) for key in (attr.NODES, attr.GPUS)]
-    numbers = [int(part) for part in parts if isinstance(part, (str, int)) and str(part).isdecimal()]
-    configured = numbers[0] * numbers[1] if len(numbers) == len(parts) else 0
+    """Return the configured number of GPUs, or the number of devices of a step if that is larger: an own loop configures none."""
+    parts = [run.manifest.get(key) for key in (attr.NODES, attr.GPUS, attr.GPUS_TOTAL)]
+    nodes, gpus, total = (int(part) if isinstance(part, (str, int)) and str(part).isdecimal() else 0 for part in parts)
+    configured = max(nodes * gpus, total)
     return max(configured, *(sum(device.gpus for device in step.devices) for step in steps), 0) or None
 
 

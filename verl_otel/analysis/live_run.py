@@ -252,7 +252,8 @@ class FollowedFiles:
 
 # -- Columns of scalars in bounded memory that are equally dense over the whole run, and end with the newest value --
 
-MAX_SERIES: Final = 1_000
+MAX_SERIES: Final = (1_000, 500, 500)
+"""Of the trainer, of other processes those that the analysis adds up, and all others of these."""
 MAX_POINTS: Final = 1_000
 """Points of one series; of twice as many, every second one is dropped, and from then on every second one is taken."""
 MAX_STEPS: Final = 100_000
@@ -272,6 +273,7 @@ class LiveColumns(Columns):
     def merge(self, other: Columns) -> None:
         """Add the values of another instance."""
         self.left_out += other.left_out
+        self._loops |= other._loops
         for key, (times, values) in other.columns():
             column = self._column(key)
             if column is None:
@@ -289,11 +291,12 @@ class LiveColumns(Columns):
                 self._strides[key] = 2 * stride
 
     def series(self) -> tuple[Series, ...]:
-        """Return all series by name, each in the order of time, with its newest value, as arrays: a quarter of the size of tuples."""
+        """Return the series as those of `Columns`, each with its newest value, as arrays: a quarter of the size of tuples."""
         shared: dict[bytes, array[int]] = {}
         series = []
-        for key, column in sorted(self._columns.items(), key=lambda item: item[0]):
-            times, values = self._complete(key, *sort(*column))
+        whole = {key: self._complete(key, *sort(*column)) for key, column in self._columns.items()}
+        for key, column in self._sorted(whole):
+            times, values = sort(*column)
             series.append(Series(*key, shared.setdefault(times.tobytes(), times), values))
         return tuple(series)
 

@@ -56,8 +56,8 @@ def _score(name: str, text: str) -> str:
 # -- the run, its steps, their phases, workers, and what is learnt --
 RUN_INFO: Final = _row("verl.run.info", "gauge", "",
     (attr.PROJECT, attr.EXPERIMENT, attr.ALGORITHM, attr.TRAINER_MODE, attr.MODEL, attr.ENGINE, attr.VERL_VERSION,
-    attr.NODES, attr.GPUS), (1, 1, 1),
-    "Always 1: what this run is, for joins.")
+    attr.NODES, attr.GPUS, attr.GPUS_TOTAL), (1, 1, 1),
+    "Always 1: what this run is, for joins. GPUs are those of a node of the trainer, and in total those of the run.")
 RUN_STATE: Final = _row("verl.run.state", "gauge", "", (), (1, 1, 1),
     "1 running, 2 finished, 3 failed, 5 stopped by a guard.")
 TRAINING_STEPS: Final = _row("verl.training.steps", "counter", "{step}", (), (1, 1, 1),

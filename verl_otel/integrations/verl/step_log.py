@@ -29,6 +29,7 @@ _VALIDATION: Final = "val-"
 _TIMER: Final = re.compile(r"timing_s/(?!step$)(.+)")
 """Timers: that of the step is in its record of the scope ``training``. Keys with a second slash are statistics, as of agent loops, and scalars, unless
 they are those of a phase."""
+_PER_GPU: Final = "tokens_per_second_per_gpu"
 EMPTY_TOKENS: Final = 1
 """Tokens of a response that has no text: the end alone."""
 BINS: Final = 16
@@ -43,7 +44,9 @@ class _Run:
     """The run that this process trains."""
 
     begun = 0.0
-    """Monotonic time of its start."""
+    """Monotonic time of the start of its attempt."""
+    gpu_share = 1.0
+    """See `begin_run`."""
     scores: dict[str, AttributeValue] = {}
     """Fields about the trajectories of the current step."""
     own_means: dict[str, float] = {}
@@ -52,9 +55,14 @@ class _Run:
     """Means of what the reward function returned beside the scores of the current step."""
 
 
-def begin_run() -> None:
-    """Note the begin of a run in the process that trains it."""
-    _Run.begun, _Run.scores, _Run.own_means, _Run.reward_fields = time.monotonic(), {}, {}, {}
+def begin_run(gpu_share: float = 1.0) -> None:
+    """Note the begin of a run in the process that trains it.
+
+    Args:
+        gpu_share: Share of the run's GPUs that verl divides its throughput by.
+    """
+    _Run.begun, _Run.gpu_share = time.monotonic(), gpu_share
+    _Run.scores, _Run.own_means, _Run.reward_fields = {}, {}, {}
     run_log.begin_run()
 
 
@@ -163,6 +171,8 @@ def _add_records(values: Mapping[str, float], number: int | None) -> None:
             _Run.reward_fields = {}
         if scope == logs.TRAINING and fields:
             fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
+            if _PER_GPU in fields:
+                fields[_PER_GPU] = values[scalar_keys.TRAINING[_PER_GPU][0]] * _Run.gpu_share
         run_log.add_step(scope, number, fields)
     timings = {
         match[1]: value
