@@ -434,7 +434,7 @@ ROWS = [
     ),
     Row(
         "average reward",
-        lambda o: mean(sample.reward for sample in o.samples_of(o.steps[-1])),
+        lambda o: o.by_step("critic/rewards/mean")[o.steps[-1]],
         lambda p: p.latest("verl.average_reward"),
         own=True,
     ),
@@ -552,7 +552,7 @@ ROWS = [
     Row("run log: groups without a signal", count_silent, lambda p: p.logged("rollout", "groups_without_signal")),
     Row(
         "run log: mean score of each step",
-        by_step(lambda samples: mean(sample.score for sample in samples)),
+        lambda o: o.by_step("critic/score/mean"),
         lambda p: p.logged("rollout", "score_mean"),
     ),
     Row(
@@ -562,7 +562,7 @@ ROWS = [
     ),
     Row(
         "run log: mean reward of each step",
-        by_step(lambda samples: mean(sample.reward for sample in samples)),
+        lambda o: o.by_step("critic/rewards/mean"),
         lambda p: p.logged("rollout", "reward_mean"),
     ),
     Row("run log: fields of a step that have two values", lambda o: [], find_ambiguous),
@@ -658,8 +658,14 @@ ROWS = [
     # -- tokens of the account --
     Row(
         "explain: tokens trained on",
-        lambda o: sum(sample.generated for sample in o.samples),
+        lambda o: sum(sample.generated for sample in o.kept),
         lambda p: p.explain["run"]["cost"]["trained_tokens"],
+        own=True,
+    ),
+    Row(
+        "explain: tokens of lost updates",
+        lambda o: sum(sample.generated for sample in o.samples) - sum(sample.generated for sample in o.kept),
+        lambda p: p.explain["run"]["cost"]["wasted_tokens"].get("lost", 0),
     ),
     Row(
         "explain: tokens of groups without a signal",
@@ -686,7 +692,7 @@ ROWS = [
     Row(
         "compare: tokens trained on in a second of a step",
         lambda o: Share(
-            sum(sample.generated for sample in o.samples) / (seconds := sum(o.by_step("timing_s/step").values())),
+            sum(sample.generated for sample in o.kept) / (seconds := sum(o.by_step("timing_s/step").values())),
             seconds,
         ),
         lambda p: p.compared["resources"]["a"]["trained_tokens_per_second"],
@@ -744,7 +750,7 @@ ROWS = [
     Row(
         "TensorBoard: mean of the scores of each step",
         lambda o: [(step, mean(each.score for each in o.samples_of(step))) for step in sorted(set(o.steps))],
-        lambda p: [(step, value.sum / value.num) for step, value in p.tensorboard["rollout/reward_dist"]],
+        lambda p: [(step, value.sum / value.num) for step, value in p.tensorboard.get("rollout/reward_dist", ())],
     ),
 ]
 

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from verl_otel._internal import rotated_files, safe_files
 from verl_otel._internal.rotated_files import Head
 from verl_otel.analysis import slice_summary, summary
-from verl_otel.analysis.aggregator import Aggregator
+from verl_otel.analysis.aggregator import Aggregator, find_restarts
 from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Extent, Slice, Writers
@@ -329,6 +329,7 @@ class LiveRun:
         self._traces = FollowedFiles(self.folders, "traces")
         self._metrics = FollowedFiles(self.folders, "metrics")
         self._manifest = run_files.read_manifest(self.folders)
+        self._restarts = find_restarts(self._manifest)
         self._context = Context(str(self._manifest.get(attr.ENGINE, "")))
         self._writers = Writers()
         self._aggregator = Aggregator(self._writers, self._manifest, self._context, limits=LIMITS)
@@ -363,6 +364,10 @@ class LiveRun:
             self._events = run_events
             self._aggregator.blocked_loops.set_events(run_events)
             self.version += 1
+
+    def has_other_attempts(self) -> bool:
+        """Return whether the run was continued since its reading began: which steps an attempt has must be known before they are read."""
+        return find_restarts(run_files.read_manifest(self.folders)) != self._restarts
 
     def read(self, budget: int = PIECE_BYTES) -> None:
         """Read new lines of about this many bytes, the scalars before the spans."""
