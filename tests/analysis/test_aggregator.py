@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from tests.builders import stories
 from tests.builders.stories import T0, Story
 from verl_otel.analysis import aggregator, summary
-from verl_otel.analysis.aggregator import Draft, Restart, Windows, find_restarts
+from verl_otel.analysis.aggregator import Draft, Windows, find_restarts
+from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.model import Step, Trajectory
 from verl_otel.analysis.traces.tree import Node
 from verl_otel.model import SpanRecord
@@ -128,14 +129,9 @@ def bounds(windows):
     ]
 
 
-@pytest.mark.parametrize(
-    ("ended", "end"),
-    [(45, 45), (0, 40), (30, 40), (70, 40)],
-    ids=["ended in order", "killed", "before its last record", "after the next start"],
-)
-def test_time_between_attempts_belongs_to_no_window(ended, end):
-    """The last step of an attempt ends with it, and the next attempt begins with a window of its own, its start-up."""
-    windows = Windows([Restart(ended, 60)])
+def test_time_between_attempts_belongs_to_no_window():
+    """An attempt ends with its last record, whenever its process exits; the next one begins with a window of its own, its start-up."""
+    windows = Windows([60])
     windows.note_time(0)
     windows.add_trajectory(trajectory(25, 40))
     for begin in (10, 20, 70, 80):
@@ -144,7 +140,7 @@ def test_time_between_attempts_belongs_to_no_window(ended, end):
     assert bounds(windows.close_all(90)) == [
         (0, 10, False, False, False),
         (10, 20, True, False, False),
-        (20, end, True, True, False),
+        (20, 40, True, True, False),
         (60, 70, False, False, True),
         (70, 80, True, False, False),
         (80, 90, True, True, False),
@@ -153,13 +149,13 @@ def test_time_between_attempts_belongs_to_no_window(ended, end):
 
 def test_attempts_without_a_step():
     """Attempts that end in their start-up have a window, too."""
-    windows = Windows([Restart(5, 20), Restart(30, 40), Restart(0, 60)])
+    windows = Windows([20, 40, 60])
     windows.note_time(0)
     windows.add_root(node(20, 25))
     windows.add_step(draft(45, 50))
     assert bounds(windows.close_all(70)) == [
-        (0, 5, False, True, False),
-        (20, 30, False, True, True),
+        (0, 0, False, True, False),
+        (20, 25, False, True, True),
         (40, 45, False, False, True),
         (45, 50, True, True, False),
         (60, 70, False, True, True),
@@ -168,7 +164,7 @@ def test_attempts_without_a_step():
 
 def test_a_manifest_that_was_written_late():
     """An attempt that is noted after its first step has begun begins with that step; one whose files are missing changes nothing."""
-    windows = Windows([Restart(0, 5), Restart(0, 42)])
+    windows = Windows([5, 42])
     windows.note_time(10)
     for begin in (10, 40):
         windows.add_step(draft(begin, begin + 8))
@@ -190,7 +186,7 @@ def test_restarts_of_a_damaged_manifest():
         {"started": 1e300},
         {},
     ]
-    assert find_restarts({"attempts": attempts}) == (Restart(4_000_000_000, 2_500_000_000), Restart(0, 3_000_000_000))
+    assert find_restarts({"attempts": attempts}) == (2_500_000_000, 3_000_000_000)
     assert find_restarts({"attempts": 3}) == find_restarts({}) == ()
 
 
@@ -243,10 +239,140 @@ def test_the_pause_counts_for_no_step(resumed):
     assert last.between == pytest.approx(1.0), "until the killed attempt wrote for the last time"
     assert not [verdict for step in resumed.steps for verdict in step.verdicts if verdict.kind == "between"]
     (gpu,) = resumed.devices
-    assert sum(gpu.nanoseconds.values()) / 1e9 == pytest.approx(25 + 31)
-    assert gpu.nanoseconds["start_up"] / 1e9 == pytest.approx(5)
+    assert sum(gpu.nanoseconds.values()) / 1e9 == pytest.approx(29.5 + 31)
+    assert gpu.nanoseconds["start_up"] / 1e9 == pytest.approx(4.5 + 5)
 
 
 def test_the_start_up_of_an_attempt_is_no_finding(resumed):
     """Its first step may take longer than others, as the first of the run."""
     assert not [verdict for step in resumed.steps for verdict in step.verdicts]
+
+
+# -- The devices of a run with several attempts are those of each attempt: a resume makes no further ones --
+
+
+def attempt_of(story, number, start, steps, *, hosts=("node-1",), ids=("0",), nodes=1, lingers=0.0):
+    """One attempt: a rank on each GPU of each host, each host with ``nodes`` nodes of Ray, whose ids are new in each attempt."""
+    trainer, agent = story.process("trainer", pid=number), story.process("agent_loop", pid=number)
+    places = [(host, node, gpu) for host in hosts for node in range(nodes) for gpu in ids]
+    workers = [
+        story.process(
+            "actor_rollout_ref",
+            rank,
+            host,
+            pid=100 * number + rank,
+            verl__rank=rank,
+            verl__gpu__ids=[gpu],
+            ray__node__id=f"{number}{node}{host}",
+            verl__run__attempt=number,
+        )
+        for rank, (host, node, gpu) in enumerate(places)
+    ]
+    begin = start + 5
+    for step in steps:
+        for worker in workers[1:]:
+            worker.span("verl.worker Actor.update_actor", begin + 2, begin + 4)
+        train(trainer, workers[0], agent, step, begin)
+        begin += 4
+    if lingers:
+        for worker in workers:
+            worker.span("verl.worker Actor.shutdown", begin, begin + lingers)
+
+
+def explain_attempts(tmp_path, *attempts, **facts):
+    """The explanation of a run; of each attempt: start, its steps, and keywords of `attempt_of`."""
+    story = Story(tmp_path / "r1")
+    for number, (start, steps, more) in enumerate(attempts, 1):
+        attempt_of(story, number, start, steps, **more)
+    story.manifest(attempts=[{"started": T0 + start, "ended": T0 + start + 500} for start, _, _ in attempts], **facts)
+    return summary.explain([story.write()])
+
+
+def seconds_of(devices):
+    return {device.device: sum(device.nanoseconds.values()) / 1e9 for device in devices}
+
+
+@pytest.mark.parametrize("nodes", [1, 2], ids=["a node of Ray on the host", "a test's cluster of two"])
+def test_a_resume_makes_no_further_device(tmp_path, nodes):
+    """Three attempts of two steps on the same host: one GPU for each node, which has the time of each attempt once."""
+    run = explain_attempts(tmp_path, *((1000 * n, (2 * n + 1, 2 * n + 2), {"nodes": nodes}) for n in range(3)))
+    assert list(seconds_of(run.devices).values()) == pytest.approx(nodes * [3 * (5 + 8)])
+    for step in run.steps:
+        assert len(step.devices) == nodes
+        assert step.cost.gpu_seconds == pytest.approx(4 * nodes)
+        assert [device.nanoseconds["train"] / 1e9 for device in step.devices] == pytest.approx(nodes * [2])
+
+
+def test_an_attempt_on_another_host_or_with_more_gpus_has_its_own_devices(tmp_path):
+    """The GPUs of the attempts before are in none of its windows."""
+    run = explain_attempts(
+        tmp_path,
+        (0, (1, 2), {}),
+        (1000, (3, 4), {"hosts": ("node-2",)}),
+        (2000, (5, 6), {"hosts": ("node-1", "node-2"), "ids": ("0", "1")}),
+    )
+    assert [[device.device for device in step.devices] for step in run.steps[::2]] == [
+        ["node-1/0"],
+        ["node-2/0"],
+        ["node-1/0", "node-1/1", "node-2/0", "node-2/1"],
+    ]
+    assert seconds_of(run.devices) == pytest.approx({"node-1/0": 26, "node-1/1": 13, "node-2/0": 26, "node-2/1": 13})
+
+
+def test_workers_that_outlive_their_attempt_are_no_devices_of_the_next(tmp_path):
+    """Those of a killed attempt write until after the start of the next one, which has another node of Ray on the same host."""
+    run = explain_attempts(tmp_path, (0, (1, 2), {"lingers": 13.0}), (25, (3, 4), {}))
+    assert [len(step.devices) for step in run.steps] == [1, 1, 1, 1]
+
+
+def test_a_container_that_is_started_again_is_in_both_attempts(tmp_path):
+    """Host, process ids and instances are the same in both: its records are those of one process."""
+    story = Story(tmp_path / "r1")
+    trainer, agent = story.process("trainer"), story.process("agent_loop")
+    worker = story.process("actor_rollout_ref", verl__rank=0, verl__gpu__ids=["0"])
+    for number, begin in ((1, 5), (2, 9), (3, 1005), (4, 1009)):
+        train(trainer, worker, agent, number, begin)
+    story.manifest(attempts=[{"started": T0}, {"started": T0 + 1000}])
+    run = summary.explain([story.write()])
+    assert [len(step.devices) for step in run.steps] == [1, 1, 1, 1]
+
+
+def test_an_attempt_ends_with_its_last_record(tmp_path):
+    """Its process exits long after the last step; that time is no time between two steps."""
+    run = explain_attempts(tmp_path, (0, (1, 2), {}), (1000, (3,), {}))
+    assert [step.between for step in run.steps] == [0, 0, 0]
+
+
+# -- Tokens whose update was lost are waste, and not trained --
+
+
+def test_tokens_of_lost_steps_are_no_trained_ones(tmp_path):
+    """Resumed twice, from step 2 and from step 3: whatever trained on later steps before is lost, also step 6, which was not reached again."""
+    story = Story(tmp_path / "r1")
+    for number, (start, steps) in enumerate([(0, range(1, 7)), (1000, (3, 4, 5)), (2000, (4, 5))]):
+        trainer, agent = story.process("trainer", pid=number), story.process("agent_loop", pid=number)
+        for place, step in enumerate(steps):
+            begin = start + 5 + 4 * place
+            made = [
+                stories.trajectory(
+                    agent, begin, begin + 1, uid=str(step), index=index, step=step,
+                    verl__response__tokens=10 ** number, verl__reward__score=1.0,
+                )
+                for index in range(2)
+            ]  # fmt: skip
+            failed = {"error__type": "ValueError"} if (number, step) == (2, 5) else {}
+            stories.step(trainer, step, begin, begin + 4, [("gen", begin, begin + 1)], made, **failed)
+    story.manifest(attempts=[{"started": T0 + start} for start in (0, 1000, 2000)], verl__algorithm="gae")
+    run = summary.explain([story.write()])
+    assert [(step.number, step.repeated, step.cost.trained_tokens, step.cost.wasted_tokens) for step in run.steps] == [
+        (1, False, 2, {}),
+        (2, False, 2, {}),
+        *((number, True, 0, {"lost": 2}) for number in (3, 4, 5, 6)),
+        (3, False, 20, {}),
+        (4, True, 0, {"lost": 20}),
+        (5, True, 0, {"lost": 20}),
+        (4, False, 200, {}),
+        (5, False, 0, {"lost": 200}),
+    ]
+    total = accounting.sum_costs(run.steps, run.unused)
+    assert (total.trained_tokens, total.wasted_tokens, total.generated_tokens) == (224, {"lost": 248}, 472)

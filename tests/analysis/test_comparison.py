@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.builders import explanations
 from verl_otel.analysis import comparison, significance
 from verl_otel.analysis import comparison as compare
-from verl_otel.analysis.model import Series
+from verl_otel.analysis.model import DeviceTime, Series
 
 TOOL = ("tool", "python")
 
@@ -248,7 +248,7 @@ def gpu(name, index, points):
     return series(name, points, hw__id=f"GPU-{index}", instance="actor_rollout_ref-0")
 
 
-def tokens(instance, points, kind="response"):
+def tokens(instance, points, kind="generated"):
     return series("verl.rollout.tokens", points, verl__token__type=kind, instance=instance)
 
 
@@ -302,13 +302,15 @@ def test_a_gpu_that_two_processes_read_is_one():
     assert used.gpu_utilization == pytest.approx((0.5 + 1.0) / 2)
 
 
-def test_rollout_tokens_are_the_growth_of_all_counters():
-    """From 0 s to 50 s: in proportion between two points; prompts are not counted."""
+@pytest.mark.parametrize("written", ["generated", "response"])
+def test_rollout_tokens_are_the_growth_of_all_counters(written):
+    """From 0 s to 50 s: in proportion between two points; prompts and answers of tools are not counted. Earlier versions counted responses."""
     used = measure(
         measured_run(
-            tokens("agent_loop-0", {-10: 100.0, 10: 300.0, 50: 1300.0, 70: 9000.0}),
-            tokens("agent_loop-1", {20: 500.0}),
-            tokens("agent_loop-1", {20: 90000.0}, kind="prompt"),
+            tokens("agent_loop-0", {-10: 100.0, 10: 300.0, 50: 1300.0, 70: 9000.0}, written),
+            tokens("agent_loop-1", {20: 500.0}, written),
+            tokens("agent_loop-1", {20: 90000.0}, "prompt"),
+            tokens("agent_loop-1", {20: 90000.0}, "observation"),
         )
     )
     assert used.rollout_tokens_per_second == pytest.approx((1300 - 200 + 500) / 50)
@@ -328,3 +330,67 @@ def test_scaling_is_throughput_by_gpu():
     assert comparison.find_scaling(large, small).trained_tokens == pytest.approx(1 / 0.9)
     assert comparison.find_scaling(small, small) is None
     assert comparison.find_scaling(comparison.Resources(), large) is None
+
+
+# -- Runs with several attempts --
+
+
+def resumed(made, of_attempt=2):
+    """The same steps in attempts of two, each with a start-up in its first step and a pause of an hour before it."""
+    steps = []
+    for place, step in enumerate(made):
+        attempt, is_first = place // of_attempt, place % of_attempt == 0
+        begin = step.start_ns + attempt * 3_600_000_000_000
+        end = begin + step.end_ns - step.start_ns + (10_000_000_000 if is_first else 0)
+        steps.append(step._replace(start_ns=begin, end_ns=end, attempt=attempt + 1))
+    return steps
+
+
+def test_the_start_up_of_each_attempt_is_no_difference(run):
+    """A training that runs through, and the same one in twenty attempts: its first steps are left out in each."""
+    made = explanations.steps(explanations.HEALTHY, 40, spread=0.02, start_up=False)
+    again = explanations.explanation(resumed(made), run_id="b")
+    found = compare.compare(explanations.explanation(made), again)
+    assert found.counts == (39, 20)
+    assert abs(found.rows[0].difference.change) < 0.03
+    assert significant(found) == set()
+    assert compare.compare(explanations.explanation(made), again, skip=0).counts == (40, 40)
+
+
+def test_repeated_steps_are_compared_once(run):
+    """Those that a later attempt trained again are left out, and that is noted; the others stay in their order."""
+    made = explanations.steps(explanations.HEALTHY, 12)
+    steps = [step._replace(repeated=step.number in (7, 8), attempt=1 if step.number < 9 else 2) for step in made]
+    found = compare.compare(run(12, run_id="b"), explanations.explanation(steps))
+    assert found.counts == (11, 8)
+    assert "2 repeated steps of B are left out" in found.notes
+
+
+def test_the_gpu_time_of_the_last_step_of_each_attempt_is_left_out(run):
+    """It runs on to the end of the attempt: validation and the last checkpoint."""
+    made = explanations.steps(explanations.HEALTHY, 12, start_up=False)
+    longer = DeviceTime("node/0", {"checkpoint": 600_000_000_000})
+    steps = [
+        step._replace(attempt=1 + (step.number > 6), devices=(longer,) if step.number in (6, 12) else step.devices)
+        for step in made
+    ]
+    found = compare.compare(explanations.explanation(made), explanations.explanation(steps, run_id="b"))
+    assert significant(found) == set()
+    assert not [row.name for row in found.rows if row.name == "gpu checkpoint"]
+
+
+def test_rates_do_not_have_the_pause_between_attempts():
+    """Tokens, utilisation and memory are those of the time in which steps were trained."""
+    made = measured_run(
+        tokens("agent_loop-0", {0: 0.0, 20: 400.0, 25: 500.0, 3600: 0.0, 3630: 10.0, 3650: 600.0, 9000: 700.0}),
+        gpu("hw.gpu.utilization", 0, {1: 0.5, 1000: 0.0, 2000: 0.0, 3645: 1.0}),
+        gpu("hw.gpu.memory.usage", 0, {1: 10e9, 1000: 90e9, 3645: 30e9}),
+    )
+    steps = [
+        made.steps[0]._replace(start_ns=T0 + begin * SECOND, end_ns=T0 + (begin + 10) * SECOND, attempt=attempt)
+        for begin, attempt in ((0, 1), (10, 1), (3630, 2), (3640, 2))
+    ]
+    used = comparison.measure_resources(made, steps)
+    assert used.rollout_tokens_per_second == pytest.approx((400 + 590) / 40)
+    assert used.gpu_utilization == pytest.approx(0.75)
+    assert (used.gpu_memory, used.gpu_memory_highest) == (20e9, 30e9)

@@ -96,3 +96,20 @@ def test_the_package_has_no_other_public_name():
     assert set(verl_otel.analysis.__all__) == {"Run", "TABLES"}
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         getattr(verl_otel.analysis, "nothing")  # noqa: B009 - as a script would
+
+
+def test_the_step_of_a_trajectory_is_the_one_that_trained_on_it(tmp_path):
+    """Generated ahead for step 1, trained on in step 2; what no step trained on keeps the step that it was generated for."""
+    story = stories.Story(tmp_path / "r1")
+    trainer, agent = story.process(), story.process("agent_loop")
+    first, late, filtered, left = (stories.trajectory(agent, 0, 3 + index, index=index) for index in range(4))
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 5)], [first])
+    second = stories.step(trainer, 2, 10, 20, [("gen", 10, 15)], [late, filtered])
+    stories.evict(trainer, second, 19, [filtered])
+    run = Run.open(story.write())
+    steps = {first.trace_id: 1, late.trace_id: 2, filtered.trace_id: 1, left.trace_id: 1}
+    assert {one.trace_id: one.step for one in run.trajectories()} == steps
+    assert {one.trace_id: one.step for one in run.explanation.slowest} == steps
+    assert dict(zip(run.table("trajectories")["trace_id"], run.table("trajectories")["step"], strict=True)) == {
+        f"{trace_id:032x}": step for trace_id, step in steps.items()
+    }

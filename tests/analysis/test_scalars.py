@@ -2,8 +2,15 @@
 # SPDX-License-Identifier: Apache-2.0
 """Values of a run become series: by name and labels, in the order of time, bounded."""
 
+import pytest
+
+from tests.builders import stories
+from verl_otel.analysis import summary
 from verl_otel.analysis.io.otlp_json import PointRecord
+from verl_otel.analysis.live_run import LiveRun
 from verl_otel.analysis.scalars import Columns
+from verl_otel.cli.page import data
+from verl_otel.cli.report import reward_by_step
 
 
 def points(name, values, labels=(), begin=0):
@@ -60,10 +67,101 @@ def test_a_long_series_is_thinned():
 
 def test_too_many_series_are_left_out_and_counted():
     """More series than are kept cost their values, which are counted."""
-    columns, other = Columns(max_series=2), Columns()
+    columns, other = Columns(max_series=(2, 1, 1)), Columns()
     for name in "abc":
         columns.add(points(name, [1, 2]), "trainer-0")
     other.add(points("d", [1]), "trainer-0")
     columns.merge(other)
     assert [each.name for each in columns.series()] == ["a", "b"]
     assert columns.left_out == 3
+
+
+# -- Thousands of ranks beside the trainer: what it logs is kept, and what the analysis adds up --
+
+NAMES = ("process.cpu.time", "process.memory.usage", "process.thread.count", "verl.worker.calls", "verl.a", "verl.b")
+
+
+@pytest.fixture(scope="module")
+def thousand_ranks(tmp_path_factory):
+    """A training of twelve steps with 1,024 ranks of six series each, whose files come before those of the trainer."""
+    story = stories.Story(tmp_path_factory.mktemp("runs") / "r1")
+    for rank in range(1024):
+        worker = story.process("actor_rollout_ref", rank, verl__rank=rank)
+        for name in NAMES:
+            worker.scalar(name, 1, rank)
+        worker.scalar("verl.rollout.tokens", 150, 10, verl__token__type="response")
+    trainer = story.process()
+    for number in range(1, 13):
+        stories.step(trainer, number, 10 * number, 10 * number + 9)
+        trainer.scalar("verl.training.step", 10 * number + 9, number)
+        trainer.scalar("verl.average_reward", 10 * number + 9, number / 12)
+    trainer.scalar("verl.run.state", 130, 2)
+    return story.write()
+
+
+def explain_live(folder):
+    """What a viewer sees of a run that was read to its end."""
+    live = LiveRun([folder])
+    live.look()
+    while live.is_behind:
+        live.read(1 << 30)
+    live.finish()
+    return live.explain()
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("read", [lambda folder: summary.explain([folder]), explain_live], ids=["report", "view"])
+def test_a_thousand_ranks_do_not_displace_the_trainer(thousand_ranks, read):
+    """Its rewards, its state, and its scalars on the page are there; of the ranks as many as there is room for, and the rest is counted."""
+    run = read(thousand_ranks)
+    assert run.state == "finished"
+    assert list(reward_by_step(run)) == list(range(1, 13))
+    shown = [line[:2] for line in data._scalars(run.series, run.start_ns)["lines"]]
+    assert ["verl.average_reward", ""] in shown
+    assert any("more series than are kept" in text for text in run.missing)
+
+
+@pytest.mark.full
+def test_a_thousand_ranks_count_in_sums(thousand_ranks):
+    """Tokens of all processes are added up, whatever else the processes have."""
+    run = summary.explain([thousand_ranks])
+    assert sum(one.name == "verl.rollout.tokens" for one in run.series) == 1024
+
+
+def test_series_of_one_kind_do_not_take_the_room_of_another():
+    """Of the trainer, of what the analysis adds up, and of the others each as many as allowed."""
+    columns = Columns(max_series=(2, 2, 2))
+    for name in ("process.cpu.time", "verl.rollout.tokens"):
+        for rank in range(3):
+            columns.add(points(name, [1]), f"agent_loop-{rank}")
+    for name in "abc":
+        columns.add(points(name, [1]), "trainer-0")
+    names = [each.name for each in columns.series()]
+    assert names == ["a", "b", *2 * ["process.cpu.time"], *2 * ["verl.rollout.tokens"]]
+    assert columns.left_out == 3
+
+
+def test_the_process_with_the_training_loop_is_the_trainer_whatever_its_role():
+    """A main program of one's own is an actor of no known role: its scalars are those of the run, in each attempt."""
+    columns = Columns(max_series=(8, 0, 3))
+    for begin, instance in ((0, "actor-17"), (100, "actor-23")):
+        columns.add(points("process.cpu.time", [1], begin=begin), instance)
+        columns.add(points("verl.run.state", [1], begin=begin), instance)
+        for name in ("verl.training.step", "verl.average_reward"):
+            columns.add(points(name, [begin + 1, begin + 2], begin=begin), instance)
+        columns.add(points("process.cpu.time", [2], begin=begin + 50), instance)
+    columns.add(points("process.cpu.time", [9]), "agent_loop-0")
+    found = {(each.name, each.labels): (each.times_ns, each.values) for each in columns.series()}
+    assert found["verl.average_reward", ()] == ((0, 1, 100, 101), (1.0, 2.0, 101.0, 102.0))
+    assert found["process.cpu.time", ()] == ((0, 50, 100, 150), (1.0, 2.0, 1.0, 2.0))
+    assert found["process.cpu.time", (("instance", "agent_loop-0"),)] == ((0,), (9.0,))
+
+
+def test_ranks_that_log_the_same_steps_are_not_mixed():
+    """Of the ranks of an own loop one is the run's, as is a trainer beside a loop of another role."""
+    columns = Columns()
+    for rank in range(2):
+        columns.add(points("verl.training.step", [1, 2]), f"process-{rank}")
+    assert [each.labels for each in columns.series()] == [(), (("instance", "process-1"),)]
+    columns.add(points("verl.training.step", [1, 2]), "trainer-0")
+    assert len(columns.series()) == 3

@@ -64,12 +64,12 @@ def test_the_healthy_run_has_no_verdict(explain):
 
 
 def test_a_first_step_is_longer_by_its_start_up(call):
-    """It says so, and not that nothing delayed it; both clocks of the run are named."""
+    """It says so, and not that nothing delayed it; the run and the time before its first step begin with the program."""
     first = call("explain", RECORDED / "slow-tool", "--step", "1").out
     assert re.search(r"^Step 1 took .* It includes the start-up", first, re.MULTILINE)
     assert "Nothing delayed it" not in first
     whole = call("explain", RECORDED / "healthy").out
-    assert "29.25 s from the first span to the last" in whole
+    assert "50.98 s from the start to the last record" in whole
     assert "Before step 1: 36.72 s from the start of the program" in whole
 
 

@@ -29,7 +29,7 @@ def test_the_first_lines_name_the_slow_tool(call, runs):
     assert result.code == 0
     assert head == "Run r1 · bed/demo · grpo · verl 0.9.1 · finished"
     assert counts == (
-        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool call, 4 processes, 25.00 s from the first span to the last"
+        "2 steps, 0 validations, 4 trajectories (4 trained on), 5 LLM calls, 1 tool call, 4 processes, 25.00 s from the start to the last record"
     )
     assert empty == ""
     assert verdict == (
@@ -187,7 +187,7 @@ def test_a_program_without_verl_misses_no_parts_of_verl(call, story):
     out = call("report", story.write()).out
     assert "What is missing" not in out
     assert (
-        "1 step, 0 validations, 1 trajectory (0 trained on), 1 LLM call, 0 tool calls, 1 process, 3.00 s from the first span to the last"
+        "1 step, 0 validations, 1 trajectory (0 trained on), 1 LLM call, 0 tool calls, 1 process, 3.00 s from the start to the last record"
         in out
     )
 

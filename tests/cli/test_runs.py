@@ -22,6 +22,9 @@ from verl_otel.system import procfs
 RECORDED = Path(__file__).resolve().parents[1] / "dashboards" / "recorded" / "20261121-232607-86d8"
 
 
+HUGE = b'{"attempts": [{"started": 1%s}]}' % (b"0" * 400)
+
+
 @pytest.fixture
 def listing(call, runs):
     """List runs; returns the rows by name."""
@@ -89,6 +92,55 @@ def test_attempts_are_added_up(runs, listing):
         line = json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]})
         (folder / f"metrics-trainer-node-1-{pid}.jsonl").write_text(f"{line}\n")
     assert listing()["r1"]["steps"] == 7
+
+
+def histogram_line(count, *, failed=False, start=1):
+    """A line with the histogram of steps, as the exporter writes it: only of the series that changed."""
+    labels = [{"key": "error.type", "value": {"stringValue": "ValueError"}}] if failed else []
+    point = {"timeUnixNano": "2", "startTimeUnixNano": str(start), "count": str(count), "attributes": labels}
+    metric = {"name": "verl.step.duration", "histogram": {"dataPoints": [point]}}
+    return json.dumps({"resourceMetrics": [{"scopeMetrics": [{"metrics": [metric]}]}]}) + "\n"
+
+
+@pytest.mark.parametrize("between", [0, 2 << 20], ids=["at once", "after a long step"])
+def test_a_run_that_failed_has_its_whole_steps_too(runs, listing, between):
+    """The failed step is alone in the last line; a resumed run in a container has both attempts in one file."""
+    folder = stories.training(runs / "r1").write()
+    lines = [histogram_line(3), histogram_line(7, start=9), "{}" + " " * between + "\n", histogram_line(1, failed=True)]
+    (folder / "metrics-trainer-node-1-1.jsonl").write_text("".join(lines))
+    (folder / "metrics-trainer-node-1-2.jsonl").write_text(histogram_line(1000))
+    assert listing()["r1"]["steps"] == 3 + 7 + 1 + 1000
+
+
+def test_steps_before_a_rotation_are_unknown(runs, listing):
+    """Where the file that follows has only the failed step, nothing is said."""
+    folder = stories.training(runs / "r1").write()
+    (folder / "metrics-trainer-node-1-1.1.jsonl").write_text(histogram_line(500))
+    (folder / "metrics-trainer-node-1-1.jsonl").write_text(histogram_line(1, failed=True))
+    assert listing()["r1"]["steps"] is None
+
+
+def test_twenty_attempts_are_added_up(runs, listing):
+    """Each has a file of its own."""
+    folder = stories.training(runs / "r1").write()
+    for pid in range(20):
+        (folder / f"metrics-trainer-node-1-{pid}.jsonl").write_text(histogram_line(2))
+    assert listing()["r1"]["steps"] == 40
+
+
+def test_a_main_program_of_any_role_has_its_steps(runs, listing, story):
+    """It is an actor without a known role, beside any number of workers that wrote later."""
+    main = story.process("actor", 17)
+    stories.step(main, 4, 0, 2)
+    for number in range(2 * run_overview.MAX_FILES):
+        story.process("agent_loop", number).span("verl.trajectory", 1, 2)
+        story.process("agent_loop", number).scalar("verl.trajectory.duration", 2, 1)
+    folder = story.write()
+    (folder / "metrics-actor-node-1-17.jsonl").write_text(histogram_line(4))
+    for path in folder.glob("*-actor-*"):
+        set_age(path, 60)
+    row = listing()["r1"]
+    assert (row["steps"], row["last_step"], row["last_step_seconds"]) == (4, 4, 2.0)
 
 
 def test_a_logged_step_is_the_last_one_while_its_span_is_open(listing, story):
@@ -205,7 +257,9 @@ def test_a_large_run_is_not_read(runs, listing, make_run, monkeypatch):
     assert 0 < sum(sizes) <= 2 * run_overview.MAX_FILES * run_overview.TAIL_BYTES
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b'{"attempts": 3}', b'{"attempts": [{"started": 1e999}]}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 5000, b'{"attempts": 3}', b'{"attempts": [{"started": 1e999}]}', HUGE]
+)
 def test_a_damaged_run_is_listed(listing, make_run, content):
     """What cannot be read is unknown; the run has a size all the same."""
     folder = make_run("r1", DAY)

@@ -16,7 +16,7 @@ def test_a_run_of_one_step_is_in_the_singular(call, explained):
     explained(run._replace(counts=Counts(1, 1, 1, 1, 1, 1, 1)))
     out = call("explain", "r1").out
     assert (
-        "1 step, 0 validations, 1 trajectory (1 trained on), 1 LLM call, 1 tool call, 1 process, 4.40 s from the first span to the last"
+        "1 step, 0 validations, 1 trajectory (1 trained on), 1 LLM call, 1 tool call, 1 process, 4.40 s from the start to the last record"
         in out
     )
     assert "Nothing delayed the only step noticeably." in out

@@ -7,12 +7,11 @@ from __future__ import annotations
 import heapq
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import pairwise
 from statistics import median
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
-from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, needs_spread
+from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose, needs_spread
 from verl_otel.analysis.gpu.devices import find as find_devices
 from verl_otel.analysis.gpu.devices import find_owners
 from verl_otel.analysis.io.completeness import Tally
@@ -27,6 +26,7 @@ from verl_otel.analysis.slice_summary import (
     name_instance,
 )
 from verl_otel.analysis.start_up import StartUp, divide
+from verl_otel.analysis.step_lengths import find_repeated
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
 from verl_otel.analysis.traces.timeline import add_consumption, consumes_submitted, is_submitted, mark_unlinked
@@ -41,9 +41,9 @@ from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 
 # -- Divides the time of a run into adjacent windows, from the start of each step to the start of the next one --
 #
-# A run that was resumed has a gap before each attempt but the first: what lies between two attempts belongs to no
-# window. A window is closed when no more spans can overlap it: what was open in it ends before the longest span of the
-# run would.
+# A run that was resumed has a gap before each attempt but the first: what lies between the last record of an attempt and
+# the start of the next one belongs to no window. A window is closed when no more spans can overlap it: what was open in
+# it ends before the longest span of the run would.
 
 MAX_HELD: Final = 50_000
 """Maximum number of trajectories kept for open windows; above it the oldest window is closed early."""
@@ -54,21 +54,9 @@ MAX_SECONDS: Final = 1e11
 Item = TypeVar("Item")
 
 
-class Restart(NamedTuple):
-    """The start of an attempt that is not the first."""
-
-    ended_ns: int
-    """End of the attempt before; 0: unknown, it was killed."""
-    started_ns: int
-
-
-def find_restarts(manifest: Mapping[str, Any]) -> tuple[Restart, ...]:
-    """Return the restarts that the manifest of a run lists, in the order of time."""
-    restarts = [
-        Restart(_to_ns(before.get("ended")), _to_ns(after.get("started")))
-        for before, after in pairwise(list_attempts(manifest))
-    ]
-    return tuple(sorted((each for each in restarts if each.started_ns), key=lambda each: each.started_ns))
+def find_restarts(manifest: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the start of each attempt but the first that the manifest of a run lists, in the order of time."""
+    return tuple(sorted(filter(None, (_to_ns(attempt.get("started")) for attempt in list_attempts(manifest)[1:]))))
 
 
 def find_start(manifest: Mapping[str, Any], attempt: int) -> int:
@@ -102,6 +90,8 @@ class Window(NamedTuple):
     """Whether it ends with the run, or with an attempt."""
     restarted: bool = False
     """Whether it begins with an attempt that is not the first."""
+    next_attempt_ns: int = END
+    """Start of the next attempt; `END`: there is none."""
 
 
 class _IntervalQueue(Generic[Item]):
@@ -141,10 +131,12 @@ class Windows:
     """Collects steps, traces and trajectories, and returns complete windows.
 
     Args:
-        restarts: The restarts of the run, in the order of time.
+        restarts: The start of each attempt but the first, in the order of time.
+        started_ns: The start of the first one, before its first record; 0: unknown.
     """
 
-    def __init__(self, restarts: Iterable[Restart] = ()) -> None:
+    def __init__(self, restarts: Iterable[int] = (), started_ns: int = 0) -> None:
+        self._started_ns = started_ns
         self._restarts = deque(restarts)
         self._restarted_ns = 0
         """Start of the attempt whose first window has not begun; 0: it has."""
@@ -158,7 +150,9 @@ class Windows:
 
     def note_time(self, time_ns: int) -> None:
         """Extend the start of the run to a time. After the first window is closed the start is fixed."""
-        if self.begin_ns is None or (self._is_before and self._restarted_ns <= time_ns < self.begin_ns):
+        if self.begin_ns is None:
+            self.begin_ns = min(self._started_ns or time_ns, time_ns)
+        elif self._is_before and self._restarted_ns <= time_ns < self.begin_ns:
             self.begin_ns = time_ns
 
     def add_root(self, node: Node) -> None:
@@ -205,16 +199,14 @@ class Windows:
             before_ns: Restarts before this time are considered: the end of a step, since a manifest may be written after its first step has begun.
             latest_ns: The restart was not after this time.
         """
-        while self._restarts and self._restarts[0].started_ns < before_ns:
+        while self._restarts and self._restarts[0] < before_ns:
             restart = self._restarts.popleft()
-            begin, started_ns = self.begin_ns or 0, min(restart.started_ns, latest_ns)
+            begin, started_ns = self.begin_ns or 0, min(restart, latest_ns)
             if started_ns <= begin:  # no file of the attempt before is here
                 continue
             known = [each.find_last_end(started_ns) for each in (self._roots, self._trajectories)]
             last = max(begin, *known, 0 if self._is_before else self._drafts[0].step.end_ns)
-            yield self._cut(
-                restart.ended_ns if last <= restart.ended_ns <= started_ns else min(last, started_ns)
-            )._replace(is_last=True)
+            yield self._cut(min(last, started_ns))._replace(is_last=True, next_attempt_ns=restart)
             self._is_before, self.begin_ns, self._restarted_ns = True, started_ns, started_ns
 
     def _cut(self, end_ns: int) -> Window:
@@ -224,7 +216,8 @@ class Windows:
         restarted, self._restarted_ns = bool(self._restarted_ns), 0
         self._is_before, self.begin_ns = False, end
         roots, trajectories = self._roots.touching(begin, end), self._trajectories.touching(begin, end)
-        return Window(begin, end, draft, roots, trajectories, restarted=restarted)
+        following = self._restarts[0] if self._restarts else END
+        return Window(begin, end, draft, roots, trajectories, restarted=restarted, next_attempt_ns=following)
 
 
 KEPT_START_UPS: Final = 20
@@ -272,7 +265,7 @@ class Aggregator:
         self._restarts = find_restarts(manifest)
         self._attempt = 0
         """That of the step that was added last."""
-        self._windows = Windows(self._restarts)
+        self._windows = Windows(self._restarts, find_start(manifest, 1))
         self._waiting: OrderedDict[int, Trajectory] = OrderedDict()
         self._spent: OrderedDict[int, Trajectory] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
@@ -394,7 +387,7 @@ class Aggregator:
         ]
 
     def _find_end(self, open_span: OpenSpan) -> int:
-        is_over = any(open_span.written_ns < restart.started_ns for restart in self._restarts)
+        is_over = any(open_span.written_ns < restart for restart in self._restarts)
         return self.set_clock(open_span.process, open_span.written_ns) if is_over else self.end_ns
 
     def _add_trace(self, trace: Trace) -> None:
@@ -434,10 +427,10 @@ class Aggregator:
 
     def _discard(self, trajectory: Trajectory) -> None:
         """Count the tokens of a trajectory that no step trained on."""
-        if trajectory.response_tokens:
+        if trajectory.generated_tokens:
             tokens_by_reason = self._unused.setdefault(trajectory.step, {})
             reason = find_unused_reason(trajectory)
-            tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.response_tokens
+            tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.generated_tokens
 
     # -- steps --
 
@@ -449,11 +442,11 @@ class Aggregator:
         filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
         step, findings = self._summarise_step(root, members_by_id, filtered)
         number = step.number
-        members = tuple(
-            member if member.step is not None else member._replace(step=number) for member in members_by_id.values()
+        members = tuple(  # what they name is the step that submitted them
+            member if number is None else member._replace(step=number) for member in members_by_id.values()
         )
         self.slowest.replace(members)
-        attempt = 1 + sum(restart.started_ns < step.end_ns for restart in self._restarts)
+        attempt = 1 + sum(restart < step.end_ns for restart in self._restarts)
         is_first, self._attempt = attempt != self._attempt, attempt
         slowest = _slowest((*members, *filtered.values()), step.path)
         step = step._replace(slowest=slowest, attempt=attempt)
@@ -517,16 +510,12 @@ class Aggregator:
 
     def _close(self, windows: Iterable[Window]) -> None:
         for window in windows:
-            if self._gpu_account is None:
+            if not self.start_ns:
                 self.start_ns = window.begin_ns
-                owners = find_owners(key for key, _ in self.columns.columns())
-                run_devices = find_devices(map(Resource, self.writers.resources), self._manifest, owners)
-                self.problems += run_devices.problems
-                self._gpu_account = GpuAccount(run_devices)
-            if window.restarted:
-                self._gpu_account.restart()
+            if self._gpu_account is None or window.restarted:
+                self._gpu_account = self._begin_attempt(window)
             if window.draft is None:
-                attempt = 1 + sum(restart.started_ns <= window.begin_ns for restart in self._restarts)
+                attempt = 1 + sum(restart <= window.begin_ns for restart in self._restarts)
                 start_ns = min(find_start(self._manifest, attempt) or window.begin_ns, window.begin_ns)
                 self.start_ups.append(divide(attempt, start_ns, window.end_ns, window.roots))
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
@@ -544,6 +533,29 @@ class Aggregator:
                 self.recent_steps.add(step, members, window.roots, is_last=window.is_last)
                 self.steps.add(step._replace(cost=find_cost(step, members, devices, needs_spread=self._needs_spread)))
 
+    def _begin_attempt(self, window: Window) -> GpuAccount:
+        """Return the account of GPU time, for an attempt that begins with its own devices.
+
+        Args:
+            window: Its first window, which is its start-up.
+        """
+        begin_ns = window.begin_ns if window.restarted else 0
+        ahead = ahead_of(self.writers.resources, self._context.clocks)
+        present = []
+        for index, (values, oldest, newest) in enumerate(self.writers.processes()):
+            shift = 0 if ahead is None else ahead(index, oldest)
+            # Workers of a killed attempt may write for some seconds after the next one has started.
+            belongs = oldest - shift >= begin_ns or newest - shift > window.end_ns
+            if belongs and oldest - shift < window.next_attempt_ns:
+                present.append(Resource(values))
+        owners = find_owners(key for key, _ in self.columns.columns())
+        devices = find_devices(present, self._manifest, owners)
+        self.problems += [problem for problem in devices.problems if problem not in self.problems]
+        if self._gpu_account is None:
+            return GpuAccount(devices)
+        self._gpu_account.restart(devices)
+        return self._gpu_account
+
     def settled_steps(self) -> tuple[tuple[Step, ...], dict[str, int]]:
         """Return the steps with their final verdicts, in the order of time, and the unused tokens that belong to no step.
 
@@ -558,11 +570,10 @@ class Aggregator:
             judged = judge.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
             steps.append(blocked_loops.name_pauses(judged, pauses))
-        last_attempts = {step.number: step.attempt for step in steps}
+        repeated = find_repeated([(step.attempt, step.number) for step in steps])
+        steps = [step._replace(repeated=place in repeated) for place, step in enumerate(steps)]
         steps = [
-            step._replace(repeated=True)
-            if step.number is not None and step.attempt < last_attempts[step.number]
-            else step
+            step._replace(cost=lose(step.cost)) if step.cost and (step.failed or step.repeated) else step
             for step in steps
         ]
         index_by_number: dict[int | None, int] = {

@@ -8,7 +8,7 @@ the difference of the steps. That is the explanation; no model is fitted.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import Final, NamedTuple
@@ -16,13 +16,17 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import counted
 from verl_otel.analysis import significance
 from verl_otel.analysis.model import CAUSES, STATES, Explanation, Series, Step, Verdict
+from verl_otel.analysis.step_lengths import find_firsts
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATION, ROLLOUT_TOKENS
 
 # -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses its additional GPUs --
 
-RESPONSE: Final = "response"
+GENERATED: Final = ("generated", "response")
+"""Types of the tokens that the model wrote; the second one in runs of earlier versions, which counted the answers of tools, too."""
+_Period = tuple[int, int]
+"""Start, end."""
 
 
 class Resources(NamedTuple):
@@ -31,9 +35,9 @@ class Resources(NamedTuple):
     gpus: int | None = None
     """Number of GPUs; of ranks on a CPU."""
     trained_tokens_per_second: float | None = None
-    """Response tokens that steps trained on, for a second of a step."""
+    """Tokens that the model wrote and steps trained on, for a second of a step."""
     rollout_tokens_per_second: float | None = None
-    """Response tokens that were generated, for a second from the first step to the end of the last one, validations included."""
+    """Tokens that the model wrote, for a second from the first step of an attempt to the end of its last one, validations included."""
     gpu_utilization: float | None = None
     """Mean over time and GPUs, from 0 to 1."""
     gpu_memory: float | None = None
@@ -53,13 +57,13 @@ def measure_resources(run: Explanation, steps: Sequence[Step]) -> Resources:
     """Return the resources of a run over some of its steps."""
     if not steps:
         return Resources(_count_gpus(run, steps))
-    begin, end = min(step.start_ns for step in steps), max(step.end_ns for step in steps)
-    memory = _read_gpus(run.series, HW_GPU_MEMORY_USAGE, begin, end)
+    periods = _find_periods(steps)
+    memory = _read_gpus(run.series, HW_GPU_MEMORY_USAGE, periods)
     return Resources(
         _count_gpus(run, steps),
         _find_trained(steps),
-        _find_generated(run.series, begin, end),
-        _mean_of_means(_read_gpus(run.series, HW_GPU_UTILIZATION, begin, end)),
+        _find_generated(run.series, periods),
+        _mean_of_means(_read_gpus(run.series, HW_GPU_UTILIZATION, periods)),
         _mean_of_means(memory),
         max((value for values in memory for value in values), default=None),
     )
@@ -81,11 +85,18 @@ def _find_share(a: float | None, b: float | None, more: float) -> float | None:
 
 
 def _count_gpus(run: Explanation, steps: Sequence[Step]) -> int | None:
-    """Return the configured number of GPUs, or the number of devices of a step if that is larger: rollouts may have GPUs of their own."""
-    parts = [run.manifest.get(key) for key in (attr.NODES, attr.GPUS)]
-    numbers = [int(part) for part in parts if isinstance(part, (str, int)) and str(part).isdecimal()]
-    configured = numbers[0] * numbers[1] if len(numbers) == len(parts) else 0
+    """Return the configured number of GPUs, or the number of devices of a step if that is larger: an own loop configures none."""
+    parts = [run.manifest.get(key) for key in (attr.NODES, attr.GPUS, attr.GPUS_TOTAL)]
+    nodes, gpus, total = (int(part) if isinstance(part, (str, int)) and str(part).isdecimal() else 0 for part in parts)
+    configured = max(nodes * gpus, total)
     return max(configured, *(sum(device.gpus for device in step.devices) for step in steps), 0) or None
+
+
+def _find_periods(steps: Sequence[Step]) -> list[_Period]:
+    """Return from when to when the steps of each attempt were trained: what lies between two attempts is no part of a rate."""
+    attempts = sorted({step.attempt for step in steps})
+    members = [[step for step in steps if step.attempt == attempt] for attempt in attempts]
+    return [(min(step.start_ns for step in each), max(step.end_ns for step in each)) for each in members]
 
 
 def _find_trained(steps: Iterable[Step]) -> float | None:
@@ -95,14 +106,16 @@ def _find_trained(steps: Iterable[Step]) -> float | None:
     return tokens / seconds if tokens and seconds else None
 
 
-def _find_generated(series: Iterable[Series], begin: int, end: int) -> float | None:
+def _find_generated(series: Iterable[Series], periods: Sequence[_Period]) -> float | None:
     """Return the rate of the counters of all agent loops; a process that was started again begins at 0."""
     counters = [
-        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) == RESPONSE
+        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) in GENERATED
     ]
-    if not counters or end <= begin:
+    length = sum(end - begin for begin, end in periods)
+    if not counters or length <= 0:
         return None
-    return sum(_count_until(one, end) - _count_until(one, begin) for one in counters) * 1e9 / (end - begin)
+    tokens = sum(_count_until(one, end) - _count_until(one, begin) for one in counters for begin, end in periods)
+    return tokens * 1e9 / length
 
 
 def _count_until(counter: Series, time_ns: int) -> float:
@@ -120,20 +133,20 @@ def _count_until(counter: Series, time_ns: int) -> float:
     return counted
 
 
-def _read_gpus(series: Iterable[Series], name: str, begin: int, end: int) -> list[list[float]]:
-    """Return the values of each GPU between two times; several processes may have read one GPU after another."""
+def _read_gpus(series: Iterable[Series], name: str, periods: Sequence[_Period]) -> list[list[float]]:
+    """Return the values of each GPU in some periods; several processes may have read one GPU after another."""
     found: dict[str, list[float]] = {}
     for one in series:
         if one.name == name:
             values = found.setdefault(dict(one.labels).get(attr.HW_ID, ""), [])
-            values.extend(_between(one, begin, end))
+            values.extend(_within(one, periods))
     return [values for values in found.values() if values]
 
 
-def _between(one: Series, begin: int, end: int) -> Iterator[float]:
-    return (
-        value for time_ns, value in zip(one.times_ns, one.values, strict=True) if begin <= time_ns <= end and value >= 0
-    )
+def _within(one: Series, periods: Sequence[_Period]) -> Iterator[float]:
+    for begin, end in periods:
+        first, last = bisect_left(one.times_ns, begin), bisect_right(one.times_ns, end)
+        yield from (value for value in one.values[first:last] if value >= 0)
 
 
 def _mean_of_means(values: Sequence[Sequence[float]]) -> float | None:
@@ -145,7 +158,7 @@ LEVEL: Final = 0.05
 SMALLEST_CHANGE: Final = 0.03
 """Smaller changes are not called significant, however certain: they are not worth fixing, and other load on the machine causes as much."""
 START_UP_STEPS: Final = 1
-"""Number of first steps that are skipped: they contain the start of the agent loop's workers, compilation and cold caches."""
+"""Number of first steps of an attempt that are skipped: they contain the start of the agent loop's workers, compilation and cold caches."""
 SMALLEST_SHARE: Final = 0.01
 """Rows below this share of a step in both runs are not tested: every tested row makes the others harder to detect."""
 NOTED_DIFFERENCE: Final = 0.1
@@ -217,7 +230,7 @@ class Comparison(NamedTuple):
     counts: tuple[int, int]
     """Number of usable steps of each; of the longer run the first ones are compared."""
     skipped: int
-    """Number of first steps of each run that were skipped."""
+    """Number of first steps of each attempt that were skipped."""
     enough: bool
     """False: too few steps; no row is significant."""
     rows: tuple[Row, ...]
@@ -261,7 +274,7 @@ def compare(
         b: The run to judge.
         asked: Names of rows to test even if they are small, or parts of the critical path.
         noise: Assumed relative standard deviation of a run's level among equivalent runs.
-        skip: Number of first steps of each run to skip.
+        skip: Number of first steps of each attempt to skip.
     """
     usable = [_usable(explanation.steps, skip) for explanation in (a, b)]
     counts = (len(usable[0]), len(usable[1]))
@@ -294,9 +307,19 @@ def names(explanation: Explanation) -> list[str]:
 
 
 def _usable(steps: Sequence[Step], skip: int) -> list[Step]:
-    """Return the steps to compare: whole ones in the order of time, without those that start the run up."""
+    """Return the steps to compare: whole ones in the order of time, each number once, without those that start an attempt up."""
+    return [
+        step
+        for step in _after_start_up(steps, skip)
+        if not step.failed and not step.repeated and step.end_ns > step.start_ns
+    ]
+
+
+def _after_start_up(steps: Sequence[Step], skip: int) -> list[Step]:
+    """Return the steps in the order of time, without the first ones of each attempt."""
     ordered = sorted(steps, key=lambda step: step.start_ns)
-    return [step for step in ordered[skip:] if not step.failed and step.end_ns > step.start_ns]
+    skipped = find_firsts(ordered, skip)
+    return [step for place, step in enumerate(ordered) if place not in skipped]
 
 
 def _measure(steps: Sequence[Step], run: Sequence[Step]) -> Values:
@@ -310,8 +333,9 @@ def _measure(steps: Sequence[Step], run: Sequence[Step]) -> Values:
             prices = [cost.gpu_seconds / cost.trained_tokens for cost in costs]
             measures["gpu_seconds_per_token"] = ("GPU s/token", prices)
     measures |= _by_name("", "s", steps, lambda step: {phase.key: phase.seconds for phase in step.phases})
-    last = max((step.start_ns for step in run), default=0)  # its GPU time runs on to the end of the run
-    with_devices = [step for step in steps if step.devices and step.start_ns != last]
+    last = {step.attempt: step.start_ns for step in sorted(run, key=lambda step: step.start_ns)}
+    # The GPU time of the last step of an attempt runs on to its end.
+    with_devices = [step for step in steps if step.devices and step.start_ns != last.get(step.attempt)]
     measures |= _by_name("gpu ", "s per GPU", with_devices, _device_seconds)
     if all(step.groups for step in steps):
         of_path = lambda step: {f"{kind} {name}".rstrip(): ns / 1e9 for kind, name, ns in step.groups}  # noqa: E731
@@ -425,9 +449,7 @@ def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequenc
         if all(means) and abs(means[1] / means[0] - 1) >= NOTED_DIFFERENCE:
             yield f"a step has {means[0]:.0f} {word} in A, {means[1]:.0f} in B: times do not compare like with like"
     for name, run, steps in (("A", a, first), ("B", b, second)):
-        failed = sum(step.failed for step in sorted(run.steps, key=lambda step: step.start_ns)[skip:])
-        if failed:
-            yield f"{counted(failed, 'failed step')} of {name} {'is' if failed == 1 else 'are'} left out"
+        yield from _note_left_out(name, _after_start_up(run.steps, skip))
         if len(steps) >= significance.FEWEST:
             lengths = significance.describe([step.seconds for step in steps])
             if abs(lengths.typical / lengths.median - 1) > UNLIKE:
@@ -435,6 +457,13 @@ def _note(a: Explanation, b: Explanation, first: Sequence[Step], second: Sequenc
                     f"steps of {name} are of more than one kind: the median is {lengths.median:.3g} s, the mean without the "
                     f"extremes {lengths.typical:.3g} s"
                 )
+
+
+def _note_left_out(name: str, steps: Sequence[Step]) -> Iterator[str]:
+    failed, repeated = sum(step.failed for step in steps), sum(step.repeated and not step.failed for step in steps)
+    for number, kind in ((failed, "failed"), (repeated, "repeated")):
+        if number:
+            yield f"{counted(number, f'{kind} step')} of {name} {'is' if number == 1 else 'are'} left out"
 
 
 _WORK: Final[dict[str, Callable[[Step], int]]] = {

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple
 from verl_otel._internal import rotated_files, safe_files
 from verl_otel._internal.rotated_files import Head
 from verl_otel.analysis import slice_summary, summary
-from verl_otel.analysis.aggregator import Aggregator
+from verl_otel.analysis.aggregator import Aggregator, find_restarts
 from verl_otel.analysis.bounded_steps import Limits
 from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Extent, Slice, Writers
@@ -252,7 +252,8 @@ class FollowedFiles:
 
 # -- Columns of scalars in bounded memory that are equally dense over the whole run, and end with the newest value --
 
-MAX_SERIES: Final = 1_000
+MAX_SERIES: Final = (1_000, 500, 500)
+"""Of the trainer, of other processes those that the analysis adds up, and all others of these."""
 MAX_POINTS: Final = 1_000
 """Points of one series; of twice as many, every second one is dropped, and from then on every second one is taken."""
 MAX_STEPS: Final = 100_000
@@ -272,6 +273,7 @@ class LiveColumns(Columns):
     def merge(self, other: Columns) -> None:
         """Add the values of another instance."""
         self.left_out += other.left_out
+        self._loops |= other._loops
         for key, (times, values) in other.columns():
             column = self._column(key)
             if column is None:
@@ -289,11 +291,12 @@ class LiveColumns(Columns):
                 self._strides[key] = 2 * stride
 
     def series(self) -> tuple[Series, ...]:
-        """Return all series by name, each in the order of time, with its newest value, as arrays: a quarter of the size of tuples."""
+        """Return the series as those of `Columns`, each with its newest value, as arrays: a quarter of the size of tuples."""
         shared: dict[bytes, array[int]] = {}
         series = []
-        for key, column in sorted(self._columns.items(), key=lambda item: item[0]):
-            times, values = self._complete(key, *sort(*column))
+        whole = {key: self._complete(key, *sort(*column)) for key, column in self._columns.items()}
+        for key, column in self._sorted(whole):
+            times, values = sort(*column)
             series.append(Series(*key, shared.setdefault(times.tobytes(), times), values))
         return tuple(series)
 
@@ -329,6 +332,7 @@ class LiveRun:
         self._traces = FollowedFiles(self.folders, "traces")
         self._metrics = FollowedFiles(self.folders, "metrics")
         self._manifest = run_files.read_manifest(self.folders)
+        self._restarts = find_restarts(self._manifest)
         self._context = Context(str(self._manifest.get(attr.ENGINE, "")))
         self._writers = Writers()
         self._aggregator = Aggregator(self._writers, self._manifest, self._context, limits=LIMITS)
@@ -363,6 +367,10 @@ class LiveRun:
             self._events = run_events
             self._aggregator.blocked_loops.set_events(run_events)
             self.version += 1
+
+    def has_other_attempts(self) -> bool:
+        """Return whether the run was continued since its reading began: which steps an attempt has must be known before they are read."""
+        return find_restarts(run_files.read_manifest(self.folders)) != self._restarts
 
     def read(self, budget: int = PIECE_BYTES) -> None:
         """Read new lines of about this many bytes, the scalars before the spans."""

@@ -123,6 +123,7 @@ class Trajectory(NamedTuple):
     uid: str
     rollout_index: int
     step: int | None
+    """Number of the step that trained on it; of others that for which it was generated. None: unknown."""
     validate: bool
     start_ns: int
     end_ns: int
@@ -137,6 +138,9 @@ class Trajectory(NamedTuple):
     turns: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
+    """Length of the response, with the answers of tools that are in it."""
+    generated_tokens: int = 0
+    """Tokens of the response that the model wrote."""
     path: tuple[Segment, ...] = ()
     """Its own critical path, from its start to its end."""
     activities: tuple[Activity, ...] = ()
@@ -230,9 +234,9 @@ class Cost(NamedTuple):
 
     gpu_seconds: float
     trained_tokens: int
-    """Response tokens that reached the optimizer."""
+    """Generated tokens that reached the optimizer, and not in an update that was lost: what tools answered is masked out of the loss."""
     wasted_tokens: dict[str, int]
-    """Wasted response tokens by reason: ``aborted``, ``failed``, ``zero_variance``, ``dropped``, ``truncated``."""
+    """Wasted generated tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
 
 
 class Step(NamedTuple):
@@ -285,7 +289,7 @@ class Step(NamedTuple):
     attempt: int = 1
     """Which attempt of the run it belongs to."""
     repeated: bool = False
-    """Whether a later attempt has trained it again, because it was resumed from an earlier checkpoint."""
+    """Whether a later attempt was resumed from an earlier checkpoint: it trains it again, or ended before it reached it."""
 
     @property
     def seconds(self) -> float:
@@ -413,7 +417,7 @@ class Explanation(NamedTuple):
     offsets: tuple[tuple[str, float, float], ...] = ()
     """Host, seconds by which its clock is ahead of the trainer's, and the uncertainty of that in seconds."""
     unused: dict[str, int] = {}
-    """Response tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""
+    """Generated tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""
     has_gpu: bool = True
     """False: no process and no metric of the run names a GPU; its devices are the ranks, on CPUs."""
     recent_steps: tuple[RecentStep, ...] = ()

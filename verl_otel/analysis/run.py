@@ -26,7 +26,7 @@ from verl_otel.analysis.io import run_files
 from verl_otel.analysis.io.run_files import Writers
 from verl_otel.analysis.levers.ranking import Levers, find_levers
 from verl_otel.analysis.model import CAUSES, Event, Explanation, Process, Series, Step, Trajectory, Verdict
-from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.analysis.traces.span_names import CONSUME, TRAJECTORY
 from verl_otel.analysis.traces.timeline import build_root
 from verl_otel.model import Resource, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -50,7 +50,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "path": ("step", "kind", "name", "seconds", "part"),
     "trajectories": (
         "trace_id", "uid", "index", "step", "validate", "start", "seconds", "score", "failed", "outcome", "finish_reason",
-        "turns", "prompt_tokens", "response_tokens", "process", "whole",
+        "turns", "prompt_tokens", "response_tokens", "process", "whole", "generated_tokens",
     ),
     "verdicts": (
         "step", "kind", "subject", "cause", "cause_name", "seconds", "saved", "process", "turn", "trace_id", "uncertainty",
@@ -125,6 +125,7 @@ def _trajectories(trajectories: Iterable[Trajectory]) -> Iterator[Row]:
         yield (
             _hex(one.trace_id), one.uid, one.rollout_index, one.step, one.validate, one.start_ns / 1e9, one.seconds, one.score,
             one.failed, one.outcome, one.finish, one.turns, one.prompt_tokens, one.response_tokens, one.instance, one.whole,
+            one.generated_tokens,
         )  # fmt: skip
 
 
@@ -227,14 +228,33 @@ class Run:
     def trajectories(self) -> Iterator[Trajectory]:
         """Read all trajectories again from the files, one by one, from their root spans: without parts and path.
 
-        The step of those of an own loop is the one that they began inside of.
+        The step of each is the one that trained on it; of those that none trained on, the one for which they were generated. The files are read
+        twice, and 100 bytes are kept for each trajectory that was trained on.
         """
         numbers = {step.trace_id: step.number for step in self.steps()}
+        trained = self._find_trained(numbers)
         for process, span in self.spans():
             if span.name == TRAJECTORY and not span.parent_id:
                 trajectory = build_root(span, process.instance)
-                is_open = trajectory.step is None
-                yield trajectory._replace(step=numbers.get(trajectory.submitter)) if is_open else trajectory
+                named = numbers.get(trajectory.submitter) if trajectory.step is None else trajectory.step
+                yield trajectory._replace(step=trained.get(trajectory.trace_id, named))
+
+    def _find_trained(self, numbers: Mapping[int, int | None]) -> dict[int, int | None]:
+        """Return the number of the step that trained on a trajectory, by the trace id of the trajectory.
+
+        Args:
+            numbers: The numbers of the steps by their trace ids.
+        """
+        trained: dict[int, int | None] = {}
+        removed: set[int] = set()
+        for _, span in self.spans():
+            if span.name == CONSUME and numbers.get(span.trace_id) is not None:
+                for link in span.links:
+                    if link.attributes.get(attr.LINK_TYPE, "consumed") == "consumed":
+                        trained[link.trace_id] = numbers[span.trace_id]
+                    else:
+                        removed.add(link.trace_id)
+        return {trace_id: number for trace_id, number in trained.items() if trace_id not in removed}
 
     def spans(self) -> Iterator[tuple[Process, SpanRecord]]:
         """Read all ended spans from the files, one by one, roughly in the order of their end.

@@ -5,17 +5,31 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.model import Series
-from verl_otel.semconv.metric_names import TRAINING_STEP
+from verl_otel.semconv.metric_names import (
+    GPU_OWNER,
+    HW_GPU_MEMORY_LIMIT,
+    HW_GPU_MEMORY_USAGE,
+    HW_GPU_UTILIZATION,
+    ROLLOUT_TOKENS,
+    RUN_STATE,
+    TRAINING_STEP,
+)
 
 MAX_SERIES: Final = 5_000
+"""Of the trainer, of `READ`, and of all others, each: thousands of ranks must not displace what the trainer logs."""
 MAX_POINTS: Final = 10_000
 """Points of one series. Of more, every second one is dropped, repeatedly; the first and the last one stay."""
+READ: Final = frozenset({ROLLOUT_TOKENS, HW_GPU_UTILIZATION, HW_GPU_MEMORY_USAGE, HW_GPU_MEMORY_LIMIT, GPU_OWNER})
+"""Metrics of other processes than the trainer that the analysis adds up."""
 _TRAINER: Final = "trainer"
+_INSTANCE: Final = "instance"
+_LOGGED: Final = frozenset({TRAINING_STEP, RUN_STATE})
+"""Only the process with the training loop has these metrics, whatever its role."""
 
 Key = tuple[str, tuple[tuple[str, str], ...]]
 Column = tuple["array[int]", "array[float]"]
@@ -26,20 +40,25 @@ class Columns:
     """Columns of timestamps and values by series.
 
     Args:
-        max_series: Maximum number of series.
+        max_series: Maximum number of series of the trainer, of `READ`, and of all others.
         max_points: Points of one series; of twice as many, every second one is dropped.
     """
 
-    def __init__(self, max_series: int = MAX_SERIES, max_points: int = MAX_POINTS) -> None:
-        self._max_series, self._max_points = max_series, max_points
+    def __init__(self, max_series: tuple[int, int, int] = (MAX_SERIES,) * 3, max_points: int = MAX_POINTS) -> None:
+        self._max_points = max_points
+        self._room = list(max_series)
         self._columns: dict[Key, Column] = {}
+        self._loops: set[str] = set()
+        """Processes with the training loop that have another role than the trainer."""
         self.left_out = 0
-        """Values of series beyond `MAX_SERIES`."""
+        """Values of series beyond the maximum."""
 
     def add(self, points: Iterable[PointRecord], instance: str) -> None:
         """Add values of one process. Series of processes other than the trainer get its name as a label: every rank has some."""
-        extra = () if instance.startswith(_TRAINER) else (("instance", instance),)
+        extra = () if instance.startswith(_TRAINER) else ((_INSTANCE, instance),)
         for point in points:
+            if extra and point.name in _LOGGED:
+                self._loops.add(instance)
             column = self._column((point.name, (*point.labels, *extra)))
             if column is None:
                 self.left_out += 1
@@ -54,6 +73,7 @@ class Columns:
     def merge(self, other: Columns) -> None:
         """Add the values of another instance."""
         self.left_out += other.left_out
+        self._loops |= other._loops
         for key, (times, values) in other._columns.items():
             column = self._column(key)
             if column is None:
@@ -66,19 +86,51 @@ class Columns:
 
     def _column(self, key: Key) -> Column | None:
         column = self._columns.get(key)
-        if column is None and len(self._columns) < self._max_series:
-            column = self._columns[key] = (array("q"), array("d"))
+        if column is None:
+            instance = _find_instance(key)
+            share = 0 if not instance or instance in self._loops else 1 if key[0] in READ else 2
+            if self._room[share]:
+                self._room[share] -= 1
+                column = self._columns[key] = (array("q"), array("d"))
         return column
 
     def series(self) -> tuple[Series, ...]:
-        """Return all series by name, each in the order of time. Series with equal timestamps share one tuple of them."""
+        """Return all series, those of the trainer first, by name, each in the order of time. Series with equal timestamps share one tuple of them."""
         shared: dict[tuple[int, ...], tuple[int, ...]] = {}
         series = []
-        for (name, labels), column in sorted(self._columns.items(), key=lambda item: item[0]):
+        for (name, labels), column in self._sorted(self._columns):
             times, values = _thin(*sort(*column), self._max_points)
             shown_times = tuple(times)
             series.append(Series(name, labels, shared.setdefault(shown_times, shown_times), tuple(values)))
         return tuple(series)
+
+    def _sorted(self, columns: Mapping[Key, Column]) -> Iterator[tuple[Key, Column]]:
+        """Yield columns in the order of `series`. Those of a training loop of another role are the trainer's, if there is no trainer."""
+        loops = self._find_loops()
+        joined: dict[Key, Column] = {}
+        for key, column in columns.items():
+            name, labels = key
+            own = (name, labels[:-1]) if loops and _find_instance(key) in loops else key
+            known = joined.get(own)
+            joined[own] = column if known is None else (known[0] + column[0], known[1] + column[1])
+        yield from sorted(joined.items(), key=lambda item: (bool(_find_instance(item[0])), item[0]))
+
+    def _find_loops(self) -> set[str]:
+        """Return the processes whose series are those of the trainer: one in each attempt; ranks that log the same steps have their own."""
+        periods = {_find_instance(key): column[0] for key, column in self._columns.items() if key[0] == TRAINING_STEP}
+        chosen: dict[str, tuple[int, int]] = {}
+        for instance in sorted(self._loops) if "" not in periods else ():
+            times = periods.get(instance)
+            begin, end = (min(times), max(times)) if times else (0, 0)
+            if times and all(end < first or last < begin for first, last in chosen.values()):
+                chosen[instance] = (begin, end)
+        return set(chosen)
+
+
+def _find_instance(key: Key) -> str:
+    """Return the process that a series is labelled with; empty: it is the trainer's."""
+    labels = key[1]
+    return labels[-1][1] if labels and labels[-1][0] == _INSTANCE else ""
 
 
 def sort(times: array[int], values: array[float]) -> Column:

@@ -65,8 +65,8 @@ class Context(NamedTuple):
 class SliceSummary(NamedTuple):
     """The summary of one slice."""
 
-    processes: tuple[tuple[dict[str, AttributeValue], int], ...]
-    """The processes that wrote it: attributes and the newest timestamp."""
+    processes: tuple[tuple[dict[str, AttributeValue], int, int], ...]
+    """The processes that wrote it: attributes, oldest and newest time."""
     trajectories: tuple[Trajectory, ...]
     spans: tuple[Written, ...]
     """Spans of all other traces, with the index into ``processes``."""
@@ -121,9 +121,8 @@ def summarise_spans(piece: Slice, context: Context) -> SliceSummary:
             trajectories.append(trajectory)
         read += trace.spans
     first, last = _bounds(firsts, writers, ahead)
-    processes = tuple(zip(writers.resources, writers.newest, strict=True))
     return SliceSummary(
-        processes, tuple(trajectories), tuple(rest), tally, read, first, last, Columns(), tuple(problems)
+        writers.processes(), tuple(trajectories), tuple(rest), tally, read, first, last, Columns(), tuple(problems)
     )
 
 
@@ -142,8 +141,7 @@ def summarise_metrics(extents: Sequence[Extent]) -> SliceSummary:
     for process, points in run_files.read_points(extents, writers, problems):
         columns.add(points, name_instance(writers.resources[process]))
         writers.note_alive(process, max((point.time_ns for point in points), default=0))
-    processes = tuple(zip(writers.resources, writers.newest, strict=True))
-    return SliceSummary(processes, (), (), Tally(), 0, _NEVER, 0, columns, tuple(problems))
+    return SliceSummary(writers.processes(), (), (), Tally(), 0, _NEVER, 0, columns, tuple(problems))
 
 
 def find_trajectory(trace: Trace) -> Trajectory | None:

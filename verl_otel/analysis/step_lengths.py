@@ -1,9 +1,10 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Durations of the steps of a run: which steps contain its start-up, what the others usually take, and which are slow without a verdict."""
+"""The steps of a run beside each other: which contain a start-up or were trained again, how long the others are, which are slow without a verdict."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Sequence
 from statistics import median
@@ -20,17 +21,30 @@ USUAL_SHARE: Final = 0.5
 """A phase is usual if this share of the steps has it. Checkpoints and validations of some steps only make these longer, as planned."""
 
 
+def find_repeated(steps: Sequence[tuple[int, int | None]]) -> set[int]:
+    """Return the places of the steps whose weights a later attempt did not have: it began with the same step, or with an earlier one.
+
+    Args:
+        steps: Attempt and number of all steps of a run.
+    """
+    firsts: dict[int, int] = {}
+    for attempt, number in steps:
+        if number is not None:
+            firsts[attempt] = min(number, firsts.get(attempt, number))
+    lowest, later = math.inf, {}
+    for attempt in sorted(firsts, reverse=True):
+        later[attempt] = lowest
+        lowest = min(lowest, firsts[attempt])
+    return {place for place, (attempt, number) in enumerate(steps) if number is not None and number >= later[attempt]}
+
+
 def find_start_up(steps: Sequence[Step]) -> tuple[Step, ...]:
-    """Return the steps that are long because they contain the start of the workers: the first one, or one that starts them again.
+    """Return the steps that are long because they contain the start of the workers: the first of an attempt, or one that starts them again.
 
     Args:
         steps: All steps of a run, in the order of time.
     """
-    candidates = {
-        index
-        for index, step in enumerate(steps)
-        if not index or step.attempt != steps[index - 1].attempt or step.is_starting
-    }
+    candidates = find_firsts(steps) | {index for index, step in enumerate(steps) if step.is_starting}
     others = [step.seconds for index, step in enumerate(steps) if index not in candidates and not step.failed]
     if not others:
         return ()
@@ -38,8 +52,26 @@ def find_start_up(steps: Sequence[Step]) -> tuple[Step, ...]:
     return tuple(steps[index] for index in sorted(candidates) if steps[index].seconds >= limit)
 
 
+def find_firsts(steps: Sequence[Step], count: int = 1) -> set[int]:
+    """Return the places of the first steps of each attempt.
+
+    Args:
+        steps: All steps of a run, in the order of time.
+        count: How many of each.
+    """
+    seen: Counter[int] = Counter()
+    firsts = set()
+    for place, step in enumerate(steps):
+        if seen[step.attempt] < count:
+            firsts.add(place)
+        seen[step.attempt] += 1
+    return firsts
+
+
 def find_comparable(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
-    """Return the steps with whose durations that of a step can be compared: no failed ones, none with start-up, not the first if there are others.
+    """Return the steps with whose durations that of a step can be compared: no failed ones, none with start-up.
+
+    Nor the first one of an attempt if there are others.
 
     Args:
         steps: All steps of a run, in the order of time.
@@ -47,7 +79,8 @@ def find_comparable(steps: Sequence[Step], step: Step) -> tuple[Step, ...]:
     """
     starting = {other.trace_id for other in find_start_up(steps)}
     others = [other for other in steps if other is not step and not other.failed and other.trace_id not in starting]
-    return tuple(other for other in others if other is not steps[0]) or tuple(others)
+    firsts = {steps[place].trace_id for place in find_firsts(steps)}
+    return tuple(other for other in others if other.trace_id not in firsts) or tuple(others)
 
 
 def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
@@ -59,7 +92,8 @@ def find_unexplained(steps: Sequence[Step]) -> tuple[Step, ...]:
         steps: All steps of a run, in the order of time.
     """
     starting = {step.trace_id for step in find_start_up(steps)}
-    usual = [step for step in steps[1:] if not step.failed and step.trace_id not in starting]
+    starting |= {steps[place].trace_id for place in find_firsts(steps)}
+    usual = [step for step in steps if not step.failed and step.trace_id not in starting]
     if len(usual) <= FEWEST_OTHERS:
         return ()
     middle = median(step.seconds for step in usual)

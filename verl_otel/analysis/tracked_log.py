@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Completeness, Counts, Explanation, Phase, Step, Verdict
-from verl_otel.analysis.step_lengths import find_start_up
+from verl_otel.analysis.step_lengths import find_repeated, find_start_up
 from verl_otel.analysis.verdicts.baselines import (
     DETAIL_SHARE,
     LOOK_AHEAD,
@@ -162,7 +162,8 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
             reader.add(record)
         else:
             damaged += 1
-    logged, again = reader.steps, _find_repeated(reader.steps)
+    logged = reader.steps
+    again = find_repeated([(step.attempt, step.number) for step in logged])
     lengths = [_find_lengths(step.values) for step in logged]
     outside = _find_outside(lengths)
     timed = [
@@ -282,18 +283,6 @@ def _make_step(
         step.number, place + 1, 0, nanoseconds, False, parts, no_phase, (), 0, 0, 0,
         next_ns=nanoseconds + round(after * 1e9), attempt=step.attempt, repeated=repeated,
     )  # fmt: skip
-
-
-def _find_repeated(logged: Sequence[LoggedStep]) -> set[int]:
-    """Return the places of the steps that a later attempt has trained again."""
-    firsts: dict[int, int] = {}
-    for step in logged:
-        firsts[step.attempt] = min(step.number, firsts.get(step.attempt, step.number))
-    lowest, later = math.inf, {}
-    for attempt in sorted(firsts, reverse=True):
-        later[attempt] = lowest
-        lowest = min(lowest, firsts[attempt])
-    return {place for place, step in enumerate(logged) if step.number >= later[step.attempt]}
 
 
 def _judge(

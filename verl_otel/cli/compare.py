@@ -3,7 +3,7 @@
 """Compare two runs: what is slower in run B than in run A, what of that is significant, and what explains it.
 
 Compares steps, phases, GPU time by cause, and tokens. A difference is significant if a statistical test confirms it and it is at least 3 %.
-The first step of each run is left out. For runs on several nodes, use verl-otel collect first.
+The first step of each attempt is left out. For runs on several nodes, use verl-otel collect first.
 
 Examples:
   verl-otel compare RUN_A RUN_B
@@ -66,7 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=options.count,
         default=comparison.START_UP_STEPS,
         metavar="N",
-        help="number of first steps to leave out (1)",
+        help="number of first steps of each attempt to leave out (1)",
     )
 
 

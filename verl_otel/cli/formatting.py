@@ -109,7 +109,7 @@ def headline(run: Explanation) -> Iterator[str]:
         f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on), "
         f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
         f"{counted(count.processes, 'process', 'processes')}"
-        + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} from the first span to the last" if run.start_ns else "")
+        + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} from the start to the last record" if run.start_ns else "")
         + (f" in {run.steps[-1].attempt} attempts" if run.steps and run.steps[-1].attempt > 1 else "")
     )
 

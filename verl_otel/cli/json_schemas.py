@@ -85,8 +85,10 @@ _SUMMED: Final = _rows(
 _DEVICES: Final = _mapping(_mapping(_number(), "seconds by cause"), "device time, by device")
 _COST: Final = {
     "gpu_seconds": _number("device time"),
-    "trained_tokens": _whole("response tokens that reached the optimizer"),
-    "wasted_tokens": _mapping(_whole(), "response tokens without use, by reason"),
+    "trained_tokens": _whole(
+        "tokens that the model wrote and that reached the optimizer, without answers of tools and those of lost steps"
+    ),
+    "wasted_tokens": _mapping(_whole(), "tokens that the model wrote without use, by reason"),
 }
 _PART: Final = _object(
     "what a trajectory spent its time on",
@@ -112,7 +114,7 @@ REPORT: Final = _object(
         "all steps in the order of time",
         number=_whole("as verl counts", known=False),
         attempt=_whole("attempt of the run, from 1"),
-        repeated=_flag("a later attempt has trained it again"),
+        repeated=_flag("a later attempt went on from an earlier checkpoint: it trains it again, or ended before"),
         seconds=_number(),
         failed=_flag("it ended with an exception"),
         phases=_PHASES,
@@ -191,7 +193,7 @@ EXPLAIN: Final = _object(
         "the steps that were chosen",
         number=_whole("as verl counts", known=False),
         attempt=_whole("attempt of the run, from 1"),
-        repeated=_flag("a later attempt has trained it again"),
+        repeated=_flag("a later attempt went on from an earlier checkpoint: it trains it again, or ended before"),
         trace_id=_text(),
         seconds=_number(),
         failed=_flag(),
@@ -232,7 +234,7 @@ EXPLAIN: Final = _object(
             )
         ),
         off_policy=_OFF_POLICY,
-        cost=_or_null(_object(**_COST, generated_tokens=_whole("all response tokens"))),
+        cost=_or_null(_object(**_COST, generated_tokens=_whole("all tokens that the model wrote for training"))),
         stragglers=_rows(
             **_STRAGGLER,
             late=_whole("steps in which it was late"),
@@ -272,7 +274,7 @@ EXPLAIN_LOG: Final = _object(
     counts=_object(
         steps=_whole("without those that were trained again"),
         attempts=_whole("1, and one more each time the number of the step went back"),
-        repeated=_whole("steps that a later attempt has trained again"),
+        repeated=_whole("steps after the checkpoint that a later attempt went on from"),
         held=_whole("steps with a cause"),
         unexplained=_whole("slow steps without one"),
     ),
@@ -280,7 +282,7 @@ EXPLAIN_LOG: Final = _object(
         "the steps that were chosen",
         number=_whole("as verl counts"),
         attempt=_whole("attempt of the run, from 1"),
-        repeated=_flag("a later attempt has trained it again"),
+        repeated=_flag("a later attempt went on from an earlier checkpoint: it trains it again, or ended before"),
         seconds=_number(),
         verdicts=_rows(
             "the largest saving first",
@@ -439,7 +441,12 @@ _SAMPLE: Final = _object(
 )
 _RESOURCES: Final = _object(
     gpus=_whole("number of GPUs, or of ranks on a CPU", known=False),
-    **dict.fromkeys(("trained_tokens_per_second", "rollout_tokens_per_second"), _number(known=False)),
+    trained_tokens_per_second=_number(
+        "tokens that the model wrote and steps trained on, for a second of a step", known=False
+    ),
+    rollout_tokens_per_second=_number(
+        "tokens that the model wrote, validations included, for a second of time", known=False
+    ),
     gpu_utilization=_number("mean over time and GPUs, 0 to 1", known=False),
     **dict.fromkeys(("gpu_memory", "gpu_memory_highest"), _number("bytes of one GPU", known=False)),
 )
@@ -454,7 +461,7 @@ COMPARE: Final = _object(
     a=_RUN_ID,
     b=_RUN_ID,
     steps=_object("steps that were compared", a=_whole(), b=_whole()),
-    skipped=_whole("steps at the start that were left out"),
+    skipped=_whole("steps at the start of each attempt that were left out"),
     enough=_flag("enough steps for a test"),
     noise=_number("relative standard deviation of equivalent runs"),
     rows=_rows(
@@ -471,7 +478,7 @@ COMPARE: Final = _object(
         "what changed on the critical path",
         kind=_text(),
         seconds=_number("change"),
-        share=_number("of the change of a step", known=False),
+        share=_number("change as a share of a step of A", known=False),
         names=_rows(name=_text(), a=_number(), b=_number()),
     ),
     held=_object("steps that something delayed, of all steps", a=_HELD, b=_HELD),

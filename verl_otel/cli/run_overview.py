@@ -155,11 +155,18 @@ MAX_NUMBER: Final = 1e15
 """Largest number of a step that is shown."""
 TIME_BYTES: Final = 1 << 16
 """Bytes at the beginning and at the end of a file in which times are searched for."""
+LONG_TAIL_BYTES: Final = 1 << 24
+"""Where the end of a file has the last step only if it failed: the others were written before it, perhaps an hour before."""
+MAX_ATTEMPTS: Final = 100
+"""Files of the trainer in which steps are counted."""
 _TRAINER, _DRIVER = "trainer", "driver"
 """Roles, which are a part of the file names."""
+_WORKERS: Final = frozenset(
+    {"agent_loop", "reward", "llm_server", "transfer_queue", "rollout", "critic", "ref", "actor_rollout_ref", "task"}
+)
+"""Roles of processes that have no training loop. A main program of one's own may have any other."""
 _BEGIN: Final = re.compile(rb'"startTimeUnixNano": ?"?(\d{1,19})[^\d]')
 _NEWEST: Final = re.compile(rb'"(?:endTimeUnixNano|timeUnixNano)": ?"?(\d{1,19})[^\d]')
-_COUNT: Final = re.compile(rb'"%s".{0,400}?"count": ?"?(\d{1,15})[^\d]' % re.escape(STEP_DURATION).encode(), re.DOTALL)
 
 
 class Ends(NamedTuple):
@@ -208,7 +215,8 @@ class _Step(NamedTuple):
 def read_ends(folder: Path) -> Ends:
     """Return what the ends of the files of a run contain. Files that cannot be read or are damaged are passed over."""
     traces = run_files.find_files([folder], "traces")
-    spans, points = ([*_read_tails(paths)] for paths in (traces, run_files.find_files([folder], "metrics")))
+    metrics = run_files.find_files([folder], "metrics")
+    spans, points = ([*_read_tails(_choose(paths))] for paths in (traces, metrics))
     _, state = _last_point(points, RUN_STATE)
     logged_ns, logged = _last_point(points, TRAINING_STEP)
     last = _last_step(spans)
@@ -218,7 +226,7 @@ def read_ends(folder: Path) -> Ends:
         )  # the span of the logged step is still open
     return Ends(
         state="" if state is None else STATES.get(state, NO_END),
-        steps=_count_steps(points) or (0 if last is None else None),
+        steps=_count_steps(metrics) or (0 if last is None else None),
         last_step=None if last is None else last.number,
         last_step_seconds=None if last is None else last.seconds,
         begin_ns=min(filter(None, map(_read_begin, sorted(traces, key=modified)[:MAX_FILES])), default=0),
@@ -228,25 +236,37 @@ def read_ends(folder: Path) -> Ends:
 
 def read_last_value(folder: Path, names: Sequence[str]) -> float | None:
     """Return the newest value of the first of some series that the ends of the metrics files contain; None if there is none."""
-    tails = [*_read_tails(run_files.find_files([folder], "metrics"))]
+    tails = [*_read_tails(_choose(run_files.find_files([folder], "metrics")))]
     values = (_last_point(tails, name)[1] for name in names)
     return next((value for value in values if value is not None), None)
 
 
-def _read_tails(paths: Sequence[Path]) -> Iterator[_Tail]:
+def _choose(paths: Sequence[Path], trainers: int = MAX_FILES) -> list[Path]:
+    """Return the files of the process with the training loop, as far as the names tell it; the newest first.
+
+    Args:
+        paths: Files of one kind.
+        trainers: Maximum number of files of the trainer: each attempt has one.
+    """
     current = [path for path in paths if not run_log.is_rotated(path)]
-    by_role = {role: [path for path in current if path.name.split("-")[1] == role] for role in (_TRAINER, _DRIVER)}
-    chosen = sorted(by_role[_TRAINER] or current, key=modified, reverse=True)[:MAX_FILES]
-    if not by_role[
-        _TRAINER
-    ]:  # an own loop under Ray is in the driver, beside any number of rollout workers, or in one of the actors
-        chosen += [path for path in by_role[_DRIVER] if path not in chosen][:MAX_FILES]
-    for path in chosen:
+    roles = {path: path.name.split("-")[1] for path in current}
+    newest = sorted(current, key=modified, reverse=True)
+    chosen = [path for path in newest if roles[path] == _TRAINER][:trainers]
+    if (
+        not chosen
+    ):  # an own loop under Ray is in the driver, beside any number of rollout workers, or in one of the actors
+        chosen = ([path for path in newest if roles[path] not in _WORKERS] or newest)[:MAX_FILES]
+        chosen += [path for path in current if roles[path] == _DRIVER and path not in chosen][:MAX_FILES]
+    return chosen
+
+
+def _read_tails(paths: Iterable[Path], length: int = TAIL_BYTES) -> Iterator[_Tail]:
+    for path in paths:
         try:
-            data = safe_files.read_tail(path, TAIL_BYTES)
+            data = safe_files.read_tail(path, length)
         except OSError:
             continue
-        yield _Tail(data, len(data) < TAIL_BYTES)
+        yield _Tail(data, len(data) < length)
 
 
 def _read_begin(path: Path) -> int:
@@ -297,14 +317,50 @@ def _make_step(span: SpanRecord) -> _Step:
     return _Step(span.end_ns, number if isinstance(number, int) else None, (span.end_ns - span.start_ns) / 1e9)
 
 
-def _count_steps(tails: Sequence[_Tail]) -> int | None:
-    """Return the number of steps of all processes, from their histograms; None if a histogram is not in the part that was read."""
-    if len(tails) == MAX_FILES:  # there may be more
+def _count_steps(paths: Sequence[Path]) -> int | None:
+    """Return the number of steps of all attempts, whole and failed ones; None if it is not in the parts that were read.
+
+    Args:
+        paths: The metrics files of the run.
+    """
+    chosen = _choose(paths, MAX_ATTEMPTS + 1)
+    is_trainer = bool(chosen) and chosen[0].name.split("-")[1] == _TRAINER
+    if len(chosen) > (MAX_ATTEMPTS if is_trainer else MAX_FILES - 1):  # there may be more
         return None
+    rotated = {rotated_files.whole_name(path) for path in paths if run_log.is_rotated(path)}
     total = 0
-    for tail in tails:
-        matches = _COUNT.findall(next(tail.lines(STEP_DURATION), b""))
-        if not matches and not tail.is_whole:
+    for path in chosen:
+        has_older = rotated_files.whole_name(path) in rotated
+        count, is_known = _read_counts(path, TAIL_BYTES, has_older=has_older)
+        if count and not is_known:
+            count, is_known = _read_counts(path, LONG_TAIL_BYTES, has_older=has_older)
+        if not is_known:
             return None
-        total += int(matches[-1]) if matches else 0
+        total += count
     return total
+
+
+def _read_counts(path: Path, length: int, *, has_older: bool) -> tuple[int, bool]:
+    """Return the sum of the last points of all series of the histogram of steps, and whether these are all.
+
+    A failed step is a series of its own. Without one of whole steps, that may be before the part that was read.
+
+    Args:
+        path: A metrics file.
+        length: Bytes that are read at its end.
+        has_older: Whether earlier lines are in other files.
+    """
+    counts: dict[tuple[str, int], int] = {}
+    is_known = False
+    for tail in _read_tails([path], length):
+        is_known = tail.is_whole and not has_older
+        for line in tail.lines(STEP_DURATION):
+            try:
+                points = list(otlp_json.read_counts(line, STEP_DURATION))
+            except otlp_json.UNREADABLE:
+                continue
+            for labels, start_ns, count in points:
+                is_known |= attr.ERROR_TYPE not in labels
+                if 0 <= count < MAX_NUMBER:
+                    counts.setdefault((str(sorted(labels.items())), start_ns), count)
+    return sum(counts.values()), is_known

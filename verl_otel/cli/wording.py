@@ -56,6 +56,7 @@ WASTE: Final = {
     "aborted": "aborted, never trained on",
     "failed": "of failed trajectories, never trained on",
     "dropped": "never trained on (filtered, stale, or the run ended before)",
+    "lost": "lost: their step failed, or the run went on from an earlier checkpoint",
     "zero_variance": "trained on without a gradient (all scores of their group are equal)",
     "truncated": "trained on although cut at the limit of tokens",
 }

@@ -128,8 +128,8 @@ def test_a_run_has_gpus_if_a_process_or_a_driver_names_one(ids, metrics, device,
 @pytest.mark.parametrize("name", ["node-" + "9" * 5000, "node-²", "node-٣", ""])
 def test_any_name_of_a_node_can_be_sorted(name):
     """Digits without an end, and digits that are none to `int`, are text."""
-    assert len(sorted([name, "node-2/10", "node-2/9"], key=devices._natural)) == 3
-    assert sorted(["node-2/10", "node-2/9"], key=devices._natural) == ["node-2/9", "node-2/10"]
+    assert len(sorted([name, "node-2/10", "node-2/9"], key=devices.natural)) == 3
+    assert sorted(["node-2/10", "node-2/9"], key=devices.natural) == ["node-2/9", "node-2/10"]
 
 
 def test_an_own_loop_has_the_gpus_that_it_reports_as_a_metric():

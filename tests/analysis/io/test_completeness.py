@@ -114,6 +114,14 @@ def test_nodes_without_files_are_counted(story, hosts, nodes, missing):
     assert find(story).missing == missing
 
 
+def test_a_node_counts_once_over_all_attempts(story):
+    """It has another id in each attempt; the node that wrote nothing in either is missing all the same."""
+    for attempt in (1, 2):
+        stories.step(story.process(ray__node__id=f"a{attempt}", verl__run__attempt=attempt), 1, 10 * attempt, 11)
+    story.manifest(verl__nodes="2")
+    assert find(story).missing == ("nodes: files of 1 of 2; give the folders of the others, too",)
+
+
 def test_nodes_are_not_missing_where_nobody_names_them(story):
     """A run outside of Ray, whose processes have no node ids, is not said to miss its one node."""
     stories.step(story.process(), 1, 0, 1)

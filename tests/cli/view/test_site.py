@@ -9,6 +9,7 @@ import pytest
 
 from tests.analysis.test_live_run import long_training
 from tests.builders import stories
+from verl_otel.analysis.live_run import LiveRun
 from verl_otel.cli import explain
 from verl_otel.cli.view.site import Access, Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
@@ -111,3 +112,16 @@ def test_nothing_but_the_runs_can_be_asked_for(runs, get, path):
     """A name that is not in the list is answered by 404, whatever it looks like."""
     stories.training(runs / "r1").write()
     assert get(path).status == 404
+
+
+def test_a_run_that_is_being_read_says_so(runs, get, monkeypatch):
+    """Its counts are those of a part of its files; they are complete when all are read."""
+    monkeypatch.setattr(LiveRun.read, "__defaults__", (1,))
+    monkeypatch.setattr("verl_otel.analysis.live_run.CHUNK_BYTES", 4096)
+    long_training(runs / "r1", steps=100).write()
+    described = json.loads(get("/api/runs/r1").body)
+    assert described["read"] < 1
+    assert "% of the files are read" in described["headline"][0]
+    stories.training(runs / "r2").write()
+    monkeypatch.undo()
+    assert "are read" not in " ".join(json.loads(get("/api/runs/r2").body)["headline"])

@@ -5,6 +5,7 @@
 import pytest
 
 from tests.analysis.test_live_run import long_training
+from tests.builders import stories
 from verl_otel.analysis import live_run
 from verl_otel.cli.view import watching
 from verl_otel.cli.view.watching import Catalogue
@@ -29,3 +30,25 @@ def test_the_share_that_was_read_is_that_of_the_answer(runs, monkeypatch):
     now = watching.LOOK_SECONDS
     complete, share = watcher.ask("r1")
     assert (len(complete.steps), share) == (200, pytest.approx(1.0))
+
+
+def test_a_killed_run_that_is_continued_is_read_with_its_attempts(runs):
+    """Its reading had not ended: without the second attempt, the pause would count for the last step of the first."""
+    story = long_training(runs / "r1", steps=4)
+    story.manifest(attempts=[{"started": stories.T0}])
+    watcher = watching.Watcher(Catalogue([story.write().parent]))
+    watcher.ask("r1")
+    trainer = story.process("trainer")
+    stories.step(trainer, 5, 1010, 1019)
+    stories.step(trainer, 6, 1020, 1029)
+    stories.step(trainer, 7, 1030, 1039)
+    story.write()
+    story.manifest(attempts=[{"started": stories.T0}, {"started": stories.T0 + 1000}])
+    watcher._look()
+    live = watcher._runs["r1"].live
+    while live.is_behind:
+        live.read(1 << 30)
+    live.finish()
+    steps = live.explain().steps
+    assert [(step.number, step.attempt) for step in steps] == [(1, 1), (2, 1), (3, 1), (4, 1), (5, 2), (6, 2), (7, 2)]
+    assert steps[3].between == 0

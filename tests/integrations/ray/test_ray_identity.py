@@ -32,6 +32,12 @@ RANK_1 = {"RANK": "1", "WORLD_SIZE": "4"}
         (actor("SimpleStorageUnit"), "", {}, {"verl.role": "transfer_queue"}),
         (actor("MyOwnActor"), "mine", {}, {"verl.role": "actor"}),
         (
+            type("Runner", (type("BaseTaskRunner", (), {}),), {})(),
+            "",
+            {},
+            {"verl.role": "trainer", "verl.index": 0},
+        ),
+        (
             actor("WorkerDict", worker_dict={"critic": 1, "actor_rollout_ref": 2}),
             "abcWorkerDict_0:1",
             RANK_1,

@@ -13,6 +13,8 @@ import verl_otel
 from verl_otel import session
 from verl_otel.integrations import patch
 from verl_otel.integrations.verl import scalars, tracking
+from verl_otel.recording import run_log
+from verl_otel.semconv import logs
 
 SOURCE = '''
 class Tracking:
@@ -49,6 +51,7 @@ def fresh():
     for each in (scalars._names, scalars._taken, scalars._seen):
         each.clear()
     yield
+    run_log._reset()
     session.resource.clear()
 
 
@@ -83,8 +86,55 @@ def test_what_the_run_is(recorded, tracking_class):
         "verl.engine": "vllm",
         "verl.nodes": "2",
         "verl.gpus": "8",
+        "verl.gpus.total": "16",
     }
     recorded.refresh()
+
+
+def pool(nodes, gpus, **more):
+    return {"nnodes": nodes, "n_gpus_per_node": gpus, **more}
+
+
+@pytest.mark.parametrize(
+    ("config", "total"),
+    [
+        ({"trainer": {**pool(4, 8), "v1": {"trainer_mode": "sync"}}}, 32),
+        ({"trainer": {**pool(1, 8), "v1": {"trainer_mode": "sync"}}, "actor_rollout_ref": {"rollout": pool(1, 8)}}, 8),
+        (
+            {
+                "trainer": {**pool(1, 8), "v1": {"trainer_mode": "separate_async"}},
+                "actor_rollout_ref": {"rollout": pool(2, 4)},
+            },
+            16,
+        ),
+        ({"trainer": pool(1, 8), "rollout": pool(3, 8), "async_training": {}}, 32),
+        ({"trainer": pool(1, 8), "rollout": pool(1, 2), "actor_rollout_ref": {"hybrid_engine": False}}, 10),
+        (
+            {
+                "trainer": {**pool(1, 8), "v1": {"trainer_mode": "sync"}},
+                "reward": {"reward_model": pool(1, 4, enable_resource_pool=True)},
+                "distillation": pool(1, 2, enabled=True),
+            },
+            14,
+        ),
+    ],
+    ids=["nodes", "shared", "separate", "fully asynchronous", "one step off", "reward model and teacher"],
+)
+def test_the_gpus_of_a_run_are_all_of_them(recorded, tracking_class, config, total):
+    """Of all nodes, with those that rollouts, reward models and teachers have for themselves."""
+    tracking_class("p", "e", "console", config)
+    assert info(recorded)["verl.gpus.total"] == str(total)
+
+
+@pytest.mark.parametrize(("engine", "written"), [(False, 75.0), (True, 100.0)], ids=["one step off", "legacy"])
+def test_tokens_for_each_gpu_are_for_all_gpus(recorded, tracking_class, engine, written):
+    """The one-step-off trainer divides by its own GPUs; its scalar stays as it is, the field of the run log is right."""
+    config = {"trainer": pool(1, 6), "rollout": pool(1, 2), "actor_rollout_ref": {"hybrid_engine": engine}}
+    run_log.configure(logs.INFO, 0)
+    tracking_class("p", "e", "console", config).log({"perf/throughput": 100.0}, step=1)
+    (record,) = [record for record in run_log.take() if record.scope == "training"]
+    assert record.fields["tokens_per_second_per_gpu"] == written
+    assert recorded.value("verl.perf.throughput") == 100.0
 
 
 @pytest.mark.parametrize(("enable", "name"), [(True, "policy"), (False, "Qwen2.5-0.5B")])

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from verl_otel.analysis.gpu import idle_causes
-from verl_otel.analysis.gpu.devices import Devices
+from verl_otel.analysis.gpu.devices import Devices, natural
 from verl_otel.analysis.model import Cost, DeviceTime, Step, Straggler, Trajectory
 from verl_otel.analysis.traces.span_names import (
     CALL_PREFIX,
@@ -226,12 +226,14 @@ class GpuAccount:
     """The GPU time of a run. Its memory does not grow with the run.
 
     Args:
-        devices: GPUs of the run.
+        devices: GPUs of its first attempt.
     """
 
     def __init__(self, devices: Devices) -> None:
         self.devices = devices
-        self._total: list[dict[str, int]] = [defaultdict(int) for _ in devices.gpus]
+        self._total: dict[str, DeviceTime] = {}
+        """By device, of all attempts."""
+        self._add_devices()
         self._began_ns: int | None = None
         """Start of the first trajectory or training of the attempt; all idle time before it is start-up."""
         self._opened_ns: int | None = None
@@ -287,8 +289,9 @@ class GpuAccount:
             if waited:
                 spent = {**spent, "train": spent["train"] - waited, "train_wait": spent.get("train_wait", 0) + waited}
                 spent = {cause: nanoseconds for cause, nanoseconds in spent.items() if nanoseconds}
+            total = self._total[device.name].nanoseconds
             for cause, nanoseconds in spent.items():
-                self._total[number][cause] += nanoseconds
+                total[cause] = total.get(cause, 0) + nanoseconds
             device_times.append(DeviceTime(device.name, spent, lane=device.lane))
         return tuple(device_times)
 
@@ -308,14 +311,27 @@ class GpuAccount:
                     waits[number] = waits.get(number, 0) + waited
         return waits
 
-    def restart(self) -> None:
-        """Begin another attempt, with a start-up of its own."""
+    def restart(self, devices: Devices) -> None:
+        """Begin another attempt, with a start-up of its own.
+
+        Args:
+            devices: Its GPUs. One that an attempt before had, too, is the same device: host and id are equal.
+        """
+        self.devices = devices
         self._began_ns, self._opened_ns, self._slept = None, None, (0, False)
+        self._add_devices()
+
+    def _add_devices(self) -> None:
+        for device in self.devices.gpus:
+            known = self._total.get(device.name, DeviceTime(device.name, {}))
+            self._total[device.name] = known._replace(lane=device.lane)
 
     def total(self) -> tuple[DeviceTime, ...]:
-        """Return the sum of all windows so far."""
-        pairs = zip(self.devices.gpus, self._total, strict=True)
-        return tuple(DeviceTime(device.name, dict(spent), lane=device.lane) for device, spent in pairs)
+        """Return the sum of all windows so far, for each device of any attempt."""
+        return tuple(
+            device._replace(nanoseconds=dict(device.nanoseconds))
+            for _, device in sorted(self._total.items(), key=lambda item: natural(item[0]))
+        )
 
 
 def _find_role(instance: str) -> str:
@@ -404,15 +420,16 @@ def _spend(busy: list[Part], idle: list[_Idle], lane: int) -> dict[str, int]:
 
 # -- The cost of the tokens of a step: GPU seconds, and wasted response tokens --
 #
-# A trajectory is counted once, under the first reason that applies. Tokens of `NEVER_TRAINED` did not reach the optimizer; the others did,
-# without or with a misleading gradient:
+# A trajectory is counted once, under the first reason that applies. Tokens of `NEVER_TRAINED` are in no weights that the run went on with; the
+# others are, without or with a misleading gradient:
 #
+# * ``lost``: their step failed, or a later attempt continued from a checkpoint before it.
 # * ``zero_variance``: all scores of a group are equal. The advantage of GRPO and similar estimators is a score's distance to the mean of its group,
 #   so the policy gradient of such a group is zero (DAPO, arXiv 2503.14476, section 3.2; other terms, as KL loss, are ignored).
 # * ``truncated``: the response was cut at its limit of tokens (DAPO, section 3.4).
 
-NEVER_TRAINED: Final = ("aborted", "failed", "dropped")
-"""Reasons for tokens that never reached the optimizer. All other reasons are for tokens that did."""
+NEVER_TRAINED: Final = ("aborted", "failed", "dropped", "lost")
+"""Reasons for tokens that are not among the trained ones. All other reasons are for tokens that are."""
 UNKNOWN: Final = ("padding", "recomputed", "joules")
 """Not recorded by any span: padding is added and removed inside verl, an engine counts preemptions but not their tokens."""
 GROUP_RELATIVE: Final = (
@@ -472,14 +489,21 @@ def find_cost(
         if member.validate:
             continue
         if member.trace_id in consumed:
-            trained += member.response_tokens
+            trained += member.generated_tokens
             reason = _find_waste_reason(member, flat)
         else:
             reason = find_unused_reason(member)
-        if reason and member.response_tokens:
-            wasted[reason] += member.response_tokens
+        if reason and member.generated_tokens:
+            wasted[reason] += member.generated_tokens
     nanoseconds = sum(sum(device.nanoseconds.values()) for device in devices)
     return Cost(nanoseconds / 1e9, trained, dict(wasted))
+
+
+def lose(cost: Cost) -> Cost:
+    """Return the cost of a step whose update was lost: none of its tokens count as trained."""
+    rest = {reason: tokens for reason, tokens in cost.wasted_tokens.items() if reason in NEVER_TRAINED}
+    lost = {"lost": rest.get("lost", 0) + cost.trained_tokens} if cost.trained_tokens else {}
+    return cost._replace(trained_tokens=0, wasted_tokens={**rest, **lost})
 
 
 def sum_costs(steps: Sequence[Step], unused: Mapping[str, int] | None = None) -> TotalCost | None:
@@ -507,7 +531,7 @@ def count_generated(trained: int, wasted: Mapping[str, int]) -> int:
     Wasted tokens of reasons other than `NEVER_TRAINED` are among the trained ones and do not count twice.
 
     Args:
-        trained: Tokens that reached the optimizer.
+        trained: Tokens that were trained on.
         wasted: Wasted tokens by reason.
     """
     return trained + sum(wasted.get(reason, 0) for reason in NEVER_TRAINED)

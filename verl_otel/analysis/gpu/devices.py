@@ -3,7 +3,7 @@
 """Finds the GPUs of a run, and the processes that compute on each.
 
 A process reports the ids of its GPUs (`verl.gpu.ids`): a worker those that Ray reserved for it, an LLM server those that verl made
-visible to it. A device is then (host, node, id), whichever processes share it. Where no ids are reported, each process with a rank
+visible to it. A device is then (host, id), whichever processes share it, in every attempt. Where no ids are reported, each process with a rank
 stands for one device, and servers are assigned to these: a standalone replica to its own ranks, the others to the actor's ranks in
 order, as verl itself places them (``RolloutReplica.init_hybrid``). A process of an own loop reports its GPUs as a metric (`verl.gpu.owner`), because
 it has them only after its start; it trains and generates on them itself.
@@ -51,7 +51,7 @@ class Device(NamedTuple):
 
 
 class Devices(NamedTuple):
-    """The GPUs of a run, in a natural order of their names."""
+    """The GPUs of an attempt of a run, in a natural order of their names."""
 
     gpus: tuple[Device, ...]
     users: Mapping[str, tuple[int, ...]]
@@ -82,7 +82,7 @@ def find(
     manifest: Mapping[str, Any],
     owners: Mapping[str, Sequence[str]] = MappingProxyType({}),
 ) -> Devices:
-    """Return the GPUs of a run.
+    """Return the GPUs of an attempt of a run.
 
     Args:
         resources: The resources of all its processes.
@@ -97,7 +97,7 @@ def find(
         process._replace(ids=tuple(owners[process.instance])) if process.instance in own else process
         for process in read
     ]
-    processes = sorted(read, key=lambda process: (_natural(process.instance), process.place))
+    processes = sorted(read, key=lambda process: (natural(process.instance), process.place))
     used = _assign_workers(processes)
     _assign_servers(processes, used)
     trains = {
@@ -116,7 +116,7 @@ def find(
     if any(process.role == _SERVER for process in processes):
         own = set()
     serves |= {name: "rollout" for instance in own for name in used[instance]}
-    names = sorted({name for device_names in used.values() for name in device_names}, key=_natural)
+    names = sorted({name for device_names in used.values() for name in device_names}, key=natural)
     index = {name: number for number, name in enumerate(names)}
     devices = tuple(Device(name, name in trains, serves.get(name, "")) for name in names)
     users = {
@@ -173,16 +173,16 @@ def _is_trainer(process: _Process) -> bool:
 
 def _assign_workers(processes: list[_Process]) -> dict[str, list[str]]:
     """Return device names by instance, for every process that reports its GPUs or stands for one."""
-    nodes: dict[str, set[str]] = defaultdict(set)
+    nodes: dict[str, dict[str, int]] = defaultdict(dict)
     for process in processes:
         if process.ids:
-            nodes[process.place[0]].add(process.place[1])
+            host, node = process.place
+            nodes[host].setdefault(node, len(nodes[host]))
     used: dict[str, list[str]] = defaultdict(list)
     for process in processes:
         host, node = process.place
-        where = (
-            f"{host}-{node[:8]}" if len(nodes[host]) > 1 else host
-        )  # several nodes of Ray on one host: a test's cluster
+        # Several nodes of Ray on one host are a test's cluster. They are numbered: their ids are other ones in each attempt.
+        where = f"{host}-{nodes[host][node]}" if process.ids and len(nodes[host]) > 1 else host
         used[process.instance] += [f"{where}/{gpu_id}" for gpu_id in process.ids]
         if not process.ids and process.rank is not None and process.role != _SERVER:
             used[process.instance].append(process.instance)
@@ -239,7 +239,7 @@ def _find_problems(
     return tuple(problems)
 
 
-def _natural(name: str) -> tuple[tuple[int, str], ...]:
+def natural(name: str) -> tuple[tuple[int, str], ...]:
     """Return a key that sorts ``node-2/10`` after ``node-2/9``."""
     parts = _NUMBERS.split(name)
     return tuple((int(part), "") if part.isdecimal() and len(part) < MAX_DIGITS else (-1, part) for part in parts)

@@ -114,10 +114,10 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
         texts.append(
             f"LLM servers: {tally.calls_without_server} of {counted(tally.calls, 'call')} {verb} no server side"
         )
-    nodes = {process.resource.text(attr.RAY_NODE) for process in processes} - {""}
+    nodes = _count_nodes(processes)
     expected_nodes = _int(manifest.get(attr.NODES))
-    if 0 < len(nodes) < expected_nodes:  # none: processes outside of Ray name no node
-        texts.append(f"nodes: files of {len(nodes)} of {expected_nodes}; give the folders of the others, too")
+    if 0 < nodes < expected_nodes:  # none: processes outside of Ray name no node
+        texts.append(f"nodes: files of {nodes} of {expected_nodes}; give the folders of the others, too")
     if tally.without_step and not _is_verl(processes, manifest):
         verb = "belongs" if tally.without_step == 1 else "belong"
         texts.append(
@@ -128,6 +128,16 @@ def _missing(tally: Tally, processes: Iterable[Process], manifest: Mapping[str, 
     if unrecorded:
         texts.append(unrecorded)
     return texts
+
+
+def _count_nodes(processes: Iterable[Process]) -> int:
+    """Return how many nodes of Ray wrote files: those of the attempt with most, because a node has another id in each attempt."""
+    nodes: dict[str, set[str]] = defaultdict(set)
+    for process in processes:
+        node = process.resource.text(attr.RAY_NODE)
+        if node:
+            nodes[process.resource.text(attr.RUN_ATTEMPT)].add(node)
+    return max(map(len, nodes.values()), default=0)
 
 
 def find_unrecorded(manifest: Mapping[str, Any], recorded: Container[str]) -> str:

@@ -45,7 +45,10 @@ class Writers:
 
     def __init__(self) -> None:
         self.resources: list[dict[str, AttributeValue]] = []
+        self.oldest: list[int] = []
+        """Time of the first record that was read of each; 0: unknown."""
         self.newest: list[int] = []
+        """Time of the last one."""
         self._by_raw: dict[bytes, int] = {}
         self._by_key: dict[tuple[str, str, str], int] = {}
 
@@ -53,10 +56,10 @@ class Writers:
         """Return the index of the process with a raw resource."""
         index = self._by_raw.get(raw)
         if index is None:
-            index = self._by_raw[raw] = self.add(otlp_json.read_resource(raw), 0)
+            index = self._by_raw[raw] = self.add(otlp_json.read_resource(raw))
         return index
 
-    def add(self, attributes: dict[str, AttributeValue], newest: int) -> int:
+    def add(self, attributes: dict[str, AttributeValue], oldest: int = 0, newest: int = 0) -> int:
         """Add a process, or update the resource of a known one; return its index."""
         key = (
             str(attributes.get(attr.HOST_NAME)),
@@ -66,15 +69,23 @@ class Writers:
         index = self._by_key.setdefault(key, len(self.resources))
         if index == len(self.resources):
             self.resources.append(dict(attributes))
+            self.oldest.append(oldest)
             self.newest.append(newest)
         else:  # attributes of the run are added to a resource later
             self.resources[index].update(attributes)
+            self.note_alive(index, oldest)
             self.note_alive(index, newest)
         return index
 
+    def processes(self) -> tuple[tuple[dict[str, AttributeValue], int, int], ...]:
+        """Return the attributes, the oldest and the newest time of all processes."""
+        return tuple(zip(self.resources, self.oldest, self.newest, strict=True))
+
     def note_alive(self, index: int, time_ns: int) -> None:
-        """Record that a process was alive at a time."""
-        self.newest[index] = max(self.newest[index], time_ns)
+        """Record that a process was alive at a time; 0: unknown."""
+        if time_ns:
+            self.oldest[index] = min(self.oldest[index] or time_ns, time_ns)
+            self.newest[index] = max(self.newest[index], time_ns)
 
 
 def find_files(folders: Iterable[Path], kind: str) -> list[Path]:

@@ -249,6 +249,8 @@ HEADERS: Final = (
 )
 """Headers of every page and document."""
 MAX_DESCRIBED: Final = 4
+WHOLE: Final = 0.999
+"""Share of the files of which a run counts as read: one that trains has always written something since."""
 _ENCODER: Final = msgspec.json.Encoder(enc_hook=list)
 """Columns are arrays. It writes the answer at once, without an object for each number."""
 _Query = Mapping[str, Sequence[str]]
@@ -331,7 +333,10 @@ class Site:
         if known is None or known[0] is not run:
             self._described = dict(list(self._described.items())[-MAX_DESCRIBED:])
             known = self._described[name] = run, describe_run(run)
-        return {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
+        described = {**known[1], "read": round(read, 4), "log": read_log(run.folders)}
+        if read < WHOLE:
+            described["headline"] = [f"{read:.0%} of the files are read; this is what they say", *described["headline"]]
+        return described
 
     def _find(self, name: str) -> tuple[Explanation, float]:
         """Return what is known of a run, and the share of its files that was read."""

@@ -103,7 +103,7 @@ class Watcher:
             self._forget()
             for watched in self._runs.values():
                 watched.live.look()
-                if watched.live.is_finished and watched.live.is_behind:  # the run was continued
+                if watched.live.is_behind and (watched.live.is_finished or watched.live.has_other_attempts()):
                     watched.live = LiveRun(watched.live.folders)
                     watched.live.look()
                 watched.live.read()

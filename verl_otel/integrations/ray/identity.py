@@ -32,6 +32,8 @@ _ROLES: Final = (
     (re.compile(r"WorkerDict|Worker"), "actor_rollout_ref"),
 )
 """Roles by the class name of the actor; the first match wins."""
+_MAIN: Final = "TaskRunner"
+"""Part of the name of verl's classes from which recipes derive the actor with their main program."""
 _PURPOSE: Final = re.compile(r"(reward|teacher)_")
 """Part of the actor name of an engine of a reward model or teacher, whose replicas are numbered from 0, as those of the rollout."""
 _SUFFIX: Final = re.compile(r"_server_(?:reward|teacher)_\d+_\d+(_\w+)$")
@@ -142,7 +144,9 @@ def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict
         keys = sorted(map(str, worker_dict), key=lambda key: not key.startswith("actor"))
         attributes[attr.ROLE] = keys[0]
     else:
-        attributes[attr.ROLE] = next((role for pattern, role in _ROLES if pattern.search(class_name)), "actor")
+        is_main = any(_MAIN in base.__name__ for base in type(instance).__mro__)
+        unnamed = "trainer" if is_main else "actor"
+        attributes[attr.ROLE] = next((role for pattern, role in _ROLES if pattern.search(class_name)), unnamed)
     if (
         attributes[attr.ROLE] in ("actor_rollout_ref", "critic", "ref", "actor", "rollout")
         and environ.get("RANK", "").isdigit()

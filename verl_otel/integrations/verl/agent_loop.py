@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from verl_otel.integrations.patch import Hook, argument, in_span
 from verl_otel.integrations.spans import describe, find_open
+from verl_otel.integrations.verl.configuration import read_setting
 from verl_otel.model import AttributeValue
 from verl_otel.recording.attribute_values import OTHER_NAME, to_name, to_number
 from verl_otel.recording.call_attributes import extract_trajectory
@@ -77,13 +78,15 @@ def open_trajectory(agent: str, *, uid: Any, index: Any, step: Any, validate: An
     return Span(_TRAJECTORY, attributes)
 
 
-def _begin_trajectory(_worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
+def _begin_trajectory(worker: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Span:
     info = argument(args, kwargs, 1, "trajectory") or {}
+    # Fully asynchronous rollouts give validations the number of their own samples.
+    counts_steps = read_setting(getattr(worker, "config", None), "async_training") is None
     return open_trajectory(
         _agent_name(kwargs),
         uid=kwargs.get("uid", info.get("sample_index", "")),
         index=kwargs.get("session_id", info.get("rollout_n")),
-        step=info.get("step"),
+        step=info.get("step") if counts_steps else None,
         validate=info.get("validate", False),
         fields=kwargs,
     )
@@ -108,6 +111,9 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
         value = to_number(getattr(measured, name, None))
         if value is not None and value >= 0:  # -1 means unknown in verl
             attributes[key] = value
+    fields = _read_reward_fields(outputs[-1])
+    if fields:
+        attributes[attr.REWARD_FIELDS] = fields
     describe(span, attributes)
 
 
@@ -119,6 +125,25 @@ def read_outputs(outputs: list[Any]) -> dict[str, Any]:
         tokens = [values[key] for values in each]
         attributes[key] = None if None in tokens else sum(tokens)
     return attributes
+
+
+MAX_REWARD_FIELDS: Final = 16
+"""Numbers of a reward function that are kept of a trajectory."""
+
+
+def _read_reward_fields(output: Any) -> tuple[str, ...]:
+    """Return the numbers that a reward function returned in its mapping, beside the score.
+
+    For a function that returns a score alone verl makes ``acc`` of it, which is left out.
+    """
+    fields = getattr(output, "extra_fields", None)
+    info = fields.get("reward_extra_info") if isinstance(fields, dict) else None
+    if not isinstance(info, dict) or info.keys() == {"acc"}:
+        return ()
+    numbers = {
+        to_name(name): to_number(value) for name, value in list(info.items())[:MAX_REWARD_FIELDS] if name != "score"
+    }
+    return tuple(f"{name}={float(number)!r}" for name, number in numbers.items() if number is not None)
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:

@@ -159,6 +159,9 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     mode = _find_mode(config)
     if mode:
         labels[attr.TRAINER_MODE] = mode
+    trainer_gpus, others = _count_gpus(config, labels.get(attr.TRAINER_MODE, ""))
+    if trainer_gpus:
+        labels[attr.GPUS_TOTAL] = str(trainer_gpus + others)
     version = installed_version("verl")
     if version:
         labels[attr.VERL_VERSION] = version
@@ -169,7 +172,9 @@ def describe_run(project: str, experiment: str, config: Any) -> None:
     _Run.state = RUNNING
     gauge(metric_names.RUN_STATE).set(RUNNING)
     guards.begin_run()
-    step_log.begin_run()
+    # The one-step-off trainer divides its throughput by its own GPUs, the other trainers by all.
+    divides_by_own = mode == "one_step_off" and trainer_gpus > 0
+    step_log.begin_run(gpu_share=trainer_gpus / (trainer_gpus + others) if divides_by_own else 1.0)
     limits = {name: read_setting(config, path) for name, path in _LIMITS.items()}
     learning.begin_run({**limits, "staleness": _find_staleness_bound(config, labels.get(attr.TRAINER_MODE, ""))})
     device = read_setting(config, "trainer.device")
@@ -198,6 +203,20 @@ def _find_mode(config: Any) -> str:
     if read_setting(config, "trainer.v1") is not None and read_setting(config, "trainer.use_v1") is not False:
         return ""
     return "legacy" if read_setting(config, "actor_rollout_ref.hybrid_engine") is not False else "one_step_off"
+
+
+def _count_gpus(config: Any, mode: str) -> tuple[int, int]:
+    """Return how many GPUs the trainer has, whose engines may share them, and how many other parts of the run have for themselves."""
+    own = {"separate_async": "actor_rollout_ref.rollout", "fully_async": "rollout", "one_step_off": "rollout"}
+    pools = [own[mode]] if mode in own else []
+    pools += ["reward.reward_model"] if read_setting(config, "reward.reward_model.enable_resource_pool") is True else []
+    pools += ["distillation"] if read_setting(config, "distillation.enabled") is True else []
+    return _size_pool(config, "trainer"), sum(_size_pool(config, pool) for pool in pools)
+
+
+def _size_pool(config: Any, path: str) -> int:
+    nodes, gpus = (to_number(read_setting(config, f"{path}.{name}")) for name in ("nnodes", "n_gpus_per_node"))
+    return round(nodes * gpus) if nodes and gpus else 0
 
 
 def _find_staleness_bound(config: Any, mode: str) -> float | None:
