@@ -666,6 +666,20 @@ ROWS = [
         lambda p: float(p.total("verl.step.held")),
     ),
     Row(
+        "goodput",
+        lambda o: Between(0.85 * o.goodput, 1.1 * o.goodput),
+        lambda p: p.latest("verl.goodput"),
+    ),
+    Row(
+        "run log: tokens in a second for each GPU",
+        lambda o: {
+            step: Between(0.99 * rate, 1.01 * rate)
+            for step, tokens in o.by_step("perf/total_num_tokens").items()
+            if (rate := tokens / o.by_step("perf/time_per_step")[step] / (o.train_devices + o.rollout_devices))
+        },
+        lambda p: p.logged("training", "tokens_per_second_per_gpu"),
+    ),
+    Row(
         "compare: devices",
         lambda o: o.train_devices + o.rollout_devices,
         lambda p: p.compared["resources"]["a"]["gpus"],
