@@ -240,6 +240,11 @@ class Oracle:
         seconds = list(self.by_step("timing_s/step").values())[1:]
         return sum(each - min(lengths) for lengths in (periods, seconds) for each in lengths)
 
+    @property
+    def last_step_ended(self):
+        """When the last step ended at the earliest, with its update, and at the latest, when it was logged."""
+        return self.updates[-1]["end"], max(line["start"] for line in self.lines("logged"))
+
     @functools.cached_property
     def goodput(self):
         """Share of the time since the process that trains began that it spent in steps, if nothing held these; of the last attempt."""
@@ -297,6 +302,11 @@ class OwnLoop(Oracle):
     @functools.cached_property
     def steps(self):
         return [line["step"] for line in self.lines("step")]
+
+    @property
+    def last_step_ended(self):
+        end = self.lines("step")[-1]["end"]
+        return end, end
 
     @functools.cached_property
     def pauses(self):

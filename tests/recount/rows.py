@@ -46,9 +46,9 @@ class AtMost(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """Seconds, one of which the product must have."""
+    """Values, one of which the product must have."""
 
-    seconds: list[float]
+    values: list
 
 
 class PartOf(NamedTuple):
@@ -104,7 +104,7 @@ def _agree(told, counted, late):
     if isinstance(counted, Between):
         return told is not None and counted.low <= told <= counted.high
     if isinstance(counted, OneOf):
-        return told is not None and any(_agree(told, Timed(1, each), late) for each in counted.seconds)
+        return told is not None and any(_agree(told, each, late) for each in counted.values)
     if isinstance(counted, AtMost):
         return told is not None and told <= counted.bound + late
     if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
@@ -388,6 +388,12 @@ def is_short(oracle):
     return served / (max(ends) - min(line["start"] for line in oracle.lines("trajectory"))) > 0.5
 
 
+NOTHING_LEFT = (
+    "verl.phase.active", "verl.rollout.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors",
+    "verl.otel.spans.dropped", "verl.otel.points.dropped", "verl.otel.logs.dropped",
+)  # fmt: skip
+"""What is 0 after a training without a fault."""
+
 ROWS = [
     # -- the run --
     Row("steps trained", lambda o: len(o.steps), lambda p: p.total("verl.training.steps"), own=True),
@@ -472,6 +478,27 @@ ROWS = [
         "seconds of logging",
         lambda o: Timed(len(o.lines("logged")), sum(line["seconds"] for line in o.lines("logged"))),
         lambda p: p.total("verl.logging.time"),
+    ),
+    Row(
+        "time at which the last step ended",
+        lambda o: Between(o.last_step_ended[0] - LATE, o.last_step_ended[1] + LATE),
+        lambda p: p.latest("verl.training.last_step.timestamp"),
+        own=True,
+    ),
+    Row(
+        "time of the last checkpoint",
+        lambda o: (
+            Between(max(ends) - LATE, max(ends) + LATE)
+            if (ends := [line["end"] for line in o.lines("checkpoint")])
+            else None
+        ),
+        lambda p: p.latest("verl.checkpoint.last.timestamp"),
+    ),
+    Row(
+        "work that is open at the end, and what went wrong",
+        lambda o: dict.fromkeys(NOTHING_LEFT, 0),
+        lambda p: {name: p.total(name) for name in NOTHING_LEFT},
+        own=True,
     ),
     Row("resumes", lambda o: o.resumes, lambda p: p.total("verl.training.resumes")),
     # -- trajectories, calls, tokens --
@@ -624,8 +651,13 @@ ROWS = [
     ),
     Row(
         "LLM calls of the slowest trajectory of the last step",
-        lambda o: OneOf([each.llm_seconds for each in o.trajectories_of(o.steps[-1])]),
+        lambda o: OneOf([Timed(1, each.llm_seconds) for each in o.trajectories_of(o.steps[-1])]),
         lambda p: p.latest("verl.rollout.slowest.duration", part="llm"),
+    ),
+    Row(
+        "tokens of the slowest trajectory of the last step",
+        lambda o: OneOf([[each.prompt, each.response] for each in o.trajectories_of(o.steps[-1])]),
+        lambda p: [p.latest("verl.rollout.slowest.tokens", token_type=kind) for kind in ("prompt", "response")],
     ),
     Row(
         "report: step of the slowest trajectories",
