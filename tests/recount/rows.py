@@ -389,7 +389,7 @@ def is_short(oracle):
 
 
 NOTHING_LEFT = (
-    "verl.phase.active", "verl.rollout.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors",
+    "verl.phase.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors",
     "verl.otel.spans.dropped", "verl.otel.points.dropped", "verl.otel.logs.dropped",
 )  # fmt: skip
 """What is 0 after a training without a fault."""
@@ -847,8 +847,17 @@ UNSTEADY = {
 
 AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
-    (TAIL, "own_ray"): "there is none: the loop does not know when trajectories of actors ended",
     (TAIL, "own_fit"): "the rounds of a step have a tail each",
     **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
 }
 """(family, mode) to the reason for which it is not checked there."""
+
+ABSENT: dict[tuple[str, str], str] = {
+    (TAIL, "own_ray"): "the loop does not know when trajectories of actors ended",
+    **{
+        (family, mode): "the trainer gets a batch in which verl does not say how long each trajectory took"
+        for family in (LONGEST, P95, MEDIAN)
+        for mode in ("one_step_off", "legacy", "own_fit")
+    },
+}
+"""(family, mode) to the reason for which the product does not have it there."""

@@ -9,15 +9,15 @@ import sys
 import traceback
 
 from tests.recount import trainings
-from tests.recount.rows import OWN_LOOPS, ROWS, UNCHECKED, find_unlike
+from tests.recount.rows import ABSENT, OWN_LOOPS, ROWS, UNCHECKED, find_unlike
 from verl_otel.semconv import metric_names
 
 
-def judge(row, oracle, product):
+def judge(row, name, oracle, product):
     """Return whether one cell is right, wrong or absent, and what disagrees."""
     counted = row.count(oracle)
     told = row.read(product)
-    if counted is None and told is None:
+    if told is None and (counted is None or (row.family, name) in ABSENT):
         return "absent", None
     unlike = find_unlike(told, counted)
     return ("wrong", unlike) if unlike else ("right", None)
@@ -33,7 +33,7 @@ def main(arguments):
                 cells[row.family, name] = "?" if (row.family, name) in UNCHECKED else "-"
                 continue
             try:
-                state, unlike = judge(row, oracle, product)
+                state, unlike = judge(row, name, oracle, product)
             except Exception:
                 state, unlike = "error", traceback.format_exc().splitlines()[-1]
             cells[row.family, name] = {"right": "R", "wrong": "W", "absent": "-", "error": "E"}[state]
