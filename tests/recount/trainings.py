@@ -28,9 +28,12 @@ def _train(out, *overrides, **options):
 
 
 def _separate(sync_step):
-    return lambda out: _train(
-        out, f"trainer.v1.separate_async.parameter_sync_step={sync_step}", mode="separate_async", steps=4
+    """Four prompts a step, in as many mini-batches as verl wants: one for each local step."""
+    overrides = (
+        f"trainer.v1.separate_async.parameter_sync_step={sync_step}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={4 // sync_step}",
     )
+    return lambda out: _train(out, *overrides, mode="separate_async", steps=4)
 
 
 def _twice(out, *overrides, steps, then, **options):
