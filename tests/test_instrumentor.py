@@ -105,6 +105,20 @@ def test_the_environment_is_put_back(process):
     assert process(SCRIPT + code) == ["None"]
 
 
+def test_a_provider_that_is_passed_is_reported_as_not_used(process):
+    """Spans and metrics do not go through the SDK; a pipeline that waits for them would stay empty without a reason."""
+    code = """
+import logging
+lines = []
+logging.getLogger("verl_otel").addHandler(type("Keep", (logging.Handler,), {"emit": lambda self, record: lines.append(record.getMessage())})())
+instrumentor.instrument(tracer_provider=object())
+instrumentor.uninstrument()
+print([line for line in lines if "not used" in line])
+"""
+    (line,) = process(SCRIPT + code)
+    assert "tracer_provider of instrument() is not used" in line
+
+
 def test_it_says_which_verl_it_needs(process, tmp_path):
     """With a verl that is too old OpenTelemetry does not call us, and nothing is patched."""
     assert process(SCRIPT + "print(instrumentor.instrumentation_dependencies())") == ["('verl >= 0.7',)"]

@@ -274,8 +274,8 @@ SETTINGS: Final = (
     Setting("stop_on_plateau", "VERL_OTEL_STOP_ON_PLATEAU", make_integer_parser(0, 1_000_000), "0",
         "Stop the training after this many steps without a better mean reward and without a rise; 0: never."),
     Setting("best_checkpoint", "VERL_OTEL_BEST_CHECKPOINT", str, "",
-        "Scalar of verl, as `val-core/math/acc/mean@1` or `min:actor/ppo_kl`: of the checkpoints that verl saves, the one with its best value is kept "
-        "in `best/` of the checkpoint folder."),
+        "Scalar of verl, as `val-core/math/acc/mean@1` or `min:actor/ppo_kl`, or its name in the run log, as `rollout/reward_mean`: of the checkpoints "
+        "that verl saves, the one with its best value is kept in `best/` of the checkpoint folder."),
     Setting("health_profile", "VERL_OTEL_HEALTH_PROFILE", make_profile_parser(PROFILES), DEFAULT_PROFILE,
         "Profile of the thresholds of guards and of the live page: `default`, `rlhf`, `math`, `agent`, or the path of a file. "
         "`verl-otel boards export --profile` writes the same ones for Prometheus."),

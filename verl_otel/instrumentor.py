@@ -15,6 +15,7 @@ from typing import Any
 from opentelemetry.instrumentation.instrumentor import BaseInstrumentor
 
 from verl_otel import integrations, plugin, session
+from verl_otel._internal import error_boundary
 
 
 class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older versions have no type hints
@@ -27,7 +28,11 @@ class VerlInstrumentor(BaseInstrumentor):  # type: ignore[misc]  # older version
         """Return the packages that are instrumented."""
         return ("verl >= 0.7",)
 
-    def _instrument(self, **kwargs: Any) -> None:  # noqa: ARG002 - the base class's signature
+    def _instrument(self, **kwargs: Any) -> None:
+        unused = [name for name in ("tracer_provider", "meter_provider") if kwargs.get(name) is not None]
+        if unused:
+            text = "verl-otel: %s of instrument() is not used: spans and metrics go where VERL_OTEL_EXPORTERS says"
+            error_boundary.warn_once("providers", text, " and ".join(unused))
         if "VERL_OTEL_ENABLED" not in os.environ:
             os.environ["VERL_OTEL_ENABLED"] = "1"  # the workers read it
             self._switched_on = True

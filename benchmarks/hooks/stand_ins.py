@@ -30,7 +30,7 @@ class AgentLoopOutput:
     """The result of a trajectory."""
 
     def __init__(self) -> None:
-        self.prompt_ids, self.response_ids = [1] * 64, [1] * 512
+        self.prompt_ids, self.response_ids, self.response_mask = [1] * 64, [1] * 512, [1] * 512
         self.num_turns, self.reward_score = TURNS, None
         self.metrics = SimpleNamespace(generate_sequences=9.0, tool_calls=1.0, compute_score=0.1, num_preempted=0)
         self.extra_fields: dict[str, Any] = {}

@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Verl RL Training Monitor: the board of the older guides.
 
-The first row has four charts whose PromQL is that of the founding guide, to the letter: it names no run. The variable "Filters" narrows them,
+The first row has four charts whose PromQL is that of a guide for monitoring verl, to the letter: it names no run. The variable "Filters" narrows them,
 since Grafana adds it to queries. The other rows follow the second guide.
 """
 
@@ -14,7 +14,7 @@ from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
-from dashboards.parts.queries import buckets, grouped, query
+from dashboards.parts.queries import TRAINED, buckets, grouped, query
 from dashboards.parts.thresholds import find_threshold
 
 CHARTS: Final = {
@@ -33,8 +33,11 @@ def progress() -> Panel:
 
 
 def latency() -> Panel:
-    """How long does a batch take to generate?"""
-    text = "95th percentile of generating a batch, over five minutes and all runs together. Empty where no batch ended in five minutes."
+    """How long does the generation of a step take?"""
+    text = (
+        "95th percentile of the generation of a step, from the first start to the last token of the trajectories that it trained on; over five "
+        "minutes and all runs together. Empty where no step ended in five minutes. In modes that generate ahead the trainer waits for less."
+    )
     target = query(CHARTS["Generation latency P95"], "p95", exemplars=True)
     return panels.timeseries("Generation latency P95", text, "s", target, width=6, low=0)
 
@@ -111,14 +114,17 @@ def gpu_utilization() -> Panel:
 
 def rollout_latency() -> Panel:
     """How long are rollouts?"""
-    text = "Trajectories by their duration, all chosen runs together. Big swings may be memory or the network; see Rollout and long tail."
-    target = buckets(f"sum by (le) (increase({metric.ROLLOUT_TRAJECTORY_DURATION}_bucket{{run}}[rate]))")
+    text = (
+        "Trajectories by their duration, all chosen runs together, without those of validations: rollout_latency_seconds_bucket. The gauge "
+        "rollout_latency_seconds is the generation of a whole step. Big swings may be memory or the network; see Rollout and long tail."
+    )
+    target = buckets(f"sum by (le) (increase({metric.ROLLOUT_TRAJECTORY_DURATION}_bucket{TRAINED}[rate]))")
     return panels.heatmap("rollout_latency_seconds", text, "s", target)
 
 
 def throughput() -> Panel:
     """How many tokens a second?"""
-    text = "Tokens of a step for each second and GPU, as verl logs it."
+    text = "Tokens of a step (prompt and response) for each second of the step and each GPU, as verl logs it; see the board Run overview."
     return panels.timeseries("throughput", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), width=12, low=0)
 
 
@@ -132,7 +138,7 @@ def memory_by_rank() -> Panel:
 BOARD: Final = Board(
     name="monitor",
     title="Verl RL Training Monitor",
-    text="The four charts of the founding guide with its own PromQL, then the rows of the second guide.",
+    text="Four charts of a guide for monitoring verl with its own PromQL, then the rows of another one.",
     rows=(
         Row("Training monitor", (progress, latency, memory, average)),
         Row("Row 1: reward, KL, entropy", (reward_mean, divergence, entropy)),

@@ -11,7 +11,7 @@ from dashboards.parts import links, panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
-from dashboards.parts.queries import grouped, last, mean_and, part, plain, query, row
+from dashboards.parts.queries import TRAINED, grouped, last, mean_and, part, plain, query, row
 
 STATES: Final = {
     "1": ("running", "blue"),
@@ -162,9 +162,11 @@ def step_time() -> Panel:
 def tokens() -> Panel:
     """How many tokens a second?"""
     text = (
-        "Tokens of trajectories that ended. A long trajectory counts when it ends: curves jump where few end at a time."
+        "Tokens of trajectories that ended, for a second of time, of the whole run and without those of validations: of the prompts, of what the "
+        "model wrote (generated), and of what tools and environments answered (observation). A long trajectory counts when it ends: curves jump "
+        "where few end at a time."
     )
-    rate = f"sum by ({label.RUN_ID}, {label.TOKEN_TYPE}) (rate({metric.ROLLOUT_TOKENS}{{run}}[window]))"
+    rate = f"sum by ({label.RUN_ID}, {label.TOKEN_TYPE}) (rate({metric.ROLLOUT_TOKENS}{TRAINED}[window]))"
     return panels.timeseries(
         "Tokens per second", text, "short", query(rate, f"{legend.RUN_ID} {legend.TOKEN_TYPE}"), low=0
     )
@@ -176,7 +178,7 @@ def samples() -> Panel:
         "Trajectories that ended, without those of validations: for a second, and for each step of the window. In asynchronous modes the second is "
         "what was generated meanwhile, and not what the step trained on."
     )
-    ended = f'{metric.ROLLOUT_TRAJECTORY_DURATION}_count{{run, {label.VALIDATE}!="true"}}'
+    ended = f"{metric.ROLLOUT_TRAJECTORY_DURATION}_count{TRAINED}"
     rate = query(f"sum by ({label.RUN_ID}) (rate({ended}[window]))", f"{legend.RUN_ID} a second")
     steps = f"sum by ({label.RUN_ID}) (increase({metric.TRAINING_STEPS}{{run}}[window])) > 0"
     each = f"sum by ({label.RUN_ID}) (increase({ended}[window])) / on ({label.RUN_ID}) ({steps})"
@@ -186,8 +188,8 @@ def samples() -> Panel:
 def throughput() -> Panel:
     """How many tokens a second does a GPU train?"""
     text = (
-        "Tokens of a step (prompt and response) for each second and GPU, as verl logs it. It mixes rollout and update. "
-        "verl's one-step-off trainer divides by its own GPUs only, without those of the rollouts."
+        "Tokens that the step trained on (prompt and response, with the answers of tools) for each second of the step and each GPU, as verl logs "
+        "it. The one-step-off trainer counts its own GPUs only, not those of the rollouts. It mixes rollout and update."
     )
     return panels.timeseries(
         "Tokens per second and GPU", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), low=0

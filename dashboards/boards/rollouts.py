@@ -11,11 +11,10 @@ from dashboards.parts import links, panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
-from dashboards.parts.queries import buckets, grouped, mean, mean_and, percentiles, quantile, query
+from dashboards.parts.queries import TRAINED, buckets, grouped, mean, mean_and, percentiles, quantile, query
 from dashboards.parts.thresholds import find_threshold
 
 _TRAJECTORY: Final = metric.ROLLOUT_TRAJECTORY_DURATION
-_TRAINED: Final = f'{{run, {label.VALIDATE}!="true"}}'
 
 
 def durations() -> Panel:
@@ -24,7 +23,7 @@ def durations() -> Panel:
         "Trajectories by their duration, all chosen runs together, without those of validations. A diamond is one trajectory and opens its "
         "trace, where there is a trace store. A trajectory counts when it ends: what is still open is not here."
     )
-    target = buckets(f"sum by (le) (increase({_TRAJECTORY}_bucket{_TRAINED}[rate]))")
+    target = buckets(f"sum by (le) (increase({_TRAJECTORY}_bucket{TRAINED}[rate]))")
     return panels.heatmap("Durations of trajectories", text, "s", target)
 
 
@@ -34,7 +33,7 @@ def quantiles() -> Panel:
         "Percentiles of the trajectories that ended in the window, and the longest that the last step trained on. Percentiles are "
         "estimates between two bounds of the histogram; the longest is exact."
     )
-    targets = percentiles(_TRAJECTORY, 0.5, 0.95, 0.99, matchers=_TRAINED)
+    targets = percentiles(_TRAJECTORY, 0.5, 0.95, 0.99, matchers=TRAINED)
     tail = f'{metric.ROLLOUT_TAIL_DURATION}{{run, {label.AGGREGATE}="max"}}'
     longest = grouped("max", label.RUN_ID, tail, "longest")
     link = links.to_board("steps", "Anatomy of the steps of this run")
@@ -44,7 +43,7 @@ def quantiles() -> Panel:
 def oldest() -> Panel:
     """How long has the oldest open trajectory been open?"""
     text = (
-        "Age of the trajectory that has been open longest. A straight line upwards is a trajectory that does not end; it is not "
+        "Age of the trajectory that has been open longest, of a validation, too. A straight line upwards is a trajectory that does not end; it is not "
         "necessarily stuck, a long answer looks the same."
     )
     return panels.timeseries(
@@ -58,9 +57,7 @@ def oldest() -> Panel:
 
 def opened() -> Panel:
     """How many trajectories are open?"""
-    text = (
-        "Trajectories that are open now. The flat end of each hill is the tail: few trajectories, and all GPUs waiting."
-    )
+    text = "Trajectories that are open now, those of validations included. The flat end of each hill is the tail: few trajectories, and all GPUs waiting."
     return panels.timeseries(
         "Open trajectories", text, "short", grouped("sum", label.RUN_ID, f"{metric.ROLLOUT_ACTIVE}{{run}}"), low=0
     )
@@ -90,7 +87,7 @@ def slowest() -> Panel:
 def slowest_tokens() -> Panel:
     """Was the slowest trajectory just long?"""
     text = (
-        "Tokens of the slowest trajectory of the last step, and the longest response of the step. Where they are equal the tail is "
+        "Tokens of the slowest trajectory of the last step, and the longest response of the step, both with the answers of tools. Where they are equal the tail is "
         "length; where they are not, look at tools, queue and preemptions."
     )
     tokens = f"max by ({label.RUN_ID}, {label.TOKEN_TYPE}) ({metric.ROLLOUT_SLOWEST_TOKENS}{{run}})"
@@ -101,31 +98,45 @@ def slowest_tokens() -> Panel:
 
 def turns() -> Panel:
     """How many turns has a trajectory?"""
-    text = "Turns of the trajectories that ended in the window: mean and 95th percentile. One turn is one answer of the model."
-    targets = mean_and(metric.ROLLOUT_TURNS, 0.95, exemplars=False)
+    text = (
+        "Turns of the trajectories that ended in the window, without those of validations: mean and 95th percentile. A turn is a call of the "
+        "model. verl's num_turns counts messages, of user, model and tools: about twice as many."
+    )
+    targets = mean_and(metric.ROLLOUT_TURNS, 0.95, matchers=TRAINED, exemplars=False)
     return panels.timeseries("Turns", text, "short", *targets, low=0)
 
 
 def turn_duration() -> Panel:
     """How long is a turn?"""
-    text = "Median and 95th percentile of one turn: the model's answer and the tools that it calls. Empty for single-turn agents."
-    targets = percentiles(metric.ROLLOUT_TURN_DURATION, 0.5, 0.95)
+    text = (
+        "Median and 95th percentile of one turn, without those of validations: the call of the model and the tools that it calls. Empty for "
+        "single-turn agents."
+    )
+    targets = percentiles(metric.ROLLOUT_TURN_DURATION, 0.5, 0.95, matchers=TRAINED)
     return panels.timeseries("Duration of a turn", text, "s", *targets, low=0)
 
 
 def tools() -> Panel:
     """Which tool is slow?"""
-    text = "95th percentile of one call of each tool. It includes the wait for a free place in the tool's pool, if it has one."
+    text = (
+        "95th percentile of one call of each tool, without those of validations. It includes the wait for a free place in the tool's pool, if "
+        "it has one."
+    )
     by = f"{label.RUN_ID}, {label.GEN_AI_TOOL}"
     target = query(
-        quantile(0.95, metric.TOOL_CALL_DURATION, by), f"{legend.RUN_ID} {legend.GEN_AI_TOOL}", exemplars=True
+        quantile(0.95, metric.TOOL_CALL_DURATION, by, matchers=TRAINED),
+        f"{legend.RUN_ID} {legend.GEN_AI_TOOL}",
+        exemplars=True,
     )
     return panels.timeseries("Tool calls, p95", text, "s", target, low=0)
 
 
 def tool_errors() -> Panel:
     """Which tool fails?"""
-    text = "Share of calls that raised. Tools that answer with a text about their failure count as good: verl hides the exception."
+    text = (
+        "Share of calls that failed, those of validations included. verl answers the model with a text where a tool raises or runs out of time: "
+        "these calls count as failed, too. A tool that describes its failure in an answer of its own counts as good."
+    )
     by = f"by ({label.RUN_ID}, {label.GEN_AI_TOOL})"
     bad = f'sum {by} (rate({metric.TOOL_CALL_DURATION}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
     every = f"(sum {by} (rate({metric.TOOL_CALL_DURATION}_count{{run}}[window])) > 0)"
@@ -136,9 +147,10 @@ def tool_errors() -> Panel:
 def calls() -> Panel:
     """How long does the model take to answer?"""
     text = (
-        "One call of the language model as the agent loop sees it: queue, prefill, decode and the way there and back."
+        "One call of the language model as the agent loop sees it, without those of validations: queue, prefill, decode and the way there and "
+        "back."
     )
-    targets = percentiles(metric.GEN_AI_CLIENT_INFERENCE_DURATION, 0.5, 0.95)
+    targets = percentiles(metric.GEN_AI_CLIENT_INFERENCE_DURATION, 0.5, 0.95, matchers=TRAINED)
     return panels.timeseries("LLM calls", text, "s", *targets, low=0)
 
 
@@ -161,7 +173,7 @@ def engine_parts() -> Panel:
 def preemptions() -> Panel:
     """Does the engine throw work away?"""
     text = (
-        "Requests that the engine put back into its queue, for a second. Each one is computed again: too little KV cache for so many at a "
+        "Requests that the engine put back into its queue, for a second, those of validations included. Each one is computed again: too little KV cache for so many at a "
         "time. Ours counts trajectories that ended, the engine's own counts at once."
     )
     ours = grouped("sum", label.RUN_ID, f"rate({metric.ROLLOUT_PREEMPTIONS}{{run}}[window])")
@@ -183,11 +195,16 @@ def thrown_back() -> Panel:
 
 def call_tokens() -> Panel:
     """How long are single calls?"""
-    text = "Tokens that one call of the model reads and writes, mean. In a dialogue of many turns each call reads all that was before it."
-    calls = f"sum by ({label.RUN_ID}) (increase({metric.GEN_AI_CLIENT_INFERENCE_DURATION}_count{{run}}[window]))"
+    text = (
+        "Tokens that one call of the model reads and writes, mean, without calls of validations. In a dialogue of many turns each call reads "
+        "all that was before it."
+    )
+    calls = f"sum by ({label.RUN_ID}) (increase({metric.GEN_AI_CLIENT_INFERENCE_DURATION}_count{TRAINED}[window]))"
     counters = {"input": metric.GEN_AI_CLIENT_INPUT_TOKENS, "output": metric.GEN_AI_CLIENT_OUTPUT_TOKENS}
     targets = [
-        query(f"sum by ({label.RUN_ID}) (increase({tokens}{{run}}[window])) / ({calls} > 0)", f"{legend.RUN_ID} {kind}")
+        query(
+            f"sum by ({label.RUN_ID}) (increase({tokens}{TRAINED}[window])) / ({calls} > 0)", f"{legend.RUN_ID} {kind}"
+        )
         for kind, tokens in counters.items()
     ]
     return panels.timeseries("Tokens of a call", text, "short", *targets, low=0)
@@ -210,17 +227,18 @@ def staleness() -> Panel:
 
 def lengths() -> Panel:
     """How long are the answers?"""
-    text = "Tokens of the responses of trajectories that ended: median, 95th and 99th percentile, estimated."
-    matchers = f'{{run, {label.TOKEN_TYPE}="response"}}'
+    text = (
+        "Tokens of the responses of trajectories that ended, without those of validations: median, 95th and 99th percentile, estimated. "
+        "Answers of tools are in them, and count towards the limit."
+    )
+    matchers = f'{{run, {label.TOKEN_TYPE}="response", {label.VALIDATE}!="true"}}'
     targets = percentiles(metric.ROLLOUT_SEQUENCE_LENGTH, 0.5, 0.95, 0.99, matchers=matchers, exemplars=False)
     return panels.timeseries("Length of responses", text, "short", *targets, low=0)
 
 
 def failed() -> Panel:
     """Do trajectories fail?"""
-    text = (
-        "Share of trajectories that ended with an error, by its class. verl goes on without them: the batch is smaller."
-    )
+    text = "Share of trajectories that ended with an error, by its class, those of validations included. verl goes on without them: the batch is smaller."
     every = f"(sum by ({label.RUN_ID}) (rate({_TRAJECTORY}_count{{run}}[window])) > 0)"
     by_class = f'sum by ({label.RUN_ID}, {label.ERROR_TYPE}) (rate({_TRAJECTORY}_count{{run, {label.ERROR_TYPE}!=""}}[window]))'
     target = query(f"{by_class} / on ({label.RUN_ID}) group_left () {every}", f"{legend.RUN_ID} {legend.ERROR_TYPE}")
@@ -230,9 +248,12 @@ def failed() -> Panel:
 
 def rewards() -> Panel:
     """How long does a reward take?"""
-    text = "95th percentile of the reward of one sample, by data source. Where rewards run beside the rollout they cost no time."
+    text = (
+        "95th percentile of the time that the score of one sample takes, by data source, without those of validations. Where scores are computed "
+        "beside the rollout they cost no time."
+    )
     target = query(
-        quantile(0.95, metric.REWARD_DURATION, f"{label.RUN_ID}, {label.DATA_SOURCE}"),
+        quantile(0.95, metric.REWARD_DURATION, f"{label.RUN_ID}, {label.DATA_SOURCE}", matchers=TRAINED),
         f"{legend.RUN_ID} {legend.DATA_SOURCE}",
         exemplars=True,
     )

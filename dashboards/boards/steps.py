@@ -127,7 +127,10 @@ def held() -> Panel:
 
 def goodput() -> Panel:
     """Which share of the time is training?"""
-    text = "Share of the time since the training began that was spent in steps, without what held them. Start-up and the time between steps are lost."
+    text = (
+        "Share of the time since telemetry began in the process that trains that was spent in steps. Start-up, validations, the time between steps, "
+        "and what held steps are lost."
+    )
     return panels.timeseries("Goodput", text, "percentunit", query(f"{metric.GOODPUT}{{run}}"), width=12, low=0)
 
 

@@ -13,7 +13,7 @@ from dashboards.parts import panels, variables
 from dashboards.parts.board import Board, Row
 from dashboards.parts.names import label, legend, metric, scalar
 from dashboards.parts.panels import Panel
-from dashboards.parts.queries import grouped, part, plain, query
+from dashboards.parts.queries import TRAINED, grouped, part, plain, query
 from dashboards.parts.thresholds import find_threshold
 
 
@@ -173,9 +173,12 @@ def returns() -> Panel:
 
 def bins() -> Panel:
     """How are the scores spread?"""
-    text = "Share of samples in each bin of the score, by its lower bound, once a run. The mean hides two hills; this does not."
-    binned = f"sum by ({label.REWARD_BIN}) (rate({metric.REWARD_SAMPLES}{{run}}[window]))"
-    every = f"sum (rate({metric.REWARD_SAMPLES}{{run}}[window]))"
+    text = (
+        "Share of samples in each bin of the score, which is named by its upper bound: 0.5 are those above 0.25 up to 0.5. All chosen runs "
+        "together, without validations where that is known. The mean hides two hills; this does not."
+    )
+    binned = f"sum by ({label.REWARD_BIN}) (rate({metric.REWARD_SAMPLES}{TRAINED}[window]))"
+    every = f"sum (rate({metric.REWARD_SAMPLES}{TRAINED}[window]))"
     target = query(part(binned, every, on=""), legend.REWARD_BIN)
     return panels.stacked("Scores by bin", text, "percentunit", target, high=1)
 

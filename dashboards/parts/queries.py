@@ -27,6 +27,8 @@ SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${datasource}")
 RUN: Final = f'{label.RUN_ID}=~"$run"'
 PROCESS: Final = f'{RUN}, {label.ROLE}=~"$role", instance=~"$instance"'
 _SELECTORS: Final = {"run": RUN, "process": PROCESS}
+TRAINED: Final = f'{{run, {label.VALIDATE}!="true"}}'
+"""A selector, as a placeholder: without what belongs to a validation."""
 _WINDOWS: Final = {"[rate]": "[$__rate_interval]", "[window]": "[$window]", "[range]": "[$__range]"}
 
 
@@ -86,10 +88,10 @@ def quantile(
     return f"histogram_quantile({share}, sum by (le, {by}) (rate({metric}_bucket{matchers}{window})))"
 
 
-def mean(metric: str, by: str = label.RUN_ID, window: str = "[window]") -> str:
+def mean(metric: str, by: str = label.RUN_ID, window: str = "[window]", matchers: str = "{run}") -> str:
     """Return the mean of a histogram's observations in a window; no series where there are none."""
-    total = f"sum by ({by}) (increase({metric}_sum{{run}}{window}))"
-    count = f"sum by ({by}) (increase({metric}_count{{run}}{window}))"
+    total = f"sum by ({by}) (increase({metric}_sum{matchers}{window}))"
+    count = f"sum by ({by}) (increase({metric}_count{matchers}{window}))"
     return f"{total} / ({count} > 0)"
 
 
@@ -122,9 +124,14 @@ def percentiles(
     ]
 
 
-def mean_and(metric: str, *shares: float, exemplars: bool = True) -> list[prometheus.Dataquery]:
+def mean_and(
+    metric: str, *shares: float, matchers: str = "{run}", exemplars: bool = True
+) -> list[prometheus.Dataquery]:
     """Return the mean and percentiles of a histogram, for each run."""
-    return [query(mean(metric), f"{legend_of.RUN_ID} mean"), *percentiles(metric, *shares, exemplars=exemplars)]
+    return [
+        query(mean(metric, matchers=matchers), f"{legend_of.RUN_ID} mean"),
+        *percentiles(metric, *shares, matchers=matchers, exemplars=exemplars),
+    ]
 
 
 def part(series: str, total: str, on: str = label.RUN_ID) -> str:

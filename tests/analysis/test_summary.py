@@ -210,6 +210,22 @@ def test_tokens_that_no_step_trained_on_are_waste_of_their_step(story):
     assert (cost.trained_tokens, cost.wasted_tokens) == (10, {"dropped": 7})
 
 
+def test_answers_of_tools_are_neither_trained_on_nor_waste(story):
+    """Tokens of a step are those that the model wrote; a response of which nobody says that counts as a whole."""
+    trainer, agent = story.process(), story.process("agent_loop")
+    tokens = [(50, 10), (60, 7), (5, None)]
+    members = [
+        stories.trajectory(agent, 0, 3, index=index, verl__response__tokens=response)
+        for index, (response, _) in enumerate(tokens)
+    ]
+    for member, (_, generated) in zip(members, tokens, strict=True):
+        if generated is not None:
+            member.attributes["verl.generated.tokens"] = generated
+    stories.step(trainer, 1, 0, 10, [("gen", 0, 5)], [members[0], members[2]])
+    cost = explain(story.write()).steps[0].cost
+    assert (cost.trained_tokens, cost.wasted_tokens) == (15, {"dropped": 7})
+
+
 def test_a_step_waits_for_filtered_trajectories_and_trains_on_the_others(story):
     """Their tokens are waste of their step, and its critical path leads through the one that the step waited for."""
     trainer, agent = story.process(), story.process("agent_loop")

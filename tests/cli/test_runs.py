@@ -22,6 +22,9 @@ from verl_otel.system import procfs
 RECORDED = Path(__file__).resolve().parents[1] / "dashboards" / "recorded" / "20261121-232607-86d8"
 
 
+HUGE = b'{"attempts": [{"started": 1%s}]}' % (b"0" * 400)
+
+
 @pytest.fixture
 def listing(call, runs):
     """List runs; returns the rows by name."""
@@ -254,7 +257,9 @@ def test_a_large_run_is_not_read(runs, listing, make_run, monkeypatch):
     assert 0 < sum(sizes) <= 2 * run_overview.MAX_FILES * run_overview.TAIL_BYTES
 
 
-@pytest.mark.parametrize("content", [b"", b"\x00" * 5000, b'{"attempts": 3}', b'{"attempts": [{"started": 1e999}]}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x00" * 5000, b'{"attempts": 3}', b'{"attempts": [{"started": 1e999}]}', HUGE]
+)
 def test_a_damaged_run_is_listed(listing, make_run, content):
     """What cannot be read is unknown; the run has a size all the same."""
     folder = make_run("r1", DAY)

@@ -92,7 +92,12 @@ def speed():
         f"verl_step_duration_seconds_sum{{{TRAINER}}}": [30 * n for n in range(count)],
         f"verl_step_duration_seconds_count{{{TRAINER}}}": [0.5 * n for n in range(count)],
         f'verl_phase_duration_seconds_sum{{{TRAINER},verl_phase="gen"}}': [15 * n for n in range(count)],
-        f'verl_rollout_tokens_total{{{loop},verl_token_type="response"}}': [3000 * n for n in range(count)],
+        f'verl_rollout_tokens_total{{{loop},verl_token_type="generated",verl_validate="false"}}': [
+            3000 * n for n in range(count)
+        ],
+        f'verl_rollout_tokens_total{{{loop},verl_token_type="generated",verl_validate="true"}}': [
+            5000 * n for n in range(count)
+        ],
         f'verl_worker_call_time_seconds_total{{{WORKER},verl_worker_method="update_actor"}}': [
             6 * n for n in range(count)
         ],
@@ -112,7 +117,7 @@ def speed():
                 f'run_phase:verl_phase_duration_seconds:share10m{{verl_run_id="{RUN}",verl_phase="gen"}}': 0.5
             },
             (60, "run:verl_rollout_tokens:rate5m"): {
-                f'run:verl_rollout_tokens:rate5m{{verl_run_id="{RUN}",verl_token_type="response"}}': 100
+                f'run:verl_rollout_tokens:rate5m{{verl_run_id="{RUN}",verl_token_type="generated"}}': 100
             },
             (60, "run:verl_rollout_samples:rate5m"): {f"run:verl_rollout_samples:rate5m{run}": 1},
             (90, "round(run:verl_step_samples:mean1h)"): {run: 60},

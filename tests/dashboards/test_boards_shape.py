@@ -37,7 +37,7 @@ PANELS = {
     "state-timeline": "statetimeline",
     "table": "table",
 }
-UNITS = {"short", "none", "s", "bytes", "Bps", "percent", "percentunit", "watt", "celsius", "hertz", "sci"}
+UNITS = {"short", "none", "s", "bytes", "gbytes", "Bps", "percent", "percentunit", "watt", "celsius", "hertz", "sci"}
 PROMETHEUS = {"type": "prometheus", "uid": "${datasource}"}
 TEMPO = {"type": "tempo", "uid": "${traces}"}
 

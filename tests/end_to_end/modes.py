@@ -89,7 +89,7 @@ MODES = {
     ),
     "one_step_off": Mode("one step off policy, GRPO", _options(mode="one_step_off"), steps=3, devices=2),
     "fully_async": Mode(
-        "fully asynchronous, GRPO", _options(mode="fully_async"), steps=8, samples=4, submitted=False, devices=2
+        "fully asynchronous, GRPO", _options(mode="fully_async"), steps=4, updates=2, submitted=False, devices=2
     ),
     "verl-0.8": Mode("verl 0.8.0, GRPO", _options(mode="0.8"), steps=3, release="08"),
     "verl-0.7": Mode("verl 0.7.1, GRPO", _options(mode="0.7"), steps=3, release="07"),

@@ -110,6 +110,10 @@ Not run for this table: {missing}.
 * "linked to a step": trajectories to which a step that trained on them is linked. Every trained sample is linked once.
 * Legacy, one-step-off and fully asynchronous trainers, verl 0.7 and 0.8, and branch `neo` have no TransferQueue: there the links travel with the
   batches of the agent loop.
+* A step of the fully asynchronous trainer is a version of the weights, as verl logs it; its local steps are the rounds of the step. verl adds the
+  metrics of a local step up after it has logged those of the version, so that its own scalars of a version lack the last local step and have the
+  last one of the version before. Spans, metrics of verl-otel, and scores
+  and rewards in the run log are of the local steps of the version.
 * Rollouts of the fully asynchronous trainer run independently: no step submits them, so their traces have no link `submitted_by`.
 * `separate_async` with `actor_rollout_ref.hybrid_engine=False` is missing: verl 0.9.1 cannot train so. Its `_setup` passes `flush=True` to
   `logger.info`, which raises `TypeError`.

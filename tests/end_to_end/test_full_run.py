@@ -120,7 +120,7 @@ def test_every_trajectory_is_a_tree_over_three_processes(by_name, by_id):
         (reward,) = [span for span in children[root.id] if span.name == "verl.reward"]
         assert len({root.pid, generate.pid, reward.pid}) == 3
         assert {chat.trace, generate.trace, reward.trace} == {root.trace}
-        assert root.state == "verl=t"
+        assert root.state == ("verl=tv" if root.attributes["verl.validate"] else "verl=t")
         assert root.attributes["verl.outcome"] == "success"
 
 

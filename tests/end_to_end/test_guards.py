@@ -97,8 +97,10 @@ def test_a_condition_stops_a_training(outs):
     profile = outs / "tight.toml"
     profile.write_text("reference_kl = 1e-9\n")
     variables = {"VERL_OTEL_STOP_ON_KL": 1, "VERL_OTEL_HEALTH_PROFILE": profile}
-    training = train(outs / "stopped-kl", "sync", VERL_OTEL_BEST_CHECKPOINT="critic/rewards/mean", **variables)
+    training = train(outs / "stopped-kl", "sync", VERL_OTEL_BEST_CHECKPOINT="rollout/reward_mean", **variables)
     assert training.returncode == 3, training.log[-3000:]
+    kept = json.loads((outs / "checkpoints-sync" / "best" / "value.json").read_text())
+    assert "max:critic/rewards/mean" in kept, "rollout/reward_mean is the name of guides for this scalar"
     (event,) = read_events(training)
     assert (event["kind"], event["detail"]["guard"]) == ("stopped", "kl")
     last = event["detail"]["last_step"]

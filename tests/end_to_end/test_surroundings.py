@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 import pytest
 
 from tests.end_to_end import counts, outputs
+from verl_otel.analysis import Run
 
 pytestmark = pytest.mark.verl
 
@@ -81,8 +82,42 @@ def test_the_run_log_at_level_debug_has_each_sample(tool_run):
     assert {record["level"] for record in samples} == {"DEBUG"}
     scores = Counter(round(record["score"], 3) for record in samples)
     assert scores == Counter(round(each["score"], 3) for each in tool_run.bed("score"))
-    assert {record["turns"] for record in samples} == {4}
-    assert all(record["prompt_tokens"] > 0 and record["response_tokens"] > 0 for record in samples)
+    assert {record["turns"] for record in samples} == {2}
+    assert all(record["prompt_tokens"] > 0 for record in samples)
+    assert all(record["response_tokens"] > record["generated_tokens"] > 0 for record in samples)
+
+
+def test_what_the_model_wrote_is_what_the_engines_wrote(tool_run):
+    """Generated tokens are those of the engines' own log, calls are turns, and the steps trained on those of no validation."""
+    roots = [span for span in tool_run.spans() if span.name == "verl.trajectory"]
+    assert sum(root.attributes["verl.generated.tokens"] for root in roots) == sum(
+        each["count"] for each in tool_run.bed("tokens")
+    )
+    assert sum(root.attributes["verl.turns"] for root in roots) == len(tool_run.bed("llm"))
+    trained = [root.attributes["verl.generated.tokens"] for root in roots if not root.attributes["verl.validate"]]
+    run = Run.open(tool_run.folder)
+    assert sum(step.cost.trained_tokens for step in run.steps()) == sum(trained)
+    assert sum_by_validation(run, "verl.rollout.tokens", "generated") == {
+        "false": sum(trained),
+        "true": sum(root.attributes["verl.generated.tokens"] for root in roots) - sum(trained),
+    }
+
+
+def test_a_validation_is_known_where_scores_are_computed(tool_run):
+    """Scores of validations are counted apart by the process that computes them: as many as there were trajectories."""
+    ended = Counter(str(each["validate"]).lower() for each in tool_run.bed("trajectory"))
+    assert set(ended) == {"true", "false"}
+    assert sum_by_validation(Run.open(tool_run.folder), "verl.reward.samples") == ended
+
+
+def sum_by_validation(run, name, token_type=None):
+    """Return the total of a counter over all processes, by the value of ``verl.validate``."""
+    totals = Counter()
+    for series in run.scalars():
+        labels = dict(series.labels)
+        if series.name == name and labels.get("verl.token.type") == token_type:
+            totals[labels.get("verl.validate")] += series.values[-1]
+    return totals
 
 
 def test_the_run_log_at_level_debug_has_each_call_of_a_worker(tool_run):

@@ -43,6 +43,8 @@ class Sample(NamedTuple):
     """Tokens of the response, with answers of tools."""
     advantage: float
     """The largest, without its sign."""
+    attempt: int
+    """Which process trained it."""
     staleness: int
     """Versions of the weights between the policy that is updated and the one that generated the last token."""
 
@@ -100,8 +102,16 @@ class Oracle:
         return found
 
     def by_step(self, key):
-        """Value of a key by step."""
-        return {step: data[key] for step, data in self.scalars.items() if key in data}
+        """Value of a key by step. Timers of fully asynchronous training are those of the local steps that were a step."""
+        name = key.removeprefix("timing_s/")
+        local = self.lines("timers") if name != key else ()
+        if not local:
+            return {step: data[key] for step, data in self.scalars.items() if key in data}
+        found = Counter()
+        for line in local:
+            if name in line["seconds"]:
+                found[line["step"]] += line["seconds"][name]
+        return dict(found)
 
     # -- steps and what they trained on --
 
@@ -112,7 +122,7 @@ class Oracle:
     @functools.cached_property
     def steps(self):
         """Numbers of the steps in the order in which they were trained."""
-        return [step for step, _ in groupby(line["step"] for line in self.updates)]
+        return [step for (_, step), _ in groupby(self.updates, lambda line: (line["pid"], line["step"]))]
 
     @functools.cached_property
     def samples(self):
@@ -127,32 +137,44 @@ class Oracle:
                 generated=row["generated"],
                 response=row["response"],
                 advantage=row["advantage"],
-                staleness=line["step"] - 1 - self._trained_before(row["last"]),
+                attempt=line["pid"],
+                staleness=line["step"] - 1 - self._trained_before(row["last"], line),
             )
             for line in self.updates
             for row in line["rows"]
         ]
 
-    def _trained_before(self, version):
-        """Steps that had been trained when the weights of a version were sent to the replicas.
+    def _trained_before(self, version, update):
+        """Number of the last step that had been trained when the weights of a version were sent to the replicas, before an update of the same attempt.
 
         A trainer names versions as it likes. What counts is how many updates had ended, and of which steps these were.
         """
-        sent = [line["start"] for line in self.lines("sync") if line["version"] == version]
-        ended = [line["end"] for line in self.updates]
-        number = bisect.bisect(ended, max(sent))
+        updates = [line for line in self.updates if line["pid"] == update["pid"]]
+        attempt = list(dict.fromkeys(line["pid"] for line in self.updates)).index(update["pid"])
+        syncs = self.lines("sync")
+        ranks = list(dict.fromkeys(line["pid"] for line in syncs if line["replica"] == syncs[0]["replica"]))
+        sent = [
+            line["start"]
+            for line in syncs
+            if line["version"] == version and line["start"] < update["start"]
+            if len(ranks) == 1 or line["pid"] == ranks[attempt]
+        ]
+        number = bisect.bisect([line["end"] for line in updates], max(sent))
         if number == 0:
-            return min(self.steps) - 1
-        last = self.updates[number - 1]["step"]
-        is_whole = number == len(self.updates) or self.updates[number]["step"] != last
+            return updates[0]["step"] - 1
+        last = updates[number - 1]["step"]
+        is_whole = number == len(updates) or updates[number]["step"] != last
         return last if is_whole else last - 1
 
     def samples_of(self, step):
         """Samples of a step; of its last training if there were two."""
-        last = {}
-        for sample in self.samples:
-            last.setdefault(sample.step, []).append(sample)
-        return last.get(step, [])
+        found = [sample for sample in self.samples if sample.step == step]
+        return [sample for sample in found if sample.attempt == found[-1].attempt]
+
+    @functools.cached_property
+    def kept(self):
+        """Samples whose updates are in the final weights: no later attempt has trained their step again."""
+        return [sample for step in sorted(set(self.steps)) for sample in self.samples_of(step)]
 
     def groups_of(self, step):
         """Samples of a step by prompt."""
@@ -269,12 +291,16 @@ class OwnLoop(Oracle):
         return [after["start"] - before["end"] for before, after in pairwise(self.lines("step"))]
 
     def by_step(self, key):
-        return {line["step"]: line["seconds"] for line in self.lines("step")} if key == "timing_s/step" else {}
+        if key == "timing_s/step":
+            return {line["step"]: line["seconds"] for line in self.lines("step")}
+        return {step: statistics.fmean(each.reward for each in self.samples_of(step)) for step in self.steps}
 
     @functools.cached_property
     def samples(self):
         found = [
-            Sample(line["step"], line["uid"], line["index"], line["score"], line["score"], 2 * ANSWER, RESPONSE, 0.0, 0)
+            Sample(
+                line["step"], line["uid"], line["index"], line["score"], line["score"], 2 * ANSWER, RESPONSE, 0.0, 0, 0
+            )
             for line in self.lines("own")
         ]
         means = {

@@ -6,6 +6,7 @@ import contextlib
 import functools
 import io
 import json
+import tempfile
 import time
 import urllib.request
 from pathlib import Path
@@ -128,10 +129,9 @@ class Product:
         """Tag to (step, value) of all scalars, and the histograms, read by TensorBoard itself."""
         from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
-        folder = self.folder.parent / f"{self.folder.name}-tensorboard"
-        if not folder.exists():
+        with tempfile.TemporaryDirectory() as folder:
             self._call("export", "tensorboard", self.folder, "--output", folder)
-        events = EventAccumulator(str(folder), size_guidance={"scalars": 0, "histograms": 0}).Reload()
+            events = EventAccumulator(folder, size_guidance={"scalars": 0, "histograms": 0}).Reload()
         return {
             **{tag: [(event.step, event.value) for event in events.Scalars(tag)] for tag in events.Tags()["scalars"]},
             **{

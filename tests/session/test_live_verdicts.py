@@ -90,6 +90,23 @@ def test_the_goodput_is_the_share_of_time_in_steps(recorded):
     assert recorded.value("verl.goodput") == pytest.approx(2.0 / 2.15, abs=0.01)
 
 
+def test_start_up_and_validations_are_no_goodput(recorded):
+    """Wherever verl validates: between two steps, or in the phase ``testing`` of a step, as the legacy trainer does. No second is lost twice."""
+    verdicts = LiveVerdicts(100.0)
+    verdicts.end_step(1, 0.0, 180.0, 190.0, [("gen", 180.0, 190.0)])
+    assert recorded.value("verl.goodput") == pytest.approx(10 / 90)
+    verdicts.end_step(
+        2, 190.0, 200.0, 220.0, [("testing", 190.0, 200.0), ("gen", 200.0, 210.0), ("testing", 210.0, 220.0)]
+    )
+    assert recorded.value("verl.goodput") == pytest.approx(20 / 120)
+    for number, long in enumerate([10.0, 10.0, 10.0, 60.0], start=3):  # the last validation is what held its step
+        start = 220.0 + 30.0 * (number - 3)
+        phases = [("gen", start, start + 10), ("testing", start + 10, start + 10 + long)]
+        verdicts.end_step(number, start - 1, start, start + 10 + long, phases)
+    assert recorded.value("verl.step.held", verl_held_cause="testing") == pytest.approx(50.0)
+    assert recorded.value("verl.goodput") == pytest.approx(60 / (220 + 90 + 70 - 100))
+
+
 def test_lines_are_few(recorded, caplog, monkeypatch):
     """Not every step has a line; the metric has every step."""
     monkeypatch.setattr(live_verdicts, "LINE_SECONDS", float("inf"))

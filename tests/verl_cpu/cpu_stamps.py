@@ -8,6 +8,7 @@ Written to the bed's own log (`cpu_log`). Nothing of verl-otel is used here. Kin
 ``reward`` (that is optimised), ``prompt``, ``response`` and ``generated`` (tokens), ``advantage`` (the largest), and ``first`` and ``last``, the versions
 of the weights that generated the first and the last token, where verl knows them.
 ``rank``: an outermost method of a rank. ``validation``, ``checkpoint``, ``logged``: calls of the trainer.
+``timers``: verl's timers of one local step of fully asynchronous training, whose logger mixes those of two versions.
 """
 
 import contextvars
@@ -158,9 +159,23 @@ def stamp_legacy(module):
     stamp(module.RayPPOTrainer, "_save_checkpoint", "checkpoint", lambda trainer: {"step": trainer.global_steps})
 
 
+def stamp_separate(module):
+    collect = module.SeparateRayPPOTrainer._fit_collect_metrics
+
+    @functools.wraps(collect)
+    def _fit_collect_metrics(self, batch):
+        if hasattr(self, "current_param_version"):
+            is_last = self.local_trigger_step == 1  # by now it is that of the next local step
+            cpu_log.write("timers", step=self.current_param_version + (not is_last), seconds=dict(self.timing_raw))
+        return collect(self, batch)
+
+    module.SeparateRayPPOTrainer._fit_collect_metrics = _fit_collect_metrics
+
+
 HOOKS = {
     "verl.workers.engine_workers": stamp_ranks,
     "verl.utils.tracking": stamp_tracking,
     "verl.trainer.ppo.v1.trainer_base": stamp_v1,
     "verl.trainer.ppo.ray_trainer": stamp_legacy,
+    "verl.experimental.separation.ray_trainer": stamp_separate,
 }

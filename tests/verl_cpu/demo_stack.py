@@ -44,7 +44,7 @@ QUESTIONS = (
         'sum(verl_tool_call_duration_seconds_count) - sum(verl_tool_call_duration_seconds_bucket{le=~"1(\\\\.0)?"})',
         "{:.0f} over a second",
     ),
-    ("response tokens", 'sum(verl_rollout_tokens_total{verl_token_type="response"})', "{:.0f}"),
+    ("generated tokens", 'sum(verl_rollout_tokens_total{verl_token_type="generated"})', "{:.0f}"),
     ("processes that sent metrics", "count(count by (instance) (target_info))", "{:.0f}"),
 )
 EXEMPLARS = "verl_rollout_trajectory_duration_seconds_bucket"

@@ -72,6 +72,16 @@ def test_a_span_is_listed_when_it_has_become_old(resting, monkeypatch):
     assert not rest(resting, monkeypatch, due + 10**10)
 
 
+def test_work_that_ended_right_after_a_heartbeat_is_counted_at_once(resting, monkeypatch):
+    """The last drain of a process that begins to rest: a process that leaves now held nothing."""
+    resting._next_heartbeat = float("inf")
+    resting.rest()
+    assert not resting.polls
+    monkeypatch.setattr(heartbeat.RECORDER, "ended_count", heartbeat.RECORDER.ended_count + 1)
+    resting.rest()
+    assert len(resting.polls) == 1
+
+
 def test_a_span_with_open_children_is_not_waited_for(resting, monkeypatch):
     """What is inside of it is listed."""
     now = time.time_ns()

@@ -349,6 +349,15 @@ def read_json(path: Path, limit: int = MAX_JSON, *, follow: bool = True) -> Any:
     return parse_json(read_bytes(path, limit, follow=follow))
 
 
+MAX_DIGITS: Final = 308
+"""Digits of the largest whole number that a float can hold."""
+
+
+def _parse_whole(text: str) -> float:
+    """Return a whole number; infinity if no float can hold it, so that what asks whether a number is finite refuses it."""
+    return int(text) if len(text) <= MAX_DIGITS else float(text)
+
+
 def parse_json(data: bytes | str) -> Any:
     """Return a JSON document.
 
@@ -356,7 +365,7 @@ def parse_json(data: bytes | str) -> Any:
         DamagedError: It is not JSON, or nested too deeply for the parser. All other errors of it are converted to this one.
     """
     try:
-        return json.loads(data)
+        return json.loads(data, parse_int=_parse_whole)
     except (ValueError, RecursionError, MemoryError, OverflowError) as error:
         raise DamagedError(f"no JSON ({type(error).__name__})") from None
 

@@ -427,10 +427,10 @@ class Aggregator:
 
     def _discard(self, trajectory: Trajectory) -> None:
         """Count the tokens of a trajectory that no step trained on."""
-        if trajectory.response_tokens:
+        if trajectory.generated_tokens:
             tokens_by_reason = self._unused.setdefault(trajectory.step, {})
             reason = find_unused_reason(trajectory)
-            tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.response_tokens
+            tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.generated_tokens
 
     # -- steps --
 

@@ -23,7 +23,8 @@ from verl_otel.semconv.metric_names import HW_GPU_MEMORY_USAGE, HW_GPU_UTILIZATI
 
 # -- What a run used and produced: GPUs, their utilisation and memory, tokens per second. And how well a larger run uses its additional GPUs --
 
-RESPONSE: Final = "response"
+GENERATED: Final = ("generated", "response")
+"""Types of the tokens that the model wrote; the second one in runs of earlier versions, which counted the answers of tools, too."""
 _Period = tuple[int, int]
 """Start, end."""
 
@@ -34,9 +35,9 @@ class Resources(NamedTuple):
     gpus: int | None = None
     """Number of GPUs; of ranks on a CPU."""
     trained_tokens_per_second: float | None = None
-    """Response tokens that steps trained on, for a second of a step."""
+    """Tokens that the model wrote and steps trained on, for a second of a step."""
     rollout_tokens_per_second: float | None = None
-    """Response tokens that were generated, for a second from the first step of an attempt to the end of its last one, validations included."""
+    """Tokens that the model wrote, for a second from the first step of an attempt to the end of its last one, validations included."""
     gpu_utilization: float | None = None
     """Mean over time and GPUs, from 0 to 1."""
     gpu_memory: float | None = None
@@ -108,7 +109,7 @@ def _find_trained(steps: Iterable[Step]) -> float | None:
 def _find_generated(series: Iterable[Series], periods: Sequence[_Period]) -> float | None:
     """Return the rate of the counters of all agent loops; a process that was started again begins at 0."""
     counters = [
-        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) == RESPONSE
+        one for one in series if one.name == ROLLOUT_TOKENS and dict(one.labels).get(attr.TOKEN_TYPE) in GENERATED
     ]
     length = sum(end - begin for begin, end in periods)
     if not counters or length <= 0:

@@ -138,6 +138,9 @@ class Trajectory(NamedTuple):
     turns: int = 0
     prompt_tokens: int = 0
     response_tokens: int = 0
+    """Length of the response, with the answers of tools that are in it."""
+    generated_tokens: int = 0
+    """Tokens of the response that the model wrote."""
     path: tuple[Segment, ...] = ()
     """Its own critical path, from its start to its end."""
     activities: tuple[Activity, ...] = ()
@@ -231,9 +234,9 @@ class Cost(NamedTuple):
 
     gpu_seconds: float
     trained_tokens: int
-    """Response tokens that reached the optimizer, and not in an update that was lost."""
+    """Generated tokens that reached the optimizer, and not in an update that was lost: what tools answered is masked out of the loss."""
     wasted_tokens: dict[str, int]
-    """Wasted response tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
+    """Wasted generated tokens by reason: ``aborted``, ``failed``, ``dropped``, ``lost``, ``zero_variance``, ``truncated``."""
 
 
 class Step(NamedTuple):
@@ -414,7 +417,7 @@ class Explanation(NamedTuple):
     offsets: tuple[tuple[str, float, float], ...] = ()
     """Host, seconds by which its clock is ahead of the trainer's, and the uncertainty of that in seconds."""
     unused: dict[str, int] = {}
-    """Response tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""
+    """Generated tokens by reason (`Cost.wasted_tokens`) that no step trained on and that belong to none of ``steps``."""
     has_gpu: bool = True
     """False: no process and no metric of the run names a GPU; its devices are the ranks, on CPUs."""
     recent_steps: tuple[RecentStep, ...] = ()

@@ -50,7 +50,7 @@ COLUMNS: Final[Mapping[str, tuple[str, ...]]] = {
     "path": ("step", "kind", "name", "seconds", "part"),
     "trajectories": (
         "trace_id", "uid", "index", "step", "validate", "start", "seconds", "score", "failed", "outcome", "finish_reason",
-        "turns", "prompt_tokens", "response_tokens", "process", "whole",
+        "turns", "prompt_tokens", "response_tokens", "process", "whole", "generated_tokens",
     ),
     "verdicts": (
         "step", "kind", "subject", "cause", "cause_name", "seconds", "saved", "process", "turn", "trace_id", "uncertainty",
@@ -125,6 +125,7 @@ def _trajectories(trajectories: Iterable[Trajectory]) -> Iterator[Row]:
         yield (
             _hex(one.trace_id), one.uid, one.rollout_index, one.step, one.validate, one.start_ns / 1e9, one.seconds, one.score,
             one.failed, one.outcome, one.finish, one.turns, one.prompt_tokens, one.response_tokens, one.instance, one.whole,
+            one.generated_tokens,
         )  # fmt: skip
 
 

@@ -580,4 +580,4 @@ def _check_best(best: BestMetric) -> Finding:
         text = f"{best.name}: of the checkpoints that verl saves, which needs trainer.save_freq above 0"
         return Finding("ok", "best checkpoint", text)
     text = f"{best.key} is no scalar that verl is known to log; {describe_missing(best.key, known)}"
-    return Finding("note", "best checkpoint", text, "the log of the training says at its first step if it is missing")
+    return Finding("note", "best checkpoint", text, "try it on a recorded run: `verl-otel guards RUN --best KEY`")

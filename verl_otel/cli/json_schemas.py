@@ -85,8 +85,10 @@ _SUMMED: Final = _rows(
 _DEVICES: Final = _mapping(_mapping(_number(), "seconds by cause"), "device time, by device")
 _COST: Final = {
     "gpu_seconds": _number("device time"),
-    "trained_tokens": _whole("response tokens that reached the optimizer, without those of lost steps"),
-    "wasted_tokens": _mapping(_whole(), "response tokens without use, by reason"),
+    "trained_tokens": _whole(
+        "tokens that the model wrote and that reached the optimizer, without answers of tools and those of lost steps"
+    ),
+    "wasted_tokens": _mapping(_whole(), "tokens that the model wrote without use, by reason"),
 }
 _PART: Final = _object(
     "what a trajectory spent its time on",
@@ -232,7 +234,7 @@ EXPLAIN: Final = _object(
             )
         ),
         off_policy=_OFF_POLICY,
-        cost=_or_null(_object(**_COST, generated_tokens=_whole("all response tokens"))),
+        cost=_or_null(_object(**_COST, generated_tokens=_whole("all tokens that the model wrote for training"))),
         stragglers=_rows(
             **_STRAGGLER,
             late=_whole("steps in which it was late"),
@@ -439,7 +441,12 @@ _SAMPLE: Final = _object(
 )
 _RESOURCES: Final = _object(
     gpus=_whole("number of GPUs, or of ranks on a CPU", known=False),
-    **dict.fromkeys(("trained_tokens_per_second", "rollout_tokens_per_second"), _number(known=False)),
+    trained_tokens_per_second=_number(
+        "tokens that the model wrote and steps trained on, for a second of a step", known=False
+    ),
+    rollout_tokens_per_second=_number(
+        "tokens that the model wrote, validations included, for a second of time", known=False
+    ),
     gpu_utilization=_number("mean over time and GPUs, 0 to 1", known=False),
     **dict.fromkeys(("gpu_memory", "gpu_memory_highest"), _number("bytes of one GPU", known=False)),
 )

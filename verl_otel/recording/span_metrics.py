@@ -103,7 +103,7 @@ def find_validation(span: Span) -> str:
     training and of a validation by the same calls.
     """
     own = span._attributes
-    if own is not None and attr.VALIDATE in own:
+    if own and attr.VALIDATE in own:
         return "true" if own[attr.VALIDATE] is True else "false"
     ids: Any = span.ids
     state: str = (ids[0] if type(ids) is tuple else ids or span.resolve()).state

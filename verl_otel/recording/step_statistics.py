@@ -90,13 +90,18 @@ SIGNAL: Final = "signal"
 """The outcome of a group whose scores differ."""
 CUT: Final = "cut"
 """Fact of a sample whose response ended at the limit of tokens."""
+REWARD_FIELD: Final = "reward_field:"
+"""Beginning of the names of facts that the reward function returned beside the score."""
+_RIGHT: Final = f"{REWARD_FIELD}acc"
+"""By convention of verl's reward functions more than 0 for a right answer, whose score may have other parts."""
 
 
 def count_groups(samples: Sequence[Sample], signals: Mapping[str, bool] | None = None) -> dict[str, int]:
     """Return the number of groups, samples of one prompt with at least two scores, by outcome; empty without groups.
 
-    A group has a signal if its advantages differ, or, where they are not known, its scores (``signal``). The others have equal scores: above 0
-    (``solved``), or not because each response was cut (``truncated``), or otherwise (``failed``). From these GRPO learns nothing.
+    A group has a signal if its advantages differ, or, where they are not known, its scores (``signal``). The others have equal scores, and
+    all answers are right (``solved``): the reward function returned an ``acc`` above 0, or else a score above 0. Or they are not, because each response
+    was cut (``truncated``), or otherwise (``failed``). From these GRPO learns nothing.
 
     Args:
         samples: All samples of the groups.
@@ -113,7 +118,7 @@ def count_groups(samples: Sequence[Sample], signals: Mapping[str, bool] | None =
             continue
         if (signals or {}).get(group[0].uid, min(scores) < max(scores)):
             outcome = SIGNAL
-        elif scores[0] > 0:
+        elif all(sample.facts.get(_RIGHT, sample.score or 0.0) > 0 for sample in group):
             outcome = "solved"
         else:
             outcome = "truncated" if all(CUT in sample.facts for sample in group) else "failed"

@@ -18,6 +18,8 @@ NAMES: Final = {number: name for name, number in LEVELS.items()}
 TRAINING: Final = "training"
 ROLLOUT: Final = "rollout"
 PPO: Final = "ppo"
+REWARD: Final = "reward"
+"""Scope of what the reward function returned beside the scores of a step."""
 TIMING: Final = "timing"
 """Scope of the seconds of each of verl's timers in a step, by its name."""
 VALIDATION: Final = "validation"

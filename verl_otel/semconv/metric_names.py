@@ -86,7 +86,8 @@ STEP_BETWEEN_TIME: Final = _row("verl.step.between.time", "counter", "s", (), (1
 STEP_HELD: Final = _row("verl.step.held", "counter", "s", (attr.HELD_KIND, attr.HELD_CAUSE), (4, 4, 4),
     "Time by which steps took longer, or began later, than those before, by what held them (phase, between) and its name.")
 GOODPUT: Final = _row("verl.goodput", "gauge", "1", (), (1, 1, 1),
-    "Share of the time since the training began that was spent in steps, without what held them.")
+    "Share of the time since telemetry began in the process that trains, or since the training before in it ended, that was spent in steps, without "
+    "validations and without what held steps. Start-up and the time between steps are lost.")
 LOGGING_TIME: Final = _row("verl.logging.time", "counter", "s", (attr.TRACKER,), (2, 2, 2),
     "Time in `Tracking.log`, by tracker.")
 DATA_LOADING_TIME: Final = _row("verl.data_loading.time", "counter", "s", (), (1, 1, 1),
@@ -113,7 +114,7 @@ SAMPLE_GENERATION: Final = _row("verl.sample.generation", "histogram", "s", (), 
 WEIGHT_SYNC_PAYLOAD: Final = _row("verl.weight_sync.payload", "gauge", "By", (), (1, 1, 1),
     "Bytes of the last weight sync that sent changes only.")
 AVERAGE_REWARD: Final = _row("verl.average_reward", "gauge", "", (), (1, 1, 1),
-    "Mean reward of the last step (`critic/rewards/mean`); of an own loop, mean score of its trajectories.")
+    "Mean reward of the last step (`critic/rewards/mean`); of an own loop, mean score of its trajectories, or of a batch that it scored.")
 VALIDATION_SCORE: Final = _row("verl.validation.score", "gauge", "",
     (attr.DATA_SOURCE, attr.VARIABLE, attr.AGGREGATE), (20, 20, 20),
     "A validation result (`val-core/...`, `val-aux/...`).")
@@ -191,8 +192,8 @@ REWARD_SCORE_P50: Final = _score("verl.reward.score.p50", "median")
 REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
     "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
-    "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: a score above 0 (solved), or not, because each response was cut "
-    "(truncated) or otherwise (failed). Of an own loop only where the process of the step runs the trajectories, since others have parts of groups.")
+    "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: an `acc` of the reward function or else a score above 0 (solved), "
+    "or not, because each response was cut (truncated) or otherwise (failed). Of an own loop only where the process of the step runs the trajectories, since others have parts of groups.")
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.

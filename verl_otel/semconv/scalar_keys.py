@@ -20,13 +20,13 @@ ROLLOUT: Final[Mapping[str, Keys]] = {
     "reward_min": ("critic/rewards/min",),
     "reward_max": ("critic/rewards/max",),
     "score_mean": ("critic/score/mean",),
-    "kl_reference": ("actor/reward_kl_penalty",),
+    "kl_penalty": ("actor/reward_kl_penalty",),
     "response_length_mean": ("response_length/mean",),
     "response_length_max": ("response_length/max",),
     "response_clip_ratio": ("response_length/clip_ratio",),
     "prompt_length_mean": ("prompt_length/mean",),
     "aborted_ratio": ("response/aborted_ratio",),
-    "turns_mean": ("num_turns/mean",),
+    "messages_mean": ("num_turns/mean",),
     "wait_seconds": ("timing_s/gen",),
 }
 PPO: Final[Mapping[str, Keys]] = {
@@ -51,7 +51,7 @@ VALIDATION: Final = "val-"
 """Beginning of the keys of scores of a validation, which name its data."""
 REWARDS: Final = (*ROLLOUT["reward_mean"], *ROLLOUT["score_mean"])
 """Keys of the mean reward, where a score counts if there is no reward."""
-REFERENCE_KL: Final = (*PPO["kl_reference"], *ROLLOUT["kl_reference"])
+REFERENCE_KL: Final = (*PPO["kl_reference"], *ROLLOUT["kl_penalty"])
 """Keys of the KL divergence to the reference policy: in the loss, or in the reward. A run has one of them."""
 
 BY_NAME: Final[Mapping[str, Keys]] = {

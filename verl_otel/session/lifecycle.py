@@ -25,6 +25,7 @@ from verl_otel.model import Batch, Resource, Scope, SpanRecord
 from verl_otel.recording import collection, context, own_loop, series, state
 from verl_otel.recording import run_log as recorded_log
 from verl_otel.recording.sampling import POLICY
+from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL
 from verl_otel.semconv import attributes as attr
@@ -136,6 +137,8 @@ class Session:
         else:
             self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
         self.variables = dict(variables or {})
+        self.began = clock()
+        """When telemetry began in this process, on the clock of spans."""
         self.state = MetricState()
         self.opened = self.recorded = False
         self.resource = Resource({})
@@ -158,7 +161,7 @@ class Session:
         self._watchdog: list[Exporter] = []
         self._user: OwnOpenTelemetry | None = None
         self._run_log: RunLog | None = None
-        self._verdicts = OwnLoopVerdicts()
+        self._verdicts = OwnLoopVerdicts(self.began)
         self._overhead = OverheadMeter(config.cpu_budget)
         self._drain_seconds = 0.0
         """CPU seconds of the drain thread."""

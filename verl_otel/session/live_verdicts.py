@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from verl_otel.analysis.gpu.idle_causes import find_state
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS, STEP_SHARE, Baselines
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases
@@ -102,12 +103,12 @@ class LiveVerdicts:
         """Begin to judge.
 
         Args:
-            began: Start of the training on the clock of spans; None: now.
+            began: When telemetry began in the process of the training, on the clock of spans; None: now. Goodput counts from here.
         """
         self._judge = LiveJudge()
         self._began = clock() if began is None else began
         self._effective = 0.0
-        """Seconds in steps, without those by which they were held."""
+        """Seconds in steps, without validations and without those by which steps were held."""
         self._last_line = float("-inf")
         self._steps = self._held_steps = 0
         self._held: dict[tuple[str, str], float] = {}
@@ -134,10 +135,11 @@ class LiveVerdicts:
         if before:
             between[OWN_CODE] = max(0.0, start - before - _cover(intervals, before, start))
         held = self._judge.judge(stop - start, phases, between)
-        lost = 0.0
+        lost = sum(seconds for key, seconds in phases.items() if find_state(key) == "validation")
         self._steps += 1
         if held is not None:
-            lost = held.seconds if held.kind == "phase" else 0.0
+            if held.kind == PHASE and find_state(held.cause) != "validation":
+                lost += held.seconds
             self._report(number, stop - start, held)
         self._effective += max(0.0, stop - start - lost)
         self._goodput = min(1.0, self._effective / max(stop - self._began, 1e-9))

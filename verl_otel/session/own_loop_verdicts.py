@@ -12,9 +12,14 @@ from verl_otel.semconv import metric_names
 
 
 class OwnLoopVerdicts:
-    """What is reported of steps of an own loop when they end: what held them, progress of the reward, sudden changes, share of the tail."""
+    """What is reported of steps of an own loop when they end: what held them, progress of the reward, sudden changes, share of the tail.
 
-    def __init__(self) -> None:
+    Args:
+        began: When telemetry began in this process, on the clock of spans.
+    """
+
+    def __init__(self, began: float) -> None:
+        self._began = began
         self._judge: _Judge | None = None
 
     def log_end(self, run_id: str) -> None:
@@ -26,7 +31,7 @@ class OwnLoopVerdicts:
         """Judge the steps that the drain has taken. Their metrics are in the next batch."""
         for step in own_loop.take_ended():
             if self._judge is None:
-                self._judge = _Judge(step.start)
+                self._judge = _Judge(self._began)
             self._judge.end_step(step)
 
 

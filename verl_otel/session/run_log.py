@@ -39,6 +39,7 @@ _DETAIL: Final = {
     attr.REWARD_SCORE: "score",
     attr.PROMPT_TOKENS: "prompt_tokens",
     attr.RESPONSE_TOKENS: "response_tokens",
+    attr.GENERATED_TOKENS: "generated_tokens",
     attr.TURNS: "turns",
     attr.ERROR_TYPE: "error",
     attr.WORKER_METHOD: "method",

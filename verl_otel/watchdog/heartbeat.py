@@ -68,6 +68,8 @@ class Heartbeat(Exporter):
         self._quiet_since: dict[int, int] = {}
         self._next_suspect_ns = _NEVER
         """Unix time at which the next open span becomes a suspect, if nothing happens until then."""
+        self._counted = self._count()
+        """What the last heartbeat says."""
         self._written: ProcessReport | None = None
         self._next_heartbeat = self._next_election = 0.0
         self._monitor: Monitor | None = None
@@ -144,8 +146,15 @@ class Heartbeat(Exporter):
         self.cpu_seconds = sum(part.cpu_seconds for part in (self._monitor, self._loops) if part is not None)
 
     def rest(self) -> None:
-        """Renew the heartbeat, whose numbers have not changed, answer a stack request, and list a span that has become old meanwhile."""
+        """Renew the heartbeat, answer a stack request, and list a span that has become old meanwhile.
+
+        The last drain may have come right after a heartbeat, and have ended what that one counts as open.
+        """
         now = time.monotonic()
+        if self._count() != self._counted:
+            self._next_heartbeat = 0.0
+            self.poll()
+            return
         if now < self._next_heartbeat:
             return
         with self._lock:
@@ -158,9 +167,15 @@ class Heartbeat(Exporter):
         else:
             self._next_heartbeat = now + HEARTBEAT_SECONDS
 
+    @staticmethod
+    def _count() -> tuple[int, int]:
+        """Return the number of open spans, and of those that have ended."""
+        return len(RECORDER.open_spans), RECORDER.ended_count
+
     def _write_heartbeat(self, now: float) -> None:
         try:
-            os.pwrite(self._heartbeat_descriptor(), b"%8d %16d\n" % (len(RECORDER.open_spans), RECORDER.ended_count), 0)
+            self._counted = self._count()
+            os.pwrite(self._heartbeat_descriptor(), b"%8d %16d\n" % self._counted, 0)
             self._answer_request()
             self._drain_thread = threading.get_native_id()
             self._write_report()

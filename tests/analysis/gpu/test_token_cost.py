@@ -27,7 +27,7 @@ def trajectory(
     """One trajectory; its group is its own unless it is said."""
     return Trajectory(
         trace_id, uid or f"u{trace_id}", 0, 1, validate, 0, 1, score, failed, True,
-        finish=finish, outcome=outcome, response_tokens=tokens,
+        finish=finish, outcome=outcome, response_tokens=2 * tokens, generated_tokens=tokens,
     )  # fmt: skip
 
 
@@ -36,7 +36,7 @@ def wasted(step, *members, **more):
 
 
 def test_gpu_seconds_and_trained_tokens():
-    """GPU seconds are those of all devices; tokens are those of the trajectories that the step consumed."""
+    """GPU seconds are those of all devices; tokens are those that the model wrote in the trajectories that the step consumed."""
     found = accounting.find_cost(make_step(1, 2), [trajectory(1, 30), trajectory(2, 70), trajectory(3, 5)], DEVICES)
     assert (found.gpu_seconds, found.trained_tokens) == (20.0, 100)
 
@@ -134,8 +134,8 @@ def test_tokens_are_conserved(facts, data):
     found = accounting.find_cost(step, members, DEVICES)
     price = accounting.sum_costs([step._replace(cost=found)])
     never = sum(price.wasted_tokens.get(reason, 0) for reason in accounting.NEVER_TRAINED)
-    assert price.trained_tokens + never == sum(each.response_tokens for each in members)
-    assert price.generated_tokens == sum(each.response_tokens for each in members)
+    assert price.trained_tokens + never == sum(each.generated_tokens for each in members)
+    assert price.generated_tokens == sum(each.generated_tokens for each in members)
     useless = ("zero_variance", "truncated")
     assert sum(found.wasted_tokens.get(reason, 0) for reason in useless) <= found.trained_tokens
     assert set(found.wasted_tokens) <= {*accounting.NEVER_TRAINED, *useless}

@@ -47,6 +47,21 @@ def train(first, last):
         tracking.record({**KEYS, "critic/rewards/mean": number / 4, "critic/score/mean": number / 4}, number)
 
 
+def test_the_sums_of_the_rewards_are_those_of_the_scores(start):
+    """Mean and variance of the distribution do not come from the middles of its bins."""
+    files = start(exporters="file,tensorboard")
+    scores = [0.0, 0.1, 0.1, 0.3, 1.0]
+    step_log.begin_run()
+    step_log.note_trajectories([Origin(1, index, 1.0, score, "m") for index, score in enumerate(scores)], {})
+    tracking.record({"critic/rewards/mean": 0.1, "critic/score/mean": sum(scores) / 5}, 1)
+    session.shutdown()
+    (event,) = read(files.folder / "tensorboard").Histograms("rollout/reward_dist")
+    found = event.histogram_value
+    assert (found.num, found.min, found.max) == (5, 0.0, 1.0)
+    assert found.sum == pytest.approx(sum(scores))
+    assert found.sum_squares == pytest.approx(sum(score * score for score in scores))
+
+
 def test_a_training_and_its_resumption(start):
     """Verl's keys, the short tags and histograms; a resumed run goes on, and its steps replace those it trains again."""
     files = start(exporters="file,tensorboard")

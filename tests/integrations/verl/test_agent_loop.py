@@ -8,10 +8,12 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+import verl_otel
 from tests.builders import hooks
 from verl_otel.integrations.patch import in_span, replace
 from verl_otel.integrations.verl import agent_loop
-from verl_otel.integrations.verl.sample_origin import find_origin
+from verl_otel.integrations.verl.sample_origin import Origin, find_origin
+from verl_otel.recording.decorate import surround
 
 INVENTED = ["Jane Doe, 12 Main Street", "x" * 5000, 'a\nb{c="d"}', "", None, 7, ["calculator"], "\ud800"]
 
@@ -160,3 +162,32 @@ async def test_answers_of_tools_are_not_what_the_model_wrote(recorded, outputs, 
     assert tuple(origin.facts[name] for name in ("prompt", "response", "generated")) == tokens
     assert (attributes["verl.messages"], attributes["verl.reward.score"]) == (outputs[-1].num_turns, 0.5)
     assert "verl.turns" not in attributes
+
+
+@pytest.mark.parametrize(
+    ("info", "carried"),
+    [
+        ({"score": 1.0, "acc": True, "tps": 12.5, "note": "x", "nothing": None}, {"acc": 1.0, "tps": 12.5}),
+        ({"acc": 0.5}, {}),  # of a function that returns a number
+        ({f"field{number}": number for number in range(100)}, {f"field{number}": number for number in range(16)}),
+        ({"a=b": 1}, {"a=b": 1.0}),
+        (None, {}),
+    ],
+)
+async def test_numbers_of_the_reward_function_come_with_the_sample(recorded, info, carried):
+    """What it returned beside the score, a bounded number of fields; texts of it are not recorded."""
+
+    class Worker:
+        async def _compute_score(self, outputs, kwargs):
+            outputs[-1].reward_score = 1.0
+            outputs[-1].extra_fields["reward_extra_info"] = info
+
+    replace(Worker, "_compute_score", surround("trajectory", agent_loop._read_outputs))
+    output = SimpleNamespace(extra_fields={}, prompt_ids=[1], response_ids=[2, 3], num_turns=2)
+    with verl_otel.trajectory("u", 0):
+        await Worker()._compute_score([output], {})
+        origin = Origin.decode(find_origin().encode())
+    beginning = "reward_field:"
+    found = {key.removeprefix(beginning): value for key, value in origin.facts.items() if key.startswith(beginning)}
+    assert found == carried
+    assert output.extra_fields == {"reward_extra_info": info}, "verl's own data are unchanged"

@@ -317,6 +317,19 @@ def test_shares_of_a_step_leave_out_what_lies_before_it(time):
     assert seen()["validation_wait"] == pytest.approx(50 * 6)
 
 
+def test_start_up_counts_against_the_goodput(time, recorded, monkeypatch):
+    """From the begin of telemetry in the process; a second training begins when the first one has ended."""
+    monkeypatch.setattr(gpu_time, "current_session", lambda: types.SimpleNamespace(began=time.now - 60))
+    gpu_time.begin_run()
+    train()
+    step(time, origin(1, 1000.0, 10.0))
+    assert recorded.value("verl.goodput") == pytest.approx(20 / 80)
+    time.now += 10
+    gpu_time.begin_run()
+    step(time, origin(2, 1030.0, 10.0))
+    assert recorded.value("verl.goodput") == pytest.approx(20 / 30)
+
+
 def test_sides_that_share_their_gpus_do_not_wait_for_each_other(time):
     """Nothing is collected, and the verdict does not speak of it."""
     train()

@@ -201,15 +201,16 @@ def test_local_steps_of_a_version_are_one_step(recorded, run):
     assert run.ended == [False]
 
 
-def test_a_record_of_the_run_log_is_about_the_samples_of_verls_means(run):
-    """Verl logs the last local step of a version with the next one: mean and distribution of a record are of the same samples."""
+def test_a_record_of_the_run_log_is_about_the_samples_of_its_version(run):
+    """Verl logs the last local step of a version with the next one, and once more at the end: a record has the mean of its own samples."""
     scores = [0.0, 1.0, 0.25, 0.5, 0.75, 1.0]
     FullyAsyncTrainer(*(group(number, score) for number, score in enumerate(scores))).fit()
     records = read_rollout()
-    assert [number for number, _ in records] == [1, 2, 3, 3]
-    assert [fields["samples"] for _, fields in records] == [1, 2, 2, 1]
-    means = [(fields["score_low"] + fields["score_high"]) / 2 for _, fields in records]
-    assert means == [fields["reward_mean"] for _, fields in records] == [0.0, 0.625, 0.625, 1.0]
+    assert [number for number, _ in records] == [1, 2, 3]
+    assert [fields["samples"] for _, fields in records] == [2, 2, 2]
+    for name in ("score_mean", "reward_mean"):
+        assert [fields[name] for _, fields in records] == [0.5, 0.375, 0.875]
+    assert [(fields["reward_min"], fields["reward_max"]) for _, fields in records] == [(0, 1), (0.25, 0.5), (0.75, 1)]
 
 
 def test_local_steps_that_made_no_version_are_a_step_that_was_cancelled(recorded, run):

@@ -58,6 +58,23 @@ def test_a_step_is_a_record_of_each_scope(level):
     assert by_scope["validation"].fields == {"val-core/math/acc/mean@1": 0.5}
 
 
+def test_what_the_reward_function_returned_beside_the_score_is_a_record_of_the_step(level):
+    """The mean over the samples that have it; nothing of a step without such fields, and nothing of the step before."""
+    level(logs.INFO)
+    fields = [{"tps": 10.0, "acc": 1.0}, {"tps": 20.0, "acc": float("nan")}, {}]
+    origins = [
+        Origin(1, number, 1.0, 0.0, "math", facts={f"reward_field:{name}": value for name, value in each.items()})
+        for number, each in enumerate(fields, 1)
+    ]
+    step_log.note_trajectories([Origin.decode(origin.encode()) for origin in origins], {})
+    step_log.write(DATA, 4)
+    (record,) = (record for record in run_log.take() if record.scope == "reward")
+    assert (record.step, record.fields) == (4, {"tps_mean": 15.0, "acc_mean": 1.0})
+    step_log.note_trajectories([Origin(1, 1, 1.0, 0.0, "math")], {})
+    step_log.write(DATA, 5)
+    assert not any(record.scope == "reward" for record in run_log.take())
+
+
 def test_the_timer_of_a_phase_with_a_slash_in_its_name_is_there(level):
     """Branch neo of verl has such phases; their timers are no scalars, since they are spans."""
     level(logs.INFO)
@@ -123,6 +140,14 @@ def test_groups_without_a_signal_and_empty_responses_are_counted(level):
     }  # fmt: skip
     assert record.fields["empty_responses"] == 2
     assert record.fields["aborted_ratio"] == 0.5
+
+
+@pytest.mark.parametrize(("acc", "outcome"), [((1.0, 1.0), "solved"), ((0.0, 0.0), "failed"), ((), "solved")])
+def test_a_score_for_the_format_alone_solves_nothing(acc, outcome):
+    """Equal scores above 0 are right answers, unless the reward function returned that they are none."""
+    facts = [{"reward_field:acc": value} for value in acc] or [{}, {}]
+    counts = count_groups([Origin(1, n, 1.0, 0.1, "math", "a", facts=fact) for n, fact in enumerate(facts)])
+    assert {name: count for name, count in counts.items() if count} == {outcome: 1}
 
 
 @pytest.mark.parametrize("prefix", ["", "actor/"])

@@ -489,12 +489,12 @@ def find_cost(
         if member.validate:
             continue
         if member.trace_id in consumed:
-            trained += member.response_tokens
+            trained += member.generated_tokens
             reason = _find_waste_reason(member, flat)
         else:
             reason = find_unused_reason(member)
-        if reason and member.response_tokens:
-            wasted[reason] += member.response_tokens
+        if reason and member.generated_tokens:
+            wasted[reason] += member.generated_tokens
     nanoseconds = sum(sum(device.nanoseconds.values()) for device in devices)
     return Cost(nanoseconds / 1e9, trained, dict(wasted))
 

@@ -28,6 +28,8 @@ _seconds: Final = attrgetter("seconds")
 def build_root(span: SpanRecord, instance: str) -> Trajectory:
     """Return a trajectory from its root span, without its parts, path and activities.
 
+    Without a count of what the model wrote, as in runs of earlier versions, it wrote the whole response.
+
     Args:
         span: The root.
         instance: The process that wrote it.
@@ -35,6 +37,8 @@ def build_root(span: SpanRecord, instance: str) -> Trajectory:
     values = span.attributes
     score = values.get(attr.REWARD_SCORE)
     finish = values.get(attr.GEN_AI_FINISH_REASONS)
+    response = read_whole(values.get(attr.RESPONSE_TOKENS)) or 0
+    generated = read_whole(values.get(attr.GENERATED_TOKENS))
     return Trajectory(
         span.trace_id,
         str(values.get(attr.SAMPLE_UID, "")),
@@ -52,7 +56,8 @@ def build_root(span: SpanRecord, instance: str) -> Trajectory:
         str(finish[-1]) if isinstance(finish, tuple) and finish else "",
         read_whole(values.get(attr.TURNS)) or 0,
         read_whole(values.get(attr.PROMPT_TOKENS)) or 0,
-        read_whole(values.get(attr.RESPONSE_TOKENS)) or 0,
+        response,
+        response if generated is None else generated,
         submitter=next(
             (link.trace_id for link in span.links if link.attributes.get(attr.LINK_TYPE) == SUBMITTED_BY), 0
         ),

@@ -70,7 +70,9 @@ def find_key(value: Value) -> str | None:
 
 
 def read_rewards(fields: Mapping[str, object]) -> Distribution | None:
-    """Return the histogram of the rewards of a step from its record in the run log; None if it has none.
+    """Return the histogram of the scores of a step from its record in the run log; None if it has none.
+
+    Its sums are those of the scores, from their mean and standard deviation. A record without these has the middles of the bins for them.
 
     Args:
         fields: Of a record of the scope ``rollout``.
@@ -88,6 +90,10 @@ def read_rewards(fields: Mapping[str, object]) -> Distribution | None:
     width = (high - low) / len(counts)
     limits = [low + width * number for number in range(1, len(counts) + 1)]
     middles = [limit - width / 2 for limit in limits]
+    number = sum(counts)
+    mean, deviation = fields.get("score_mean"), fields.get("score_std")
+    if isinstance(mean, (int, float)) and isinstance(deviation, (int, float)) and low <= mean <= high:
+        return Distribution(limits, list(counts), low, high, mean * number, (deviation**2 + mean**2) * number)
     total = sum(middle * count for middle, count in zip(middles, counts, strict=True))
     squares = sum(middle * middle * count for middle, count in zip(middles, counts, strict=True))
     return Distribution(limits, list(counts), low, high, total, squares)

@@ -111,6 +111,9 @@ def _describe_outputs(span: Span, outputs: list[Any]) -> None:
         value = to_number(getattr(measured, name, None))
         if value is not None and value >= 0:  # -1 means unknown in verl
             attributes[key] = value
+    fields = _read_reward_fields(outputs[-1])
+    if fields:
+        attributes[attr.REWARD_FIELDS] = fields
     describe(span, attributes)
 
 
@@ -122,6 +125,25 @@ def read_outputs(outputs: list[Any]) -> dict[str, Any]:
         tokens = [values[key] for values in each]
         attributes[key] = None if None in tokens else sum(tokens)
     return attributes
+
+
+MAX_REWARD_FIELDS: Final = 16
+"""Numbers of a reward function that are kept of a trajectory."""
+
+
+def _read_reward_fields(output: Any) -> tuple[str, ...]:
+    """Return the numbers that a reward function returned in its mapping, beside the score.
+
+    For a function that returns a score alone verl makes ``acc`` of it, which is left out.
+    """
+    fields = getattr(output, "extra_fields", None)
+    info = fields.get("reward_extra_info") if isinstance(fields, dict) else None
+    if not isinstance(info, dict) or info.keys() == {"acc"}:
+        return ()
+    numbers = {
+        to_name(name): to_number(value) for name, value in list(info.items())[:MAX_REWARD_FIELDS] if name != "score"
+    }
+    return tuple(f"{name}={float(number)!r}" for name, number in numbers.items() if number is not None)
 
 
 def _describe_end(span: Span, output: Any, worker: Any) -> None:

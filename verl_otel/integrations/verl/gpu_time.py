@@ -65,9 +65,13 @@ class _Step(NamedTuple):
 
 
 class _Account:
-    """The account of the trainer in this process."""
+    """The account of the trainer in this process.
 
-    def __init__(self) -> None:
+    Args:
+        began: When telemetry, or the training before, began or ended in this process; None: now. Times on the monotonic clock, in seconds.
+    """
+
+    def __init__(self, began: float | None = None) -> None:
         self.phases: list[NamedInterval] = []
         self.calls: list[Call] = []
         self.sample_times: list[float] = []
@@ -81,7 +85,7 @@ class _Account:
         """The step that is held back, the end of the step before it, and the GPUs."""
         self.rollouts: deque[Rollout] = deque(maxlen=MAX_ROLLOUTS)
         self.pool: GpuPool | None = None
-        self.live_verdicts = LiveVerdicts()
+        self.live_verdicts = LiveVerdicts(began)
         self.ended_run = False
         """Whether the run has ended, so that no step is held back."""
         self.spent = Spent({}, {}, asleep=False)
@@ -99,7 +103,9 @@ _account = _Account()
 def begin_run() -> None:
     """Begin a new account: another trainer begins to train in this process."""
     global _account  # replaced as a whole: another thread may read it
-    _account = _Account()
+    session = current_session()
+    # The start-up of the first training of a process begins with telemetry, that of the next one with the end of the one before.
+    _account = _Account(_account.ended or (None if session is None else session.began))
 
 
 def note_phase(key: str, start: float, stop: float) -> None:

@@ -111,7 +111,6 @@ def consume(origins: list[Origin], *, step: int | None, summarise: bool = True, 
         return
     _Step.consumed.extend(distinct)
     _Step.number, _Step.summarise, _Step.logged_later = step, summarise, logged_later
-    _Step.last_batch = distinct
     around = find_open("step")
     if around is None or not around.site.hook:  # no trainer of verl ends a step
         end_step()
@@ -310,14 +309,9 @@ class _Step:
     number: int | None = None
     consumed: list[Origin] = []
     """Trajectories that its batches came from."""
-    last_batch: list[Origin] = []
-    """Those of the last batch."""
     logged_later = False
     summarise = True
     """See `consume`."""
-    left: list[Origin] = []
-    """Last batch of the step before, if verl logs it with this one."""
-    left_signals: dict[str, bool] = {}
     received: list[Origin] = []
     """Origin of each row that was generated."""
     trained: set[int] = set()
@@ -335,7 +329,7 @@ def begin_run(algorithm: str = "") -> None:
         algorithm: verl's estimator of advantages; empty: unknown.
     """
     _forget()
-    _Step.algorithm, _Step.filtered, _Step.left = algorithm, {}, []
+    _Step.algorithm, _Step.filtered = algorithm, {}
     _updates.clear()
     _syncs.clear()
 
@@ -345,7 +339,7 @@ process_state.register(clear=begin_run)
 
 def _forget() -> None:
     _Step.received, _Step.trained, _Step.all_trained = [], set(), False
-    _Step.number, _Step.consumed, _Step.last_batch, _Step.signals = None, [], [], {}
+    _Step.number, _Step.consumed, _Step.signals = None, [], {}
 
 
 def describe_row(output: Any) -> dict[str, float]:
@@ -396,7 +390,7 @@ def end_step() -> None:
     No link is recorded unless each row of the updates is known: a trainer may also train on rows that were not generated, or change rows.
     """
     received, trained, all_trained = _Step.received, _Step.trained, _Step.all_trained
-    number, consumed, last_batch, signals = _Step.number, _Step.consumed, _Step.last_batch, _Step.signals
+    number, consumed, signals = _Step.number, _Step.consumed, _Step.signals
     _forget()
     if not RECORDER.on or not (consumed or trained):
         return
@@ -414,17 +408,7 @@ def end_step() -> None:
     if not distinct:
         return
     _record(distinct, number, signals)
-    if _Step.logged_later:
-        distinct = find_distinct([*_Step.left, *_subtract(distinct, last_batch)])
-        _Step.left, _Step.left_signals, signals = last_batch, signals, {**_Step.left_signals, **signals}
-    step_log.note_trajectories(distinct, _count_groups(distinct, signals))
-
-
-def end_run() -> None:
-    """Describe the batch that verl has not logged with its step for the last records of the run."""
-    left, _Step.left = _Step.left, []
-    if left:
-        step_log.note_trajectories(left, _count_groups(left, _Step.left_signals))
+    step_log.note_trajectories(distinct, _count_groups(distinct, signals), logged_later=_Step.logged_later)
 
 
 def _subtract(origins: Iterable[Origin], others: Iterable[Origin]) -> list[Origin]:

@@ -16,7 +16,7 @@ from verl_otel.model import AttributeValue
 from verl_otel.recording import run_log
 from verl_otel.recording.attribute_values import to_number
 from verl_otel.recording.state import RECORDER
-from verl_otel.recording.step_statistics import SIGNAL, find_spread
+from verl_otel.recording.step_statistics import REWARD_FIELD, SIGNAL, find_spread
 from verl_otel.semconv import logs, scalar_keys
 
 _SCOPES: Final = {
@@ -49,6 +49,10 @@ class _Run:
     """See `begin_run`."""
     scores: dict[str, AttributeValue] = {}
     """Fields about the trajectories of the current step."""
+    own_means: dict[str, float] = {}
+    """Mean, minimum and maximum of their scores, if those of verl are of other trajectories."""
+    reward_fields: dict[str, AttributeValue] = {}
+    """Means of what the reward function returned beside the scores of the current step."""
 
 
 def begin_run(gpu_share: float = 1.0) -> None:
@@ -57,28 +61,45 @@ def begin_run(gpu_share: float = 1.0) -> None:
     Args:
         gpu_share: Share of the run's GPUs that verl divides its throughput by.
     """
-    _Run.begun, _Run.scores, _Run.gpu_share = time.monotonic(), {}, gpu_share
+    _Run.begun, _Run.gpu_share = time.monotonic(), gpu_share
+    _Run.scores, _Run.own_means, _Run.reward_fields = {}, {}, {}
     run_log.begin_run()
 
 
-def note_trajectories(origins: list[Origin], groups: Mapping[str, int]) -> None:
+def note_trajectories(origins: list[Origin], groups: Mapping[str, int], *, logged_later: bool = False) -> None:
     """Note the trajectories that the next record is about: number and spread of scores, groups without a signal, empty responses, generation.
 
     Args:
         origins: Those that a step trains on, of all of its rounds.
         groups: Number of their groups by outcome; see `step_statistics.count_groups`.
+        logged_later: Whether verl logs a part of them with the next step, so that its means are of other trajectories.
     """
     scores = [origin.score for origin in origins if origin.score is not None and origin.score == origin.score]
     _Run.scores = {"samples": len(origins), **_describe_groups(groups)}
+    _Run.reward_fields = _average_reward_fields(origins)
     lengths = [origin.facts["response"] for origin in origins if "response" in origin.facts]
     if lengths:
         _Run.scores["empty_responses"] = sum(length <= EMPTY_TOKENS for length in lengths)
+    _Run.own_means = {}
     if scores:
-        _, _Run.scores["score_std"] = find_spread(scores)
+        mean, _Run.scores["score_std"] = find_spread(scores)
         _Run.scores.update(_count_by_bin(scores))
+        if logged_later:
+            _Run.own_means = {"mean": mean, "min": min(scores), "max": max(scores)}
     seconds = find_generation(origins)
     if seconds is not None:
         _Run.scores["seconds"] = round(seconds, 6)
+
+
+def _average_reward_fields(origins: list[Origin]) -> dict[str, AttributeValue]:
+    """Return the mean of each number that the reward function returned beside the score, of the samples that have it."""
+    values: dict[str, list[float]] = {}
+    for origin in origins:
+        for key, value in origin.facts.items():
+            if key.startswith(REWARD_FIELD) and math.isfinite(value):
+                values.setdefault(key.removeprefix(REWARD_FIELD), []).append(value)
+    named = list(values.items())[: run_log.MAX_FIELDS]
+    return {f"{name}_mean": sum(numbers) / len(numbers) for name, numbers in named}
 
 
 def _describe_groups(counts: Mapping[str, int]) -> dict[str, AttributeValue]:
@@ -116,6 +137,22 @@ def write(data: Mapping[str, Any], step: Any) -> None:
     run_log.end_step(number)
 
 
+def _describe_rollout(fields: dict[str, AttributeValue]) -> dict[str, AttributeValue]:
+    """Return the fields of verl together with those of the trajectories of the step; empty if they are about trajectories of the step before."""
+    scores, means, _Run.scores = _Run.scores, _Run.own_means, {}
+    are_scores = fields.get("reward_mean") == fields.get("score_mean")  # no penalty is subtracted
+    if means and not scores:
+        return {}
+    if means:
+        fields = {name: value for name, value in fields.items() if not name.startswith("reward_")}
+        fields["score_mean"] = means["mean"]
+        if are_scores:
+            fields |= {f"reward_{name}": value for name, value in means.items()}
+    if are_scores and "score_std" in scores:
+        fields["reward_std"] = scores["score_std"]
+    return {**scores, **fields}
+
+
 def end_run() -> None:
     """Queue the fields of users that were logged after the last step."""
     run_log.end_step(None)
@@ -129,10 +166,9 @@ def _add_records(values: Mapping[str, float], number: int | None) -> None:
             if any(key in values for key in keys)
         }
         if scope == logs.ROLLOUT and fields:
-            fields = {**_Run.scores, **fields}
-            _Run.scores = {}
-            if "score_std" in fields and fields.get("reward_mean") == fields.get("score_mean"):
-                fields["reward_std"] = fields["score_std"]  # no penalty is subtracted: a reward is its score
+            fields = _describe_rollout(fields)
+            run_log.add_step(logs.REWARD, number, _Run.reward_fields)
+            _Run.reward_fields = {}
         if scope == logs.TRAINING and fields:
             fields["elapsed_seconds"] = round(time.monotonic() - _Run.begun, 3)
             if _PER_GPU in fields:

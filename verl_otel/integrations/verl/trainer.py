@@ -193,8 +193,6 @@ def stop_step(span: Span, error: BaseException | None) -> None:
     else:
         span.discard()
         span.close(error)
-    with error_boundary.suppress_errors("trained rows"):
-        lineage.end_run()
 
 
 def _is_round(span: Span) -> bool:
