@@ -361,7 +361,7 @@ def read_devices(product, *causes):
 def read_gpus(product):
     """GPUs of the run that its table shows."""
     ((labels, _), *_) = product.series("verl.run.info")
-    return int(labels["verl.gpus"])
+    return int(labels["verl.gpus.total"])
 
 
 def is_short(oracle):
