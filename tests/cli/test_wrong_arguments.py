@@ -92,6 +92,7 @@ CASES = {
     ("stack", "--otelcol"): (STACK[:-1], PATHS),
     ("stack", "--prometheus"): ((*STACK, "--prometheus"), PATHS),
     ("stack", "--tempo"): ((*STACK, "--tempo"), PATHS),
+    ("stack", "--alertmanager"): ((*STACK, "--alertmanager"), ("", "nowhere", "ftp://host:1", "host:port", "host:99999")),
     ("stack", "--grafana-home"): ((*STACK, "--grafana-home"), PATHS),
     ("stack", "--address"): ((*STACK, "--cluster", "--address"), ADDRESSES),
     ("stack", "--host"): ((*STACK, "--cluster", "--address", "127.0.0.1:1", "--host"), HOSTS),

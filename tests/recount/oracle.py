@@ -231,10 +231,14 @@ class Oracle:
 
     @functools.cached_property
     def excess(self):
-        """Seconds by which steps, and the time between them, exceeded their medians: no more of it was lost in a training without a fault."""
+        """Seconds by which steps, and the times to the next ones, exceeded the shortest: no more was lost in a training without a fault.
+
+        The first step has the start-up, and is compared with none before it.
+        """
         starts = [min(line["start"] for line in found) for _, found in groupby(self.updates, lambda line: line["step"])]
         periods = [after - before for before, after in pairwise(starts)]
-        return sum(max(0.0, period - statistics.median(periods)) for period in periods)
+        seconds = list(self.by_step("timing_s/step").values())[1:]
+        return sum(each - min(lengths) for lengths in (periods, seconds) for each in lengths)
 
     def tail_of(self, step):
         """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.

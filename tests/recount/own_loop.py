@@ -23,7 +23,7 @@ STEPS, PROMPTS, GROUP = 4, 3, 4
 PROMPT, ANSWER, OBSERVATION = 12, 5, 3
 """Tokens."""
 SECONDS = 0.02
-SLOW = 0.15
+SLOW = 0.4
 """Seconds of the last tool call of each step, for which the step waits."""
 
 
@@ -127,7 +127,7 @@ def train(roll_out):
             with verl_otel.phase("update_actor"):
                 update()
         cpu_log.write("pause", step=step)
-        time.sleep(3 * SECONDS)  # what lies between two steps is no part of them
+        time.sleep(SLOW / 2)  # what lies between two steps is no part of them
 
 
 def with_asyncio():

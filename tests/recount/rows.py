@@ -26,17 +26,17 @@ class Timed(NamedTuple):
 
 
 class Share(NamedTuple):
-    """A share of a time, which agrees within 5 ms of that time and 2 % of itself."""
+    """A share of a time, which agrees within 10 ms of that time and 2 % of itself."""
 
     share: float
     seconds: float
 
 
-class Near(NamedTuple):
-    """A value that agrees within a distance of its own."""
+class Between(NamedTuple):
+    """A value that is known roughly."""
 
-    value: float
-    distance: float
+    low: float
+    high: float
 
 
 class AtMost(NamedTuple):
@@ -69,39 +69,46 @@ class Row(NamedTuple):
     """Whether verl has it."""
 
 
-def find_unlike(told, counted):
-    """Return what the product says, and what was counted, where the two disagree beyond the tolerance of the kind of value; None where they agree."""
+LATE = 0.05
+"""Seconds that one of the stamps that are compared may be late on a busy machine: another process has the core, or another thread the interpreter."""
+
+
+def find_unlike(told, counted, late=0.0):
+    """Return what the product says and what was counted where the two disagree, else None.
+
+    Args:
+        told: Value of the product.
+        counted: Value of the oracle. Its kind has the tolerance.
+        late: Seconds that are added to the tolerance of durations.
+    """
     if isinstance(counted, PartOf):
-        unlike = {key: find_unlike(told[key], counted.items[key]) for key in told or () if key in counted.items}
+        unlike = {key: find_unlike(told[key], counted.items[key], late) for key in told or () if key in counted.items}
         return _keep(unlike) if unlike else (told, "some of these")
     if isinstance(counted, dict) and isinstance(told, dict) and told.keys() == counted.keys():
-        return _keep({key: find_unlike(told[key], counted[key]) for key in counted})
-    return None if _agree(told, counted) else (told, counted)
+        return _keep({key: find_unlike(told[key], counted[key], late) for key in counted})
+    return None if _agree(told, counted, late) else (told, counted)
 
 
 def _keep(unlike):
     return {key: pair for key, pair in unlike.items() if pair} or None
 
 
-def _agree(told, counted):
+def _agree(told, counted, late):
     if isinstance(counted, Timed):
-        told = told if isinstance(told, Timed) else Timed(None, told)
-        room = max(0.01 * counted.seconds, 0.005 * counted.calls)
-        return (
-            told.calls in (None, counted.calls)
-            and told.seconds is not None
-            and abs(told.seconds - counted.seconds) <= room
-        )
+        calls, seconds = told if isinstance(told, Timed) else (None, told)
+        room = max(0.01 * counted.seconds, 0.005 * counted.calls) + late
+        return calls in (None, counted.calls) and seconds is not None and abs(seconds - counted.seconds) <= room
     if isinstance(counted, Share):
-        return told is not None and abs(told - counted.share) <= 0.02 * counted.share + 0.005 / counted.seconds
-    if isinstance(counted, Near):
-        return told is not None and abs(told - counted.value) <= counted.distance
+        room = 0.02 * counted.share + (0.01 + late) / counted.seconds
+        return told is not None and abs(told - counted.share) <= room
+    if isinstance(counted, Between):
+        return told is not None and counted.low <= told <= counted.high
     if isinstance(counted, OneOf):
-        return told is not None and any(_agree(told, Timed(1, each)) for each in counted.seconds)
+        return told is not None and any(_agree(told, Timed(1, each), late) for each in counted.seconds)
     if isinstance(counted, AtMost):
-        return told is not None and told <= counted.bound
+        return told is not None and told <= counted.bound + late
     if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
-        return len(told) == len(counted) and all(map(_agree, told, counted))
+        return len(told) == len(counted) and all(_agree(*pair, late) for pair in zip(told, counted, strict=True))
     if isinstance(counted, float):
         return told is not None and abs(told - counted) <= max(FLOAT, FLOAT * abs(counted))
     return told == counted
@@ -331,9 +338,9 @@ def read_methods(product):
 
 
 def estimate_training(oracle):
-    """The live account knows when the trainer called, not when ranks worked: ten times the tolerance."""
+    """The live account knows when the trainer called, not when ranks worked: a call is longer than the work, and never shorter."""
     calls, seconds = time_training(oracle)
-    return Near(seconds, max(0.1 * seconds, 0.05 * calls))
+    return Between(0.9 * seconds, 1.1 * seconds + 0.1 * calls)
 
 
 def read_waits(product):
@@ -342,16 +349,24 @@ def read_waits(product):
 
 
 def time_serving(oracle):
-    """Seconds in which a replica had requests and its device did nothing else, of all replicas."""
+    """Seconds in which a replica had requests and no rank worked on its device, of all replicas."""
     total, calls = 0.0, 0
     for replica in {line["replica"] for line in oracle.lines("server")}:
-        edges = sorted((line["start"], line["end"]) for line in oracle.lines("server") if line["replica"] == replica)
-        calls += len(edges)
-        end = 0.0
-        for start, stop in edges:
-            total += max(0.0, stop - max(start, end))
-            end = max(end, stop)
+        served = [line for line in oracle.lines("server") if line["replica"] == replica]
+        is_shared = replica < oracle.train_devices and (oracle.has_buffer or not oracle.rollout_devices)
+        ranks = [line for line in oracle.lines("rank") if is_shared and line["rank"] == replica]
+        calls += len(served)
+        total += measure_union([*served, *ranks]) - measure_union(ranks)
     return Timed(calls, total)
+
+
+def measure_union(lines):
+    """Seconds in which at least one of these was going on."""
+    total, end = 0.0, 0.0
+    for line in sorted(lines, key=lambda line: line["start"]):
+        total += max(0.0, line["end"] - max(line["start"], end))
+        end = max(end, line["end"])
+    return total
 
 
 def read_devices(product, *causes):
@@ -754,21 +769,56 @@ ROWS = [
     ),
 ]
 
-UNCHECKED: dict[tuple[str, str], str] = {}
-"""(family, mode) to the reason for which it is not checked there."""
-
 OWN_LOOPS = ("own_asyncio", "own_threads", "own_ray")
 
 PENDING = {
-    ("turns of trajectories", "*"): "messages are counted, and those of validations with the others",
-    ("tokens", "*"): "answers of tools count as generated, and validations with the training",
-    ("length of responses", "*"): "validations are not told apart",
-    ("LLM calls of validations", "*"): "validations are not told apart",
-    ("scores of validations", "*"): "validations are not told apart",
-    ("run log: spread of scores in each step", "*"): "its field is called that of rewards",
-    ("seconds of generation", "sync"): "it is the wait of the trainer",
-    ("longest trajectory of the last step", "sync"): "read before the trajectory has ended",
-    ("median trajectory of the last step", "sync"): "read before the trajectory has ended",
-    ("LLM calls of the slowest trajectory of the last step", "sync"): "read before the trajectory has ended",
+    ("TensorBoard: mean of the scores of each step", "*"): "from the middles of bins",
+    ("explain: tokens trained on", "own_asyncio"): "answers of tools are counted",
+    ("explain: tokens trained on", "own_threads"): "answers of tools are counted",
+    ("explain: tokens trained on", "own_ray"): "answers of tools are counted",
+    ("compare: tokens trained on in a second of a step", "own_asyncio"): "answers of tools are counted",
+    ("compare: tokens trained on in a second of a step", "own_threads"): "answers of tools are counted",
+    ("compare: tokens trained on in a second of a step", "own_ray"): "answers of tools are counted",
+    ("average reward", "own_ray"): "of one of the actors",
+    ("scores of the last step", "own_ray"): "of one of the actors",
+    ("percentiles of the scores of the last step", "own_ray"): "of one of the actors",
+    ("groups of the last step", "own_ray"): "each actor judges its part of a group",
+    ("95th percentile of the trajectories of the last step", "own_ray"): "of one of the actors",
 }
 """(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
+
+UNSTEADY = {
+    ("longest trajectory of the last step", "own_ray"): "of the actor that reported last",
+    ("median trajectory of the last step", "own_ray"): "of the actor that reported last",
+    (
+        "seconds of generation",
+        "*",
+    ): "the end of a trajectory is read when verl hands it over, some 10 ms before it ends",
+    ("longest trajectory of the last step", "*"): "read some 10 ms before the trajectory ends",
+    ("95th percentile of the trajectories of the last step", "*"): "read some 10 ms before the trajectory ends",
+    ("median trajectory of the last step", "*"): "read some 10 ms before the trajectory ends",
+}
+"""(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
+
+UNCHECKED: dict[tuple[str, str], str] = {
+    (
+        "share of the last step for its slowest trajectories",
+        "own_ray",
+    ): "there is none: the loop does not know the ends",
+    **{
+        (
+            "share of the last step for its slowest trajectories",
+            mode,
+        ): "the trainer waits for what it has submitted before"
+        for mode in (
+            "colocate_async",
+            "separate_async_1",
+            "separate_async_2",
+            "separate_async_4",
+            "fully_async",
+            "one_step_off",
+            "own_fit",
+        )
+    },
+}
+"""(family, mode) to the reason for which it is not checked there."""

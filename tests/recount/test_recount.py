@@ -5,7 +5,7 @@
 import pytest
 
 from tests.recount import trainings
-from tests.recount.rows import OWN_LOOPS, PENDING, ROWS, UNCHECKED, find_unlike
+from tests.recount.rows import LATE, OWN_LOOPS, PENDING, ROWS, UNCHECKED, UNSTEADY, find_unlike
 
 EACH_TIME = ("sync", "own_asyncio", "own_threads")
 """What ``make test`` counts; ``make matrix`` counts every mode."""
@@ -13,17 +13,22 @@ EACH_TIME = ("sync", "own_asyncio", "own_threads")
 
 def make_cells():
     for mode in trainings.MODES:
+        is_own = mode in OWN_LOOPS
         marks = [pytest.mark.smoke if mode in EACH_TIME else pytest.mark.matrix]
-        marks += (
-            []
-            if mode in ("own_asyncio", "own_threads")
-            else [pytest.mark.ray if mode == "own_ray" else pytest.mark.verl]
-        )
-        for row in ROWS:
-            reason = PENDING.get((row.family, mode)) or PENDING.get((row.family, "*"))
-            cell_marks = [*marks, pytest.mark.xfail(reason=reason, strict=True)] if reason else marks
-            if row.own if mode in OWN_LOOPS else row.bed:
-                yield pytest.param(mode, row, id=f"{mode}-{row.family}", marks=cell_marks)
+        if not is_own:
+            marks.append(pytest.mark.verl)
+        elif mode == "own_ray":
+            marks.append(pytest.mark.ray)
+        for row in (row for row in ROWS if (row.own if is_own else row.bed)):
+            pending = PENDING.get((row.family, mode)) or PENDING.get((row.family, "*"))
+            unsteady = UNSTEADY.get((row.family, mode)) or (not is_own and UNSTEADY.get((row.family, "*")))
+            if pending:
+                marks_of_cell = [*marks, pytest.mark.xfail(reason=pending, strict=True)]
+            elif unsteady:
+                marks_of_cell = [*marks, pytest.mark.xfail(reason=unsteady, strict=False)]
+            else:
+                marks_of_cell = marks
+            yield pytest.param(mode, row, id=f"{mode}-{row.family}", marks=marks_of_cell)
 
 
 @pytest.fixture(scope="module")
@@ -45,5 +50,5 @@ def test_the_number_is_what_was_counted(runs, mode, row):
     if (row.family, mode) in UNCHECKED:
         pytest.skip(f"not checked: {UNCHECKED[row.family, mode]}")
     oracle, product = runs(mode)
-    unlike = find_unlike(row.read(product), row.count(oracle))
+    unlike = find_unlike(row.read(product), row.count(oracle), LATE)
     assert not unlike, f"{row.family}: what the product says, and what was counted: {unlike!r}"
