@@ -773,12 +773,6 @@ OWN_LOOPS = ("own_asyncio", "own_threads", "own_ray")
 
 PENDING = {
     ("TensorBoard: mean of the scores of each step", "*"): "from the middles of bins",
-    ("explain: tokens trained on", "own_asyncio"): "answers of tools are counted",
-    ("explain: tokens trained on", "own_threads"): "answers of tools are counted",
-    ("explain: tokens trained on", "own_ray"): "answers of tools are counted",
-    ("compare: tokens trained on in a second of a step", "own_asyncio"): "answers of tools are counted",
-    ("compare: tokens trained on in a second of a step", "own_threads"): "answers of tools are counted",
-    ("compare: tokens trained on in a second of a step", "own_ray"): "answers of tools are counted",
     ("average reward", "own_ray"): "of one of the actors",
     ("scores of the last step", "own_ray"): "of one of the actors",
     ("percentiles of the scores of the last step", "own_ray"): "of one of the actors",
