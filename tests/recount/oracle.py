@@ -240,6 +240,15 @@ class Oracle:
         seconds = list(self.by_step("timing_s/step").values())[1:]
         return sum(each - min(lengths) for lengths in (periods, seconds) for each in lengths)
 
+    @functools.cached_property
+    def goodput(self):
+        """Share of the time since the process that trains began that it spent in steps, if nothing held these; of the last attempt."""
+        trainer = self.updates[-1]["pid"]
+        begin = min(line["start"] for line in self.lines("process") if line["pid"] == trainer)
+        updates = [line for line in self.updates if line["pid"] == trainer]
+        seconds = self.by_step("timing_s/step")
+        return sum(seconds[step] for step in {line["step"] for line in updates}) / (updates[-1]["end"] - begin)
+
     def tail_of(self, step):
         """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.
 

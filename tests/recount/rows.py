@@ -376,7 +376,7 @@ def read_devices(product, *causes):
 def read_gpus(product):
     """GPUs of the run that its table shows."""
     ((labels, _), *_) = product.series("verl.run.info")
-    return int(labels["verl.gpus.total"])
+    return int(labels.get("verl.gpus.total", labels["verl.gpus"]))
 
 
 def is_short(oracle):
@@ -666,6 +666,20 @@ ROWS = [
         lambda p: float(p.total("verl.step.held")),
     ),
     Row(
+        "goodput",
+        lambda o: Between(0.85 * o.goodput, 1.1 * o.goodput),
+        lambda p: p.latest("verl.goodput"),
+    ),
+    Row(
+        "run log: tokens in a second for each GPU",
+        lambda o: {
+            step: Between(0.99 * rate, 1.01 * rate)
+            for step, tokens in o.by_step("perf/total_num_tokens").items()
+            if (rate := tokens / o.by_step("perf/time_per_step")[step] / (o.train_devices + o.rollout_devices))
+        },
+        lambda p: p.logged("training", "tokens_per_second_per_gpu"),
+    ),
+    Row(
         "compare: devices",
         lambda o: o.train_devices + o.rollout_devices,
         lambda p: p.compared["resources"]["a"]["gpus"],
@@ -771,48 +785,38 @@ ROWS = [
 
 OWN_LOOPS = ("own_asyncio", "own_threads", "own_ray")
 
+TAIL = "share of the last step for its slowest trajectories"
+LONGEST, P95, MEDIAN = (
+    f"{name} of the last step"
+    for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
+)
+
 PENDING = {
-    ("TensorBoard: mean of the scores of each step", "*"): "from the middles of bins",
     ("average reward", "own_ray"): "of one of the actors",
     ("scores of the last step", "own_ray"): "of one of the actors",
     ("percentiles of the scores of the last step", "own_ray"): "of one of the actors",
     ("groups of the last step", "own_ray"): "each actor judges its part of a group",
-    ("95th percentile of the trajectories of the last step", "own_ray"): "of one of the actors",
+    (P95, "own_ray"): "of one of the actors",
 }
 """(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
 
 UNSTEADY = {
-    ("longest trajectory of the last step", "own_ray"): "of the actor that reported last",
-    ("median trajectory of the last step", "own_ray"): "of the actor that reported last",
+    (LONGEST, "own_ray"): "of the actor that reported last",
+    (MEDIAN, "own_ray"): "of the actor that reported last",
     (
         "seconds of generation",
         "*",
     ): "the end of a trajectory is read when verl hands it over, some 10 ms before it ends",
-    ("longest trajectory of the last step", "*"): "read some 10 ms before the trajectory ends",
-    ("95th percentile of the trajectories of the last step", "*"): "read some 10 ms before the trajectory ends",
-    ("median trajectory of the last step", "*"): "read some 10 ms before the trajectory ends",
+    (LONGEST, "*"): "read some 10 ms before the trajectory ends",
+    (P95, "*"): "read some 10 ms before the trajectory ends",
+    (MEDIAN, "*"): "read some 10 ms before the trajectory ends",
 }
 """(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
 
+AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
-    (
-        "share of the last step for its slowest trajectories",
-        "own_ray",
-    ): "there is none: the loop does not know the ends",
-    **{
-        (
-            "share of the last step for its slowest trajectories",
-            mode,
-        ): "the trainer waits for what it has submitted before"
-        for mode in (
-            "colocate_async",
-            "separate_async_1",
-            "separate_async_2",
-            "separate_async_4",
-            "fully_async",
-            "one_step_off",
-            "own_fit",
-        )
-    },
+    (TAIL, "own_ray"): "there is none: the loop does not know when trajectories of actors ended",
+    (TAIL, "own_fit"): "the rounds of a step have a tail each",
+    **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
 }
 """(family, mode) to the reason for which it is not checked there."""

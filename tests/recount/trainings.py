@@ -16,9 +16,7 @@ from typing import NamedTuple
 from tests.end_to_end import bed_run, modes
 from tests.recount.oracle import Oracle, OwnLoop
 from tests.recount.product import Product
-from tests.verl_cpu import cpu_train
 
-END_TO_END = Path(bed_run.__file__).parent
 KEPT = "RECOUNT_RUNS"
 VALIDATED = "trainer.val_before_train=True"
 
@@ -33,13 +31,6 @@ def _separate(sync_step):
     return lambda out: _train(
         out, f"trainer.v1.separate_async.parameter_sync_step={sync_step}", mode="separate_async", steps=4
     )
-
-
-def _own_fit(out):
-    """A trainer with a ``fit`` of its own that fills the batch of a step in two rounds."""
-    command = cpu_train.make_command(out, mode="legacy", steps=3)
-    command[command.index("verl.trainer.main_ppo")] = "dynamic_sampling"
-    return _train(out, command=command, PYTHONPATH_EXTRA=END_TO_END)
 
 
 def _twice(out, *overrides, steps, then, **options):
@@ -121,7 +112,7 @@ MODES = {
     "legacy": Mode(_bed("legacy"), {"has_buffer": False}),
     "critic": Mode(_bed("critic"), {}),
     "tools": Mode(_bed("tools"), {}),
-    "own_fit": Mode(_own_fit, {"has_buffer": False}),
+    "own_fit": Mode(modes.train_own_fit, {"has_buffer": False}),
     "kl": Mode(lambda out: _train(out, "algorithm.use_kl_in_reward=True", steps=4), {}),
     "two": Mode(
         lambda out: _train(
