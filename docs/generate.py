@@ -103,6 +103,10 @@ Names in Prometheus are derived with `UnderscoreEscapingWithSuffixes` and are th
 of verl's `Tracking.log` is also sent, as a gauge with its value unchanged: `actor/pg_loss` becomes `verl.actor.pg_loss` and, in
 Prometheus, `verl_actor_pg_loss`.
 
+The last column names the families of numbers of `tests/recount` in which a metric is counted again, in every mode of verl that has it, from what verl
+logs, what the test bed writes and stamps at its own methods, without code of verl-otel. "not checked" are those that no such count covers: what needs
+a GPU or a real engine, what a host says about itself, and verl-otel's metrics about itself are compared in tests of their own.
+
 """
 RESOURCE = """
 ## Resource
@@ -166,13 +170,47 @@ def telemetry_page():
         spans.append(
             f"| `{name}`{OWN.get(row.verb, '')} | {kinds.get(row.kind, 'INTERNAL')} | {'new' if row.root else 'of its parent'} | {duration} |"
         )
-    rows = ["| metric | kind, unit | labels | in Prometheus |", "|---|---|---|---|"]
+    counted = find_counted()
+    rows = ["| metric | kind, unit | labels | in Prometheus | counted again |", "|---|---|---|---|---|"]
     for row in METRICS.values():
         name = metric_name(Instrument(row.name, row.kind, row.unit, ""))
         labels = ", ".join(f"`{label_name(label)}`" for label in row.labels) or "-"
         unit = f" `{row.unit}`" if row.unit else ""
-        rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` |")
+        families = "; ".join(counted.get(row.name, ["not checked"]))
+        rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` | {families} |")
     return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + METRICS_HEAD + "\n".join(rows) + "\n" + RESOURCE
+
+
+RECOUNT = DOCS.parent / "tests" / "recount" / "rows.py"
+
+
+def find_counted():
+    """Return by metric the families of numbers of ``tests/recount`` that count it again, from the names in the source of their rows."""
+    module = ast.parse(RECOUNT.read_text("utf-8"))
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    (rows,) = (
+        node.value.elts
+        for node in module.body
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "ROWS" for target in node.targets)
+    )
+    found = {}
+    for row in rows:
+        nodes = list(ast.walk(row))
+        nodes += [
+            inner
+            for node in nodes
+            if isinstance(node, ast.Name) and node.id in functions
+            for inner in ast.walk(functions[node.id])
+        ]
+        patterns = {
+            "".join(re.escape(part.value) if isinstance(part, ast.Constant) else r"[a-z_0-9]+" for part in node.values)
+            for node in nodes
+            if isinstance(node, ast.JoinedStr)
+        } | {re.escape(node.value) for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        for name in METRICS:
+            if any(re.fullmatch(pattern, name) for pattern in patterns):
+                found.setdefault(name, []).append(row.args[0].value)
+    return found
 
 
 def cli_page():

@@ -189,7 +189,7 @@ def throughput() -> Panel:
     """How many tokens a second does a GPU train?"""
     text = (
         "Tokens that the step trained on (prompt and response, with the answers of tools) for each second of the step and each GPU, as verl logs "
-        "it. The one-step-off and fully asynchronous trainers count their own GPUs only, not those of the rollouts. It mixes rollout and update."
+        "it. The one-step-off trainer counts its own GPUs only, not those of the rollouts. It mixes rollout and update."
     )
     return panels.timeseries(
         "Tokens per second and GPU", text, "short", query(f"{scalar('perf/throughput')}{{run}}"), low=0

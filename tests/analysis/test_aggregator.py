@@ -376,3 +376,19 @@ def test_tokens_of_lost_steps_are_no_trained_ones(tmp_path):
     ]
     total = accounting.sum_costs(run.steps, run.unused)
     assert (total.trained_tokens, total.wasted_tokens, total.generated_tokens) == (224, {"lost": 248}, 472)
+
+
+@pytest.mark.parametrize(
+    ("started", "begin"),
+    [(0, 7200), (3700, 3700), (7100, 7100), (7300, 7200)],
+    ids=["the oldest files were removed", "an hour before", "before", "noted late"],
+)
+def test_a_run_begins_with_its_process(started, begin):
+    """Unless what it did first is in no file any more: that time is no start-up."""
+    windows = Windows((), at_seconds(started))
+    windows.note_time(at_seconds(7200))
+    assert windows.begin_ns == at_seconds(begin)
+
+
+def at_seconds(seconds):
+    return round((T0 + seconds) * 1e9)

@@ -48,6 +48,9 @@ from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 MAX_HELD: Final = 50_000
 """Maximum number of trajectories kept for open windows; above it the oldest window is closed early."""
 
+MAX_SILENCE_NS: Final = 3_600_000_000_000
+"""Longest time from the start of a run to its first record. Of a run that has none for longer, the oldest files were removed to limit their size."""
+
 MAX_SECONDS: Final = 1e11
 """Unix time that no run reaches; what is above it is damaged."""
 
@@ -59,10 +62,10 @@ def find_restarts(manifest: Mapping[str, Any]) -> tuple[int, ...]:
     return tuple(sorted(filter(None, (_to_ns(attempt.get("started")) for attempt in list_attempts(manifest)[1:]))))
 
 
-def find_start(manifest: Mapping[str, Any], attempt: int) -> int:
-    """Return when an attempt started, by the manifest; 0: unknown."""
+def find_start(manifest: Mapping[str, Any]) -> int:
+    """Return when the first attempt started, by the manifest; 0: unknown."""
     attempts = list_attempts(manifest)
-    return _to_ns(attempts[attempt - 1].get("started")) if attempt <= len(attempts) else 0
+    return _to_ns(attempts[0].get("started")) if attempts else 0
 
 
 def _to_ns(value: object) -> int:
@@ -151,7 +154,8 @@ class Windows:
     def note_time(self, time_ns: int) -> None:
         """Extend the start of the run to a time. After the first window is closed the start is fixed."""
         if self.begin_ns is None:
-            self.begin_ns = min(self._started_ns or time_ns, time_ns)
+            is_near = 0 < time_ns - self._started_ns <= MAX_SILENCE_NS
+            self.begin_ns = self._started_ns if self._started_ns and is_near else time_ns
         elif self._is_before and self._restarted_ns <= time_ns < self.begin_ns:
             self.begin_ns = time_ns
 
@@ -265,7 +269,7 @@ class Aggregator:
         self._restarts = find_restarts(manifest)
         self._attempt = 0
         """That of the step that was added last."""
-        self._windows = Windows(self._restarts, find_start(manifest, 1))
+        self._windows = Windows(self._restarts, find_start(manifest))
         self._waiting: OrderedDict[int, Trajectory] = OrderedDict()
         self._spent: OrderedDict[int, Trajectory] = OrderedDict()
         self._unused: dict[int | None, dict[str, int]] = {}
@@ -516,8 +520,7 @@ class Aggregator:
                 self._gpu_account = self._begin_attempt(window)
             if window.draft is None:
                 attempt = 1 + sum(restart <= window.begin_ns for restart in self._restarts)
-                start_ns = min(find_start(self._manifest, attempt) or window.begin_ns, window.begin_ns)
-                self.start_ups.append(divide(attempt, start_ns, window.end_ns, window.roots))
+                self.start_ups.append(divide(attempt, window.begin_ns, window.end_ns, window.roots))
             instances = {trajectory.instance for trajectory in window.trajectories} if self.blocked_loops else ()
             blocked = self.blocked_loops.find_all(instances, window.begin_ns, window.end_ns)
             late = window.draft.step.stragglers if window.draft is not None else ()

@@ -197,7 +197,7 @@ REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTC
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.
-GPU_TIME: Final = _row("verl.gpu.time", "counter", "s", (attr.GPU_STATE, attr.GPU_CAUSE), (20, 20, 20),
+GPU_TIME: Final = _row("verl.gpu.time", "counter", "s", (attr.GPU_STATE, attr.GPU_CAUSE), (21, 21, 21),
     "GPU seconds of the run by what they were used or lost for, as the trainer can know it while it runs.")
 GPU_WAITING_SHARE: Final = _row("verl.gpu.waiting.share", "gauge", "1", (attr.GPU_SIDE,), (3, 3, 3),
     "Share of the last step, from its start to its end, that the GPUs of one side waited for the other, where rollouts have GPUs of their own: the "

@@ -62,6 +62,18 @@ def test_the_sums_of_the_rewards_are_those_of_the_scores(start):
     assert found.sum_squares == pytest.approx(sum(score * score for score in scores))
 
 
+def test_a_mean_of_other_samples_is_not_that_of_the_scores(start):
+    """The fully asynchronous trainer logs the mean of the last local step: the sum comes from the bins, at most half a bin away."""
+    files = start(exporters="file,tensorboard")
+    scores = [0.0, 0.1, 0.1, 0.3, 1.0]
+    step_log.begin_run()
+    step_log.note_trajectories([Origin(1, index, 1.0, score, "m") for index, score in enumerate(scores)], {})
+    tracking.record({"critic/rewards/mean": 0.9, "critic/score/mean": 0.9}, 1)
+    session.shutdown()
+    (event,) = read(files.folder / "tensorboard").Histograms("rollout/reward_dist")
+    assert event.histogram_value.sum == pytest.approx(sum(scores), abs=5 / 32)
+
+
 def test_a_training_and_its_resumption(start):
     """Verl's keys, the short tags and histograms; a resumed run goes on, and its steps replace those it trains again."""
     files = start(exporters="file,tensorboard")

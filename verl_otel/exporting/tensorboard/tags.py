@@ -72,7 +72,8 @@ def find_key(value: Value) -> str | None:
 def read_rewards(fields: Mapping[str, object]) -> Distribution | None:
     """Return the histogram of the scores of a step from its record in the run log; None if it has none.
 
-    Its sums are those of the scores, from their mean and standard deviation. A record without these has the middles of the bins for them.
+    Its sums are those of the scores, from their mean and standard deviation. They come from the middles of the bins where these are not known: the
+    mean is verl's, which is of the last local step only in the fully asynchronous mode; such a mean does not lie where the bins have it.
 
     Args:
         fields: Of a record of the scope ``rollout``.
@@ -91,10 +92,16 @@ def read_rewards(fields: Mapping[str, object]) -> Distribution | None:
     limits = [low + width * number for number in range(1, len(counts) + 1)]
     middles = [limit - width / 2 for limit in limits]
     number = sum(counts)
-    mean, deviation = fields.get("score_mean"), fields.get("score_std")
-    if isinstance(mean, (int, float)) and isinstance(deviation, (int, float)) and low <= mean <= high:
-        return Distribution(limits, list(counts), low, high, mean * number, (deviation**2 + mean**2) * number)
     total = sum(middle * count for middle, count in zip(middles, counts, strict=True))
+    mean, deviation = fields.get("score_mean"), fields.get("score_std")
+    # Each score is at most half a bin away from its middle; verl's mean is of float32.
+    tolerance = number * (width / 2 + 1e-6 * max(abs(low), abs(high)))
+    if (
+        isinstance(mean, (int, float))
+        and isinstance(deviation, (int, float))
+        and abs(mean * number - total) <= tolerance
+    ):
+        return Distribution(limits, list(counts), low, high, mean * number, (deviation**2 + mean**2) * number)
     squares = sum(middle * middle * count for middle, count in zip(middles, counts, strict=True))
     return Distribution(limits, list(counts), low, high, total, squares)
 
