@@ -145,6 +145,15 @@ def read_reward(product):
     return {int(step): value for step, value in product.report["reward"].items()}
 
 
+def read_left_over(product):
+    """What is not 0 although a training without a fault has ended."""
+    names = (
+        "verl.phase.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors", "verl.otel.spans.dropped",
+        "verl.otel.points.dropped", "verl.otel.logs.dropped",
+    )  # fmt: skip
+    return {name: total for name in names if (total := product.total(name))}
+
+
 # -- trajectories and tokens --
 
 
@@ -395,12 +404,6 @@ def is_short(oracle):
     return served / (max(ends) - min(line["start"] for line in oracle.lines("trajectory"))) > 0.5
 
 
-NOTHING_LEFT = (
-    "verl.phase.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors",
-    "verl.otel.spans.dropped", "verl.otel.points.dropped", "verl.otel.logs.dropped",
-)  # fmt: skip
-"""What is 0 after a training without a fault."""
-
 ROWS = [
     # -- the run --
     Row("steps trained", lambda o: len(o.steps), lambda p: p.total("verl.training.steps"), own=True),
@@ -503,8 +506,8 @@ ROWS = [
     ),
     Row(
         "work that is open at the end, and what went wrong",
-        lambda o: dict.fromkeys(NOTHING_LEFT, 0),
-        lambda p: {name: p.total(name) for name in NOTHING_LEFT},
+        lambda o: {},
+        read_left_over,
         own=True,
     ),
     Row("resumes", lambda o: o.resumes, lambda p: p.total("verl.training.resumes")),
