@@ -72,7 +72,16 @@ class Oracle:
     """The count of one training of the bed. Values are read when they are asked for."""
 
     def __init__(
-        self, out, *, rollout_devices=0, train_devices=1, crashed_steps=0, resumes=0, has_buffer=True, bound=None
+        self,
+        out,
+        *,
+        rollout_devices=0,
+        train_devices=1,
+        crashed_steps=0,
+        resumes=0,
+        has_buffer=True,
+        bound=None,
+        state="finished",
     ):
         self.out = Path(out)
         self.has_buffer = has_buffer
@@ -85,6 +94,7 @@ class Oracle:
         self.crashed_steps = crashed_steps
         """Steps that began and raised."""
         self.resumes = resumes
+        self.state = state
 
     def lines(self, kind):
         """Lines of the bed's log."""
@@ -165,6 +175,11 @@ class Oracle:
         last = updates[number - 1]["step"]
         is_whole = number == len(updates) or updates[number]["step"] != last
         return last if is_whole else last - 1
+
+    @property
+    def begun(self):
+        """Numbers of all steps that began, also of those that raised."""
+        return sorted(set(self.steps))
 
     def samples_of(self, step):
         """Samples of a step; of its last training if there were two."""
@@ -301,11 +316,20 @@ class OwnLoop(Oracle):
 
     @functools.cached_property
     def steps(self):
+        return [line["step"] for line in self.whole]
+
+    @property
+    def begun(self):
         return [line["step"] for line in self.lines("step")]
+
+    @functools.cached_property
+    def whole(self):
+        """Steps that did not raise."""
+        return [line for line in self.lines("step") if not line["error"]]
 
     @property
     def last_step_ended(self):
-        end = self.lines("step")[-1]["end"]
+        end = self.whole[-1]["end"]
         return end, end
 
     @functools.cached_property
@@ -315,7 +339,7 @@ class OwnLoop(Oracle):
 
     def by_step(self, key):
         if key == "timing_s/step":
-            return {line["step"]: line["seconds"] for line in self.lines("step")}
+            return {line["step"]: line["seconds"] for line in self.whole}
         return {step: statistics.fmean(each.reward for each in self.samples_of(step)) for step in self.steps}
 
     @functools.cached_property
@@ -325,6 +349,7 @@ class OwnLoop(Oracle):
                 line["step"], line["uid"], line["index"], line["score"], line["score"], 2 * ANSWER, RESPONSE, 0.0, 0, 0
             )
             for line in self.lines("own")
+            if line["step"] in self.steps
         ]
         means = {
             uid: statistics.fmean(each.score for each in found if each.uid == uid)

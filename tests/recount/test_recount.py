@@ -7,7 +7,7 @@ import pytest
 from tests.recount import trainings
 from tests.recount.rows import ABSENT, LATE, OWN_LOOPS, PENDING, ROWS, UNCHECKED, UNSTEADY, find_unlike
 
-EACH_TIME = ("sync", "own_asyncio", "own_threads")
+EACH_TIME = ("sync", "own_asyncio", "own_threads", "own_failed")
 """What ``make test`` counts; ``make matrix`` counts every mode."""
 
 
