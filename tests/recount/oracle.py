@@ -20,6 +20,8 @@ from tests.verl_cpu import cpu_log
 
 PROMPT, ANSWER, RESPONSE = 12, 5, 13
 """Tokens of the own loop: of a prompt, of an answer of the model, and of a response, which has two answers and one of a tool."""
+UNKNOWN = "None"
+"""Uid of trajectories whose trainer gives samples a uid after they were generated. It trains in the same step."""
 NOTHING = 1e-6
 """Advantages of a smaller size are zero."""
 SLOWEST = 0.05
@@ -202,20 +204,21 @@ class Oracle:
 
     @functools.cached_property
     def trajectories(self):
-        key = lambda line: (line["uid"], line["index"], line["validate"])  # noqa: E731 - three times
-        calls, outputs = {}, {key(line): line for line in self.lines("output")}
+        calls, outputs = {}, {line["id"]: line for line in self.lines("output")}
         for line in self.lines("llm"):
-            calls.setdefault(key(line), []).append(line)
+            calls.setdefault(line["id"], []).append(line)
         return [
             Trajectory(
-                *key(line),
+                uid=line["uid"],
+                index=line["index"],
+                validate=line["validate"],
                 start=line["start"],
                 end=line["end"],
                 seconds=line["seconds"],
-                calls=len(calls.get(key(line), ())),
-                llm_seconds=sum(call["seconds"] for call in calls.get(key(line), ())),
+                calls=len(calls.get(line["id"], ())),
+                llm_seconds=sum(call["seconds"] for call in calls.get(line["id"], ())),
                 submitted=line["step"],
-                **{name: outputs.get(key(line), {}).get(name, 0) for name in ("prompt", "generated", "response")},
+                **{name: outputs.get(line["id"], {}).get(name, 0) for name in ("prompt", "generated", "response")},
             )
             for line in self.lines("trajectory")
         ]
@@ -226,13 +229,15 @@ class Oracle:
 
     def trajectories_of(self, step):
         """Trajectories that a step trained on."""
+        if all(each.uid == UNKNOWN for each in self.of_training()):
+            return [each for each in self.of_training() if each.submitted == step]
         wanted = {(sample.uid, sample.index) for sample in self.samples_of(step)}
         uids = {uid for uid, index in wanted if index is None}
         return [each for each in self.of_training() if each.uid in uids or (each.uid, each.index) in wanted]
 
     def step_of(self, trajectory):
         """Step that trained on a trajectory, or that it validated; None if it was dropped."""
-        if trajectory.validate:
+        if trajectory.validate or trajectory.uid == UNKNOWN:
             return trajectory.submitted
         for sample in self.samples:
             if sample.uid == trajectory.uid and sample.index in (None, trajectory.index):

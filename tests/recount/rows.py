@@ -869,6 +869,7 @@ UNSTEADY = {
 AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
     (TAIL, "own_failed"): "it is that of the step that raised",
+    ("seconds of generation", "own_fit"): "the trainer filters, and the bed does not know which trajectories",
     (TAIL, "own_fit"): "the rounds of a step have a tail each",
     **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
 }
