@@ -853,6 +853,7 @@ PENDING = {
 
 UNSTEADY = {
     ("run log: groups without a signal", "fully_async"): MIXED,
+    ("TensorBoard: mean of the scores of each step", "fully_async"): MIXED,
     ("run log: spread of scores in each step", "fully_async"): MIXED,
     (LONGEST, "own_ray"): "of the actor that reported last",
     (MEDIAN, "own_ray"): "of the actor that reported last",
