@@ -27,13 +27,14 @@ def _train(out, *overrides, **options):
     )
 
 
-def _separate(sync_step):
-    """Four prompts a step, in as many mini-batches as verl wants: one for each local step."""
+def _separate(sync_step, prompts):
+    """A step of so many local steps, which together have so many prompts; verl wants a mini-batch for each of them."""
     overrides = (
         f"trainer.v1.separate_async.parameter_sync_step={sync_step}",
-        f"actor_rollout_ref.actor.ppo_mini_batch_size={4 // sync_step}",
+        f"data.train_batch_size={prompts}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts // sync_step}",
     )
-    return lambda out: _train(out, *overrides, mode="separate_async", steps=4)
+    return lambda out: _train(out, *overrides, mode="separate_async")
 
 
 def _twice(out, *overrides, steps, then, **options):
@@ -108,9 +109,9 @@ AHEAD = {"rollout_devices": 1, "has_buffer": False}
 MODES = {
     "sync": Mode(modes.train_full, {}),
     "colocate_async": Mode(_bed("colocate_async"), {"bound": 7}),
-    "separate_async_1": Mode(_separate(1), SEPARATE),
+    "separate_async_1": Mode(_separate(1, 4), SEPARATE),
     "separate_async_2": Mode(_bed("separate_async"), SEPARATE),
-    "separate_async_4": Mode(_separate(4), SEPARATE),
+    "separate_async_4": Mode(_separate(4, 8), SEPARATE),
     "fully_async": Mode(_bed("fully_async"), AHEAD),
     "one_step_off": Mode(_bed("one_step_off"), AHEAD),
     "legacy": Mode(_bed("legacy"), {"has_buffer": False}),
