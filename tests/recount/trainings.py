@@ -67,8 +67,8 @@ def _resume(out):
 
 
 def _crash(out):
-    """GRPO that failed in step 4, after a step without a checkpoint, is continued from step 2 to step 5."""
-    return _twice(out, "trainer.save_freq=2", steps=5, then=5, CPU_BED_CRASH=4)
+    """GRPO that failed in step 4, which is the sixth batch with two validations, is continued from its checkpoint of step 2 to step 5."""
+    return _twice(out, "trainer.save_freq=2", steps=5, then=5, CPU_BED_CRASH=6)
 
 
 def _own_loop(kind):
