@@ -846,8 +846,6 @@ PENDING = {
     ("percentiles of the scores of the last step", "own_ray"): "of one of the actors",
     ("groups of the last step", "own_ray"): "each actor judges its part of a group",
     (P95, "own_ray"): "of one of the actors",
-    ("explain: trajectories", "own_failed"): "those of a step that raised before its update count as trained on",
-    ("page: trajectories", "own_failed"): "those of a step that raised before its update count as trained on",
 }
 """(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
 
