@@ -9,13 +9,13 @@ import contextlib
 import functools
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import replace
@@ -153,7 +153,11 @@ def _note_earlier_actors(ray: Any) -> None:
     if current is None:
         return
     job = cluster_store.runtime_context().get_job_id()
-    rows = list(ray._private.state.actors().values())
+    try:
+        found = call_for(cluster.PUT_TIMEOUT, "verl-otel-actors", ray._private.state.actors)
+    except TimeoutError:
+        return
+    rows = list(found.values())
     earlier = [row["ActorID"] for row in rows if row["JobID"] == job and row["State"] != "DEAD"][:MAX_ACTORS]
     if earlier:
         current.record_run({EARLIER_ACTORS: earlier})
@@ -192,9 +196,7 @@ def _wait_for_workers() -> None:
 
 
 def _is_driver() -> bool:
-    ray: Any = sys.modules["ray"]
-    worker = ray._private.worker
-    return bool(ray.is_initialized()) and worker.global_worker.mode != worker.WORKER_MODE
+    return cluster_store.is_connected() and not cluster_store.is_worker()
 
 
 def _prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
