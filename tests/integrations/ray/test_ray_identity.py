@@ -13,6 +13,7 @@ import pytest
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.ray import identity
 from verl_otel.integrations.ray.identity import describe_actor, describe_gpus
+from verl_otel.recording.decorate import surround
 
 
 def actor(class_name, **attributes):
@@ -165,19 +166,11 @@ def test_a_wrapper_of_another_library_stays():
 # -- moments at which Ray cannot be asked --
 
 
-class ActorId:
-    """Ray's id of an actor, which is a key of its table of actors."""
-
-    def hex(self):
-        return "a1"
-
-
 class Library:
     """Ray's library in a worker; it counts its calls. Those of a process that Ray cannot answer would hang, or end it."""
 
     def __init__(self):
         self.calls = []
-        self.actor_id = ActorId()
 
     def call(self, name, value):
         def answer(*_, **__):
@@ -198,7 +191,9 @@ class Library:
             get_job_id=self.call("job", "j1"),
             get_node_id=self.call("node", "n1"),
             get_actor_id=lambda: (self.calls.append("actor"), "a1" if worker.actors else None)[1],
-            get_actor_name=lambda: (self.calls.append("name"), "agent_loop_worker_3_ab12" if worker.actors else None)[1],
+            get_actor_name=lambda: (self.calls.append("name"), "agent_loop_worker_3_ab12" if worker.actors else None)[
+                1
+            ],
             get_accelerator_ids=self.call("accelerators", {"GPU": ["3"]}),
         )
         module.get_runtime_context = lambda: context
@@ -216,16 +211,28 @@ def worker(monkeypatch):
     return made
 
 
-def begin_actor(worker):
-    worker.actors[worker.library.actor_id] = actor("AgentLoopWorker")
+def begin_actor(worker, *, noted=True):
+    """What Ray does in a worker when an actor begins; ``noted``: its class is loaded by the function that is hooked."""
+    worker.actors["a1"] = actor("AgentLoopWorker")
+    if noted:
+        load = surround("ray identity", identity._note_actor)(lambda: type(worker.actors["a1"]))
+        load()
 
 
-ACTOR = {"ray.job.id": "j1", "ray.node.id": "n1", "ray.actor.id": "a1", "verl.role": "agent_loop"}
+ACTOR = {
+    "ray.job.id": "j1",
+    "ray.node.id": "n1",
+    "ray.actor.id": "a1",
+    "verl.role": "agent_loop",
+    "verl.index": 3,
+    "verl.gpu.ids": ("3",),
+}
 
 
 def test_at_its_end_a_worker_is_described_without_ray(worker, monkeypatch):
     """Ray has closed its connection before: a question would end the process, before the user's own exit handlers."""
     begin_actor(worker)
+    worker.actors.clear()
     monkeypatch.setattr(cluster_store, "is_exiting", lambda: True)
     asked = list(worker.library.calls)
     assert identity.describe_process() == ACTOR
@@ -234,20 +241,20 @@ def test_at_its_end_a_worker_is_described_without_ray(worker, monkeypatch):
 
 def test_what_was_known_before_the_end_stays(worker, monkeypatch):
     """Number and GPUs of an actor that was described while it worked."""
-    begin_actor(worker)
+    begin_actor(worker, noted=False)
     before = identity.describe_process()
-    assert before == {**ACTOR, "verl.index": 3, "verl.gpu.ids": ("3",)}
+    assert before == ACTOR
     monkeypatch.setattr(cluster_store, "is_exiting", lambda: True)
     assert identity.describe_process() == before
 
 
 def test_a_forked_child_is_described_as_its_parent_was_at_the_fork(worker, monkeypatch):
     """Though the parent has recorded nothing yet. Ray has no threads in the child: a question would wait for ever."""
-    begin_actor(worker)
+    begin_actor(worker, noted=False)
     identity._before_fork()
     monkeypatch.setattr(cluster_store._Inherited, "connection", True)
     asked = list(worker.library.calls)
-    assert identity.describe_process() == {**ACTOR, "verl.index": 3, "verl.gpu.ids": ("3",)}
+    assert identity.describe_process() == ACTOR
     assert worker.library.calls == asked
 
 

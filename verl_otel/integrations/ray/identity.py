@@ -13,7 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.integrations import cluster_store
+from verl_otel.integrations.patch import Hook
 from verl_otel.model import AttributeValue
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.series import counter
 from verl_otel.resource import add_describer
 from verl_otel.semconv import attributes as attr
@@ -55,6 +57,8 @@ class _Facts(NamedTuple):
     actor: str
     """Ray's id of the actor in this process; empty: none yet, or a driver."""
     name: str
+    class_name: str
+    """The class of the actor; empty if it is not known."""
     accelerators: Mapping[str, Sequence[Any]]
     """Reserved ids by kind of accelerator."""
 
@@ -63,6 +67,23 @@ class _Kept:
     """The facts that were read last: for a forked child and the end of a worker, where Ray's library must not be called."""
 
     facts: _Facts | None = None
+    class_name = ""
+    """The class of the actor that is about to begin in this worker."""
+
+
+def _note_actor(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Read the facts when an actor begins: it may end before anything else needs them."""
+    actor_class = yield
+    _Kept.class_name = actor_class.__name__
+    _keep_facts()
+
+
+BEGIN_ACTOR: Final = Hook.wrapping(
+    "ray._private.function_manager",
+    "FunctionActorManager.load_actor_class",
+    surround("ray identity", _note_actor),
+    "role and number of actors that live for less than a second",
+)
 
 
 def install() -> None:
@@ -84,17 +105,13 @@ def describe_process() -> Mapping[str, AttributeValue]:
     attributes: dict[str, AttributeValue] = {attr.RAY_JOB: facts.job, attr.RAY_NODE: facts.node}
     if not cluster_store.is_worker():
         return {**attributes, attr.ROLE: "driver", attr.INDEX: 0}
-    actors = (
-        ray._private.worker.global_worker.actors
-    )  # an actor that has ended before its facts were read is there, too
-    instance = next(iter(actors.values()), None)
-    actor_id = facts.actor or next((key.hex() for key in actors), "")
-    if not actor_id:
+    instance = next(iter(ray._private.worker.global_worker.actors.values()), None)  # none any more at the end
+    if not facts.actor:
         return {**attributes, attr.ROLE: "task"}
-    attributes[attr.RAY_ACTOR] = actor_id
+    attributes[attr.RAY_ACTOR] = facts.actor
     with error_boundary.suppress_errors("restart"):
-        _count_restart(ray, actor_id)
-    attributes |= describe_actor(instance, facts.name, os.environ)
+        _count_restart(ray, facts.actor)
+    attributes |= describe_actor(instance, facts.name, os.environ, facts.class_name)
     with error_boundary.suppress_errors("gpu ids"):
         attributes |= describe_gpus(instance, str(attributes[attr.ROLE]), facts.accelerators, os.environ)
     return attributes
@@ -111,7 +128,8 @@ def _keep_facts() -> None:
     if actor:
         with error_boundary.suppress_errors("gpu ids"):
             accelerators = context.get_accelerator_ids()
-    _Kept.facts = _Facts(str(context.get_job_id()), str(context.get_node_id()), actor, name, accelerators)
+    job, node = str(context.get_job_id()), str(context.get_node_id())
+    _Kept.facts = _Facts(job, node, actor, name, _Kept.class_name, accelerators)
 
 
 def _before_fork() -> None:
@@ -120,7 +138,7 @@ def _before_fork() -> None:
 
 
 def _reset() -> None:
-    _Kept.facts = None
+    _Kept.facts, _Kept.class_name = None, ""
     _Restart.asked = False
 
 
@@ -182,13 +200,15 @@ def describe_gpus(
     return attributes
 
 
-def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
-    """Return role and number of an actor from its object, its name and its environment.
+def describe_actor(
+    instance: Any, name: str, environ: Mapping[str, str], class_name: str = ""
+) -> dict[str, AttributeValue]:
+    """Return role and number of an actor from its object, its name, its environment, and its class if the object is gone.
 
     Example:
         describe_actor(worker, "agent_loop_worker_3_ab12", {}) == {"verl.role": "agent_loop", "verl.index": 3}
     """
-    class_name = type(instance).__name__
+    class_name = class_name if instance is None else type(instance).__name__
     worker_dict = getattr(instance, "worker_dict", None)
     attributes: dict[str, AttributeValue] = {}
     if isinstance(worker_dict, dict) and worker_dict:
