@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
@@ -331,6 +332,28 @@ class Session:
         if self._began_run:
             prometheus_targets.remove_run(self.config)
         self._record_end()
+
+    @contextlib.contextmanager
+    def end_of_workers(self) -> Iterator[None]:
+        """Expect the other processes of the run to end in this block, as the workers of Ray in ``ray.shutdown``.
+
+        The run goes on afterwards, unless one of its processes has recorded the end before: its trainer may be a worker.
+        """
+        if not self._began_run or watchdog.has_ended(self.config):
+            self.end_run()
+            yield
+            return
+        targets = prometheus_targets.read_own(self.config)
+        prometheus_targets.remove_run(self.config)
+        with error_boundary.suppress_errors("black box"):
+            watchdog.end_run(self.config)
+        try:
+            yield
+        finally:
+            with error_boundary.suppress_errors("black box"):
+                watchdog.resume_run(self.config)
+            if targets:
+                prometheus_targets.add_entries(self.config, targets)
 
     def _record_end(self) -> None:
         if self._began_run and not self._ended_run:
