@@ -481,7 +481,9 @@ class Session:
 
             used = tuple(reader for _, reader in readers if reader)
             sends_otlp = "otlp" in self.config.exporters
-            user = own_opentelemetry.attach(self.resource, context, on_user_span, used, sends_otlp=sends_otlp)
+            user = own_opentelemetry.attach(
+                self.resource, context, on_user_span, used, sends_otlp=sends_otlp, list_open=collection.list_open_above
+            )
             user.open(self.resource, SCOPE, self.state)
             self._user = user
         with error_boundary.suppress_errors("readers"):
