@@ -42,7 +42,7 @@ verl-otel also reads these variables of OpenTelemetry, with their standard meani
 | `OTEL_EXPORTER_OTLP_INSECURE` | `true`: gRPC to an endpoint without a scheme is not encrypted. |
 | `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf` (default) or `grpc` (`pip install 'verl-otel[grpc]'`). |
 | `OTEL_EXPORTER_OTLP_HEADERS` | Additional headers. Not forwarded to Ray's workers: use a token file ([why](../how-to/outputs.md#otlp)). |
-| `OTEL_EXPORTER_OTLP_TIMEOUT` | Time-out of one request in seconds (10). |
+| `OTEL_EXPORTER_OTLP_TIMEOUT` | Time-out of one request: below 1000 in seconds, as in OpenTelemetry's SDK for Python, from 1000 on in milliseconds, as in its specification (10 seconds). |
 | `OTEL_EXPORTER_OTLP_COMPRESSION` | `none` (default), `gzip`, `deflate`. |
 | `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | `cumulative` (default), `delta` or `lowmemory`. |
 | `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` | Of your own instruments: `explicit_bucket_histogram` (default) or `base2_exponential_bucket_histogram`. |

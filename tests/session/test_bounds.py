@@ -74,13 +74,6 @@ def test_calls_while_another_thread_drains_for_a_long_time(start, call):
         function()
 
 
-def test_a_signal_handler_while_another_thread_drains(start):
-    """What SIGTERM waits for is bounded by the exit time-out."""
-    start(drain_interval=60, exit_timeout=0.3)
-    with held(Current.session._collect_lock), within(0.3):
-        Current.session.flush_from_signal()
-
-
 def test_a_fold_waits_once_for_all_series():
     """The time to wait is that of the whole drain, not of each series."""
     held_series = [series.histogram("verl.phase.duration", (("verl.phase", f"p{number}"),)) for number in range(40)]

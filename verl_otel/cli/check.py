@@ -144,7 +144,14 @@ def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
         findings += cluster_checks.ask_nodes()
     if stack:
         findings += check_stack(settings)
-    return findings
+    return [*findings, *list_ignored_values()]
+
+
+def list_ignored_values() -> Iterator[Finding]:
+    """The values of OpenTelemetry's own variables that the checks before have met and not understood."""
+    for problem in config.list_ignored():
+        advice = "nothing, if it is meant for another SDK; otherwise correct it"
+        yield Finding("note", "settings", f"{problem}; its default is used", advice)
 
 
 def check_settings() -> Iterator[Finding]:

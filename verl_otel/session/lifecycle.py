@@ -4,10 +4,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
@@ -145,8 +146,6 @@ class Session:
         self.user_spans: list[SpanRecord] = []
         self._collect_lock = threading.Lock()
         self._wake = SignalSafeEvent()
-        self._flushed = SignalSafeEvent()
-        self._flush_wanted = False
         self._began_run = self._ended_run = False
         self._may_resume = False
         self._started = 0.0
@@ -253,14 +252,6 @@ class Session:
         """Start a drain on the drain thread now, without waiting for it. Takes a millisecond at most; safe in a signal handler."""
         self._wake.set()
 
-    def flush_from_signal(self) -> None:
-        """Flush on the drain thread and wait for it. Takes no lock that the interrupted code may hold."""
-        self._flushed.wait(0)  # discards an event that a former handler did not wait for
-        self._flush_wanted = True
-        self._wake.set()
-        if self._thread is not None and self._thread.is_alive():
-            self._flushed.wait(self.config.exit_timeout)
-
     def abandon(self) -> None:
         """Release everything without sending: this is a forked child, and the parent sends."""
         with error_boundary.suppress_errors("collectors"):
@@ -342,6 +333,28 @@ class Session:
             prometheus_targets.remove_run(self.config)
         self._record_end()
 
+    @contextlib.contextmanager
+    def end_of_workers(self) -> Iterator[None]:
+        """Expect the other processes of the run to end in this block, as the workers of Ray in ``ray.shutdown``.
+
+        The run goes on afterwards, unless one of its processes has recorded the end before: its trainer may be a worker.
+        """
+        if not self._began_run or watchdog.has_ended(self.config):
+            self.end_run()
+            yield
+            return
+        targets = prometheus_targets.read_own(self.config)
+        prometheus_targets.remove_run(self.config)
+        with error_boundary.suppress_errors("black box"):
+            watchdog.end_run(self.config)
+        try:
+            yield
+        finally:
+            with error_boundary.suppress_errors("black box"):
+                watchdog.resume_run(self.config)
+            if targets:
+                prometheus_targets.add_entries(self.config, targets)
+
     def _record_end(self) -> None:
         if self._began_run and not self._ended_run:
             self._ended_run = True
@@ -366,7 +379,7 @@ class Session:
 
     @error_boundary.never_raises("drain thread")
     def _run_once(self, *, woken: bool = True) -> None:
-        """Drain, poll the exporters, and flush if a signal handler waits for it. After a failure the next call drains again.
+        """Drain and poll the exporters. After a failure the next call drains again.
 
         Args:
             woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
@@ -381,16 +394,10 @@ class Session:
         self._for_each("tick", lambda exporter: exporter.poll())
         with error_boundary.suppress_errors("overhead"):
             self._update_overhead()
-        if self._flush_wanted:
-            self._flush_wanted = False
-            try:
-                self.flush(self.config.exit_timeout)
-            finally:
-                self._flushed.set()
 
     def _may_rest(self, now: float) -> bool:
         """Return whether nothing has happened since the last drain whose result has been written."""
-        waits = self._flush_wanted or self.user_spans or (self._user is not None and self._user.metrics.has_messages)
+        waits = self.user_spans or (self._user is not None and self._user.metrics.has_messages)
         return not waits and self._schedule.may_skip(now)
 
     @error_boundary.never_raises("drain")
@@ -464,7 +471,7 @@ class Session:
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
         self.resource = resource.build(self.config)
-        if self.config.hardware and self.config.exporters:
+        if self.config.hardware and self.config.exporters and not self._stopping:  # no driver is asked at the end
             self._hardware = collectors.Reader(self.config)
         self._open_watchdog()
         readers = self._open_exporters(self.config.exporters)
@@ -474,7 +481,9 @@ class Session:
 
             used = tuple(reader for _, reader in readers if reader)
             sends_otlp = "otlp" in self.config.exporters
-            user = own_opentelemetry.attach(self.resource, context, on_user_span, used, sends_otlp=sends_otlp)
+            user = own_opentelemetry.attach(
+                self.resource, context, on_user_span, used, sends_otlp=sends_otlp, list_open=collection.list_open_above
+            )
             user.open(self.resource, SCOPE, self.state)
             self._user = user
         with error_boundary.suppress_errors("readers"):

@@ -17,11 +17,16 @@ from urllib.parse import unquote
 
 from verl_otel._internal.masking import hide_url
 from verl_otel._version import __version__
+from verl_otel.config import note_ignored
 from verl_otel.errors import ConfigError
 from verl_otel.model import SIGNALS
 
 _PROTOCOLS: Final = ("http/protobuf", "grpc")
 _COMPRESSIONS: Final = ("none", "gzip", "deflate")
+DEFAULT_TIMEOUT: Final = 10.0
+"""Seconds; the specification has it as 10,000 milliseconds."""
+MILLISECONDS: Final = 1000
+"""Value of a time-out from which on it is in milliseconds."""
 EXPLICIT: Final = "explicit_bucket_histogram"
 EXPONENTIAL: Final = "base2_exponential_bucket_histogram"
 PREFERENCES: Final = ("cumulative", "delta", "lowmemory")
@@ -39,7 +44,7 @@ class Endpoint:
     protocol: str
     headers: Mapping[str, str] = field(repr=False)
     timeout: float
-    """Seconds for one request (the variable is in seconds, as in the Python SDK)."""
+    """Seconds for one request."""
     compression: str
     certificate: str | None
     client_certificate: str | None
@@ -67,7 +72,7 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     """Return the endpoint of a signal of `SIGNALS`.
 
     Raises:
-        ConfigError: A variable has a value that cannot be used.
+        ConfigError: The address cannot be used. Of the other variables such values are ignored, with one line in the log.
     """
     values = os.environ if environ is None else environ
 
@@ -84,23 +89,23 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     def read(name: str) -> str:
         return find(name)[1]
 
-    protocol = _one_of(*find("PROTOCOL", "http/protobuf"), _PROTOCOLS)
+    protocol = _one_of(*find("PROTOCOL"), _PROTOCOLS)
     variable, given = find("ENDPOINT", "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318")
     own = variable.startswith(own_prefix)
     url = _with_scheme(variable, given, protocol, insecure=read("INSECURE").lower() == "true")
     if not own and protocol != "grpc":
         url = f"{url.rstrip('/')}/v1/{signal}"
-    compression_variable, compression = find("COMPRESSION", "none")
+    compression_variable, compression = find("COMPRESSION")
     temporality_variable = f"{prefix}METRICS_TEMPORALITY_PREFERENCE"
-    temporality = values.get(temporality_variable, "").strip() or "cumulative"
+    temporality = values.get(temporality_variable, "").strip()
     histograms_variable = f"{prefix}METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-    histograms = values.get(histograms_variable, "").strip() or EXPLICIT
+    histograms = values.get(histograms_variable, "").strip()
     return Endpoint(
         signal=signal,
         url=url,
         protocol=protocol,
         headers=_parse_headers(read("HEADERS")),
-        timeout=_seconds(*find("TIMEOUT", "10")),
+        timeout=_seconds(*find("TIMEOUT")),
         compression=_one_of(compression_variable, compression.lower(), _COMPRESSIONS),
         certificate=read("CERTIFICATE") or None,
         client_certificate=read("CLIENT_CERTIFICATE") or None,
@@ -144,19 +149,29 @@ def sent_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
 
 
 def _one_of(variable: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigError(f"{variable}={value!r}: use one of {', '.join(allowed)}")
-    return value
+    """Return one of the allowed values, the first of which is the default."""
+    if value and value not in allowed:
+        note_ignored(variable, f"{variable}={value!r}: use one of {', '.join(allowed)}")
+    return value if value in allowed else allowed[0]
 
 
 def _seconds(variable: str, text: str) -> float:
+    """Return a time-out in seconds.
+
+    From `MILLISECONDS` on it is in milliseconds, as in OpenTelemetry's specification; below in seconds, as in OpenTelemetry's SDK for Python.
+
+    Example:
+        _seconds("OTEL_EXPORTER_OTLP_TIMEOUT", "10000") == _seconds("OTEL_EXPORTER_OTLP_TIMEOUT", "10") == 10.0
+    """
     try:
-        value = float(text)
+        value = float(text or DEFAULT_TIMEOUT)
     except ValueError:
         value = 0
-    if not 0 < value <= 3600:  # noqa: PLR2004 - an hour
-        raise ConfigError(f"{variable}={text!r}: use seconds, more than 0 and up to 3600")
-    return value
+    seconds = value / 1000 if value >= MILLISECONDS else value
+    if not 0 < seconds <= 3600:  # noqa: PLR2004 - an hour
+        note_ignored(variable, f"{variable}={text!r}: use seconds below {MILLISECONDS}, or milliseconds up to an hour")
+        return DEFAULT_TIMEOUT
+    return seconds
 
 
 def _parse_headers(text: str) -> dict[str, str]:
