@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, system, watchdog
-from verl_otel._internal import error_boundary, process_state, safe_files
+from verl_otel._internal import error_boundary, log_lines, process_state, safe_files
 from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel._version import __version__
@@ -109,6 +109,8 @@ MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
 OPEN_WAIT_SECONDS: Final = 1.0
 """Seconds that `Session.open_now` waits for another thread that drains. A session that opens meanwhile is open in any case."""
+LAST_LINES_SECONDS: Final = 0.5
+"""Seconds that the end of a session waits for a log that does not take its last lines."""
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Seconds that a drain takes after its interval, writing included."""
 
@@ -230,6 +232,7 @@ class Session:
             self._verdicts.log_end(self.config.run_id)
         prometheus_targets.remove_target(self.config)
         self._record_end()
+        log_lines.write_until(min(deadline, time.monotonic() + LAST_LINES_SECONDS))
 
     def open_now(self) -> None:
         """Open the exporters although nothing was recorded yet; they open at the first record otherwise."""
@@ -371,6 +374,7 @@ class Session:
         Args:
             woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
         """
+        log_lines.write_waiting()
         now = time.monotonic()
         due = self.opened and now - self._observed_at >= self.config.metric_interval
         if not (woken or due) and self._may_rest(now):

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from verl_otel._internal import error_boundary, masking, safe_files
+from verl_otel._internal import error_boundary, log_lines, masking, safe_files
 from verl_otel._internal.printable import show
 from verl_otel.config import Config
 from verl_otel.model import REMOTE, LinkRecord
@@ -476,7 +476,7 @@ class Reporter:
         if len(self._lines) == MAX_LINES and now - self._lines[0] < LINES_SECONDS:
             return
         self._lines.append(now)
-        _logger.warning("verl-otel: %s", show(text, 2 * MAX_TEXT))
+        log_lines.warn(_logger, "verl-otel: %s", show(text, 2 * MAX_TEXT))
 
     def _append_event(self, kind: str, text: str, detail: dict[str, Any]) -> None:
         try:

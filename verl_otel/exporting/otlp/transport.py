@@ -5,7 +5,9 @@
 from __future__ import annotations
 
 import gzip
+import logging
 import os
+import threading
 import time
 import zlib
 from collections.abc import Mapping
@@ -213,10 +215,26 @@ def connect(endpoint: Endpoint) -> Transport:
     return _Grpc(endpoint) if endpoint.protocol == "grpc" else _Http(endpoint)
 
 
+_LOGGERS_OF_REQUESTS: Final = tuple(
+    f"urllib3.{name}" for name in ("connection", "connectionpool", "response", "util.retry")
+)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
+    """Return whether the thread that logs is none of a sender.
+
+    What a request logs, at level DEBUG a line each, would hold the lock of a handler while a full pipe is waited for, see
+    `verl_otel._internal.log_lines`.
+    """
+    return not threading.current_thread().name.startswith("verl-otel-")
+
+
 class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
         import requests
 
+        for name in _LOGGERS_OF_REQUESTS:
+            logging.getLogger(name).addFilter(_is_not_ours)  # once: a filter that is there is not added again
         self._endpoint = endpoint
         self._session = requests.Session()
         user = requests.utils.get_auth_from_url(endpoint.url)
