@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, system, watchdog
-from verl_otel._internal import error_boundary, process_state, safe_files
+from verl_otel._internal import error_boundary, log_lines, process_state, safe_files
 from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel._version import __version__
@@ -28,7 +28,7 @@ from verl_otel.recording import run_log as recorded_log
 from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
-from verl_otel.semconv import SCHEMA_URL
+from verl_otel.semconv import SCHEMA_URL, metric_names
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import children, prometheus_targets, run_log, run_manifest, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
@@ -110,6 +110,17 @@ MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
 OPEN_WAIT_SECONDS: Final = 1.0
 """Seconds that `Session.open_now` waits for another thread that drains. A session that opens meanwhile is open in any case."""
+LOSSES: Final = frozenset(
+    {
+        metric_names.OTEL_ERRORS,
+        metric_names.OTEL_SPANS_DROPPED,
+        metric_names.OTEL_POINTS_DROPPED,
+        metric_names.OTEL_LOGS_DROPPED,
+    }
+)
+"""Metrics that count what was lost."""
+LAST_LINES_SECONDS: Final = 0.5
+"""Seconds that the end of a session waits for a log that does not take its last lines."""
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Seconds that a drain takes after its interval, writing included."""
 
@@ -218,17 +229,31 @@ class Session:
         own_loop.end()
         self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
-        collection.stop_observing()
         with error_boundary.suppress_errors("collectors"):
             if self._hardware is not None:
                 self._hardware.stop(deadline)
         run_log.stop()
         self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
-        self._for_each("close", lambda exporter: exporter.close(deadline))
+        self._close_exporters(deadline)
+        collection.stop_observing()
         with error_boundary.suppress_errors("own loop"):
             self._verdicts.log_end(self.config.run_id)
         prometheus_targets.remove_target(self.config)
         self._record_end()
+        log_lines.write_until(min(deadline, time.monotonic() + LAST_LINES_SECONDS))
+
+    def _close_exporters(self, deadline: float) -> None:
+        """Close the exporters, those of files last: what the others could not send is counted in the files.
+
+        The files are written first as well: an endpoint may take the whole time, and a scheduler kills what takes too long.
+        """
+        self._for_each("flush", lambda exporter: exporter.flush(deadline) if exporter.name == "file" else None)
+        self._for_each("close", lambda exporter: exporter.close(deadline) if exporter.name != "file" else None)
+        if self.opened:
+            with error_boundary.suppress_errors("losses"):
+                observed = collection.collect_observed(Batch(time.time_ns()))
+                self.state.update(point for point in observed.points if point.instrument.name in LOSSES)
+        self._for_each("close", lambda exporter: exporter.close(deadline) if exporter.name == "file" else None)
 
     def open_now(self) -> None:
         """Open the exporters although nothing was recorded yet; they open at the first record otherwise."""
@@ -384,6 +409,7 @@ class Session:
         Args:
             woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
         """
+        log_lines.write_waiting()
         now = time.monotonic()
         due = self.opened and now - self._observed_at >= self.config.metric_interval
         if not (woken or due) and self._may_rest(now):

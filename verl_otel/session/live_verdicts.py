@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from verl_otel._internal import log_lines
 from verl_otel.analysis.gpu.idle_causes import find_state
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS, STEP_SHARE, Baselines
@@ -168,7 +169,8 @@ class LiveVerdicts:
         """Log what held the steps of a run that has ended or failed, and ``advice``. Neither: no line."""
         if RECORDER.verdict_lines and (self._held or advice):
             with python_logging.not_copied():
-                _logger.warning(
+                log_lines.warn(
+                    _logger,
                     "verl-otel: %s. Which trajectory, rank or tool: verl-otel explain %s",
                     self.summarize(advice)["verdict"],
                     run_id,
@@ -197,7 +199,7 @@ class LiveVerdicts:
         else:
             what = f"step {step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
         with python_logging.not_copied():
-            _logger.warning("verl-otel: %s. Evidence: verl-otel explain --step %s", what, step)
+            log_lines.warn(_logger, "verl-otel: %s. Evidence: verl-otel explain --step %s", what, step)
 
 
 def _cover(intervals: Sequence[Interval], begin: float, end: float) -> float:

@@ -214,6 +214,15 @@ def test_a_death_that_nobody_wanted_is_told_in_a_few_words(records):
     assert death == (False, "Ray says: Worker unexpectedly exits with a connection error code 2. End of file.")
 
 
+def test_a_traceback_that_ray_quotes_is_left_out(records):
+    """The message of its exception may quote a prompt."""
+    message = (
+        "Worker exit detail: Worker exits with an exit code 1. Traceback (most recent call last): ValueError: SECRET"
+    )
+    death = cluster.read_cause(died(records, "WORKER_DIED", message))
+    assert death == (False, "Ray says: Worker exits with an exit code 1.")
+
+
 @pytest.mark.parametrize("reason", ["RAY_KILL", "OUT_OF_SCOPE", "OWNER_DIED"])
 def test_an_end_that_somebody_wanted_is_no_crash(records, reason):
     """Killed by its job, not needed any more, or its owner is gone."""

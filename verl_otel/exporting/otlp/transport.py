@@ -4,11 +4,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
+import logging
 import os
+import socket
+import threading
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -215,6 +219,9 @@ class Transport(Protocol):
     def send(self, body: bytes, timeout: float) -> Answer:
         """Send one request; never raises."""
 
+    def expire(self) -> None:
+        """End a request that has taken longer than its time-out. Called by another thread than `send`."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -228,12 +235,36 @@ def connect(endpoint: Endpoint) -> Transport:
     return _Grpc(endpoint) if endpoint.protocol == "grpc" else _Http(endpoint)
 
 
+_LOGGERS_OF_REQUESTS: Final = tuple(
+    f"urllib3.{name}" for name in ("connection", "connectionpool", "response", "util.retry")
+)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
+    """Return whether the thread that logs is none of a sender.
+
+    What a request logs, at level DEBUG a line each, would hold the lock of a handler while a full pipe is waited for, see
+    `verl_otel._internal.log_lines`.
+    """
+    return not threading.current_thread().name.startswith("verl-otel-")
+
+
 class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
         import requests
 
+        for name in _LOGGERS_OF_REQUESTS:
+            logging.getLogger(name).addFilter(_is_not_ours)  # once: a filter that is there is not added again
         self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        """The connection that was opened last."""
+        self._until = float("inf")
+        """When the request under way has to be answered (`time.monotonic`)."""
         self._session = requests.Session()
+        adapter = _make_adapter(self._note_connection)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
         user = requests.utils.get_auth_from_url(endpoint.url)
         # Credentials in the URL are used; without them requests would read ~/.netrc and replace the token.
         self._session.auth = user if any(user) and "authorization" not in endpoint.headers else _keep_unchanged
@@ -250,6 +281,8 @@ class _Http:
 
     def send(self, body: bytes, timeout: float) -> Answer:
         seconds = min(timeout, self._endpoint.timeout)
+        until = time.monotonic() + seconds
+        self._set_deadline(until)
         try:
             with self._session.post(
                 self._endpoint.url,
@@ -268,12 +301,18 @@ class _Http:
         except (
             Exception
         ) as error:  # not only OSError: a header or host that cannot be encoded, a token that is not text
+            is_late = time.monotonic() >= until
+            shown = self._endpoint.shown
             return Answer(
                 ok=False,
                 retry=True,
-                reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}",
-                cut_short=seconds < self._endpoint.timeout and _is_timeout(error),
+                reason=f"{shown} gives no answer in time"
+                if is_late
+                else f"cannot reach {shown}: {type(error).__name__}",
+                cut_short=seconds < self._endpoint.timeout and (is_late or _is_timeout(error)),
             )
+        finally:
+            self._set_deadline(float("inf"))
         reason = f"{self._endpoint.shown} answers HTTP {status}"
         return Answer(
             ok=False,
@@ -283,8 +322,60 @@ class _Http:
             unsupported=status in _UNSUPPORTED_HTTP,
         )
 
+    def _note_connection(self, connection: Any) -> None:
+        self._connection = connection
+
+    def _set_deadline(self, until: float) -> None:
+        with self._lock:
+            self._until = until
+
+    def expire(self) -> None:
+        # The time-out of `requests` is that of one read: an endpoint that sends a byte now and then would hold the thread for hours.
+        with self._lock:
+            if time.monotonic() > self._until and self._connection is not None:
+                with contextlib.suppress(OSError, AttributeError, TypeError):  # it is not open yet, or not any more
+                    # Not `SSLSocket.shutdown`, which changes what the other thread reads from.
+                    socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._session.close()
+
+
+def _make_adapter(note: Callable[[Any], None]) -> Any:
+    """Return an adapter of ``requests`` that reports each connection before it is opened."""
+    import requests
+    from urllib3 import connection, connectionpool
+
+    class Plain(connection.HTTPConnection):
+        def connect(self) -> None:
+            note(self)
+            super().connect()
+
+    class Secure(connection.HTTPSConnection):
+        def connect(self) -> None:
+            note(self)
+            super().connect()
+
+    class PlainPool(connectionpool.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(connectionpool.HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    pools = {"http": PlainPool, "https": SecurePool}
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **keywords: Any) -> None:
+            super().init_poolmanager(*args, **keywords)
+            self.poolmanager.pool_classes_by_scheme = pools
+
+        def proxy_manager_for(self, proxy: str, **keywords: Any) -> Any:
+            manager = super().proxy_manager_for(proxy, **keywords)
+            if proxy.lower().startswith("http"):  # pools of SOCKS have connections of their own
+                manager.pool_classes_by_scheme = pools
+            return manager
+
+    return Adapter()
 
 
 def _is_timeout(error: BaseException | None) -> bool:
@@ -364,6 +455,9 @@ class _Grpc:
         except Exception as error:  # its text may hold a header, which is a secret
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
         return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer))
+
+    def expire(self) -> None:
+        """Do nothing: the deadline of gRPC is that of the whole call."""
 
     def close(self) -> None:
         channel, self._channel = self._channel, None

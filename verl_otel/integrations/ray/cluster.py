@@ -274,7 +274,9 @@ def read_cause(cause: Any) -> DeathInfo | None:
     context = cause.actor_died_error_context
     reason = context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[context.reason].name
     detail = _DETAIL.search(context.error_message)
-    text = " ".join((detail[1] if detail else context.error_message).split())[:MAX_TEXT]
+    # A traceback that Ray quotes has the message of the exception, which may quote a prompt.
+    message = (detail[1] if detail else context.error_message).partition("Traceback (most recent call last)")[0]
+    text = " ".join(message.split())[:MAX_TEXT]
     return DeathInfo(reason in _EXPECTED or "INTENDED" in context.error_message, f"Ray says: {text}")
 
 
