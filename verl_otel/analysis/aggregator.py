@@ -570,7 +570,7 @@ class Aggregator:
         for step in self._judge.settle([*self.steps.all(), *drafts]):
             loops = self._loop_verdicts.get(step.trace_id, ())
             judged = blocked_loops.drop_explained(step, loops)
-            judged = judge.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
+            judged = judge.add_verdicts(judged, () if step.interrupted else (*loops, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
             steps.append(blocked_loops.name_pauses(judged, pauses))
         repeated = find_repeated([(step.attempt, step.number) for step in steps])

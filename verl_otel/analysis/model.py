@@ -63,6 +63,8 @@ CAUSES: Final = {
 
 START_UP_SHARE: Final = 0.5
 """A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
+CANCELLED: Final = "cancelled"
+"""`Step.error` of a step that was cancelled: of asyncio's Ctrl-C, or of a task that did not wait for it."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
@@ -279,7 +281,7 @@ class Step(NamedTuple):
     blind_spots: tuple[str, ...] = ()
     """Evidence for stragglers that its spans do not contain (`stragglers.EVIDENCE`)."""
     error: str = ""
-    """Type of the exception that ended it; empty: none, or unknown."""
+    """Type of the exception that ended it, or `CANCELLED`; empty: none, or unknown."""
     next_ns: int = 0
     """Start of the next step, or end of the run or of its attempt: its period ends there. 0: unknown."""
     between_path: tuple[Segment, ...] = ()
@@ -295,6 +297,11 @@ class Step(NamedTuple):
     def seconds(self) -> float:
         """How long it took."""
         return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was cut off from outside, as by Ctrl-C: where it was then is no cause."""
+        return self.error in (CANCELLED, KeyboardInterrupt.__name__)
 
     @property
     def between(self) -> float:
@@ -398,7 +405,7 @@ class Explanation(NamedTuple):
     folders: tuple[str, ...]
     manifest: dict[str, Any]
     state: str
-    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
+    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``interrupted``, ``crashed``, ``ended`` or ``no end seen``."""
     start_ns: int
     end_ns: int
     counts: Counts

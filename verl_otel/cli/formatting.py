@@ -115,14 +115,20 @@ def headline(run: Explanation) -> Iterator[str]:
 
 
 def failed(run: Explanation) -> str:
-    """Return the message about failed steps; empty if there are none."""
+    """Return the message about steps that failed or were interrupted; empty if there are none."""
     steps = [step for step in run.steps if step.failed]
     texts = [
         f"step {number(step)} after {seconds(step.seconds)}{f': {step.error}' if step.error else ''}"
         for step in steps[:MOST_FAILED]
     ]
     more = [f"and {len(steps) - MOST_FAILED:,} more"] if len(steps) > MOST_FAILED else []
-    return show(f"FAILED: {', '.join(texts + more)}", SENTENCE) if steps else ""
+    word = "FAILED" if any(not step.interrupted for step in steps) else "INTERRUPTED"
+    return show(f"{word}: {', '.join(texts + more)}", SENTENCE) if steps else ""
+
+
+def end_of(step: Step) -> str:
+    """Return how a step ended, ``FAILED`` or ``INTERRUPTED``; empty if it came to its end."""
+    return ("INTERRUPTED" if step.interrupted else "FAILED") if step.failed else ""
 
 
 def orphans(run: Explanation) -> str:

@@ -8,6 +8,7 @@ verl's trainers report theirs by ``Tracking`` and `verl_otel.integrations`. All 
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
@@ -368,7 +369,7 @@ def _clear_trajectories() -> None:
 
 # -- The loop --
 
-RUNNING, FINISHED, FAILED = 1, 2, 3
+RUNNING, FINISHED, FAILED, INTERRUPTED = 1, 2, 3, 6
 """Values of ``verl.run.state``."""
 GEN: Final = "gen"
 """Phase in which a loop generates, or waits for what is generated ahead."""
@@ -389,6 +390,8 @@ class EndedStep(NamedTuple):
     phases: tuple[tuple[str, float, float], ...]
     """Key, start and end of each phase since the end of the step before."""
     trajectories: StepSummary
+    whole: bool = True
+    """False: it failed or was interrupted, so that its length is not comparable."""
 
 
 class _Loop:
@@ -396,7 +399,8 @@ class _Loop:
 
     labels: Labels = ()
     began = False
-    failed = False
+    last_state = FINISHED
+    """How the last step ended."""
     last_stop = 0.0
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
     ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
@@ -420,7 +424,7 @@ def note_step(span: Span) -> None:
         _Loop.began = True
         series.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
         series.gauge(metric_names.RUN_STATE).set(RUNNING)
-    _Loop.failed = bool(span.error)
+    _Loop.last_state = _find_end_of(span)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
     if number is not None:
         series.gauge(metric_names.TRAINING_STEP).set(number)
@@ -428,8 +432,8 @@ def note_step(span: Span) -> None:
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
     shown = int(number) if number is not None and math.isfinite(number) else None
-    trajectories = end_step(span)
-    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories))
+    trajectories, whole = end_step(span), _Loop.last_state == FINISHED
+    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories, whole))
     _Loop.last_stop = span.stop
     _Loop.phases.clear()
 
@@ -445,10 +449,28 @@ def take_ended() -> list[EndedStep]:
 
 
 def end() -> None:
-    """Record the end of the run, if this process had an own loop: failed if its last step ended with an exception."""
+    """Record the end of the run, if this process had an own loop: failed or interrupted if the program or its last step was."""
     report(last=True)
     if _Loop.began:
-        series.gauge(metric_names.RUN_STATE).set(FAILED if _Loop.failed else FINISHED)
+        series.gauge(metric_names.RUN_STATE).set(_find_end_of_program() or _Loop.last_state)
+
+
+def _find_end_of(step: Span) -> int:
+    """Return the state of a run that ends with a step. `asyncio.run` makes of Ctrl-C a cancellation of the task that waits."""
+    if step.error == KeyboardInterrupt.__name__ or step.attributes.get(attr.OUTCOME) == "cancelled":
+        return INTERRUPTED
+    return FAILED if step.error else FINISHED
+
+
+def _find_end_of_program() -> int | None:
+    """Return the state that the exception leaves with which the program ends, also between two steps; None without one.
+
+    The interpreter stores it before it calls the functions of `atexit`. An interactive one stores each exception and goes on.
+    """
+    kind = getattr(sys, "last_type", None)
+    if not isinstance(kind, type) or hasattr(sys, "ps1"):
+        return None
+    return INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED
 
 
 def clear() -> None:
@@ -460,7 +482,7 @@ def clear() -> None:
 
 
 def _reset() -> None:
-    _Loop.labels, _Loop.began, _Loop.failed = (), False, False
+    _Loop.labels, _Loop.began, _Loop.last_state = (), False, FINISHED
     clear()
 
 

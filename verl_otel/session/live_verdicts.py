@@ -116,7 +116,14 @@ class LiveVerdicts:
         self._goodput = 0.0
 
     def end_step(
-        self, number: int | None, before: float, start: float, stop: float, intervals: Sequence[Interval]
+        self,
+        number: int | None,
+        before: float,
+        start: float,
+        stop: float,
+        intervals: Sequence[Interval],
+        *,
+        whole: bool = True,
     ) -> None:
         """Judge a step that has ended.
 
@@ -126,7 +133,11 @@ class LiveVerdicts:
             start: Its start.
             stop: Its end.
             intervals: Phases, and logging and data loading, since the end of the step before.
+            whole: False: it failed or was interrupted. Such a step is not judged, and its time is not effective.
         """
+        if not whole:
+            self._measure_goodput(0.0, stop)
+            return
         phases: dict[str, float] = {}
         between: dict[str, float] = {}
         for key, begin, end in intervals:
@@ -141,7 +152,10 @@ class LiveVerdicts:
             if held.kind == PHASE and find_state(held.cause) != "validation":
                 lost += held.seconds
             self._report(number, stop - start, held)
-        self._effective += max(0.0, stop - start - lost)
+        self._measure_goodput(max(0.0, stop - start - lost), stop)
+
+    def _measure_goodput(self, effective: float, stop: float) -> None:
+        self._effective += effective
         self._goodput = min(1.0, self._effective / max(stop - self._began, 1e-9))
         gauge(metric_names.GOODPUT).set(self._goodput)
 

@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Final
 
 from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis.model import Activity, Part, Phase, Segment, Step, Trajectory
+from verl_otel.analysis.model import CANCELLED, Activity, Part, Phase, Segment, Step, Trajectory
 from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TRAJECTORY, TURN
 from verl_otel.analysis.traces.tree import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
@@ -164,6 +164,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         trajectories: Those that it may have trained on, by trace id.
     """
     span = root.span
+    error = _find_error(span)
     phases = [child.span for child in root.children if child.span.name.startswith(PHASE_PREFIX)]
     total = max(1, span.end_ns - span.start_ns)
     by_key: dict[str, int] = defaultdict(int)
@@ -177,7 +178,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         trace_id=span.trace_id,
         start_ns=span.start_ns,
         end_ns=span.end_ns,
-        failed=attr.ERROR_TYPE in span.attributes,
+        failed=bool(error),
         phases=tuple(Phase(key, ns / 1e9, ns / total) for key, ns in by_key.items()),
         no_phase=(total - covered([(phase.start_ns, phase.end_ns) for phase in phases], span.start_ns, span.end_ns))
         / 1e9,
@@ -187,8 +188,20 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         gen_end_ns=generations[-1].end_ns if generations else 0,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         members=len(consumed),
-        error=str(span.attributes.get(attr.ERROR_TYPE, "")),
+        error=error,
     )
+
+
+def _find_error(step: SpanRecord) -> str:
+    """Return why a step did not end by itself: the type of its exception, or `CANCELLED`; empty if it did.
+
+    A step of verl that was cancelled is the last one, in which its trainer found no more samples.
+    """
+    attributes = step.attributes
+    if attr.ERROR_TYPE in attributes:
+        return str(attributes[attr.ERROR_TYPE])
+    is_cancelled = attributes.get(attr.OUTCOME) == CANCELLED and attr.STEP_LINEAGE in attributes
+    return CANCELLED if is_cancelled else ""
 
 
 def find_consumed(root: Node) -> tuple[int, ...]:
