@@ -11,7 +11,7 @@ import pytest
 import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.cli import explain
+from verl_otel.cli import explain, formatting
 
 pytestmark = pytest.mark.full
 
@@ -178,6 +178,32 @@ def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
     run = summary.explain([tmp_path / "own"])
     assert run.state == "failed"
     assert run.steps[-1].error == "KeyError"
+
+
+def test_a_step_does_not_train_on_what_failed_or_was_cancelled(tmp_path):
+    """Of six trajectories of a step one fails and two are cancelled as too slow: it waited for all, and trained on three. The report says so."""
+
+    async def roll_out(number, index):
+        with verl_otel.trajectory(f"p{number}", index) as span:
+            span.set_attribute("verl.generated.tokens", 10)
+            await asyncio.sleep(FAST if index < 4 else 600)
+            if index == 3:
+                raise ValueError
+
+    async def run_all(number):
+        tasks = [asyncio.create_task(roll_out(number, index)) for index in range(6)]
+        await asyncio.wait(tasks[:4])
+        for task in tasks[4:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run = train(tmp_path, lambda number: asyncio.run(run_all(number)))
+    counts = run.counts
+    assert (counts.trajectories, counts.trained) == (6 * STEPS, 3 * STEPS)
+    assert (counts.cancelled, counts.failed) == (2 * STEPS, STEPS)
+    assert [step.members for step in run.steps] == [3] * STEPS
+    header = "\n".join(formatting.headline(run))
+    assert "24 trajectories (12 trained on), of which 8 cancelled and 4 failed" in header
 
 
 def test_what_a_step_consumes_can_be_said(tmp_path):

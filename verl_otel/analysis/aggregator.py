@@ -419,6 +419,8 @@ class Aggregator:
         self._windows.add_trajectory(trajectory)
         counts = self._counts
         counts["trajectories"] += 1
+        counts["cancelled"] += trajectory.cancelled
+        counts["failed"] += trajectory.stopped and not trajectory.cancelled
         for activity in trajectory.activities:
             if activity.kind in _COUNTED:
                 counts[_COUNTED[activity.kind]] += 1

@@ -64,7 +64,7 @@ CAUSES: Final = {
 START_UP_SHARE: Final = 0.5
 """A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
 CANCELLED: Final = "cancelled"
-"""`Step.error` of a step that was cancelled: of asyncio's Ctrl-C, or of a task that did not wait for it."""
+"""Outcome of a trajectory, and `Step.error` of a step, that was cancelled: of asyncio's Ctrl-C, or of a task that did not wait for it."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
@@ -153,6 +153,16 @@ class Trajectory(NamedTuple):
     def seconds(self) -> float:
         """How long it took."""
         return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its loop cancelled it."""
+        return self.outcome == CANCELLED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it did not come to its end: it was cancelled, or failed."""
+        return self.failed or self.outcome in (CANCELLED, "failure")
 
     @property
     def label(self) -> str:
@@ -346,6 +356,10 @@ class Counts(NamedTuple):
     tool_calls: int
     rewards: int
     processes: int
+    cancelled: int = 0
+    """Trajectories that were cancelled."""
+    failed: int = 0
+    """Trajectories that ended with an exception."""
 
 
 class Process(NamedTuple):

@@ -41,7 +41,17 @@ from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import incidents, options, run_selection
 from verl_otel.cli import wording as words
-from verl_otel.cli.formatting import dead, end_of, failed, fill_schema, headline, make_plain, number, orphans, print_json
+from verl_otel.cli.formatting import (
+    dead,
+    end_of,
+    failed,
+    fill_schema,
+    headline,
+    make_plain,
+    number,
+    orphans,
+    print_json,
+)
 from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 

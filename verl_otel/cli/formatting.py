@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis.model import Explanation, Step, UnfinishedProcess
+from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.semconv import attributes as attr
 
@@ -106,12 +106,21 @@ def headline(run: Explanation) -> Iterator[str]:
     count = run.counts
     yield (
         f"{counted(len(run.steps), 'step')}, {counted(len(run.validations), 'validation')}, "
-        f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on), "
+        f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on)"
+        f"{_describe_stopped(count)}, "
         f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
         f"{counted(count.processes, 'process', 'processes')}"
         + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} from the start to the last record" if run.start_ns else "")
         + (f" in {run.steps[-1].attempt} attempts" if run.steps and run.steps[-1].attempt > 1 else "")
     )
+
+
+def _describe_stopped(count: Counts) -> str:
+    """Return how many trajectories were cancelled and failed; empty if all came to their end."""
+    texts = [
+        f"{number:,} {what}" for number, what in ((count.cancelled, "cancelled"), (count.failed, "failed")) if number
+    ]
+    return f", of which {' and '.join(texts)}" if texts else ""
 
 
 def failed(run: Explanation) -> str:

@@ -51,6 +51,8 @@ class _Sample(NamedTuple):
     facts: dict[str, float]
     stop: float
     uid: str
+    whole: bool = True
+    """False: it failed or was cancelled. A step trains on it only if it says so by `verl_otel.consume`."""
 
 
 class StepSummary(NamedTuple):
@@ -242,7 +244,8 @@ def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeVal
     score = to_number(values.get(attr.REWARD_SCORE))
     source = to_name(values.get(attr.DATA_SOURCE, "")) or (inside.source if inside is not None else "")
     uid = to_name(values.get(attr.SAMPLE_UID, ""))
-    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid)
+    whole = not span.error and values.get(attr.OUTCOME) != "cancelled"
+    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid, whole)
     link = _find_link(span)
     if link is not None and link.flags & REMOTE:
         samples = _Trajectories.remote.setdefault(link.trace_id, [])
@@ -271,10 +274,13 @@ def end_step(span: Span) -> StepSummary:
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
     consumed = _Trajectories.consumed.pop(step, None)
+    is_derived = consumed is None
     if consumed is None:
         consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
     popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
     samples = [entry[1] for entry in popped if entry is not None]
+    if is_derived:
+        samples = _score_whole(samples)
     batch = _Trajectories.batches.pop(step, [])
     _Trajectories.inside.pop(step, None)
     seconds = _find_generation(samples)
@@ -284,6 +290,11 @@ def end_step(span: Span) -> StepSummary:
     if reward is None:
         reward = _sum_scores(batch)
     return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
+
+
+def _score_whole(samples: list[_Sample]) -> list[_Sample]:
+    """Return the samples without the scores of those that failed or were cancelled: the step waited for them, and trains on the others."""
+    return [sample if sample.whole else sample._replace(score=None) for sample in samples]
 
 
 def _find_generation(samples: list[_Sample]) -> float:
@@ -322,7 +333,7 @@ def report(*, last: bool = False) -> None:
     samples = _Trajectories.remote[steps[-1]]
     if _Trajectories.reported != (steps[-1], len(samples)):
         _Trajectories.reported = steps[-1], len(samples)
-        _summarise(samples, whole=False)
+        _summarise(_score_whole(samples), whole=False)
 
 
 def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:

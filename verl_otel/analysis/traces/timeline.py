@@ -230,7 +230,7 @@ def _find_linked(root: Node) -> tuple[dict[int, None], dict[int, None]]:
 #
 # verl's trainers record which trajectories a step trains on; the functions of `verl_otel` record what a step submitted.
 # Without a recorded consumption a step is taken to train on the trajectories that began inside of it and ended before
-# it did.
+# it did, except for those that failed or were cancelled: those it only waited for.
 
 SUBMITTED: Final = "submitted"
 """Value of ``verl.step.lineage`` of a step that consumes what it submits, unless it says otherwise."""
@@ -239,6 +239,7 @@ UNLINKED: Final = "unlinked"
 TOLERANCE_NS: Final = 10_000_000
 """Tolerance for trajectories of other processes that seem to outlive the step: the precision of clocks that were aligned."""
 _CONSUMED: Final = {attr.LINK_TYPE: "consumed"}
+_EVICTED: Final = {attr.LINK_TYPE: "evicted"}
 _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
 
 
@@ -319,7 +320,9 @@ def _phases_around(node: Node, trajectory: Trajectory) -> Iterator[Node]:
 
 
 def _make_consumption(node: Node, trajectories: Iterable[Trajectory]) -> Node:
-    links = tuple(LinkRecord(trajectory.trace_id, 0, _CONSUMED, "", 0) for trajectory in trajectories)
+    members = tuple(trajectories)
+    links = tuple(LinkRecord(trajectory.trace_id, 0, _CONSUMED, "", 0) for trajectory in members)
+    links += tuple(LinkRecord(trajectory.trace_id, 0, _EVICTED, "", 0) for trajectory in members if trajectory.stopped)
     end = node.span.end_ns
     span = SpanRecord(
         node.span.trace_id, 0, node.span.span_id, CONSUME, node.span.kind, end, end, _DERIVED, links, (), 0, "",

@@ -296,7 +296,11 @@ def end_run(error: BaseException | None = None, *, failed: bool = False) -> None
         state = INTERRUPTED
     else:
         state = FAILED if failed or error is not None else STOPPED if guards.is_stopped() else FINISHED
-    if RECORDER.on and _Run.state not in (state, FAILED, INTERRUPTED):  # the destructor of ``Tracking`` always reports success
+    if RECORDER.on and _Run.state not in (
+        state,
+        FAILED,
+        INTERRUPTED,
+    ):  # the destructor of ``Tracking`` always reports success
         _Run.state = state
         gpu_time.end_run()
         with error_boundary.suppress_errors("run state"):
