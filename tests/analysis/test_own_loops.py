@@ -206,6 +206,24 @@ def test_a_step_does_not_train_on_what_failed_or_was_cancelled(tmp_path):
     assert "24 trajectories (12 trained on), of which 8 cancelled and 4 failed" in header
 
 
+@pytest.mark.parametrize(("bind", "count"), [(lambda function: function, 2 * STEPS), (verl_otel.bind_context, 0)])
+def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
+    """A pool does not take the context over, so that the calls in it belong to no trajectory: the report says so and names the remedy."""
+
+    def roll_out(number):
+        with ThreadPoolExecutor(1) as pool:
+            for index in range(2):
+                with verl_otel.trajectory(f"p{number}", index):
+                    pool.submit(bind(search), FAST).result()
+
+    run = train(tmp_path, roll_out)
+    assert run.counts.tool_calls == 2 * STEPS - count
+    named = [problem for problem in run.missing if "outside of every trajectory" in problem]
+    assert [text.split(" began")[0] for text in named] == [f"{count} calls of tool search"] * bool(count)
+    assert all("verl_otel.bind_context" in text for text in named)
+    assert all(text in explain.render(run) for text in named)
+
+
 def test_what_a_step_consumes_can_be_said(tmp_path):
     """A step that trains on the trajectories of the step before says so, by spans or by their traceparent."""
     verl_otel.init(run_dir=tmp_path, run_id="own", exporters="file")

@@ -3,6 +3,7 @@
 """Trajectories of an own loop have the score, tokens and turns of the spans inside of them; their step has their scores and durations."""
 
 import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -194,24 +195,24 @@ def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
     assert values(recorded, "mean", "max") == {"mean": 0.5, "max": 1.0}
 
 
+def stop_with(error, score):
+    """A trajectory that an exception leaves after its score is known."""
+    span = verl_otel.trajectory("p", 1)
+    with contextlib.suppress(error), span:
+        compute_score(score)
+        raise error
+    return span
+
+
 def test_what_failed_or_was_cancelled_has_no_score(recorded):
     """A step waits for such a trajectory and does not train on it, unless it says that it does."""
-    stopped = []
     with verl_otel.step(1):
         roll_out(0, 1.0)
-        for index, error in enumerate((ValueError, asyncio.CancelledError), 1):
-            with pytest.raises(error), verl_otel.trajectory("p", index) as span:
-                stopped.append(span)
-                compute_score(50.0)
-                raise error
+        stop_with(ValueError, 50.0)
+        stop_with(asyncio.CancelledError, 50.0)
     assert values(recorded, "mean", "max") == {"mean": 1.0, "max": 1.0}
     with verl_otel.step(2):
-        verl_otel.consume(stopped[:1])
-    with verl_otel.step(3):
-        with pytest.raises(ValueError, match="late"), verl_otel.trajectory("p", 3) as span:
-            compute_score(7.0)
-            raise ValueError("late")
-        verl_otel.consume([span])
+        verl_otel.consume([stop_with(ValueError, 7.0)])
     assert values(recorded, "mean") == {"mean": 7.0}
 
 

@@ -205,6 +205,7 @@ def describe(
     problems = list(aggregator.problems)
     processes = _processes(aggregator)
     series = aggregator.columns.series()
+    problems += aggregator.describe_outside()
     if aggregator.columns.left_out:
         problems.append(f"{aggregator.columns.left_out} values of more series than are kept were left out")
     problems += [

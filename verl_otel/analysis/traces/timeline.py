@@ -12,7 +12,7 @@ from typing import Final
 
 from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.model import CANCELLED, Activity, Part, Phase, Segment, Step, Trajectory
-from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TRAJECTORY, TURN
+from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TOOL_PREFIX, TRAJECTORY, TURN
 from verl_otel.analysis.traces.tree import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -202,6 +202,14 @@ def _find_error(step: SpanRecord) -> str:
         return str(attributes[attr.ERROR_TYPE])
     is_cancelled = attributes.get(attr.OUTCOME) == CANCELLED and attr.STEP_LINEAGE in attributes
     return CANCELLED if is_cancelled else ""
+
+
+def name_call(name: str) -> str:
+    """Return what the name of a span calls: ``tool search``, ``the reward``, ``model m``; empty for other spans."""
+    if name.startswith(TOOL_PREFIX):
+        return f"tool {name.removeprefix(TOOL_PREFIX)}"
+    kind, _, model = name.partition(" ")
+    return "the reward" if name == REWARD else f"model {model}".rstrip() if kind in _LLM_NAMES else ""
 
 
 def find_consumed(root: Node) -> tuple[int, ...]:
