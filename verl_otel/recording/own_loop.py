@@ -413,6 +413,8 @@ class _Loop:
     last_state = FINISHED
     """How the last step ended."""
     last_stop = 0.0
+    last_number = 0
+    """Of the step that began last."""
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
     ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
 
@@ -427,6 +429,16 @@ def note_phase(span: Span) -> None:
     """Record that a phase has ended. Called by the drain."""
     if not span.site.hook:
         _Loop.phases.append((to_name(span.attributes.get(attr.PHASE, "")), span.start, span.stop))
+
+
+def number_step(span: Span) -> None:
+    """Give a step that begins without a number the one after the step that began before, as ``@verl_otel.step`` cannot have one."""
+    number = span.attributes.get(attr.STEP_NUMBER)
+    if number is None:
+        number = _Loop.last_number + 1
+        span.set_attribute(attr.STEP_NUMBER, number)
+    if type(number) is int:
+        _Loop.last_number = number
 
 
 def note_step(span: Span) -> None:
@@ -487,7 +499,7 @@ def _find_end_of_program() -> int | None:
 def clear() -> None:
     """Discard everything that was recorded: a session begins."""
     _clear_trajectories()
-    _Loop.last_stop = 0.0
+    _Loop.last_stop, _Loop.last_number = 0.0, 0
     _Loop.phases.clear()
     _Loop.ended.clear()
 

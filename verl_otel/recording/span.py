@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import NONE_DROPPED, REMOTE, TRACE_FLAGS, AttributeValue, EventRecord, LinkRecord
+from verl_otel.recording import own_loop
 from verl_otel.recording.attribute_values import (
     coerce_attribute,
     error_name,
@@ -195,6 +196,8 @@ class Span:
             self.outer = outer
             if site.spec.root:
                 self._link_submitter()
+                if site.spec.verb == "step" and not site.hook:
+                    own_loop.number_step(self)
             self.token = make_current(self)
             opened = RECORDER.open_spans
             if len(RECORDER.ended) < RECORDER.capacity and len(opened) < OPEN_FACTOR * RECORDER.capacity:

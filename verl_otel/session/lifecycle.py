@@ -95,6 +95,7 @@ def _apply_to_recording(config: Config) -> None:
     RECORDER.convention_aliases = bool(config.semconv_opt_in)
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
     RECORDER.verdict_lines = config.verdict_lines
+    RECORDER.writes_files = "file" in config.exporters
     RECORDER.capture_content = config.capture_content
     own_loop.configure(config.project, config.experiment)
     problem = safe_files.use_group(config.files_group)

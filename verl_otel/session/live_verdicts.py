@@ -181,12 +181,9 @@ class LiveVerdicts:
     def log_end(self, run_id: str, advice: str = "") -> None:
         """Log what held the steps of a run that has ended or failed, and ``advice``. Neither: no line."""
         if RECORDER.verdict_lines and (self._held or advice):
+            detail = f". Which trajectory, rank or tool: verl-otel explain {run_id}" if RECORDER.writes_files else ""
             with python_logging.not_copied():
-                _logger.warning(
-                    "verl-otel: %s. Which trajectory, rank or tool: verl-otel explain %s",
-                    self.summarize(advice)["verdict"],
-                    run_id,
-                )
+                _logger.warning("verl-otel: %s%s", self.summarize(advice)["verdict"], detail)
 
     def _report(self, number: int | None, seconds: float, held: Held) -> None:
         labels = ((attr.HELD_KIND, held.kind), (attr.HELD_CAUSE, held.cause))
@@ -205,13 +202,20 @@ class LiveVerdicts:
         if not RECORDER.verdict_lines or clock() - self._last_line < LINE_SECONDS:
             return
         self._last_line = clock()
-        step = "?" if number is None else number
+        step = "a step" if number is None else f"step {number}"
         if held.kind == "phase":
-            what = f"step {step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
+            what = f"{step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
         else:
-            what = f"step {step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
+            what = f"{step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
         with python_logging.not_copied():
-            _logger.warning("verl-otel: %s. Evidence: verl-otel explain --step %s", what, step)
+            _logger.warning("verl-otel: %s%s", what, _name_evidence(number))
+
+
+def _name_evidence(number: int | None) -> str:
+    """Return the command that shows more of a step; empty where it finds no files."""
+    if not RECORDER.writes_files:
+        return ""
+    return ". Evidence: verl-otel explain" + ("" if number is None else f" --step {number}")
 
 
 def _cover(intervals: Sequence[Interval], begin: float, end: float) -> float:
