@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
 import os
 import shutil
@@ -32,7 +31,6 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel import config
-from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
@@ -111,9 +109,6 @@ def _line(finding: Finding) -> str:
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last supported release."""
 SUPPORTED_RAY: Final = ((2, 41), (2, 60))
-_PREFIX: Final = "VERL_OTEL_"
-_OTHER_VARIABLES: Final = ("VERL_OTEL_BOARDS", RAISE_INTERNAL_ERRORS)
-"""Variables that are no settings: Grafana's path of the boards, and that of verl-otel's own tests."""
 
 
 def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
@@ -171,9 +166,9 @@ def check_settings() -> Iterator[Finding]:
 
 def check_names() -> Iterator[Finding]:
     """Whether a variable that begins as settings do is none: a mistyped one has no effect, and nothing else reports it."""
-    settings = [setting.variable for setting in SETTINGS]
-    ours = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
-    links = [name for name in ours if is_service_link(name, os.environ[name])]
+    links = [
+        name for name in sorted(os.environ) if name.startswith("VERL_OTEL_") and is_service_link(name, os.environ[name])
+    ]
     if links:
         yield Finding(
             "note",
@@ -181,24 +176,14 @@ def check_names() -> Iterator[Finding]:
             f"Kubernetes set {', '.join(links)} for a Service of this namespace; they are no settings and have no effect",
             "set enableServiceLinks: false in the pod, or give the Service a name that does not begin with verl-otel",
         )
-    for name in ours:
-        if name in links or name in settings or name in _OTHER_VARIABLES:
-            continue
-        meant = _find_similar(name, settings)
-        if meant and not os.environ.get(meant):
+    for name, meant in config.find_unknown().items():
+        if meant:
             advice = f"rename it: `export {meant}=${name}; unset {name}`"
             yield Finding("fail", "variable", f"{name} is no setting; did you mean {meant}?", advice)
         else:
             yield Finding(
                 "note", "variable", f"{name} is no setting and has no effect", "the guide has the table of settings"
             )
-
-
-def _find_similar(name: str, settings: list[str]) -> str:
-    """Return the setting whose name without its prefix is the most similar; empty if none is."""
-    suffixes = {setting.partition("OTEL_")[2]: setting for setting in settings}
-    similar = difflib.get_close_matches(name.removeprefix(_PREFIX), suffixes, n=1)
-    return suffixes[similar[0]] if similar else ""
 
 
 def check_switch() -> Iterator[Finding]:

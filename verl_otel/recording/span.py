@@ -195,9 +195,7 @@ class Span:
                 return self
             self.outer = outer
             if site.spec.root:
-                self._link_submitter()
-                if site.spec.verb == "step" and not site.hook:
-                    own_loop.number_step(self)
+                self._begin_root()
             self.token = make_current(self)
             opened = RECORDER.open_spans
             if len(RECORDER.ended) < RECORDER.capacity and len(opened) < OPEN_FACTOR * RECORDER.capacity:
@@ -381,6 +379,12 @@ class Span:
             parent.detail.name = self.name
         parent.set_attributes(attributes)
         return True
+
+    def _begin_root(self) -> None:
+        """Number a step of an own loop; link a trajectory to what submitted it."""
+        if self.site.spec.verb == "step" and not self.site.hook:
+            own_loop.number_step(self)
+        self._link_submitter()
 
     def _link_submitter(self) -> None:
         """Link a trajectory to the span around it; in a thread without a context, to the step that is open, if it is the only one."""

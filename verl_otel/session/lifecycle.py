@@ -103,6 +103,19 @@ def _apply_to_recording(config: Config) -> None:
         error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)
 
 
+def _warn_of_settings(config: Config) -> None:
+    """Log which variables of the environment have no effect, and where files are that the user would look for in their home folder."""
+    unknown = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in settings.find_unknown().items()]
+    if unknown:
+        message = "verl-otel: no such setting, without effect: %s. See verl-otel check"
+        error_boundary.warn_once("unknown settings", message, ", ".join(unknown))
+    if config.run_dir == settings.find_temporary_dir() and "file" in config.exporters:
+        message = (
+            "verl-otel: the home folder cannot be written: files are in %s. VERL_OTEL_RUN_DIR names another folder"
+        )
+        error_boundary.warn_once("run folder", message, config.run_dir)
+
+
 # -- the session --
 
 SCOPE: Final = Scope("verl_otel", __version__, SCHEMA_URL)
@@ -282,6 +295,7 @@ class Session:
         if self._began_run:
             return
         self._began_run = True
+        _warn_of_settings(self.config)
         watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
             attempt = run_manifest.begin_attempt(self.config.run_path, self._started)
