@@ -35,7 +35,7 @@ from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
 from verl_otel.cli.check_stack import Finding, check_stack
-from verl_otel.cli.formatting import SENTENCE, make_plain, print_json
+from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, make_plain, print_json
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.config import SETTINGS, Config, is_service_link
 from verl_otel.errors import ConfigError
@@ -148,7 +148,7 @@ def check_settings() -> Iterator[Finding]:
         settings = config.load()
     except ConfigError as error:
         name = str(error).partition("=")[0]
-        advice = f"correct it, or `unset {name}`, which gives it its default; docs/reference/settings.md has the table"
+        advice = f"correct it, or `unset {name}`, which gives it its default; {DOCUMENTS}docs/reference/settings.md has the table"
         yield Finding("fail", "settings", str(error), advice)
         return
     exporters = ", ".join(settings.exporters) or "none"

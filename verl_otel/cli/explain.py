@@ -42,6 +42,7 @@ from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import incidents, options, run_selection
 from verl_otel.cli import wording as words
 from verl_otel.cli.formatting import (
+    DOCUMENTS,
     dead,
     end_of,
     failed,
@@ -458,7 +459,7 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     keys = find_keys(steps, _choose_unexplained(run, steps))
     advice = [*_advise_events(run), *((key, ADVICE[key]) for key in keys)]
     if advice:
-        yield f"What to do (table in {PAGE})"
+        yield f"What to do (table in {DOCUMENTS}{PAGE})"
     for key, text in advice:
         yield textwrap.fill(
             f"{key}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False

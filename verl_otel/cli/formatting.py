@@ -14,6 +14,8 @@ from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProces
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.semconv import attributes as attr
 
+DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
+"""Where the pages are: an installation has none."""
 SENTENCE: Final = 2_000
 """Maximum number of characters of one sentence."""
 MOST_FAILED: Final = 5
