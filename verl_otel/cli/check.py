@@ -497,6 +497,8 @@ def _ask_endpoint(signal: str, settings: Config) -> Finding:
         return Finding("fail", name, str(error), "correct the variable: `env | grep OTEL_EXPORTER_OTLP` lists all")
     answer = transport.send(b"", 5.0)
     transport.close()
+    if answer.doubt:
+        return Finding("note", name, answer.doubt, _CORRECT)
     if answer.ok:
         return Finding("ok", name, f"{endpoint.shown} takes requests")
     if answer.retry:
