@@ -11,7 +11,7 @@ import pytest
 from opentelemetry import context, propagate, trace
 
 import verl_otel
-from verl_otel.recording import own_loop
+from verl_otel.recording import collection, own_loop
 
 
 @verl_otel.reward("math")
@@ -393,3 +393,15 @@ def test_no_score_is_no_statistic(recorded, score):
         compute_score(score)
     assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
     assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}
+
+
+def test_each_step_has_its_number_and_its_reward(recorded):
+    """Also where several steps end between two drains: both have the time of the end of the step."""
+    for number in range(1, 4):
+        with verl_otel.step(number):
+            roll_out(0, float(number))
+    batch = collection.collect()
+    ends = [span.end_ns for span in batch.spans if span.name == "verl.step"]
+    for name in ("verl.training.step", "verl.average_reward"):
+        found = [(point.time_ns, point.value) for point in batch.points if point.instrument.name == name]
+        assert found == list(zip(ends, (1.0, 2.0, 3.0), strict=True))

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
-from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord
+from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord, Point
 from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.context import SpanIds
@@ -333,7 +333,9 @@ def report(*, last: bool = False) -> None:
     samples = _Trajectories.remote[steps[-1]]
     if _Trajectories.reported != (steps[-1], len(samples)):
         _Trajectories.reported = steps[-1], len(samples)
-        _summarise(_score_whole(samples), whole=False)
+        reward = _summarise(_score_whole(samples), whole=False)
+        if reward is not None:
+            series.gauge(metric_names.AVERAGE_REWARD).set(reward)
 
 
 def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:
@@ -352,9 +354,7 @@ def _sum_scores(samples: list[_Sample]) -> float | None:
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
     if not scores:
         return None
-    mean = sum(scores) / len(scores)
-    series.gauge(metric_names.AVERAGE_REWARD).set(mean)
-    return mean
+    return sum(scores) / len(scores)
 
 
 def _find_link(span: Span) -> LinkRecord | None:
@@ -449,16 +449,24 @@ def note_step(span: Span) -> None:
         series.gauge(metric_names.RUN_STATE).set(RUNNING)
     _Loop.last_state = _find_end_of(span)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
-    if number is not None:
-        series.gauge(metric_names.TRAINING_STEP).set(number)
+    trajectories, whole = end_step(span), _Loop.last_state == FINISHED
     before = _Loop.last_stop
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
+    _add_points(span.end_ns, {metric_names.TRAINING_STEP: number, metric_names.AVERAGE_REWARD: trajectories.reward})
     shown = int(number) if number is not None and math.isfinite(number) else None
-    trajectories, whole = end_step(span), _Loop.last_state == FINISHED
     _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories, whole))
     _Loop.last_stop = span.stop
     _Loop.phases.clear()
+
+
+def _add_points(time_ns: int, values: Mapping[str, float | None]) -> None:
+    """Record values of a step with one time stamp. A gauge would keep those of the last step before each drain only."""
+    RECORDER.pending_points.extend(
+        Point(series.INSTRUMENTS[metric], (), time_ns, time_ns, value)
+        for metric, value in values.items()
+        if value is not None
+    )
 
 
 def has_step() -> bool:
