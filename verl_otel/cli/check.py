@@ -24,6 +24,7 @@ import errno
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -31,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel import config
+from verl_otel._internal import safe_files
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
@@ -463,11 +465,51 @@ def _examine(folder: Path) -> tuple[str, int]:
     except OSError:  # a parent folder is not accessible, or the name is too long
         return "cannot be written", 0
     if writable and usage.total:
-        return "", usage.free
+        return _try_out(existing), usage.free
     if existing == folder or not existing.is_dir():
         return "cannot be written", 0
     # A file system without a size, such as /proc, reports write access to root, and has no files of users.
     return f"does not exist and cannot be created: {existing} cannot be written", 0
+
+
+def _try_out(folder: Path) -> str:
+    """Return what a run needs in a folder that its file system refuses, as mounts of object stores do; empty if nothing. Leaves nothing behind."""
+    place = None
+    try:
+        place = Path(tempfile.mkdtemp(prefix=".verl-otel-check-", dir=folder))
+        for what, use in _NEEDS.items():
+            try:
+                use(place)
+            except OSError as error:
+                return f"cannot be used: its file system cannot {what}: {error.strerror}"
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    finally:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+    return ""
+
+
+def _append_twice(folder: Path) -> None:
+    for _ in range(2):
+        handle = safe_files.open_private(folder / "appended")
+        try:
+            os.write(handle, b"line\n")
+            os.utime(handle)
+        finally:
+            os.close(handle)
+
+
+def _replace_twice(folder: Path) -> None:
+    for _ in range(2):
+        safe_files.write_atomically(folder / "replaced", "{}")
+
+
+_NEEDS: Final[dict[str, Callable[[Path], None]]] = {
+    "append to a file and set its time": _append_twice,
+    "replace a file (rename)": _replace_twice,
+}
+"""What exporters, manifest and watchdog do in the folder of a run."""
 
 
 def _check_otlp(settings: Config) -> Iterator[Finding]:
