@@ -309,3 +309,41 @@ def test_one_setting_is_read_whatever_the_others_are(monkeypatch):
     assert config.read("run_dir", "/others") == Path("/others")
     with pytest.raises(ConfigError, match="VERL_OTEL_MEMORY_MIB='much'"):
         config.read("memory_mib")
+
+
+@pytest.mark.parametrize("field", sorted(GOOD))
+def test_line_ends_of_windows_are_no_part_of_a_value(field):
+    """A file of settings with CRLF that a shell reads leaves a carriage return at the end of each value."""
+    text, meaning, *_ = GOOD[field]
+    variables = {"OTEL_TRACES_SAMPLER": "traceidratio"} if field == "sampler_ratio" else {}
+    (variable,) = (setting.variable for setting in SETTINGS if setting.field == field)
+    assert getattr(config.load({**variables, variable: f"{text}\r"}), field) == meaning
+
+
+def test_a_path_with_control_characters_is_refused():
+    """Such a folder could not be named in a shell."""
+    with pytest.raises(ConfigError, match="control characters"):
+        config.load({"VERL_OTEL_RUN_DIR": "/a\rb"})
+
+
+@pytest.mark.parametrize(("word", "level"), [("WARN", "warning"), ("Warning", "warning"), ("CRITICAL", "error")])
+def test_levels_have_their_other_names(word, level):
+    """Those of Python's logging and of other programs: a run must not be without telemetry for such a word."""
+    assert config.load({"VERL_OTEL_LOG_LEVEL": word}).log_level == level
+
+
+def test_a_home_folder_that_cannot_be_written_is_as_none(monkeypatch):
+    """A container with a random user id and HOME=/: files are in the temporary folder. A folder that was given is not replaced."""
+    monkeypatch.setenv("HOME", "/proc/self")
+    monkeypatch.setenv("TMPDIR", "/scratch")
+    assert config.load({}).run_dir == Path(f"/scratch/verl-otel-{os.getuid()}/runs")
+    assert config.load({"VERL_OTEL_RUN_DIR": "~/runs"}).run_dir == Path("/proc/self/runs")
+
+
+def test_variables_that_are_no_settings_are_found():
+    """With the setting that is meant, if that is not set itself."""
+    environ = {
+        "VERL_OTEL_EXPORTER": "file", "VERL_OTEL_RUN_IDS": "a", "VERL_OTEL_RUN_ID": "b", "VERL_OTEL_ENABLED": "1",
+        "VERL_OTEL_PORT": "tcp://10.0.0.1:4317", "OTHER": "x",
+    }  # fmt: skip
+    assert config.find_unknown(environ) == {"VERL_OTEL_EXPORTER": "VERL_OTEL_EXPORTERS", "VERL_OTEL_RUN_IDS": ""}

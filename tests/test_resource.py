@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who a process is: role, instance and run id, and whose word wins."""
 
+import json
 import os
 import re
 import socket
@@ -131,6 +132,8 @@ def test_a_pair_without_a_name_is_left_out(monkeypatch):
     assert "" not in build().attributes
 
 
+RAY_JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""What Ray's supervisor of jobs sets (`ray.dashboard.modules.job.job_supervisor`)."""
 STAMP = r"\d{8}-\d{6}-[0-9a-f]{4}"
 
 
@@ -138,9 +141,14 @@ STAMP = r"\d{8}-\d{6}-[0-9a-f]{4}"
     ("environ", "pattern"),
     [
         ({}, STAMP),
-        ({"RAY_JOB_SUBMISSION_ID": "raysubmit_AbC123"}, f"ray-AbC123-{STAMP}"),
+        (
+            {RAY_JOB: '{"metadata": {"job_submission_id": "raysubmit_AbC123"}, "runtime_env": {}}'},
+            f"ray-AbC123-{STAMP}",
+        ),
+        ({RAY_JOB: '{"metadata": null}'}, STAMP),
+        ({RAY_JOB: "{"}, STAMP),
         ({"SLURM_JOB_ID": "4711"}, f"slurm-4711-{STAMP}"),
-        ({"RAY_JOB_SUBMISSION_ID": "raysubmit_x", "SLURM_JOB_ID": "4711"}, f"ray-x-{STAMP}"),
+        ({RAY_JOB: '{"metadata": {"job_submission_id": "x"}}', "SLURM_JOB_ID": "4711"}, f"ray-x-{STAMP}"),
         ({"TORCHELASTIC_RUN_ID": "none"}, STAMP),
         ({"TORCHELASTIC_RUN_ID": "elastic-1"}, "elastic-1"),
     ],
@@ -163,10 +171,11 @@ def test_two_runs_of_the_same_second_have_different_ids():
 
 
 @pytest.mark.full
-@given(st.sampled_from(["RAY_JOB_SUBMISSION_ID", "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"]), st.text(min_size=1))
+@given(st.sampled_from([RAY_JOB, "SLURM_JOB_ID", "TORCHELASTIC_RUN_ID"]), st.text(min_size=1))
 def test_a_run_id_can_always_be_forwarded(variable, text):
     """Whatever a job is called, the id that is made from it is one that every worker accepts and a folder can have."""
-    run_id = resource.find_run_id(config.load({}), {variable: text})
+    value = json.dumps({"metadata": {"job_submission_id": text}}) if variable == RAY_JOB else text
+    run_id = resource.find_run_id(config.load({}), {variable: value})
     assert config.load({"VERL_OTEL_RUN_ID": run_id}).run_id == run_id
 
 

@@ -12,13 +12,14 @@ from __future__ import annotations
 import functools
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields, replace
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel.errors import ConfigError
 from verl_otel.health.profiles import DEFAULT as DEFAULT_PROFILE
 from verl_otel.health.profiles import PROFILES
@@ -71,11 +72,17 @@ def _parse_between(convert: Callable[[str], _Number], low: _Number, high: _Numbe
     return value
 
 
-def make_choice_parser(*words: str) -> Callable[[str], str]:
-    """Return a parser that accepts one of several words."""
+def make_choice_parser(*words: str, **others: str) -> Callable[[str], str]:
+    """Return a parser that accepts one of several words.
+
+    Args:
+        words: The words.
+        others: Other names of them.
+    """
 
     def parse(text: str) -> str:
         word = text.strip().lower()
+        word = others.get(word, word)
         if word not in words:
             raise ValueError(f"use {', '.join(words)}")
         return word
@@ -97,6 +104,20 @@ def make_profile_parser(names: Collection[str]) -> Callable[[str], str]:
     return parse
 
 
+_parse_level: Final = make_choice_parser(
+    "off",
+    "debug",
+    "info",
+    "warning",
+    "error",
+    none="off",
+    warn="warning",
+    critical="error",
+    fatal="error",
+    trace="debug",
+)
+
+
 def parse_milliseconds(text: str) -> float:
     """Return milliseconds, at most an hour, as seconds."""
     return make_number_parser(1, 3_600_000)(text) / 1000.0
@@ -104,6 +125,8 @@ def parse_milliseconds(text: str) -> float:
 
 def parse_path(text: str) -> Path:
     """Return an absolute path, which stays valid after a change of the working directory and in another process."""
+    if any(char < " " or char == "\x7f" for char in text):
+        raise ValueError("use a path without control characters")
     try:
         return Path(text).expanduser().absolute()
     except RuntimeError:
@@ -113,13 +136,27 @@ def parse_path(text: str) -> Path:
 
 
 def parse_run_dir(text: str) -> Path:
-    """Return the folder of all runs. Without a home folder, as for the user of a container, the default is a temporary folder."""
+    """Return the folder of all runs. Without a home folder that can be written, as for users of containers, the default is a temporary folder."""
     try:
-        return parse_path(text)
+        path = parse_path(text)
     except ValueError:
         if text != DEFAULT_DIR:
             raise
-        return Path(os.environ.get("TMPDIR") or "/tmp", f"verl-otel-{os.getuid()}", "runs")  # noqa: S108 - the user's own
+        return find_temporary_dir()
+    return find_temporary_dir() if text == DEFAULT_DIR and not _can_make(path) else path
+
+
+def find_temporary_dir() -> Path:
+    """Return the folder of all runs of a user without a home folder."""
+    return Path(os.environ.get("TMPDIR") or "/tmp", f"verl-otel-{os.getuid()}", "runs")  # noqa: S108 - the user's own
+
+
+def _can_make(folder: Path) -> bool:
+    """Return whether a folder is there, or can be made where the nearest folder above it is."""
+    for place in (folder, *folder.parents):
+        if os.path.lexists(place):
+            return place == folder or os.access(place, os.W_OK | os.X_OK)
+    return False
 
 
 def parse_name(text: str) -> str:
@@ -281,7 +318,7 @@ SETTINGS: Final = (
     Setting("health_profile", "VERL_OTEL_HEALTH_PROFILE", make_profile_parser(PROFILES), DEFAULT_PROFILE,
         "Profile of the thresholds of guards and of the live page: `default`, `rlhf`, `math`, `agent`, or the path of a file. "
         "`verl-otel boards export --profile` writes the same ones for Prometheus."),
-    Setting("log_level", "VERL_OTEL_LOG_LEVEL", make_choice_parser("off", "debug", "info", "warning", "error"), "info",
+    Setting("log_level", "VERL_OTEL_LOG_LEVEL", _parse_level, "info",
         "Lowest level of the run log (`verl_logs.jsonl`): `off`, `debug`, `info`, `warning` or `error`. `debug` adds all scalars of a step, each "
         "trajectory and each worker call."),
     Setting("log_debug_seconds", "VERL_OTEL_LOG_DEBUG_SECONDS", make_number_parser(0, 10_000_000), "3600",
@@ -303,6 +340,33 @@ def is_service_link(name: str, value: str) -> bool:
     """
     is_port = name.endswith("_PORT") and _LINK_VALUE.fullmatch(value) is not None
     return is_port or _LINK_NAME.fullmatch(name) is not None
+
+
+_PREFIX: Final = "VERL_OTEL_"
+_OTHER_VARIABLES: Final = ("VERL_OTEL_BOARDS", RAISE_INTERNAL_ERRORS)
+"""Variables that are no settings: Grafana's path of the boards, and that of verl-otel's own tests."""
+
+
+def find_unknown(environ: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables that begin as settings do and are none, each with the setting that may be meant and is not set, or empty."""
+    values = os.environ if environ is None else environ
+    known = {setting.variable for setting in SETTINGS}
+    unknown = {}
+    for name in sorted(values):
+        is_ours = name.startswith(_PREFIX) and name not in known and name not in _OTHER_VARIABLES
+        if is_ours and not is_service_link(name, values[name]):
+            meant = _find_similar(name, known)
+            unknown[name] = "" if values.get(meant) else meant
+    return unknown
+
+
+def _find_similar(name: str, settings: Iterable[str]) -> str:
+    """Return the setting whose name without its prefix is the most similar; empty if none is."""
+    import difflib
+
+    suffixes = {setting.partition("OTEL_")[2]: setting for setting in settings}
+    similar = difflib.get_close_matches(name.removeprefix(_PREFIX), sorted(suffixes), n=1)
+    return suffixes[similar[0]] if similar else ""
 
 
 # -- loading --
@@ -373,7 +437,7 @@ _OTLP_ENDPOINTS: Final = (
 def find_endpoint(environ: Mapping[str, str] | None = None) -> str:
     """Return the OTLP endpoint that the environment names; empty if it names none."""
     values = os.environ if environ is None else environ
-    return next((values[name] for name in _OTLP_ENDPOINTS if values.get(name)), "")
+    return next((values[name].strip() for name in _OTLP_ENDPOINTS if values.get(name, "").strip()), "")
 
 
 def is_disabled(environ: Mapping[str, str] | None = None) -> bool:
@@ -462,13 +526,13 @@ def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, o
         name, given = setting.variable, environ.get(setting.variable) or setting.default
         if is_service_link(name, str(given)):
             given = setting.default
-    text = _to_text(given)
+    text = _to_text(given).strip()  # a file with the line ends of Windows has "\r" at the end of each value
     if not text and not setting.default:
         return None if setting.parse is parse_path else ""
     try:
         return setting.parse(text)
     except ValueError as error:
-        problem = f"{name}={text!r}: {error}"
+        problem = f"{name}={_to_text(given)!r}: {error}"
         if not name.startswith(_SHARED):
             raise ConfigError(problem) from None
         note_ignored(name, problem)

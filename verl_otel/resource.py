@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import re
@@ -25,6 +26,7 @@ Describe = Callable[[], Mapping[str, AttributeValue]]
 
 _described: dict[str, AttributeValue] = {}
 _describers: list[Describe] = []
+_RAY_JOB: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 _CHILD: Final = "verl.child"
 """Process id of a forked child. Like ``verl.index`` it becomes part of the instance and is no attribute."""
 OURS: Final = frozenset((attr.SERVICE_INSTANCE, attr.RUN_ID, attr.RUN_ATTEMPT, attr.PROCESS_ID))
@@ -57,11 +59,25 @@ def make_run_id(environ: Mapping[str, str] | None = None) -> str:
     values = os.environ if environ is None else environ
     started = time.strftime("%Y%m%d-%H%M%S", time.gmtime())
     tail = f"{started}-{make_span_id() & 0xFFFF:04x}"
-    for prefix, name in (("ray", "RAY_JOB_SUBMISSION_ID"), ("slurm", "SLURM_JOB_ID")):
-        job = _as_name(values.get(name, "").removeprefix("raysubmit_"))
+    jobs = (("ray", _find_ray_job(values)), ("slurm", values.get("SLURM_JOB_ID", "")))
+    for prefix, name in jobs:
+        job = _as_name(name)
         if job:
             return f"{prefix}-{job[: MAX_NAME // 2]}-{tail}"
     return tail
+
+
+def _find_ray_job(values: Mapping[str, str]) -> str:
+    """Return the id of the job that ``ray job submit`` has started this process for, without its prefix; empty if none has.
+
+    Ray's supervisor of jobs sets the variable with the configuration of the job only.
+    """
+    try:
+        job = json.loads(values.get(_RAY_JOB, ""))
+        submitted = str(job["metadata"]["job_submission_id"])
+    except (ValueError, TypeError, LookupError, RecursionError):
+        return ""
+    return submitted.removeprefix("raysubmit_")
 
 
 def _as_name(text: str) -> str:

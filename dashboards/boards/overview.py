@@ -19,6 +19,7 @@ STATES: Final = {
     "3": ("failed", "red"),
     "4": ("gone while running", "orange"),
     "5": ("stopped by guard", "purple"),
+    "6": ("interrupted", "yellow"),
 }
 _INFO: Final = (
     f'last_over_time({metric.RUN_INFO}{{{label.PROJECT}=~"$project", {label.EXPERIMENT}=~"$experiment"}}[range])'

@@ -11,7 +11,7 @@ import pytest
 import verl_otel
 from tests.builders import stories
 from verl_otel.analysis import summary
-from verl_otel.cli import explain
+from verl_otel.cli import explain, formatting
 
 pytestmark = pytest.mark.full
 
@@ -178,6 +178,50 @@ def test_a_loop_whose_last_step_raises_has_failed(tmp_path):
     run = summary.explain([tmp_path / "own"])
     assert run.state == "failed"
     assert run.steps[-1].error == "KeyError"
+
+
+def test_a_step_does_not_train_on_what_failed_or_was_cancelled(tmp_path):
+    """Of six trajectories of a step one fails and two are cancelled as too slow: it waited for all, and trained on three. The report says so."""
+
+    async def roll_out(number, index):
+        with verl_otel.trajectory(f"p{number}", index) as span:
+            span.set_attribute("verl.generated.tokens", 10)
+            await asyncio.sleep(FAST if index < 4 else 600)
+            if index == 3:
+                raise ValueError
+
+    async def run_all(number):
+        tasks = [asyncio.create_task(roll_out(number, index)) for index in range(6)]
+        await asyncio.wait(tasks[:4])
+        for task in tasks[4:]:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    run = train(tmp_path, lambda number: asyncio.run(run_all(number)))
+    counts = run.counts
+    assert (counts.trajectories, counts.trained) == (6 * STEPS, 3 * STEPS)
+    assert (counts.cancelled, counts.failed) == (2 * STEPS, STEPS)
+    assert [step.members for step in run.steps] == [3] * STEPS
+    header = "\n".join(formatting.headline(run))
+    assert "24 trajectories (12 trained on), of which 8 cancelled and 4 failed" in header
+
+
+@pytest.mark.parametrize(("bind", "count"), [(lambda function: function, 2 * STEPS), (verl_otel.bind_context, 0)])
+def test_calls_outside_of_every_trajectory_are_named(tmp_path, bind, count):
+    """A pool does not take the context over, so that the calls in it belong to no trajectory: the report says so and names the remedy."""
+
+    def roll_out(number):
+        with ThreadPoolExecutor(1) as pool:
+            for index in range(2):
+                with verl_otel.trajectory(f"p{number}", index):
+                    pool.submit(bind(search), FAST).result()
+
+    run = train(tmp_path, roll_out)
+    assert run.counts.tool_calls == 2 * STEPS - count
+    named = [problem for problem in run.missing if "outside of every trajectory" in problem]
+    assert [text.split(" began")[0] for text in named] == [f"{count} calls of tool search"] * bool(count)
+    assert all("verl_otel.bind_context" in text for text in named)
+    assert all(text in explain.render(run) for text in named)
 
 
 def test_what_a_step_consumes_can_be_said(tmp_path):

@@ -3,6 +3,7 @@
 """``verl-otel check`` against a good set-up, broken ones, and the world around: what it says, what it advises, its exit code."""
 
 import contextlib
+import errno
 import importlib.metadata
 import json
 import os
@@ -10,6 +11,7 @@ import re
 import shutil
 import socket
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -265,6 +267,25 @@ def test_a_run_folder_that_cannot_be_written(check, tmp_path):
             "-> set VERL_OTEL_RUN_DIR=DIR, a folder of the training's user",
         )
     ]
+
+
+@pytest.mark.parametrize(
+    ("call", "words"), [("rename", "replace a file (rename)"), ("utime", "append to a file and set its time")]
+)
+def test_a_file_system_without_what_a_run_needs(tmp_path, monkeypatch, call, words):
+    """A mount of an object store can be written, but neither renames nor sets times: check tries what a run does, and leaves nothing behind."""
+
+    def refuse(*_, **__):
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    settings = config.load({"VERL_OTEL_RUN_DIR": str(tmp_path / "runs")})
+    assert [finding.state for finding in check_exporters(settings)] == ["ok"]
+    monkeypatch.setattr(os, "replace" if call == "rename" else call, refuse)
+    monkeypatch.setattr(Path, "replace", refuse if call == "rename" else Path.replace)
+    (finding,) = check_exporters(settings)
+    assert finding.state == "fail"
+    assert words in finding.text
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.full

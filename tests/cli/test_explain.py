@@ -454,7 +454,7 @@ def test_what_can_be_done_is_said_once_for_each_kind_of_cause(call, explained):
     explained(explanations.explanation(steps))
     out = call("explain", "r1").out
     assert out.count("  slow tool: ") == 1
-    assert f"What to do (table in {explain.PAGE})" in out
+    assert f"What to do (table in https://github.com/verl-otel/verl-otel/blob/main/{explain.PAGE})" in out
     explained(explanations.explanation(explanations.steps(explanations.HEALTHY, 5)))
     assert "What to do" not in call("explain", "r1").out
 

@@ -41,10 +41,10 @@ def test_all_records_as_text(call, folder):
     result = call("logs")
     assert result.code == 0
     assert result.out.splitlines() == [
-        "2026-11-24 00:00:00 INFO    rollout    step 1    reward_mean=0.25",
-        "2026-11-24 00:00:01 INFO    ppo        step 1    kl_div=0.3",
-        '2026-11-24 00:00:02 WARNING log        -         [worker 3] logger=x message="a b"',
-        "2026-11-24 00:00:03 DEBUG   sample     step 2    score=1",
+        "2026-11-24 00:00:00Z INFO    rollout    step 1    reward_mean=0.25",
+        "2026-11-24 00:00:01Z INFO    ppo        step 1    kl_div=0.3",
+        '2026-11-24 00:00:02Z WARNING log        -         [worker 3] logger=x message="a b"',
+        "2026-11-24 00:00:03Z DEBUG   sample     step 2    score=1",
     ]
 
 
@@ -78,7 +78,7 @@ def test_following_shows_what_is_appended(folder):
                 process.stdout.readline()
             with (folder / "verl_logs.jsonl").open("a") as file:
                 file.write('"}\n' + lines(RECORDS[:1], 30))
-            assert "00:00:30 INFO    rollout" in process.stdout.readline()
+            assert "00:00:30Z INFO    rollout" in process.stdout.readline()
             (folder / "verl_logs-agent-n-2.jsonl").write_text(lines(RECORDS[1:2], 40))
             assert "00:00:40 INFO    ppo" in process.stdout.readline()
         finally:

@@ -46,7 +46,7 @@ def test_the_list_has_the_facts_of_each_run(call, runs, make_run):
     head, first, second, empty, last, following = result.out.splitlines()
     assert following == "Next: verl-otel explain new"
     assert result.code == 0
-    assert head.split() == ["run", "state", "steps", "last", "step", "started", "duration", "size", "folder"]
+    assert head.split() == ["run", "state", "steps", "last", "step", "started", "(UTC)", "duration", "size", "folder"]
     assert first.split()[:6] == ["new", "finished", "-", "2", "(15.00", "s)"]
     assert first.split()[8:] == ["25.00", "s", *first.split()[10:12], str(new)]
     assert second.startswith("old ")
@@ -469,3 +469,20 @@ def test_wrong_usage(call, make_run, runs, options, text):
     assert (result.code, result.out) == (2, "")
     assert text in result.err
     assert names(runs) == ["r1"]
+
+
+def test_times_are_those_of_the_other_commands(call, runs, monkeypatch):
+    """UTC, as the records of `logs` and the names of runs, wherever the user is; both commands say so."""
+    monkeypatch.setenv("TZ", "Asia/Shanghai")
+    time.tzset()
+    try:
+        story = stories.Story(runs / "new")
+        story.process("trainer")
+        story.manifest(attempts=[{"started": stories.T0, "ended": stories.T0 + 1}])
+        story.write()
+        out = call("runs", runs).out
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+    assert "started (UTC)" in out.splitlines()[0]
+    assert time.strftime("%Y-%m-%d %H:%M", time.gmtime(stories.T0)) in out

@@ -10,6 +10,7 @@ from tests.builders.exporting_records import NOW, make_point, make_span
 from tests.fakes import hostile_endpoints as hostile
 from tests.fakes.exporting_sinks import GrpcSink, send, transport
 from tests.fakes.hostile_endpoints import Endpoint
+from tests.fakes.http_server import HttpServer
 from verl_otel import config
 from verl_otel.cli import check
 from verl_otel.model import Batch
@@ -30,6 +31,37 @@ def test_what_was_taken_is_not_sent_again(answer):
     with Endpoint(answer) as endpoint:
         found = send(endpoint.url, TIMEOUT="60")
     assert (found.ok, found.rejected) == (True, 0)
+
+
+PAGE = b"<!doctype html><title>App</title>" + bytes(5000)
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [("text/html; charset=utf-8", PAGE), ("text/html", b"welcome"), (None, b"\n <HTML><body>"), ("text/plain", PAGE)],
+)
+def test_a_web_page_is_no_receiver(kind, body):
+    """A web application answers every path with its page and 200: nothing has arrived, and the same request will not."""
+    headers = {} if kind is None else {"Content-Type": kind}
+    with HttpServer(lambda _: (200, body, headers)) as server:
+        found = send(server.url)
+    assert (found.ok, found.retry) == (False, False)
+    assert "web page" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "is_doubted"),
+    [
+        ("application/x-protobuf", b"", False), ("application/json", b"{}", False),
+        ("application/json", b'{"partialSuccess": {}}', False), ("application/json", b'{"status": "ok"}', True),
+        ("text/plain", b"ok, thanks", True),
+    ],
+)  # fmt: skip
+def test_an_answer_that_is_not_that_of_a_receiver_is_doubted(kind, body, is_doubted):
+    """It counts as taken, since receivers answer in several ways; the log has a line."""
+    with HttpServer(lambda _: (200, body, {"Content-Type": kind})) as server:
+        found = send(server.url)
+    assert (found.ok, bool(found.doubt)) == (True, is_doubted)
 
 
 @pytest.mark.parametrize("value", hostile.RETRY_AFTER)
@@ -58,7 +90,7 @@ def test_a_redirect_carries_no_secret_anywhere(tmp_path):
 
 def test_ipv6_is_reached():
     """An IPv6 endpoint in brackets is reached over HTTP, with a user in the URL, too."""
-    with Endpoint(hostile.html, host="::1") as endpoint:
+    with Endpoint(hostile.nothing_to_say, host="::1") as endpoint:
         assert send(endpoint.url).ok
         assert send(endpoint.url.replace("://", "://user:password@")).ok
         assert send(f"{endpoint.url}/").ok

@@ -283,9 +283,9 @@ def test_a_partial_success_is_counted(sink):
 
 @pytest.mark.parametrize("signal", ["traces", "metrics"])
 def test_any_body_of_an_answer_is_taken(sink, signal):
-    """Whatever stands in the body of a success, such as a page for people, it is a success."""
-    for content in (b"<html>fine</html>", b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f", bytes(range(256))):
-        sink.answers[signal] = (200, {"Content-Type": "text/html"}, content)
+    """Whatever stands in the body of a success, unless it is a page for people, it is a success."""
+    for content in (b"\xff" * 100, b"\x0a\xff\xff\xff\xff\x0f", bytes(range(256))):
+        sink.answers[signal] = (200, {"Content-Type": "text/plain"}, content)
         answer = send(sink.url, signal)
         assert (answer.ok, answer.rejected) == (True, 0)
 

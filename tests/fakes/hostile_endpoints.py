@@ -50,6 +50,11 @@ def gzip_bomb(connection, stopped):
     connection.sendall(OK + b"Content-Encoding: gzip\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
 
 
+def nothing_to_say(connection, stopped):
+    """A success without a body."""
+    connection.sendall(OK + b"Content-Type: text/html\r\nContent-Length: 0\r\n\r\n")
+
+
 def html(connection, stopped):
     """A page for people."""
     connection.sendall(OK + b"Content-Type: text/html\r\nContent-Length: 13\r\n\r\n<html></html>")
@@ -88,7 +93,7 @@ def redirect(to):
     return answer
 
 
-TAKING = (huge_body, bad_chunk, gzip_bomb, html, reset_in_body)
+TAKING = (huge_body, bad_chunk, gzip_bomb, nothing_to_say, reset_in_body)
 """Those whose status says that they have taken it."""
 RETRY_AFTER = ("99999999999", "-5", "nan", "inf", "-inf", "1e400", "", "Mon, 99 Foo 2026", "0x10", "\xff")
 

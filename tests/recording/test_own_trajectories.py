@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Trajectories of an own loop have the score, tokens and turns of the spans inside of them; their step has their scores and durations."""
 
+import asyncio
+import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 
@@ -9,7 +11,7 @@ import pytest
 from opentelemetry import context, propagate, trace
 
 import verl_otel
-from verl_otel.recording import own_loop
+from verl_otel.recording import collection, own_loop
 
 
 @verl_otel.reward("math")
@@ -193,6 +195,27 @@ def test_a_step_has_the_scores_of_trajectories_that_name_it(recorded):
     assert values(recorded, "mean", "max") == {"mean": 0.5, "max": 1.0}
 
 
+def stop_with(error, score):
+    """A trajectory that an exception leaves after its score is known."""
+    span = verl_otel.trajectory("p", 1)
+    with contextlib.suppress(error), span:
+        compute_score(score)
+        raise error
+    return span
+
+
+def test_what_failed_or_was_cancelled_has_no_score(recorded):
+    """A step waits for such a trajectory and does not train on it, unless it says that it does."""
+    with verl_otel.step(1):
+        roll_out(0, 1.0)
+        stop_with(ValueError, 50.0)
+        stop_with(asyncio.CancelledError, 50.0)
+    assert values(recorded, "mean", "max") == {"mean": 1.0, "max": 1.0}
+    with verl_otel.step(2):
+        verl_otel.consume([stop_with(ValueError, 7.0)])
+    assert values(recorded, "mean") == {"mean": 7.0}
+
+
 def remote_step(number):
     """Return a context in which another process submits work for its step."""
     return trace.use_span(trace.NonRecordingSpan(trace.SpanContext(number, 1, is_remote=True)), end_on_exit=False)
@@ -370,3 +393,15 @@ def test_no_score_is_no_statistic(recorded, score):
         compute_score(score)
     assert recorded.value("verl.rollout.tail.duration", verl_aggregate="max") > 0
     assert "verl.average_reward" not in {point.instrument.name for point in recorded.points}
+
+
+def test_each_step_has_its_number_and_its_reward(recorded):
+    """Also where several steps end between two drains: both have the time of the end of the step."""
+    for number in range(1, 4):
+        with verl_otel.step(number):
+            roll_out(0, float(number))
+    batch = collection.collect()
+    ends = [span.end_ns for span in batch.spans if span.name == "verl.step"]
+    for name in ("verl.training.step", "verl.average_reward"):
+        found = [(point.time_ns, point.value) for point in batch.points if point.instrument.name == name]
+        assert found == list(zip(ends, (1.0, 2.0, 3.0), strict=True))

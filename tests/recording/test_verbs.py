@@ -245,3 +245,37 @@ def test_what_the_decorator_says_wins_over_what_is_extracted(recorded):
 
     compute_score("other", "4")
     assert recorded.span("verl.reward").attributes["verl.data.source"] == "math"
+
+
+async def run_coroutine_steps(step):
+    @step
+    async def run_step():
+        pass
+
+    for _ in range(2):
+        await run_step()
+
+
+def run_blocks(step):
+    for _ in range(2):
+        with step():
+            pass
+
+
+def run_functions(step):
+    @step
+    def run_step():
+        pass
+
+    run_step()
+    run_step()
+
+
+@pytest.mark.parametrize("run", [run_blocks, run_functions, lambda step: asyncio.run(run_coroutine_steps(step))])
+def test_steps_without_a_number_are_counted(recorded, run):
+    """From 1, and on from a number that was given."""
+    run(verl_otel.step)
+    with verl_otel.step(10):
+        pass
+    run(verl_otel.step)
+    assert [span.attributes["verl.step.number"] for span in recorded.spans] == [1, 2, 10, 11, 12]

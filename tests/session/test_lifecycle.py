@@ -62,6 +62,28 @@ def test_init_after_shutdown_records_again_into_the_new_place(start, tmp_path):
     assert [span.attributes.get("verl.step.number") for span in second.spans() if span.name == "verl.step"] == [3]
 
 
+def test_a_variable_that_is_no_setting_is_named_once(start, monkeypatch, caplog):
+    """A mistyped setting has no effect; the log of the training says so, and which one is meant."""
+    monkeypatch.setenv("VERL_OTEL_EXPORTER", "prometheus")
+    start()
+    record()
+    verl_otel.shutdown()
+    lines = [line for line in caplog.messages if "no such setting" in line]
+    assert len(lines) == 1
+    assert "VERL_OTEL_EXPORTER (did you mean VERL_OTEL_EXPORTERS?)" in lines[0]
+
+
+def test_files_that_are_not_in_the_home_folder_are_named(start, monkeypatch, tmp_path, caplog):
+    """Where the home folder cannot be written, the log says where the files are and which setting changes it."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    folder = tmp_path / f"verl-otel-{os.getuid()}" / "runs"
+    start(run_dir=folder)
+    record()
+    verl_otel.shutdown()
+    (line,) = [line for line in caplog.messages if "VERL_OTEL_RUN_DIR" in line]
+    assert str(folder) in line
+
+
 def test_a_span_that_ends_after_shutdown_harms_nobody(start):
     """A step that is open while telemetry stops ends without error and is not written."""
     files = start()

@@ -165,3 +165,25 @@ def test_the_lines_can_be_switched_off(recorded, caplog, monkeypatch):
         train(12, (7, "gen", 2.5)).log_end("r1")
     assert not caplog.messages
     assert recorded.value("verl.step.held") == pytest.approx(2.5)
+
+
+def test_no_command_is_named_that_finds_no_files(recorded, caplog, monkeypatch):
+    """A run whose exporters write none has the lines without a command."""
+    monkeypatch.setattr(RECORDER, "writes_files", False)
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        train(12, (7, "gen", 2.5)).log_end("r1")
+    assert len(caplog.messages) == 2
+    assert not [line for line in caplog.messages if "verl-otel explain" in line]
+
+
+def test_a_step_without_a_number_is_named_in_no_command(recorded, caplog):
+    """``explain --step ?`` could not run."""
+    verdicts, before = LiveVerdicts(), 0.0
+    with caplog.at_level(logging.WARNING, "verl_otel"):
+        for start in range(0, 60, 10):
+            stop = start + (9.0 if start == 50 else 1.0)
+            verdicts.end_step(None, before, start, stop, [("gen", start, stop)])
+            before = stop
+    (line,) = caplog.messages
+    assert line.startswith("verl-otel: a step took 9.0 s")
+    assert line.endswith("verl-otel explain")

@@ -70,3 +70,16 @@ def test_sudden_changes_are_followed(recorded):
         end_step(component, number, 0.0, factor, waits={"generation": 0.5, "tool": 0.1 * factor})
     ratios = [recorded.value("verl.training.change", verl_metric=name) for name in ("step", "generation", "tool")]
     assert ratios == [pytest.approx(3.0), pytest.approx(1.0), pytest.approx(3.0)]
+
+
+def test_a_step_that_was_cut_off_is_not_judged(recorded, caplog):
+    """It is neither long nor a peer of others, and its time is not effective."""
+    component = OwnLoopVerdicts(0.0)
+    for number in range(1, STEPS + 1):
+        end_step(component, number, number, number + USUAL)
+    stop = STEPS + 1 + SLOW
+    phases = (("gen", STEPS + 1, stop),)
+    own_loop._Loop.ended.append(own_loop.EndedStep(STEPS + 1, 0.0, STEPS + 1, stop, phases, StepSummary(None), False))
+    component.judge()
+    assert "longer than usual" not in caplog.text
+    assert recorded.value("verl.goodput") == pytest.approx(STEPS * USUAL / stop)

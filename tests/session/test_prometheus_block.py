@@ -2,6 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """One marked job in a user's ``prometheus.yml``: everything else is kept byte for byte, adding twice is adding once, removing gives the original back."""
 
+import re
+
 import pytest
 import yaml
 from hypothesis import given
@@ -190,3 +192,26 @@ def test_aliases_that_are_used_as_people_do_are_kept():
         + "".join(f"- {{job_name: j{n}, relabel_configs: *rules}}\n" for n in range(500))
         + "global: {}\n"
     )
+
+
+def go_matches(pattern, path):
+    """Whether Go's ``filepath.Glob``, by which Prometheus finds ``file_sd`` files, matches a path: with escapes, ``*`` and ``?``."""
+    parts = {"*": "[^/]*", "?": "[^/]"}
+    words = re.findall(r"\\.|.", pattern, re.DOTALL)
+    text = "".join(re.escape(word[1]) if len(word) == 2 else parts.get(word) or re.escape(word) for word in words)
+    assert "[" not in [word for word in words if len(word) == 1]  # it would begin a class
+    return re.fullmatch(text, path) is not None
+
+
+@pytest.mark.parametrize(
+    "folder", ["/runs/plain", "/runs/a[1]", "/runs/why?", "/runs/a*b/c", "/runs/back\\slash", "/runs/[*?]"]
+)
+def test_a_folder_with_characters_of_patterns_is_found(folder):
+    """Prometheus accepts the pattern (its own check: one star, in the last part, before the ending), and it matches the files of the folder."""
+    pattern = block.make_pattern(folder)
+    assert re.fullmatch(r"[^*]*(\*[^/]*)?\.(json|yml|yaml|JSON|YML|YAML)", pattern)
+    assert go_matches(pattern, f"{folder}/r1.json")
+    assert not go_matches(pattern, f"{folder}/deeper/r1.json")
+    text = block.add_sources("scrape_configs: []\n", [pattern])
+    assert block.read_sources(text) == [pattern]
+    assert block.remove_sources(text, [pattern]) == "scrape_configs: []\n"

@@ -5,11 +5,12 @@
 from __future__ import annotations
 
 import heapq
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Iterable, Iterator, Mapping
 from statistics import median
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
+from verl_otel._internal.printable import counted
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose, needs_spread
 from verl_otel.analysis.gpu.devices import find as find_devices
@@ -29,7 +30,13 @@ from verl_otel.analysis.start_up import StartUp, divide
 from verl_otel.analysis.step_lengths import find_repeated
 from verl_otel.analysis.traces import critical_path, timeline
 from verl_otel.analysis.traces.span_names import BLOCKED, PAUSED, STEP, TRAJECTORY, VALIDATION
-from verl_otel.analysis.traces.timeline import add_consumption, consumes_submitted, is_submitted, mark_unlinked
+from verl_otel.analysis.traces.timeline import (
+    add_consumption,
+    consumes_submitted,
+    is_submitted,
+    mark_unlinked,
+    name_call,
+)
 from verl_otel.analysis.traces.tree import LATE_NS, IncompleteTraces, Node, Trace, Written, assemble, walk
 from verl_otel.analysis.verdicts import blocked_loops, judge, own_workers, stragglers
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
@@ -45,6 +52,8 @@ from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 # the start of the next one belongs to no window. A window is closed when no more spans can overlap it: what was open in
 # it ends before the longest span of the run would.
 
+MAX_OUTSIDE: Final = 20
+"""Names of calls outside of trajectories that are counted."""
 MAX_HELD: Final = 50_000
 """Maximum number of trajectories kept for open windows; above it the oldest window is closed early."""
 
@@ -285,6 +294,10 @@ class Aggregator:
         self.start_ups: deque[StartUp] = deque(maxlen=KEPT_START_UPS)
         """Of the newest attempts."""
         self._counts = dict.fromkeys(Counts._fields, 0)
+        self._has_own_steps = False
+        """Whether steps of an own loop were added."""
+        self._outside: Counter[str] = Counter()
+        """Calls of tools, models and rewards that began in no trajectory and no step, by name."""
 
     def add(self, slice_summary: SliceSummary, watermark_ns: int) -> None:
         """Add a slice. Slices come in the order of time.
@@ -414,11 +427,15 @@ class Aggregator:
                 number = root.span.attributes.get(attr.STEP_NUMBER)
                 step_number = number if isinstance(number, int) else None
                 self.validations.append((step_number, root.span.start_ns, root.span.end_ns))
+            elif name_call(root.span.name) and (root.span.name in self._outside or len(self._outside) < MAX_OUTSIDE):
+                self._outside[root.span.name] += 1
 
     def _add_trajectory(self, trajectory: Trajectory) -> None:
         self._windows.add_trajectory(trajectory)
         counts = self._counts
         counts["trajectories"] += 1
+        counts["cancelled"] += trajectory.cancelled
+        counts["failed"] += trajectory.stopped and not trajectory.cancelled
         for activity in trajectory.activities:
             if activity.kind in _COUNTED:
                 counts[_COUNTED[activity.kind]] += 1
@@ -436,9 +453,18 @@ class Aggregator:
             reason = find_unused_reason(trajectory)
             tokens_by_reason[reason] = tokens_by_reason.get(reason, 0) + trajectory.generated_tokens
 
+    def describe_outside(self) -> Iterator[str]:
+        """Yield a sentence on each kind of call of an own loop that began in no trajectory and no step, so that nothing knows whose it is."""
+        for name, count in self._outside.most_common() if self._has_own_steps else ():
+            yield (
+                f"{counted(count, 'call')} of {name_call(name)} began outside of every trajectory and step: "
+                "a thread or an executor does not take the context over, verl_otel.bind_context does"
+            )
+
     # -- steps --
 
     def _add_step(self, root: Node) -> None:
+        self._has_own_steps = self._has_own_steps or attr.STEP_LINEAGE in root.span.attributes
         if consumes_submitted(root):
             add_consumption(root, [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)])
         consumed = timeline.find_consumed(root)
@@ -573,7 +599,7 @@ class Aggregator:
         for step in self._judge.settle([*self.steps.all(), *drafts]):
             loops = self._loop_verdicts.get(step.trace_id, ())
             judged = blocked_loops.drop_explained(step, loops)
-            judged = judge.add_verdicts(judged, (*loops, *between.get(step.trace_id, ())))
+            judged = judge.add_verdicts(judged, () if step.interrupted else (*loops, *between.get(step.trace_id, ())))
             pauses = self.blocked_loops.find_pauses(step.start_ns, step.end_ns) if judged.verdicts else {}
             steps.append(blocked_loops.name_pauses(judged, pauses))
         repeated = find_repeated([(step.attempt, step.number) for step in steps])

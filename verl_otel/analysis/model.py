@@ -63,6 +63,8 @@ CAUSES: Final = {
 
 START_UP_SHARE: Final = 0.5
 """A step contains start-up if its devices spent this share of their time in it; that is so after a restart."""
+CANCELLED: Final = "cancelled"
+"""Outcome of a trajectory, and `Step.error` of a step, that was cancelled: of asyncio's Ctrl-C, or of a task that did not wait for it."""
 _UUID: Final = re.compile(r"[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}")
 
 
@@ -151,6 +153,16 @@ class Trajectory(NamedTuple):
     def seconds(self) -> float:
         """How long it took."""
         return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def cancelled(self) -> bool:
+        """Whether its loop cancelled it."""
+        return self.outcome == CANCELLED
+
+    @property
+    def stopped(self) -> bool:
+        """Whether it did not come to its end: it was cancelled, or failed."""
+        return self.failed or self.outcome in (CANCELLED, "failure")
 
     @property
     def label(self) -> str:
@@ -279,7 +291,7 @@ class Step(NamedTuple):
     blind_spots: tuple[str, ...] = ()
     """Evidence for stragglers that its spans do not contain (`stragglers.EVIDENCE`)."""
     error: str = ""
-    """Type of the exception that ended it; empty: none, or unknown."""
+    """Type of the exception that ended it, or `CANCELLED`; empty: none, or unknown."""
     next_ns: int = 0
     """Start of the next step, or end of the run or of its attempt: its period ends there. 0: unknown."""
     between_path: tuple[Segment, ...] = ()
@@ -295,6 +307,11 @@ class Step(NamedTuple):
     def seconds(self) -> float:
         """How long it took."""
         return (self.end_ns - self.start_ns) / 1e9
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether it was cut off from outside, as by Ctrl-C: where it was then is no cause."""
+        return self.error in (CANCELLED, KeyboardInterrupt.__name__)
 
     @property
     def between(self) -> float:
@@ -339,6 +356,10 @@ class Counts(NamedTuple):
     tool_calls: int
     rewards: int
     processes: int
+    cancelled: int = 0
+    """Trajectories that were cancelled."""
+    failed: int = 0
+    """Trajectories that ended with an exception."""
 
 
 class Process(NamedTuple):
@@ -398,7 +419,7 @@ class Explanation(NamedTuple):
     folders: tuple[str, ...]
     manifest: dict[str, Any]
     state: str
-    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
+    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``interrupted``, ``crashed``, ``ended`` or ``no end seen``."""
     start_ns: int
     end_ns: int
     counts: Counts

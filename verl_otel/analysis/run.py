@@ -188,7 +188,7 @@ class Run:
 
     @property
     def state(self) -> str:
-        """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
+        """``running``, ``finished``, ``failed``, ``stopped by guard``, ``interrupted``, ``crashed``, ``ended`` or ``no end seen``."""
         return self.explanation.state
 
     @property

@@ -33,7 +33,7 @@ RUNNING_SECONDS: Final = 15.0
 """A run whose files were written less than this long ago is still running."""
 NO_END: Final = "no end seen"
 """State of a run whose end was not recorded and that is too old to be running."""
-STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed", 5.0: "stopped by guard"}
+STATES: Final = {1.0: NO_END, 2.0: "finished", 3.0: "failed", 5.0: "stopped by guard", 6.0: "interrupted"}
 """States of a run by the value of its state metric. A run that the metric reports as active is running only if its files are new."""
 CRASHED: Final = "crashed"
 """State of a run whose trainer recorded no end, that was ended by its driver, and of which a process died."""
@@ -205,6 +205,7 @@ def describe(
     problems = list(aggregator.problems)
     processes = _processes(aggregator)
     series = aggregator.columns.series()
+    problems += aggregator.describe_outside()
     if aggregator.columns.left_out:
         problems.append(f"{aggregator.columns.left_out} values of more series than are kept were left out")
     problems += [

@@ -20,11 +20,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import errno
 import os
 import shutil
 import socket
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -32,13 +32,13 @@ from pathlib import Path
 from typing import Final
 
 from verl_otel import config
+from verl_otel._internal import safe_files
 from verl_otel._internal.call_timeout import call_for
-from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
 from verl_otel.cli.check_stack import Finding, check_stack
-from verl_otel.cli.formatting import SENTENCE, make_plain, print_json
+from verl_otel.cli.formatting import DOCUMENTS, SENTENCE, make_plain, print_json
 from verl_otel.cli.run_folders import list_runs
 from verl_otel.config import SETTINGS, Config, is_service_link
 from verl_otel.errors import ConfigError
@@ -112,9 +112,6 @@ def _line(finding: Finding) -> str:
 SUPPORTED_VERL: Final = ((0, 7), (0, 9))
 """First and last supported release."""
 SUPPORTED_RAY: Final = ((2, 41), (2, 60))
-_PREFIX: Final = "VERL_OTEL_"
-_OTHER_VARIABLES: Final = ("VERL_OTEL_BOARDS", RAISE_INTERNAL_ERRORS)
-"""Variables that are no settings: Grafana's path of the boards, and that of verl-otel's own tests."""
 
 
 def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
@@ -161,7 +158,7 @@ def check_settings() -> Iterator[Finding]:
         settings = config.load()
     except ConfigError as error:
         name = str(error).partition("=")[0]
-        advice = f"correct it, or `unset {name}`, which gives it its default; docs/reference/settings.md has the table"
+        advice = f"correct it, or `unset {name}`, which gives it its default; {DOCUMENTS}docs/reference/settings.md has the table"
         yield Finding("fail", "settings", str(error), advice)
         return
     exporters = ", ".join(settings.exporters) or "none"
@@ -179,9 +176,9 @@ def check_settings() -> Iterator[Finding]:
 
 def check_names() -> Iterator[Finding]:
     """Whether a variable that begins as settings do is none: a mistyped one has no effect, and nothing else reports it."""
-    settings = [setting.variable for setting in SETTINGS]
-    ours = [name for name in sorted(os.environ) if name.startswith(_PREFIX)]
-    links = [name for name in ours if is_service_link(name, os.environ[name])]
+    links = [
+        name for name in sorted(os.environ) if name.startswith("VERL_OTEL_") and is_service_link(name, os.environ[name])
+    ]
     if links:
         yield Finding(
             "note",
@@ -189,24 +186,14 @@ def check_names() -> Iterator[Finding]:
             f"Kubernetes set {', '.join(links)} for a Service of this namespace; they are no settings and have no effect",
             "set enableServiceLinks: false in the pod, or give the Service a name that does not begin with verl-otel",
         )
-    for name in ours:
-        if name in links or name in settings or name in _OTHER_VARIABLES:
-            continue
-        meant = _find_similar(name, settings)
-        if meant and not os.environ.get(meant):
+    for name, meant in config.find_unknown().items():
+        if meant:
             advice = f"rename it: `export {meant}=${name}; unset {name}`"
             yield Finding("fail", "variable", f"{name} is no setting; did you mean {meant}?", advice)
         else:
             yield Finding(
                 "note", "variable", f"{name} is no setting and has no effect", "the guide has the table of settings"
             )
-
-
-def _find_similar(name: str, settings: list[str]) -> str:
-    """Return the setting whose name without its prefix is the most similar; empty if none is."""
-    suffixes = {setting.partition("OTEL_")[2]: setting for setting in settings}
-    similar = difflib.get_close_matches(name.removeprefix(_PREFIX), suffixes, n=1)
-    return suffixes[similar[0]] if similar else ""
 
 
 def check_switch() -> Iterator[Finding]:
@@ -487,11 +474,51 @@ def _examine(folder: Path) -> tuple[str, int]:
     except OSError:  # a parent folder is not accessible, or the name is too long
         return "cannot be written", 0
     if writable and usage.total:
-        return "", usage.free
+        return _try_out(existing), usage.free
     if existing == folder or not existing.is_dir():
         return "cannot be written", 0
     # A file system without a size, such as /proc, reports write access to root, and has no files of users.
     return f"does not exist and cannot be created: {existing} cannot be written", 0
+
+
+def _try_out(folder: Path) -> str:
+    """Return what a run needs in a folder that its file system refuses, as mounts of object stores do; empty if nothing. Leaves nothing behind."""
+    place = None
+    try:
+        place = Path(tempfile.mkdtemp(prefix=".verl-otel-check-", dir=folder))
+        for what, use in _NEEDS.items():
+            try:
+                use(place)
+            except OSError as error:
+                return f"cannot be used: its file system cannot {what}: {error.strerror}"
+    except OSError as error:
+        return f"cannot be written: {error.strerror}"
+    finally:
+        if place is not None:
+            shutil.rmtree(place, ignore_errors=True)
+    return ""
+
+
+def _append_twice(folder: Path) -> None:
+    for _ in range(2):
+        handle = safe_files.open_private(folder / "appended")
+        try:
+            os.write(handle, b"line\n")
+            os.utime(handle)
+        finally:
+            os.close(handle)
+
+
+def _replace_twice(folder: Path) -> None:
+    for _ in range(2):
+        safe_files.write_atomically(folder / "replaced", "{}")
+
+
+_NEEDS: Final[dict[str, Callable[[Path], None]]] = {
+    "append to a file and set its time": _append_twice,
+    "replace a file (rename)": _replace_twice,
+}
+"""What exporters, manifest and watchdog do in the folder of a run."""
 
 
 def _check_otlp(settings: Config) -> Iterator[Finding]:
@@ -524,6 +551,8 @@ def _ask_endpoint(signal: str, settings: Config) -> Finding:
     except TimeoutError:
         return Finding("fail", name, f"{endpoint.shown} gives no answer in time", _START)
     transport.close()
+    if answer.doubt:
+        return Finding("note", name, answer.doubt, _CORRECT)
     if answer.ok:
         return Finding("ok", name, f"{endpoint.shown} takes requests")
     if answer.retry:

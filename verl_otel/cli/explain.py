@@ -41,7 +41,18 @@ from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import incidents, options, run_selection
 from verl_otel.cli import wording as words
-from verl_otel.cli.formatting import dead, failed, fill_schema, headline, make_plain, number, orphans, print_json
+from verl_otel.cli.formatting import (
+    DOCUMENTS,
+    dead,
+    end_of,
+    failed,
+    fill_schema,
+    headline,
+    make_plain,
+    number,
+    orphans,
+    print_json,
+)
 from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 
@@ -304,7 +315,7 @@ def _title(run: Explanation, step: Step) -> str:
     usual = f" (others: median {seconds(median(other.seconds for other in others))})" if others else ""
     if len(others) == 1:
         usual = f" (step {number(others[0])}: {seconds(others[0].seconds)})"
-    name = f"Step {number(step)}{' FAILED after' if step.failed else ' took'} {seconds(step.seconds)}"
+    name = f"Step {number(step)}{f' {end_of(step)} after' if step.failed else ' took'} {seconds(step.seconds)}"
     if step.verdicts:
         longer = f"{seconds(sum_savings(step))} longer than usual"
         if all(verdict.kind == "between" for verdict in step.verdicts):
@@ -312,6 +323,8 @@ def _title(run: Explanation, step: Step) -> str:
         return f"{name}, {longer}{usual}."
     if any(other is step for other in step_lengths.find_start_up(run.steps)):
         return f"{name}{usual}. It includes the start-up, so that it is longer than later steps."
+    if step.interrupted:
+        return f"{name}{usual}."
     is_long = any(other is step for other in step_lengths.find_unexplained(run.steps))
     return f"{name}{usual}. {'No single cause was found' if is_long else 'Nothing delayed it noticeably'}."
 
@@ -446,7 +459,7 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     keys = find_keys(steps, _choose_unexplained(run, steps))
     advice = [*_advise_events(run), *((key, ADVICE[key]) for key in keys)]
     if advice:
-        yield f"What to do (table in {PAGE})"
+        yield f"What to do (table in {DOCUMENTS}{PAGE})"
     for key, text in advice:
         yield textwrap.fill(
             f"{key}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
@@ -553,7 +566,7 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
 
 
 def _describe_step(step: Step) -> Iterator[str]:
-    yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id:032x}]{f' FAILED {step.error}' if step.failed else ''}"
+    yield f"step {step.number}: {seconds(step.seconds)} [trace {step.trace_id:032x}]{f' {end_of(step)} {step.error}' if step.failed else ''}"
     for verdict in step.verdicts[:_VERDICTS]:
         yield f"  cause: {words.describe_verdict(verdict)} [{_evidence(verdict)}]"
     if not step.verdicts:

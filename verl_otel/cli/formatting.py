@@ -10,10 +10,12 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis.model import Explanation, Step, UnfinishedProcess
+from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
 from verl_otel.semconv import attributes as attr
 
+DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
+"""Where the pages are: an installation has none."""
 SENTENCE: Final = 2_000
 """Maximum number of characters of one sentence."""
 MOST_FAILED: Final = 5
@@ -106,7 +108,8 @@ def headline(run: Explanation) -> Iterator[str]:
     count = run.counts
     yield (
         f"{counted(len(run.steps), 'step')}, {counted(len(run.validations), 'validation')}, "
-        f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on), "
+        f"{counted(count.trajectories, 'trajectory', 'trajectories')} ({count.trained:,} trained on)"
+        f"{_describe_stopped(count)}, "
         f"{counted(count.llm_calls, 'LLM call')}, {counted(count.tool_calls, 'tool call')}, "
         f"{counted(count.processes, 'process', 'processes')}"
         + (f", {seconds((run.end_ns - run.start_ns) / 1e9)} from the start to the last record" if run.start_ns else "")
@@ -114,15 +117,29 @@ def headline(run: Explanation) -> Iterator[str]:
     )
 
 
+def _describe_stopped(count: Counts) -> str:
+    """Return how many trajectories were cancelled and failed; empty if all came to their end."""
+    texts = [
+        f"{number:,} {what}" for number, what in ((count.cancelled, "cancelled"), (count.failed, "failed")) if number
+    ]
+    return f", of which {' and '.join(texts)}" if texts else ""
+
+
 def failed(run: Explanation) -> str:
-    """Return the message about failed steps; empty if there are none."""
+    """Return the message about steps that failed or were interrupted; empty if there are none."""
     steps = [step for step in run.steps if step.failed]
     texts = [
         f"step {number(step)} after {seconds(step.seconds)}{f': {step.error}' if step.error else ''}"
         for step in steps[:MOST_FAILED]
     ]
     more = [f"and {len(steps) - MOST_FAILED:,} more"] if len(steps) > MOST_FAILED else []
-    return show(f"FAILED: {', '.join(texts + more)}", SENTENCE) if steps else ""
+    word = "FAILED" if any(not step.interrupted for step in steps) else "INTERRUPTED"
+    return show(f"{word}: {', '.join(texts + more)}", SENTENCE) if steps else ""
+
+
+def end_of(step: Step) -> str:
+    """Return how a step ended, ``FAILED`` or ``INTERRUPTED``; empty if it came to its end."""
+    return ("INTERRUPTED" if step.interrupted else "FAILED") if step.failed else ""
 
 
 def orphans(run: Explanation) -> str:

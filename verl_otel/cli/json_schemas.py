@@ -70,7 +70,7 @@ _OFF_POLICY: Final = _or_null(
         from_age=_number("share of that difference that fresh samples do not have", known=False),
     )
 )
-_STATE: Final = _text("running, finished, failed, stopped by guard, crashed, ended, no end seen")
+_STATE: Final = _text("running, finished, failed, stopped by guard, interrupted, crashed, ended, no end seen")
 _RUN_ID: Final = _text("id of the run")
 _MISSING: Final = _list(_text(), "sentences about data that is not there")
 _ORPHANS: Final = _whole("spans whose parent is in no file")
@@ -116,7 +116,7 @@ REPORT: Final = _object(
         attempt=_whole("attempt of the run, from 1"),
         repeated=_flag("a later attempt went on from an earlier checkpoint: it trains it again, or ended before"),
         seconds=_number(),
-        failed=_flag("it ended with an exception"),
+        failed=_flag("it ended with an exception, or was interrupted"),
         phases=_PHASES,
         no_phase=_number("seconds outside of phases"),
         between=_number("seconds to the next step, or to the last record of the run"),

@@ -173,9 +173,10 @@ def render_line(record: Record) -> str:
     """Return a record as a line of text.
 
     Example:
-        2026-11-24 22:16:38 INFO  rollout  step 12  reward_mean=0.25 samples=128
+        2026-11-24 22:16:38Z INFO  rollout  step 12  reward_mean=0.25 samples=128
     """
-    when = run_log.time_of(record)[:19].replace("T", " ") or "-"
+    when = run_log.time_of(record)[:19].replace("T", " ")
+    when = f"{when}Z" if when else "-"  # UTC, as in the other outputs and the names of runs
     number = record.get(logs.STEP)
     step = f"step {number}" if number is not None else "-"
     role = record.get("role", "")

@@ -29,7 +29,17 @@ from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
 from verl_otel.analysis.verdicts import slow_trajectories
 from verl_otel.cli import headlines, options, page, run_selection, wording
-from verl_otel.cli.formatting import SENTENCE, align, fill_schema, headline, make_plain, number, orphans, print_json
+from verl_otel.cli.formatting import (
+    SENTENCE,
+    align,
+    end_of,
+    fill_schema,
+    headline,
+    make_plain,
+    number,
+    orphans,
+    print_json,
+)
 from verl_otel.cli.json_schemas import REPORT
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.metric_names import AVERAGE_REWARD, TRAINING_STEP
@@ -116,7 +126,7 @@ def _steps_table(run: Explanation, limit: int) -> str:
         cells = [_cell(by_key[key].seconds, by_key[key].share) if key in by_key else "-" for key in keys]
         rows.append(
             [
-                number(step) + (" FAILED" if step.failed else ""),
+                f"{number(step)} {end_of(step)}".rstrip(),
                 f"{step.seconds:.2f}",
                 *cells,
                 _cell(step.no_phase, step.no_phase / step.seconds if step.seconds else 0),

@@ -47,7 +47,7 @@ class Overview(NamedTuple):
 
     folder: Path
     state: str
-    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``crashed``, ``ended`` or ``no end seen``."""
+    """``running``, ``finished``, ``failed``, ``stopped by guard``, ``interrupted``, ``crashed``, ``ended`` or ``no end seen``."""
     steps: int | None
     """Number of steps of all attempts."""
     last_step: int | None

@@ -144,7 +144,7 @@ def _lines(results: Sequence[tuple[Choice, str]], *, yes: bool) -> list[str]:
 # -- The list --
 
 _UNKNOWN: Final = "-"
-_TITLES: Final = ("run", "state", "steps", "last step", "started", "duration", "size", "folder")
+_TITLES: Final = ("run", "state", "steps", "last step", "started (UTC)", "duration", "size", "folder")
 _RIGHT: Final = tuple(map(_TITLES.index, ("steps", "size")))
 """Columns that are aligned to the right."""
 
@@ -176,7 +176,7 @@ def _cells(run: Overview) -> tuple[str, ...]:
         run.state,
         _UNKNOWN if run.steps is None else f"{run.steps:,}",
         _last_step(run),
-        _UNKNOWN if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started)),
+        _UNKNOWN if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.gmtime(run.started)),
         _UNKNOWN if run.seconds is None else seconds(run.seconds),
         show_bytes(run.size),
         str(run.folder),

@@ -27,6 +27,7 @@ from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import show_address
 from verl_otel.health import profiles, rules_file
 from verl_otel.health.profiles import Profile
+from verl_otel.session.prometheus_block import make_pattern
 
 MEMORY_MIB: Final = 1024
 """Memory limit of the Collector in MiB (`OTELCOL_MEMORY_MIB`); Go's own limit is four fifths of it."""
@@ -172,13 +173,13 @@ def write_settings(plan: Plan) -> str:
     """
     text = (package_data.find_folder("collector") / "prometheus.yml").read_text("utf-8")
     if plan.cluster is None:
-        discovery = _BY_FILES.replace('"targets/*.json"', json.dumps(f"{plan.targets}/*.json"))
+        discovery = _BY_FILES.replace('"targets/*.json"', json.dumps(make_pattern(plan.targets)))
     else:
         url = json.dumps(f"{plan.url('discovery')}/")
         discovery = f"http_sd_configs: [{{url: {url}, refresh_interval: 15s}}]"
     changes = {
         "[rules/*.rules.yml]": json.dumps(
-            [str(plan.thresholds if path.name == rules_file.FILE else path) for path in find_rules()]
+            [_escape(plan.thresholds if path.name == rules_file.FILE else path) for path in find_rules()]
         ),
         '"127.0.0.1:8889"': json.dumps(plan.addresses["metrics"]),
         '"127.0.0.1:8888"': json.dumps(plan.addresses["self"]),
@@ -190,6 +191,10 @@ def write_settings(plan: Plan) -> str:
             raise VerlOtelError(f"prometheus.yml of this installation does not say {old} once")
         text = text.replace(old, new)
     return text + make_ray_job()
+
+
+def _escape(path: Path) -> str:
+    return make_pattern(path.parent, path.name)
 
 
 def find_rules() -> list[Path]:
@@ -517,7 +522,7 @@ def find_ray_targets() -> Path:
 
 def make_ray_job() -> str:
     """Return a scrape job for Ray's own metrics, to be appended to ``scrape_configs`` of `prometheus.yml`."""
-    path = json.dumps(str(find_ray_targets()))
+    path = json.dumps(_escape(find_ray_targets()))
     return f"  # Ray's own metrics, for its dashboard.\n  - job_name: ray\n    file_sd_configs: [{{files: [{path}]}}]\n"
 
 

@@ -80,7 +80,8 @@ def step(number: Any = None) -> Any:
     """Record one training step: the root of a trace that is always kept.
 
     Args:
-        number: The step's number, counted from 1 as verl does.
+        number: The step's number, counted from 1 as verl does. Without it, as in ``@verl_otel.step``, steps are counted from 1, or on from the last
+            number. Pass it where a training is resumed.
 
     Example:
         for number in range(1, 101):

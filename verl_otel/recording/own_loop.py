@@ -8,12 +8,13 @@ verl's trainers report theirs by ``Tracking`` and `verl_otel.integrations`. All 
 from __future__ import annotations
 
 import math
+import sys
 from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
-from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord
+from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord, Point
 from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
 from verl_otel.recording.context import SpanIds
@@ -50,6 +51,8 @@ class _Sample(NamedTuple):
     facts: dict[str, float]
     stop: float
     uid: str
+    whole: bool = True
+    """False: it failed or was cancelled. A step trains on it only if it says so by `verl_otel.consume`."""
 
 
 class StepSummary(NamedTuple):
@@ -241,7 +244,8 @@ def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeVal
     score = to_number(values.get(attr.REWARD_SCORE))
     source = to_name(values.get(attr.DATA_SOURCE, "")) or (inside.source if inside is not None else "")
     uid = to_name(values.get(attr.SAMPLE_UID, ""))
-    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid)
+    whole = not span.error and values.get(attr.OUTCOME) != "cancelled"
+    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid, whole)
     link = _find_link(span)
     if link is not None and link.flags & REMOTE:
         samples = _Trajectories.remote.setdefault(link.trace_id, [])
@@ -270,10 +274,13 @@ def end_step(span: Span) -> StepSummary:
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
     consumed = _Trajectories.consumed.pop(step, None)
+    is_derived = consumed is None
     if consumed is None:
         consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
     popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
     samples = [entry[1] for entry in popped if entry is not None]
+    if is_derived:
+        samples = _score_whole(samples)
     batch = _Trajectories.batches.pop(step, [])
     _Trajectories.inside.pop(step, None)
     seconds = _find_generation(samples)
@@ -283,6 +290,11 @@ def end_step(span: Span) -> StepSummary:
     if reward is None:
         reward = _sum_scores(batch)
     return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
+
+
+def _score_whole(samples: list[_Sample]) -> list[_Sample]:
+    """Return the samples without the scores of those that failed or were cancelled: the step waited for them, and trains on the others."""
+    return [sample if sample.whole else sample._replace(score=None) for sample in samples]
 
 
 def _find_generation(samples: list[_Sample]) -> float:
@@ -321,7 +333,9 @@ def report(*, last: bool = False) -> None:
     samples = _Trajectories.remote[steps[-1]]
     if _Trajectories.reported != (steps[-1], len(samples)):
         _Trajectories.reported = steps[-1], len(samples)
-        _summarise(samples, whole=False)
+        reward = _summarise(_score_whole(samples), whole=False)
+        if reward is not None:
+            series.gauge(metric_names.AVERAGE_REWARD).set(reward)
 
 
 def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:
@@ -340,9 +354,7 @@ def _sum_scores(samples: list[_Sample]) -> float | None:
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
     if not scores:
         return None
-    mean = sum(scores) / len(scores)
-    series.gauge(metric_names.AVERAGE_REWARD).set(mean)
-    return mean
+    return sum(scores) / len(scores)
 
 
 def _find_link(span: Span) -> LinkRecord | None:
@@ -368,7 +380,7 @@ def _clear_trajectories() -> None:
 
 # -- The loop --
 
-RUNNING, FINISHED, FAILED = 1, 2, 3
+RUNNING, FINISHED, FAILED, INTERRUPTED = 1, 2, 3, 6
 """Values of ``verl.run.state``."""
 GEN: Final = "gen"
 """Phase in which a loop generates, or waits for what is generated ahead."""
@@ -389,6 +401,8 @@ class EndedStep(NamedTuple):
     phases: tuple[tuple[str, float, float], ...]
     """Key, start and end of each phase since the end of the step before."""
     trajectories: StepSummary
+    whole: bool = True
+    """False: it failed or was interrupted, so that its length is not comparable."""
 
 
 class _Loop:
@@ -396,8 +410,11 @@ class _Loop:
 
     labels: Labels = ()
     began = False
-    failed = False
+    last_state = FINISHED
+    """How the last step ended."""
     last_stop = 0.0
+    last_number = 0
+    """Of the step that began last."""
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
     ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
 
@@ -414,24 +431,42 @@ def note_phase(span: Span) -> None:
         _Loop.phases.append((to_name(span.attributes.get(attr.PHASE, "")), span.start, span.stop))
 
 
+def number_step(span: Span) -> None:
+    """Give a step that begins without a number the one after the step that began before, as ``@verl_otel.step`` cannot have one."""
+    number = span.attributes.get(attr.STEP_NUMBER)
+    if number is None:
+        number = _Loop.last_number + 1
+        span.set_attribute(attr.STEP_NUMBER, number)
+    if type(number) is int:
+        _Loop.last_number = number
+
+
 def note_step(span: Span) -> None:
     """Record that a step of an own loop has ended. Called by the drain."""
     if not _Loop.began:
         _Loop.began = True
         series.gauge(metric_names.RUN_INFO, _Loop.labels).set(1)
         series.gauge(metric_names.RUN_STATE).set(RUNNING)
-    _Loop.failed = bool(span.error)
+    _Loop.last_state = _find_end_of(span)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
-    if number is not None:
-        series.gauge(metric_names.TRAINING_STEP).set(number)
+    trajectories, whole = end_step(span), _Loop.last_state == FINISHED
     before = _Loop.last_stop
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
+    _add_points(span.end_ns, {metric_names.TRAINING_STEP: number, metric_names.AVERAGE_REWARD: trajectories.reward})
     shown = int(number) if number is not None and math.isfinite(number) else None
-    trajectories = end_step(span)
-    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories))
+    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories, whole))
     _Loop.last_stop = span.stop
     _Loop.phases.clear()
+
+
+def _add_points(time_ns: int, values: Mapping[str, float | None]) -> None:
+    """Record values of a step with one time stamp. A gauge would keep those of the last step before each drain only."""
+    RECORDER.pending_points.extend(
+        Point(series.INSTRUMENTS[metric], (), time_ns, time_ns, value)
+        for metric, value in values.items()
+        if value is not None
+    )
 
 
 def has_step() -> bool:
@@ -445,22 +480,40 @@ def take_ended() -> list[EndedStep]:
 
 
 def end() -> None:
-    """Record the end of the run, if this process had an own loop: failed if its last step ended with an exception."""
+    """Record the end of the run, if this process had an own loop: failed or interrupted if the program or its last step was."""
     report(last=True)
     if _Loop.began:
-        series.gauge(metric_names.RUN_STATE).set(FAILED if _Loop.failed else FINISHED)
+        series.gauge(metric_names.RUN_STATE).set(_find_end_of_program() or _Loop.last_state)
+
+
+def _find_end_of(step: Span) -> int:
+    """Return the state of a run that ends with a step. `asyncio.run` makes of Ctrl-C a cancellation of the task that waits."""
+    if step.error == KeyboardInterrupt.__name__ or step.attributes.get(attr.OUTCOME) == "cancelled":
+        return INTERRUPTED
+    return FAILED if step.error else FINISHED
+
+
+def _find_end_of_program() -> int | None:
+    """Return the state that the exception leaves with which the program ends, also between two steps; None without one.
+
+    The interpreter stores it before it calls the functions of `atexit`. An interactive one stores each exception and goes on.
+    """
+    kind = getattr(sys, "last_type", None)
+    if not isinstance(kind, type) or hasattr(sys, "ps1"):
+        return None
+    return INTERRUPTED if issubclass(kind, KeyboardInterrupt) else FAILED
 
 
 def clear() -> None:
     """Discard everything that was recorded: a session begins."""
     _clear_trajectories()
-    _Loop.last_stop = 0.0
+    _Loop.last_stop, _Loop.last_number = 0.0, 0
     _Loop.phases.clear()
     _Loop.ended.clear()
 
 
 def _reset() -> None:
-    _Loop.labels, _Loop.began, _Loop.failed = (), False, False
+    _Loop.labels, _Loop.began, _Loop.last_state = (), False, FINISHED
     clear()
 
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
 from verl_otel.model import NONE_DROPPED, REMOTE, TRACE_FLAGS, AttributeValue, EventRecord, LinkRecord
+from verl_otel.recording import own_loop
 from verl_otel.recording.attribute_values import (
     coerce_attribute,
     error_name,
@@ -198,7 +199,7 @@ class Span:
                 return self
             self.outer = outer
             if site.spec.root:
-                self._link_submitter()
+                self._begin_root()
             self.token = make_current(self)
             opened = RECORDER.open_spans
             if len(RECORDER.ended) < RECORDER.capacity and len(opened) < OPEN_FACTOR * RECORDER.capacity:
@@ -404,6 +405,12 @@ class Span:
             parent.detail.name = self.name
         parent.set_attributes(attributes)
         return True
+
+    def _begin_root(self) -> None:
+        """Number a step of an own loop; link a trajectory to what submitted it."""
+        if self.site.spec.verb == "step" and not self.site.hook:
+            own_loop.number_step(self)
+        self._link_submitter()
 
     def _link_submitter(self) -> None:
         """Link a trajectory to the span around it; in a thread without a context, to the step that is open, if it is the only one."""

@@ -40,7 +40,7 @@ class RecorderState:
     __slots__ = (
         "bytes", "capacity", "capture_content", "convention_aliases", "drain_lock",
         "dropped", "dropped_points", "ended", "ended_count", "misplaced", "on",
-        "open_spans", "pending_points", "verdict_lines",
+        "open_spans", "pending_points", "verdict_lines", "writes_files",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -52,6 +52,8 @@ class RecorderState:
         """Whether series and trajectories get the names of the GenAI conventions, too (see `verl_otel.recording.convention_aliases`)."""
         self.verdict_lines = True
         """Whether the log of the training gets a line on what held a step, or the run."""
+        self.writes_files = True
+        """Whether commands find files of this run, so that a line of the log may name one."""
         self.open_spans: dict[Span, None] = {}
         """Open spans in the order in which they began."""
         self.ended: list[Span] = []

@@ -59,7 +59,7 @@ RUN_INFO: Final = _row("verl.run.info", "gauge", "",
     attr.NODES, attr.GPUS, attr.GPUS_TOTAL), (1, 1, 1),
     "Always 1: what this run is, for joins. GPUs are those of a node of the trainer, and in total those of the run.")
 RUN_STATE: Final = _row("verl.run.state", "gauge", "", (), (1, 1, 1),
-    "1 running, 2 finished, 3 failed, 5 stopped by a guard.")
+    "1 running, 2 finished, 3 failed, 5 stopped by a guard, 6 interrupted.")
 TRAINING_STEPS: Final = _row("verl.training.steps", "counter", "{step}", (), (1, 1, 1),
     "Training steps completed.")
 TRAINING_STEP: Final = _row("verl.training.step", "gauge", "", (), (1, 1, 1),

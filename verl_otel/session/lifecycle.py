@@ -96,11 +96,25 @@ def _apply_to_recording(config: Config) -> None:
     RECORDER.convention_aliases = bool(config.semconv_opt_in)
     RECORDER.capacity = config.memory_mib * 1024 * 1024 // (2 * state.SPAN_BYTES)
     RECORDER.verdict_lines = config.verdict_lines
+    RECORDER.writes_files = "file" in config.exporters
     RECORDER.capture_content = config.capture_content
     own_loop.configure(config.project, config.experiment)
     problem = safe_files.use_group(config.files_group)
     if problem:
         error_boundary.warn_once("files group", "verl-otel: VERL_OTEL_FILES_GROUP: %s; files stay private", problem)
+
+
+def _warn_of_settings(config: Config) -> None:
+    """Log which variables of the environment have no effect, and where files are that the user would look for in their home folder."""
+    unknown = [f"{name} (did you mean {meant}?)" if meant else name for name, meant in settings.find_unknown().items()]
+    if unknown:
+        message = "verl-otel: no such setting, without effect: %s. See verl-otel check"
+        error_boundary.warn_once("unknown settings", message, ", ".join(unknown))
+    if config.run_dir == settings.find_temporary_dir() and "file" in config.exporters:
+        message = (
+            "verl-otel: the home folder cannot be written: files are in %s. VERL_OTEL_RUN_DIR names another folder"
+        )
+        error_boundary.warn_once("run folder", message, config.run_dir)
 
 
 # -- the session --
@@ -297,6 +311,7 @@ class Session:
         if self._began_run:
             return
         self._began_run = True
+        _warn_of_settings(self.config)
         watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
             attempt = run_manifest.begin_attempt(self.config.run_path, self._started)

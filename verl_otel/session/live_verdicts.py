@@ -117,7 +117,14 @@ class LiveVerdicts:
         self._goodput = 0.0
 
     def end_step(
-        self, number: int | None, before: float, start: float, stop: float, intervals: Sequence[Interval]
+        self,
+        number: int | None,
+        before: float,
+        start: float,
+        stop: float,
+        intervals: Sequence[Interval],
+        *,
+        whole: bool = True,
     ) -> None:
         """Judge a step that has ended.
 
@@ -127,7 +134,11 @@ class LiveVerdicts:
             start: Its start.
             stop: Its end.
             intervals: Phases, and logging and data loading, since the end of the step before.
+            whole: False: it failed or was interrupted. Such a step is not judged, and its time is not effective.
         """
+        if not whole:
+            self._measure_goodput(0.0, stop)
+            return
         phases: dict[str, float] = {}
         between: dict[str, float] = {}
         for key, begin, end in intervals:
@@ -142,7 +153,10 @@ class LiveVerdicts:
             if held.kind == PHASE and find_state(held.cause) != "validation":
                 lost += held.seconds
             self._report(number, stop - start, held)
-        self._effective += max(0.0, stop - start - lost)
+        self._measure_goodput(max(0.0, stop - start - lost), stop)
+
+    def _measure_goodput(self, effective: float, stop: float) -> None:
+        self._effective += effective
         self._goodput = min(1.0, self._effective / max(stop - self._began, 1e-9))
         gauge(metric_names.GOODPUT).set(self._goodput)
 
@@ -168,13 +182,9 @@ class LiveVerdicts:
     def log_end(self, run_id: str, advice: str = "") -> None:
         """Log what held the steps of a run that has ended or failed, and ``advice``. Neither: no line."""
         if RECORDER.verdict_lines and (self._held or advice):
+            detail = f". Which trajectory, rank or tool: verl-otel explain {run_id}" if RECORDER.writes_files else ""
             with python_logging.not_copied():
-                log_lines.warn(
-                    _logger,
-                    "verl-otel: %s. Which trajectory, rank or tool: verl-otel explain %s",
-                    self.summarize(advice)["verdict"],
-                    run_id,
-                )
+                log_lines.warn(_logger, "verl-otel: %s%s", self.summarize(advice)["verdict"], detail)
 
     def _report(self, number: int | None, seconds: float, held: Held) -> None:
         labels = ((attr.HELD_KIND, held.kind), (attr.HELD_CAUSE, held.cause))
@@ -193,13 +203,20 @@ class LiveVerdicts:
         if not RECORDER.verdict_lines or clock() - self._last_line < LINE_SECONDS:
             return
         self._last_line = clock()
-        step = "?" if number is None else number
+        step = "a step" if number is None else f"step {number}"
         if held.kind == "phase":
-            what = f"step {step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
+            what = f"{step} took {seconds:.1f} s: phase {held.cause} {held.seconds:.1f} s longer than usual"
         else:
-            what = f"step {step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
+            what = f"{step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
         with python_logging.not_copied():
-            log_lines.warn(_logger, "verl-otel: %s. Evidence: verl-otel explain --step %s", what, step)
+            log_lines.warn(_logger, "verl-otel: %s%s", what, _name_evidence(number))
+
+
+def _name_evidence(number: int | None) -> str:
+    """Return the command that shows more of a step; empty where it finds no files."""
+    if not RECORDER.writes_files:
+        return ""
+    return ". Evidence: verl-otel explain" + ("" if number is None else f" --step {number}")
 
 
 def _cover(intervals: Sequence[Interval], begin: float, end: float) -> float:

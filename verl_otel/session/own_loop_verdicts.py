@@ -50,7 +50,9 @@ class _Judge:
 
     def end_step(self, step: EndedStep) -> None:
         self._steps += 1
-        self._verdicts.end_step(step.number, step.before, step.start, step.stop, step.phases)
+        self._verdicts.end_step(step.number, step.before, step.start, step.stop, step.phases, whole=step.whole)
+        if not step.whole:
+            return
         reward = step.trajectories.reward
         found = [
             *self._follower.follow_progress(self._steps, {} if reward is None else {"reward": reward}),

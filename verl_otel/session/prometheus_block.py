@@ -11,6 +11,7 @@ import functools
 import json
 import re
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from verl_otel.errors import VerlOtelError
@@ -63,6 +64,23 @@ class Place(NamedTuple):
     indent: int
     form: str
     """``item`` of a block sequence, ``flow`` in brackets, or ``key`` with ``scrape_configs:`` itself."""
+
+
+def make_pattern(folder: str | Path, name: str = "*.json") -> str:
+    r"""Return the pattern by which Prometheus finds files of a folder, whose own name may have characters of patterns.
+
+    Prometheus matches it by Go's ``filepath.Glob``, with a backslash before a character that stands for itself. It refuses a ``*`` in the name of
+    a folder also then; ``?`` finds it.
+
+    Args:
+        folder: The folder.
+        name: The pattern of the names of its files.
+
+    Example:
+        make_pattern("/runs/a[1]") == r"/runs/a\[1]/*.json"
+    """
+    escaped = re.sub(r"[\\\[?]", r"\\\g<0>", str(folder)).replace("*", "?")
+    return f"{escaped}/{name}"
 
 
 def add_sources(text: str, sources: Sequence[str]) -> str:

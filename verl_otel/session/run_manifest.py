@@ -30,7 +30,7 @@ _RANKS: Final = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 
 def is_first_process() -> bool:
     """Return whether this process starts a run: it is no rank but the first, no child, and its environment names no run."""
-    return _has_no_parent() and not os.environ.get("VERL_OTEL_RUN_ID")
+    return _has_no_parent() and not os.environ.get("VERL_OTEL_RUN_ID", "").strip()
 
 
 def may_resume() -> bool:
@@ -39,13 +39,13 @@ def may_resume() -> bool:
     Programs beside that loop may have the same name in their environment. Workers have a number of the attempt besides.
     """
     is_first = all(os.environ.get(name, "0") == "0" for name in _RANKS)
-    return is_first and _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID"))
+    return is_first and _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID", "").strip())
 
 
 def _has_no_parent() -> bool:
     return (
         os.environ.get("RANK", "0") == "0"
-        and not os.environ.get("VERL_OTEL_RUN_ATTEMPT")
+        and not os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip()
         and not children.is_child()
         and not resource.is_forked()
     )

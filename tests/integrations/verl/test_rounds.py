@@ -38,7 +38,7 @@ def group(number, *scores, version=None):
 def run(recorded, monkeypatch):
     """A training without its end: what it records is in ``recorded``, the run log in ``run_log.take()``."""
     ended = []
-    monkeypatch.setattr(trainer, "end_run", lambda *, failed: ended.append(failed))
+    monkeypatch.setattr(trainer, "end_run", lambda error=None: ended.append(error is not None))
     monkeypatch.setattr(trainer, "_last_drain", lambda: 0.0)
     run_log.configure(logs.INFO, 0)
     step_log.begin_run()

@@ -354,6 +354,14 @@ def test_a_failed_run_stays_failed(recorded, tracking_class):
     assert recorded.value("verl.run.state") == 2
 
 
+def test_a_training_that_ctrl_c_ends_is_interrupted(recorded, tracking_class):
+    """``fit`` is left by KeyboardInterrupt; what the destructor of ``Tracking`` reports afterwards changes nothing."""
+    made = tracking_class("p", "e")
+    tracking.end_run(KeyboardInterrupt())
+    made.finish()
+    assert recorded.value("verl.run.state") == 6
+
+
 # -- How long each tracker takes in one ``Tracking.log``; the call itself works as before --
 
 

@@ -539,9 +539,9 @@ def count_generated(trained: int, wasted: Mapping[str, int]) -> int:
 
 def find_unused_reason(trajectory: Trajectory) -> str:
     """Return the reason why a trajectory was never trained on."""
-    if trajectory.finish in _ABORTED or trajectory.outcome == "cancelled":
+    if trajectory.finish in _ABORTED or trajectory.cancelled:
         return "aborted"
-    return "failed" if trajectory.failed or trajectory.outcome == "failure" else "dropped"
+    return "failed" if trajectory.stopped else "dropped"
 
 
 def _find_waste_reason(trajectory: Trajectory, flat: Mapping[str, bool]) -> str:

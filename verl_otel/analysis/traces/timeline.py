@@ -11,8 +11,8 @@ from operator import attrgetter
 from typing import Final
 
 from verl_otel._internal.quantiles import pick_quantiles
-from verl_otel.analysis.model import Activity, Part, Phase, Segment, Step, Trajectory
-from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TRAJECTORY, TURN
+from verl_otel.analysis.model import CANCELLED, Activity, Part, Phase, Segment, Step, Trajectory
+from verl_otel.analysis.traces.span_names import CONSUME, GENERATE, PHASE_PREFIX, REWARD, TOOL_PREFIX, TRAJECTORY, TURN
 from verl_otel.analysis.traces.tree import Node, walk
 from verl_otel.model import SAMPLED, AttributeValue, LinkRecord, SpanRecord
 from verl_otel.semconv import attributes as attr
@@ -164,6 +164,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         trajectories: Those that it may have trained on, by trace id.
     """
     span = root.span
+    error = _find_error(span)
     phases = [child.span for child in root.children if child.span.name.startswith(PHASE_PREFIX)]
     total = max(1, span.end_ns - span.start_ns)
     by_key: dict[str, int] = defaultdict(int)
@@ -177,7 +178,7 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         trace_id=span.trace_id,
         start_ns=span.start_ns,
         end_ns=span.end_ns,
-        failed=attr.ERROR_TYPE in span.attributes,
+        failed=bool(error),
         phases=tuple(Phase(key, ns / 1e9, ns / total) for key, ns in by_key.items()),
         no_phase=(total - covered([(phase.start_ns, phase.end_ns) for phase in phases], span.start_ns, span.end_ns))
         / 1e9,
@@ -187,8 +188,28 @@ def build_step(root: Node, trajectories: Mapping[int, Trajectory]) -> Step:
         gen_end_ns=generations[-1].end_ns if generations else 0,
         quantiles=pick_quantiles(sorted(member.seconds for member in members)),
         members=len(consumed),
-        error=str(span.attributes.get(attr.ERROR_TYPE, "")),
+        error=error,
     )
+
+
+def _find_error(step: SpanRecord) -> str:
+    """Return why a step did not end by itself: the type of its exception, or `CANCELLED`; empty if it did.
+
+    A step of verl that was cancelled is the last one, in which its trainer found no more samples.
+    """
+    attributes = step.attributes
+    if attr.ERROR_TYPE in attributes:
+        return str(attributes[attr.ERROR_TYPE])
+    is_cancelled = attributes.get(attr.OUTCOME) == CANCELLED and attr.STEP_LINEAGE in attributes
+    return CANCELLED if is_cancelled else ""
+
+
+def name_call(name: str) -> str:
+    """Return what the name of a span calls: ``tool search``, ``the reward``, ``model m``; empty for other spans."""
+    if name.startswith(TOOL_PREFIX):
+        return f"tool {name.removeprefix(TOOL_PREFIX)}"
+    kind, _, model = name.partition(" ")
+    return "the reward" if name == REWARD else f"model {model}".rstrip() if kind in _LLM_NAMES else ""
 
 
 def find_consumed(root: Node) -> tuple[int, ...]:
@@ -217,7 +238,7 @@ def _find_linked(root: Node) -> tuple[dict[int, None], dict[int, None]]:
 #
 # verl's trainers record which trajectories a step trains on; the functions of `verl_otel` record what a step submitted.
 # Without a recorded consumption a step is taken to train on the trajectories that began inside of it and ended before
-# it did.
+# it did, except for those that failed or were cancelled: those it only waited for.
 
 SUBMITTED: Final = "submitted"
 """Value of ``verl.step.lineage`` of a step that consumes what it submits, unless it says otherwise."""
@@ -226,6 +247,7 @@ UNLINKED: Final = "unlinked"
 TOLERANCE_NS: Final = 10_000_000
 """Tolerance for trajectories of other processes that seem to outlive the step: the precision of clocks that were aligned."""
 _CONSUMED: Final = {attr.LINK_TYPE: "consumed"}
+_EVICTED: Final = {attr.LINK_TYPE: "evicted"}
 _DERIVED: Final = {attr.STEP_LINEAGE: SUBMITTED}
 
 
@@ -306,7 +328,9 @@ def _phases_around(node: Node, trajectory: Trajectory) -> Iterator[Node]:
 
 
 def _make_consumption(node: Node, trajectories: Iterable[Trajectory]) -> Node:
-    links = tuple(LinkRecord(trajectory.trace_id, 0, _CONSUMED, "", 0) for trajectory in trajectories)
+    members = tuple(trajectories)
+    links = tuple(LinkRecord(trajectory.trace_id, 0, _CONSUMED, "", 0) for trajectory in members)
+    links += tuple(LinkRecord(trajectory.trace_id, 0, _EVICTED, "", 0) for trajectory in members if trajectory.stopped)
     end = node.span.end_ns
     span = SpanRecord(
         node.span.trace_id, 0, node.span.span_id, CONSUME, node.span.kind, end, end, _DERIVED, links, (), 0, "",

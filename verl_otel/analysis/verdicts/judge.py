@@ -220,6 +220,8 @@ class Judge:
 
     def _decide(self, recent_step: _RecentStep) -> tuple[Verdict, ...]:
         step, awaited_work, phase_times, calls = recent_step
+        if step.interrupted:
+            return ()
         first = step.trace_id == self._first[step.attempt]
         verdicts: list[Verdict] = []
         for summed in (False, True):  # the sum of many short spans only where no single one was long

@@ -291,7 +291,7 @@ def find_single_waits(run: Explanation) -> list[SingleWait]:
 
 def _find_single_wait(step: Step) -> SingleWait | None:
     lead = next((saving.seconds for saving in step.savings if saving.what == "slowest"), 0.0)
-    if step.members < 2 or lead <= 0 or lead < NOTABLE_SHARE * step.seconds or not step.slowest:  # noqa: PLR2004 - one has no other to be later than
+    if step.interrupted or step.members < 2 or lead <= 0 or lead < NOTABLE_SHARE * step.seconds or not step.slowest:  # noqa: PLR2004 - one has no other to be later than
         return None
     if len({segment.trace_id for segment in step.path} - {0}) > MAX_WAITS:
         return None

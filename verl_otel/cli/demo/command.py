@@ -23,6 +23,7 @@ import contextlib
 import gzip
 import io
 import json
+import shlex
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -112,7 +113,8 @@ def run(arguments: argparse.Namespace) -> int:
         )
     print(f"$ verl-otel {' '.join([command, *runs])}\n", flush=True)
     code, printed = _capture(words)
-    print(f"{_name_kept(printed)}\n{_say_next(name)}")
+    text, _, command = _name_kept(printed).rpartition("\nNext: ")
+    print(f"{text}\n{_say_next(name, command.strip())}")
     return code
 
 
@@ -153,16 +155,23 @@ def _keep(folder: Path, names: list[str]) -> int:
             kept.parent.mkdir(exist_ok=True)
             kept.write_bytes(gzip.decompress(data) if is_compressed else data)
     print(f"{', '.join(names)}: copied to {show(folder)}. To try other commands on them:")
-    print(f"  $ export VERL_OTEL_RUN_DIR={show(folder.absolute())}")
+    print(f"  $ export VERL_OTEL_RUN_DIR={show(shlex.quote(str(folder.absolute())))}")
     print(f"  $ verl-otel report {names[0]}")
     return 0
 
 
-def _say_next(shown: str) -> str:
+def _say_next(shown: str, command: str) -> str:
+    """Return the next commands, in an order in which each can run.
+
+    Args:
+        shown: The recorded run that was shown.
+        command: What shows more of its copy.
+    """
     others = ", ".join(name for name in RECORDINGS if name != shown)
     return (
         f"Other commands work on copies of the recorded runs:\n"
         f"  $ verl-otel demo --keep {KEPT}\n"
+        f"  $ {command}\n"
         f"Other recorded runs: verl-otel demo NAME, with {others}.\n"
         "Your own training, with this package in its environment:\n"
         "  $ VERL_OTEL_ENABLED=1 python -m verl.trainer.main_ppo ...\n"

@@ -39,7 +39,7 @@ _MISSING: Final = """<section id="missing" aria-labelledby="missing-title">
 </ul>
 </section>
 """
-_STATES: Final = {"finished": "✓", "failed": "✕", "crashed": "✕", "running": "▶", "ended": "■"}
+_STATES: Final = {"finished": "✓", "failed": "✕", "crashed": "✕", "running": "▶", "ended": "■", "interrupted": "■"}
 
 
 def render(run: Explanation) -> str:

@@ -27,7 +27,7 @@ function poll(update) {
     if (!document.hidden) {
       try {
         await update();
-        shown = new Date().toLocaleTimeString();
+        shown = `${new Date().toISOString().slice(11, 19)} UTC`;
         line.textContent = `Updated ${shown}, every ${EVERY / 1000} s.`;
         line.classList.remove("stale");
       } catch (error) {

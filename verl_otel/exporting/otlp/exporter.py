@@ -56,6 +56,8 @@ class RetryingSender:
         except Exception as error:
             error_boundary.warn_once("otlp transport", "verl-otel: OTLP: %s", type(error).__name__)
             answer = Answer(ok=False, retry=True, reason=f"cannot send: {type(error).__name__}")
+        if answer.doubt:
+            error_boundary.warn_once("otlp doubt", "verl-otel: OTLP: %s: does it arrive? (logged once)", answer.doubt)
         if answer.ok or not answer.retry:
             self.failures, self.not_before = 0, 0.0
         else:

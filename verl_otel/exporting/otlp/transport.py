@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import gzip
+import json
 import logging
 import os
 import socket
@@ -20,6 +21,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from urllib.parse import unquote
 
 from verl_otel._internal.masking import hide_url
+from verl_otel._internal.printable import show
 from verl_otel._version import __version__
 from verl_otel.config import note_ignored
 from verl_otel.errors import ConfigError
@@ -209,6 +211,8 @@ class Answer(NamedTuple):
     """Items that the server rejected although it accepted the request (``partial_success``)."""
     unsupported: bool = False
     """Whether the server does not accept this signal at all."""
+    doubt: str = ""
+    """Why the server may be no receiver of OTLP although it accepted the request; empty: it answers as one does."""
     cut_short: bool = False
     """Whether it ended by a deadline of the caller before the time-out of the endpoint, so that the state of the endpoint is unknown."""
 
@@ -295,7 +299,7 @@ class _Http:
                 or None,  # as attribute of the session, REQUESTS_CA_BUNDLE would override it
             ) as response:
                 if 200 <= response.status_code < 300:  # noqa: PLR2004 - a redirect, to a login page perhaps, is no success
-                    return Answer(ok=True, rejected=_rejected(self._endpoint.signal, _read(response)))
+                    return _judge_success(self._endpoint, response)
                 wait = _retry_after(response.headers.get("Retry-After", ""))
                 status = response.status_code
         except (
@@ -391,15 +395,42 @@ def _keep_unchanged(request: Any) -> Any:
     return request
 
 
-def _read(response: Any) -> bytes:
-    """Return the body of a response, empty if it is not usable: the status has shown that the request was accepted."""
-    if response.headers.get("Content-Encoding", "identity").lower() != "identity":
-        return b""
+_PAGES: Final = ("text/html", "application/xhtml+xml")
+
+
+def _judge_success(endpoint: Endpoint, response: Any) -> Answer:
+    """Return what a response says whose status is a success. A web application may answer every path with its page and 200.
+
+    OTLP answers with an encoded message, which is empty where nothing was rejected. Some receivers answer in JSON, whatever was sent.
+    """
+    encoded = response.headers.get("Content-Encoding", "identity").lower() != "identity"
+    kind = response.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    head = b"" if encoded else _read(response)
+    if (kind in _PAGES and (head or encoded)) or head.lstrip()[:9].lower().startswith((b"<!doctype", b"<html")):
+        return Answer(ok=False, reason=f"{endpoint.shown} answers with a web page: it is no receiver of OTLP")
+    body = head if len(head) < MAX_ANSWER else b""
+    rejected = _rejected(endpoint.signal, body)
+    if rejected is None and not _is_json_answer(body):
+        doubt = f"{endpoint.shown} does not answer as a receiver of OTLP ({show(kind, 100) or 'no content type'})"
+        return Answer(ok=True, doubt=doubt)
+    return Answer(ok=True, rejected=rejected or 0)
+
+
+def _is_json_answer(body: bytes) -> bool:
+    """Return whether a body is OTLP's answer in JSON, which a receiver sends by mistake."""
     try:
-        body = bytes(response.raw.read(MAX_ANSWER, decode_content=False))
+        answer = json.loads(body)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(answer, dict) and not answer.keys() - {"partialSuccess", "partial_success"}
+
+
+def _read(response: Any) -> bytes:
+    """Return the beginning of the body of a response, empty if it is not usable: the status has shown that the request was accepted."""
+    try:
+        return bytes(response.raw.read(MAX_ANSWER, decode_content=False))
     except Exception:  # cut off, too late, or no valid chunk
         return b""
-    return body if len(body) < MAX_ANSWER else b""
 
 
 class _Grpc:
@@ -454,7 +485,7 @@ class _Grpc:
             )
         except Exception as error:  # its text may hold a header, which is a secret
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
-        return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer))
+        return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer) or 0)
 
     def expire(self) -> None:
         """Do nothing: the deadline of gRPC is that of the whole call."""
@@ -494,8 +525,8 @@ def _retry_after(text: str) -> float:
     return min(max(seconds, 0.0), 300.0) if seconds == seconds else 0.0
 
 
-def _rejected(signal: str, body: bytes) -> int:
-    """Return the number of items in the answer's ``partial_success``."""
+def _rejected(signal: str, body: bytes) -> int | None:
+    """Return the number of items in the answer's ``partial_success``; None if it is no such message."""
     if not body:
         return 0
     from google.protobuf.message import DecodeError
@@ -512,4 +543,4 @@ def _rejected(signal: str, body: bytes) -> int:
             metrics_service_pb2.ExportMetricsServiceResponse.FromString(body).partial_success.rejected_data_points
         )
     except DecodeError:
-        return 0
+        return None

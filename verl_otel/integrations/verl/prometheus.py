@@ -32,6 +32,7 @@ from verl_otel.recording.state import RECORDER
 from verl_otel.resource import build as build_resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import current as current_session
+from verl_otel.session.prometheus_block import make_pattern
 from verl_otel.session.prometheus_file import add as merge_prometheus_job
 from verl_otel.session.prometheus_file import describe_reader, lists_run
 from verl_otel.session.prometheus_targets import FOLDER as TARGETS_FOLDER
@@ -44,7 +45,7 @@ _UPDATE: Final = "update_prometheus_config"
 _RPC_TIMEOUT: Final = 10.0
 _HINT: Final = (
     "verl-otel: prometheus.yml stays as it is (VERL_OTEL_KEEP_PROMETHEUS_YML=keep). Add to its scrape_configs, once: "
-    "{job_name: verl, file_sd_configs: [{files: ['%s/*.json']}]}   or, for several nodes, beside `verl-otel discover --serve`: "
+    "{job_name: verl, file_sd_configs: [{files: ['%s']}]}   or, for several nodes, beside `verl-otel discover --serve`: "
     "{job_name: verl, http_sd_configs: [{url: 'http://127.0.0.1:9465/'}]}"
 )
 _ROLE, _ENGINE, _MODEL, _REPLICA_RANK = map(label_name, (attr.ROLE, attr.ENGINE, attr.MODEL, attr.REPLICA_RANK))
@@ -214,7 +215,7 @@ def merge_here(file: str, port: int, folder: str, run_id: str) -> str:
     urls = [f"http://{address}:{port}" for address in addresses]
     is_shared = any(Path(folder).glob(f"{run_id}@*.json"))
     discovery = "" if is_shared else _find_discovery(run_id)
-    outcome = merge_prometheus_job(path, [discovery or f"{folder}/*.json"], urls)
+    outcome = merge_prometheus_job(path, [discovery or make_pattern(folder)], urls)
     if outcome.state == "refused" or discovery:
         return outcome.text
     problem = describe_reader(path, Path(folder), urls) if is_shared else _NOT_SHARED.format(folder=folder)
@@ -282,7 +283,7 @@ def _wrap_update(original: Callable[..., Any]) -> Callable[..., Any]:
             if current.config.keep_prometheus_yml == "merge":
                 begin_merge(argument(args, kwargs, 0, "config"), folder, current.config.run_id)
             else:
-                error_boundary.warn_once("prometheus.yml", _HINT, folder)
+                error_boundary.warn_once("prometheus.yml", _HINT, make_pattern(folder))
         return None
 
     return update_prometheus_config

@@ -97,7 +97,7 @@ def _time_trackers(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
 
 # -- ``Tracking``: the identity of the run, and every scalar as a gauge, unchanged and with one timestamp per call --
 
-RUNNING, FINISHED, FAILED, STOPPED = 1, 2, 3, 5
+RUNNING, FINISHED, FAILED, STOPPED, INTERRUPTED = 1, 2, 3, 5, 6
 FLUSH_SECONDS: Final = 5.0
 _FAILED_INIT: Final = "_verl_otel_unmade"
 """Attribute of a ``Tracking`` whose constructor raised: its destructor does not end the run."""
@@ -285,10 +285,22 @@ def on_finish(callback: Callable[[], float] | None) -> None:
     _Run.at_finish = callback
 
 
-def end_run(*, failed: bool) -> None:
-    """Record the end of the run and flush; only once, although both ``fit`` and ``Tracking`` report it."""
-    state = FAILED if failed else STOPPED if guards.is_stopped() else FINISHED
-    if RECORDER.on and _Run.state not in (state, FAILED):  # the destructor of ``Tracking`` always reports success
+def end_run(error: BaseException | None = None, *, failed: bool = False) -> None:
+    """Record the end of the run and flush; only once, although both ``fit`` and ``Tracking`` report it.
+
+    Args:
+        error: The exception with which the training ends.
+        failed: Whether it failed, if no exception is known.
+    """
+    if isinstance(error, KeyboardInterrupt):
+        state = INTERRUPTED
+    else:
+        state = FAILED if failed or error is not None else STOPPED if guards.is_stopped() else FINISHED
+    if RECORDER.on and _Run.state not in (
+        state,
+        FAILED,
+        INTERRUPTED,
+    ):  # the destructor of ``Tracking`` always reports success
         _Run.state = state
         gpu_time.end_run()
         with error_boundary.suppress_errors("run state"):

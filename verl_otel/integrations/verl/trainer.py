@@ -180,7 +180,7 @@ def close_step(span: Span, error: BaseException | None) -> None:
     else:
         _end_step(span, error)
     if error is not None and _read_version(Trainer.instance) is not None:
-        end_run(failed=True)  # its ``fit``, which cannot be wrapped, raises the error
+        end_run(error)  # its ``fit``, which cannot be wrapped, raises the error
     _leave_found()
 
 
@@ -252,14 +252,16 @@ def _track_run(args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
         return
     _register(args[0])
     on_finish(None)
-    Trainer.training, failed = args[0], True
+    Trainer.training, error = args[0], None
     try:
         yield
-        failed = False
+    except BaseException as raised:
+        error = raised
+        raise
     finally:
         Trainer.training = None
         _end_rounds()
-        end_run(failed=failed)
+        end_run(error)
         _release(args[0])
     time.sleep(_last_drain())
 
@@ -301,7 +303,7 @@ def _end_at_last_save(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Steps:
     yield
     if argument(args, kwargs, 1, "force"):
         _end_rounds()
-        end_run(failed=False)
+        end_run()
         time.sleep(_last_drain())
 
 

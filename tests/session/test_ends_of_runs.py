@@ -1,0 +1,98 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""How a run of an own loop ended: by itself, by an exception, or by Ctrl-C, inside of a step and between two."""
+
+import asyncio
+import signal
+
+import pytest
+
+import verl_otel
+from verl_otel.analysis import summary
+from verl_otel.cli import explain
+from verl_otel.cli.run_overview import read_ends
+
+LOOP = """
+import asyncio, os, signal, sys, time, verl_otel
+
+def press_ctrl_c():
+    os.kill(os.getpid(), signal.SIGINT)
+
+@verl_otel.tool("search")
+async def search(seconds):
+    await asyncio.sleep(seconds)
+
+async def roll_out(number, index):
+    with verl_otel.trajectory(f"p{number}", index):
+        await search(0.5 if number == 4 and index == 1 else 0.01)
+
+async def main():
+    for number in range(1, 5):
+        with verl_otel.step(number), verl_otel.phase("gen"):
+            tasks = asyncio.gather(*(roll_out(number, index) for index in range(2)))
+            if number == 4:
+                asyncio.get_running_loop().call_later(0.2, press_ctrl_c)
+            await tasks
+"""
+SYNCHRONOUS = """
+import os, signal, verl_otel
+for number in range(1, 5):
+    with verl_otel.step(number):
+        if number == 4:
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+BETWEEN = """
+import verl_otel
+for number in range(1, 5):
+    with verl_otel.step(number):
+        pass
+raise {error}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("code", [LOOP + "asyncio.run(main())\n", SYNCHRONOUS])
+def test_ctrl_c_inside_of_a_step_interrupts_the_run(run, tmp_path, code):
+    """The run is interrupted, its last step did not come to its end, and no cause is named for how long it took."""
+    assert run(code).code == -signal.SIGINT
+    found = summary.explain([tmp_path / "runs" / "r1"])
+    assert found.state == read_ends(tmp_path / "runs" / "r1").state == "interrupted"
+    last = found.steps[-1]
+    assert (last.number, last.failed, last.interrupted, last.verdicts) == (4, True, True, ())
+    assert not [step for step in found.steps[:-1] if step.failed]
+    text = explain.render(found)
+    assert "INTERRUPTED: step 4 after" in text
+    assert "tool search took" not in text
+
+
+@pytest.mark.full
+@pytest.mark.parametrize(
+    ("error", "state"), [("KeyboardInterrupt", "interrupted"), ("ValueError", "failed"), ("SystemExit", "finished")]
+)
+def test_what_ends_the_program_between_two_steps_ends_the_run(run, tmp_path, error, state):
+    """An exception outside of every step counts as one inside of a step."""
+    run(BETWEEN.format(error=error))
+    assert summary.explain([tmp_path / "runs" / "r1"]).state == state
+
+
+async def leave_by_cancellation(number):
+    with verl_otel.step(number):
+        task = asyncio.current_task()
+        asyncio.get_running_loop().call_soon(task.cancel)
+        await asyncio.sleep(60)
+
+
+@pytest.mark.parametrize(("goes_on", "state"), [(False, "interrupted"), (True, "finished")])
+def test_a_cancelled_step_interrupts_the_run_if_it_is_the_last(tmp_path, goes_on, state):
+    """A loop that catches the cancellation and makes another step has not ended with it."""
+    verl_otel.init(run_dir=tmp_path, run_id="r1", exporters="file", stalls=False)
+    try:
+        with pytest.raises(asyncio.CancelledError):
+            asyncio.run(leave_by_cancellation(1))
+        if goes_on:
+            with verl_otel.step(2):
+                pass
+    finally:
+        verl_otel.shutdown()
+    found = summary.explain([tmp_path / "r1"])
+    assert (found.state, found.steps[0].error) == (state, "cancelled")
