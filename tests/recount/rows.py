@@ -837,6 +837,7 @@ LONGEST, P95, MEDIAN = (
     f"{name} of the last step"
     for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
 )
+HANDED_OVER = "it is measured until verl hands a sample over, some 10 ms before the trajectory ends"
 MIXED = "verl logs the last local step of a version with the next version, and the record follows it"
 
 PENDING = {
@@ -855,13 +856,10 @@ UNSTEADY = {
     ("run log: spread of scores in each step", "fully_async"): MIXED,
     (LONGEST, "own_ray"): "of the actor that reported last",
     (MEDIAN, "own_ray"): "of the actor that reported last",
-    (
-        "seconds of generation",
-        "*",
-    ): "the end of a trajectory is read when verl hands it over, some 10 ms before it ends",
-    (LONGEST, "*"): "read some 10 ms before the trajectory ends",
-    (P95, "*"): "read some 10 ms before the trajectory ends",
-    (MEDIAN, "*"): "read some 10 ms before the trajectory ends",
+    ("seconds of generation", "*"): HANDED_OVER,
+    (LONGEST, "*"): HANDED_OVER,
+    (P95, "*"): HANDED_OVER,
+    (MEDIAN, "*"): HANDED_OVER,
 }
 """(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
 
