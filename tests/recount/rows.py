@@ -608,11 +608,13 @@ ROWS = [
     Row(
         "groups of the last step",
         lambda o: split_groups(count_groups(o.groups_of(o.steps[-1]))),
-        lambda p: split_groups(read_groups(p)),
+        lambda p: split_groups(read_groups(p)) if p.has("verl.reward.groups") else None,
         own=True,
     ),
     Row("run log: samples of each step", by_step(len), lambda p: p.logged("rollout", "samples")),
-    Row("run log: groups without a signal", count_silent, lambda p: p.logged("rollout", "groups_without_signal")),
+    Row(
+        "run log: groups without a signal", count_silent, lambda p: p.logged("rollout", "groups_without_signal") or None
+    ),
     Row(
         "run log: mean score of each step",
         lambda o: o.by_step("critic/score/mean"),
@@ -837,6 +839,7 @@ LONGEST, P95, MEDIAN = (
     f"{name} of the last step"
     for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
 )
+HANDED_OVER = "it is measured until verl hands a sample over, some 10 ms before the trajectory ends"
 MIXED = "verl logs the last local step of a version with the next version, and the record follows it"
 
 PENDING = {
@@ -855,13 +858,10 @@ UNSTEADY = {
     ("run log: spread of scores in each step", "fully_async"): MIXED,
     (LONGEST, "own_ray"): "of the actor that reported last",
     (MEDIAN, "own_ray"): "of the actor that reported last",
-    (
-        "seconds of generation",
-        "*",
-    ): "the end of a trajectory is read when verl hands it over, some 10 ms before it ends",
-    (LONGEST, "*"): "read some 10 ms before the trajectory ends",
-    (P95, "*"): "read some 10 ms before the trajectory ends",
-    (MEDIAN, "*"): "read some 10 ms before the trajectory ends",
+    ("seconds of generation", "*"): HANDED_OVER,
+    (LONGEST, "*"): HANDED_OVER,
+    (P95, "*"): HANDED_OVER,
+    (MEDIAN, "*"): HANDED_OVER,
 }
 """(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
 
@@ -879,6 +879,11 @@ ABSENT: dict[tuple[str, str], str] = {
         "explain: tokens of groups without a signal",
         "kl",
     ): "traces have scores, and a penalty makes other rewards of them",
+    **{
+        (family, mode): "with a critic a sample has a signal of its own, whatever its group"
+        for family in ("groups of the last step", "run log: groups without a signal")
+        for mode in ("critic", "resume")
+    },
     (TAIL, "own_ray"): "the loop does not know when trajectories of actors ended",
     **{
         (family, mode): "the trainer gets a batch in which verl does not say how long each trajectory took"

@@ -147,6 +147,7 @@ def get(name, new_folder):
         training = bed_run.Training(Path(kept, name))
         training.returncode = int((training.out / "returncode").read_text())
     else:
+        shutil.rmtree(Path(kept, name), ignore_errors=True)  # what did not come to its end
         training = MODES[name].train(Path(kept, name))
         (training.out / "returncode").write_text(str(training.returncode))
     assert training.returncode == 0, training.log[-3000:]
