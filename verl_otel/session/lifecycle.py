@@ -133,6 +133,8 @@ LOSSES: Final = frozenset(
     }
 )
 """Metrics that count what was lost."""
+FILE_SECONDS: Final = 10.0
+"""Seconds for the files at the end of a session beyond ``exit_timeout``, which an endpoint may take as a whole."""
 LAST_LINES_SECONDS: Final = 0.5
 """Seconds that the end of a session waits for a log that does not take its last lines."""
 DRAIN_MARGIN_SECONDS: Final = 0.2
@@ -231,12 +233,40 @@ class Session:
         self._thread = thread
 
     def stop(self) -> None:
-        """Switch recording off, send what is queued within ``exit_timeout``, and close the exporters."""
+        """Switch recording off, send what is queued within ``exit_timeout``, and close the exporters.
+
+        A file system that does not answer blocks whoever uses it, without a time-out. So a thread does that, and is left behind
+        `FILE_SECONDS` after ``exit_timeout``.
+        """
         deadline = time.monotonic() + self.config.exit_timeout
         children.withdraw()
         RECORDER.on = False
         self._stopping = True
         self._wake.set()
+        failures: list[BaseException] = []
+
+        def finish() -> None:
+            try:
+                self._finish(deadline)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=finish, name="verl-otel-end", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # as many as this system allows, or the interpreter starts none any more
+            self._finish(deadline)
+            return
+        thread.join(remaining(deadline) + FILE_SECONDS)
+        if thread.is_alive():
+            where = self.config.run_path
+            error_boundary.warn_once("end", "verl-otel: %s does not answer: the last records may be missing", where)
+            log_lines.write_until(time.monotonic() + LAST_LINES_SECONDS)
+        if failures:
+            raise failures[0]
+
+    def _finish(self, deadline: float) -> None:
+        """Do the work of `stop`."""
         if self._thread is not None:
             self._thread.join(remaining(deadline))
         self._collect(observe=self.opened, deadline=deadline)
