@@ -80,7 +80,7 @@ def test_following_shows_what_is_appended(folder):
                 file.write('"}\n' + lines(RECORDS[:1], 30))
             assert "00:00:30Z INFO    rollout" in process.stdout.readline()
             (folder / "verl_logs-agent-n-2.jsonl").write_text(lines(RECORDS[1:2], 40))
-            assert "00:00:40 INFO    ppo" in process.stdout.readline()
+            assert "00:00:40Z INFO    ppo" in process.stdout.readline()
         finally:
             process.terminate()
 
