@@ -10,6 +10,7 @@ import pytest
 from tests.builders import explanations
 from verl_otel.analysis import summary
 from verl_otel.analysis.model import Series, Verdict
+from verl_otel.cli.compare import parse_condition
 
 TOOL = ("tool", "python")
 
@@ -251,7 +252,7 @@ def test_runs_without_device_time_have_no_legend_for_it(call, pair):
 
 
 @pytest.mark.parametrize(
-    "text", ["step", "step>5%", "step>+5", ">+5%", "step>-5%", "step<+5%", "step=+5%", "step>+x%", ""]
+    "text", ["step", "step<5%", "step>+5", ">+5%", "step>-5%", "step<+5%", "step=+5%", "step>+x%", ""]
 )
 def test_wrong_conditions_are_refused_in_plain_words(call, pair, text):
     """Exit code 2, the condition, and how one is written."""
@@ -302,3 +303,10 @@ def test_markdown(call, pair):
     assert out.startswith("### A a")
     assert table[1] == "|---|---:|---:|---:|---|"
     assert {line.count("|") for line in table} == {6}
+
+
+@pytest.mark.parametrize("text", ["step>+5%", "step>5%", "step > 5 %", " step > + 5%"])
+def test_a_condition_may_have_spaces_and_no_plus(text):
+    """They mean the same."""
+    condition = parse_condition(text)
+    assert (condition.name, condition.more, condition.limit) == ("step", True, 0.05)

@@ -3,6 +3,7 @@
 """``verl-otel logs``: selection, conditions, output, following."""
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -80,7 +81,7 @@ def test_following_shows_what_is_appended(folder):
                 file.write('"}\n' + lines(RECORDS[:1], 30))
             assert "00:00:30Z INFO    rollout" in process.stdout.readline()
             (folder / "verl_logs-agent-n-2.jsonl").write_text(lines(RECORDS[1:2], 40))
-            assert "00:00:40 INFO    ppo" in process.stdout.readline()
+            assert "00:00:40Z INFO    ppo" in process.stdout.readline()
         finally:
             process.terminate()
 
@@ -153,3 +154,9 @@ def test_what_is_too_large(text):
     """Depth and length are bounded."""
     with pytest.raises(VerlOtelError, match="more than"):
         parse_condition(text)
+
+
+def test_a_scope_that_is_not_there_comes_with_those_that_are(call, folder):
+    """And a field that is not there comes with the names of the fields, those of each record first."""
+    assert "scopes of the run: log, ppo, rollout, sample" in call("logs", folder, "--scope", "nothing").err
+    assert re.search(r"fields of the records: level, .*step", call("logs", folder, "--where", "stp == 3").err)

@@ -479,3 +479,13 @@ def test_a_missing_number_is_json_too(report, story):
     data = report(story.write())
     assert data["trajectories"][0]["score"] is None
     assert data["reward"]["1"] is None
+
+
+def test_a_folder_with_the_name_of_a_run_does_not_hide_it(call, runs, tmp_path, monkeypatch):
+    """An experiment may keep its checkpoints in a folder of its own name beside the user. One that holds a run itself is meant."""
+    stories.training(runs / "gsm8k", "gsm8k").write()
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gsm8k").mkdir(exist_ok=True)
+    assert "Run gsm8k" in call("report", "gsm8k").out
+    stories.training(tmp_path / "gsm8k", "other").write()
+    assert "Run other" in call("report", "gsm8k").out

@@ -160,3 +160,25 @@ def test_a_run_that_was_sent_says_where_it_went(call, runs, monkeypatch):
         assert "secret" not in result.err
     (runs / "r1" / run_manifest.DESTINATION).write_text("{")
     assert "Possible reasons:" in call("report").err
+
+
+@pytest.mark.parametrize("place", ["runs", "."])
+def test_runs_beside_the_user_are_named(call, tmp_path, monkeypatch, place):
+    """Where the folder of the settings has none, runs in ./runs or here are those that are meant."""
+    here = tmp_path / "here"
+    stories.training(here / place / "r1").write()
+    monkeypatch.setenv("VERL_OTEL_RUN_DIR", str(tmp_path / "empty"))
+    monkeypatch.chdir(here)
+    result = call("explain")
+    assert result.code == 2
+    assert f"1 run is here: export VERL_OTEL_RUN_DIR={(here / place).resolve()}" in result.err
+
+
+def test_view_says_what_is_meant_by_a_wrong_name(call, runs):
+    """As the other commands."""
+    stories.training(runs / "r1").write()
+    stories.training(runs / "r2").write()
+    result = call("view", "r3")
+    assert result.code == 2
+    assert "no run 'r3'" in result.err
+    assert "newest r2" in result.err

@@ -2,12 +2,14 @@
 # SPDX-License-Identifier: Apache-2.0
 """The sentences of ``verl-otel explain``: each kind of verdict has one, singular and plural agree, savings of phases add up."""
 
+import re
+
 import pytest
 
 from tests.builders import explanations
 from verl_otel.analysis.model import Counts, Verdict
 from verl_otel.analysis.verdicts import judge
-from verl_otel.cli import wording
+from verl_otel.cli import formatting, wording
 
 
 def test_a_run_of_one_step_is_in_the_singular(call, explained):
@@ -74,3 +76,13 @@ def test_what_held_different_phases_adds_up(verdicts, seconds):
     step = explanations.step(1, explanations.HEALTHY, verdicts=made)
     path = tuple(each._replace(trace_id=7) if each.kind == "tool" else each for each in step.path)
     assert judge.sum_savings(step._replace(path=path)) == pytest.approx(seconds)
+
+
+def test_a_number_is_not_divided_from_its_unit():
+    """Wherever a line ends."""
+    text = "Without that the step would have been 1.50 s shorter, 31 % of it, and 4.0 GiB less."
+    for width in range(12, 60):
+        lines = formatting.wrap(text, width, first="  ", rest="    ")
+        assert " ".join(line.strip() for line in lines) == text
+        assert not [line for line in lines if re.search(r"\d$", line)]
+        assert max(map(len, lines)) <= width

@@ -8,12 +8,14 @@ No value names a place outside of the folder of the test: the commands write fil
 import argparse
 import logging
 import os
+import subprocess
+import sys
 from importlib import import_module
 
 import pytest
 
 from tests.builders import stories
-from verl_otel.cli import COMMANDS
+from verl_otel.cli import COMMANDS, main
 from verl_otel.cli.page import document
 
 NUMBERS = ("", "-1", "nan", "9" * 5000, "\udcff", "0x10")
@@ -209,3 +211,41 @@ def test_names_that_are_no_text_are_printed(call, place):
     assert (result.code, result.out.partition(":")[0]) == (0, "\\udcff.html")
     for arguments in (("report", name), ("explain", name), ("compare", name, name), ("runs", place)):
         assert call(*arguments).code == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "meant"),
+    [(["explian"], "'explain'"), (["demo", "slow-tol"], "'slow-tool'"), (["explain", "--stepp", "3"], "--step")],
+)
+def test_a_mistyped_word_comes_with_the_one_that_is_meant(capsys, words, meant):
+    """Commands, words and options alike."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    assert f"did you mean {meant}?" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [["help"], ["help", "explain"]])
+def test_help_is_a_command(capsys, words):
+    """As other programs have it."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 0
+    assert " ".join(["usage: verl-otel", *words[1:]]) in capsys.readouterr().out
+
+
+@pytest.mark.full
+def test_it_is_a_module_too():
+    """``python -m verl_otel`` is the command of the environment of that Python."""
+    done = subprocess.run([sys.executable, "-m", "verl_otel", "--version"], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("verl-otel ")
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("command", ["runs", "report", "demo"])
+def test_a_closed_output_is_no_error(runs, command):
+    """A daemon or cron may start a command without a standard output."""
+    stories.training(runs / "r1").write()
+    script = f'exec "{sys.executable}" -m verl_otel {command} >&-'
+    done = subprocess.run(["sh", "-c", script], stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")

@@ -8,7 +8,7 @@ import argparse
 import codecs
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import ModuleType
 from typing import Any, Final
 
@@ -53,8 +53,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return its exit code: 0 fine, 1 a finding, 2 wrong usage."""
     from importlib import import_module
 
+    _open_closed_streams()
     _accept_any_terminal()
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="verl-otel",
         description="OpenTelemetry and Prometheus for verl training.",
         epilog=_START,
@@ -63,6 +64,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--version", action="version", version=f"verl-otel {__version__}")
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     given = sys.argv[1:] if arguments is None else list(arguments)
+    if given[:1] == ["help"]:
+        given = [*given[1:2], "--help"]
     for name in given[:1] if given and given[0] in COMMANDS else COMMANDS:  # the others take time and memory
         module = import_module(COMMANDS[name])
         command = add_command(commands, name, module)
@@ -70,11 +73,42 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.set_defaults(entry=module.run)
     parsed, unknown = parser.parse_known_args(given)
     if unknown:  # with the usage of the command that does not know them
-        commands.choices.get(parsed.command, parser).error(f"unrecognized arguments: {' '.join(unknown)}")
+        commands.choices.get(parsed.command, parser).refuse(unknown)
     if parsed.command is None:
         parser.print_help(sys.stderr)
         return 2
     return _call(parsed)
+
+
+def _open_closed_streams() -> None:
+    """Give the command the streams that it lacks, as under cron: what it prints is discarded, and a file that it opens does not get their numbers."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: PTH123, SIM115 - for the life of the process
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser that says which word may be meant by a wrong one."""
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if action.choices is not None and value not in action.choices:
+            meant = _find_similar(str(value), map(str, action.choices))
+            if meant:
+                raise argparse.ArgumentError(action, f"invalid choice: {value!r}; did you mean {meant!r}?")
+        super()._check_value(action, value)
+
+    def refuse(self, unknown: list[str]) -> None:
+        """End with a message on arguments that the command does not know."""
+        option = next((word.partition("=")[0] for word in unknown if word.startswith("--")), "")
+        meant = _find_similar(option, self._option_string_actions) if option else ""
+        advice = f"; did you mean {meant}?" if meant else ""
+        self.error(f"unrecognized arguments: {' '.join(unknown)}{advice}")
+
+
+def _find_similar(word: str, words: Iterable[str]) -> str:
+    import difflib
+
+    return next(iter(difflib.get_close_matches(word, list(words), n=1)), "")
 
 
 def _accept_any_terminal() -> None:

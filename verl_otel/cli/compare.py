@@ -129,7 +129,7 @@ def _suggest(name: str, row_names: list[str]) -> str:
 
 # -- Conditions on a comparison: ``NAME OP SIGNED-PERCENT``, for example ``step>+5%`` --
 
-_FORM: Final = re.compile(r"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<sign>[<>])\s*(?P<percent>[+-]\s*\d+(\.\d+)?)\s*%\s*")
+_FORM: Final = re.compile(r"\s*(?P<name>[^<>=]*[^<>=\s])\s*(?P<sign>[<>])\s*(?P<percent>[+-]?\s*\d+(\.\d+)?)\s*%\s*")
 _HELP: Final = (
     "write NAME>+PERCENT% or NAME<-PERCENT%, e.g. 'step>+5%' (slower by more than 5 %) or 'tokens_per_second<-5%'"
 )

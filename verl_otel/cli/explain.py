@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
 from typing import Any, Final
@@ -52,6 +51,7 @@ from verl_otel.cli.formatting import (
     number,
     orphans,
     print_json,
+    wrap,
 )
 from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
@@ -283,13 +283,7 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
     yield _title(run, step)
     shown = step.verdicts if whole else step.verdicts[:VERDICT_LINES]
     for verdict in shown:
-        yield textwrap.fill(
-            words.describe_verdict(verdict),
-            WIDTH,
-            initial_indent="  ",
-            subsequent_indent="    ",
-            break_on_hyphens=False,
-        )
+        yield from wrap(words.describe_verdict(verdict), WIDTH, first="  ", rest="    ")
     if len(shown) < len(step.verdicts):
         yield f"  And {len(step.verdicts) - len(shown)} more: --step {number(step)} shows them."
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
@@ -461,9 +455,7 @@ def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     if advice:
         yield f"What to do (table in {DOCUMENTS}{PAGE})"
     for key, text in advice:
-        yield textwrap.fill(
-            f"{key}: {text}", WIDTH, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
-        )
+        yield from wrap(f"{key}: {text}", WIDTH, first="  ", rest="    ")
 
 
 def _advise_events(run: Explanation) -> Iterator[tuple[str, str]]:

@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import json
 import math
+import re
+import textwrap
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -24,6 +26,25 @@ MOST_FAILED: Final = 5
 DAY: Final = 86400
 MAX_DAYS: Final = 1000
 """An age of more days is not written in days."""
+
+
+_UNIT: Final = re.compile(r"(?<=\d) (?=(?:ns|µs|ms|s|m|h|d|[KMGT]iB)\b|%)")
+_NO_BREAK: Final = "\u00a0"
+
+
+def wrap(text: str, width: int, *, first: str = "", rest: str = "") -> list[str]:
+    """Return the lines of a text. A number and its unit are not divided.
+
+    Args:
+        text: The text.
+        width: Characters of a line.
+        first: What the first line begins with.
+        rest: What the other lines begin with.
+    """
+    lines = textwrap.wrap(
+        _UNIT.sub(_NO_BREAK, text), width, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+    )
+    return [line.replace(_NO_BREAK, " ") for line in lines]
 
 
 def age(value: float) -> str:

@@ -39,6 +39,7 @@ from verl_otel._internal.printable import show
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.cli import options, run_selection
+from verl_otel.cli.formatting import SENTENCE
 from verl_otel.errors import VerlOtelError
 from verl_otel.semconv import logs
 
@@ -99,6 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     has_log = bool(run_log.find_files(places))
     reason = "no record of the run log matches" if has_log else "the run has no log (verl_logs.jsonl)"
+    if has_log and arguments.scope:
+        reason += (
+            f"; scopes of the run: {', '.join(sorted({show(record[logs.SCOPE]) for record in run_log.read(places)}))}"
+        )
     if has_log and arguments.where:
         reason += _name_fields(places, make_filter(arguments.level, arguments.scope, None))
     print(f"verl-otel: {reason}", file=sys.stderr)
@@ -114,9 +119,10 @@ def _find_next(places: list[Path]) -> str:
 
 def _name_fields(places: list[Path], matches: Callable[[Record], bool]) -> str:
     """Return the names of the fields that a condition can use."""
-    names = sorted({name for record in filter(matches, run_log.read(places)) for name in record})
+    found = {name for record in filter(matches, run_log.read(places)) for name in record}
+    names = sorted(found, key=lambda name: (name not in logs.RESERVED, name))
     more = f" and {len(names) - NAMED_FIELDS} more" if len(names) > NAMED_FIELDS else ""
-    return f"; fields of the records: {show(', '.join(names[:NAMED_FIELDS]))}{more}" if names else ""
+    return f"; fields of the records: {show(', '.join(names[:NAMED_FIELDS]), SENTENCE)}{more}" if names else ""
 
 
 def make_filter(level: str | None, scopes: Iterable[str] | None, where: str | None) -> Callable[[Record], bool]:

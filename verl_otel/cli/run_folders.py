@@ -6,12 +6,13 @@ from __future__ import annotations
 
 import difflib
 import os
+import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 from verl_otel import config
-from verl_otel._internal.printable import show
+from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.io import run_log
 from verl_otel.session import run_manifest
 from verl_otel.session.run_manifest import NAME as MANIFEST
@@ -113,11 +114,22 @@ def describe_none(base: Path, wanted: str = "") -> str:
     sent = sorted((folder for folder in _list_folders(base) if run_manifest.read_destination(folder)), key=modified)
     if sent:
         return f"{subject} has files. The newest: {describe_sent(sent[-1])}"
+    for beside in filter(_has_runs, ("runs", ".")):
+        place = show(shlex.quote(os.path.abspath(beside)), MAX_ENDPOINT)  # noqa: PTH100 - without a "." at its end
+        found = counted(len(list_runs(Path(beside))), "run")
+        return f"{subject}. {found} {'is' if found == '1 run' else 'are'} here: export VERL_OTEL_RUN_DIR={place}"
     reasons = "\n".join(f"  {reason}" for reason in list_reasons())
     return (
         f"{subject}. Possible reasons:\n{reasons}\n"
         "A run that was written elsewhere (VERL_OTEL_RUN_DIR of the training) is read by its path: give the folder."
     )
+
+
+def _has_runs(folder: str) -> bool:
+    try:
+        return bool(list_runs(Path(folder)))
+    except OSError:
+        return False
 
 
 def describe_sent(folder: Path) -> str:

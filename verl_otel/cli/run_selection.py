@@ -44,7 +44,14 @@ def find_folder(named: Path, command: str) -> Path:
         raise VerlOtelError(f"{named} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if is_stack:
         raise FileNotFoundError(run_folders.describe(named, command))
-    return named if is_there or len(named.parts) != 1 else _find_id(named)
+    if len(named.parts) != 1 or (is_there and not _hides_run(named)):
+        return named
+    return _find_id(named)
+
+
+def _hides_run(named: Path) -> bool:
+    """Return whether a folder without a run, such as one with checkpoints, has the name of a run."""
+    return named.is_dir() and not holds_run(named) and holds_run(Path(config.read("run_dir")) / named)
 
 
 def _find_id(named: Path) -> Path:

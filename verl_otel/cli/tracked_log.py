@@ -9,7 +9,6 @@ import functools
 import itertools
 import math
 import sys
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean, median
@@ -23,7 +22,7 @@ from verl_otel.analysis.tracked_log import NO_PHASE, VALIDATION, WHOLE_STEP, Cha
 from verl_otel.analysis.verdicts import off_policy
 from verl_otel.cli import explain as recorded
 from verl_otel.cli import options, wording
-from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, number, print_json
+from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, number, print_json, wrap
 from verl_otel.cli.guards import find_variable
 from verl_otel.cli.json_schemas import EXPLAIN_LOG
 from verl_otel.cli.run_folders import is_run
@@ -382,7 +381,7 @@ def _render(log: TrackedLog, learning: _Learning, chosen: Sequence[Step], *, who
 
 
 def _wrap(text: str) -> list[str]:
-    return textwrap.wrap(show(text, SENTENCE), recorded.WIDTH - 2, subsequent_indent="  ", break_on_hyphens=False)
+    return wrap(show(text, SENTENCE), recorded.WIDTH - 2, rest="  ")
 
 
 def _head(log: TrackedLog) -> Iterator[str]:

@@ -3,6 +3,7 @@
 """What the live page answers to requests: pages, JSON, and nothing outside of the runs."""
 
 import json
+import re
 import shutil
 
 import pytest
@@ -11,6 +12,7 @@ from tests.analysis.test_live_run import long_training
 from tests.builders import stories
 from verl_otel.analysis.live_run import LiveRun
 from verl_otel.cli import explain
+from verl_otel.cli.view import site as pages
 from verl_otel.cli.view.site import Access, Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Request
@@ -125,3 +127,9 @@ def test_a_run_that_is_being_read_says_so(runs, get, monkeypatch):
     stories.training(runs / "r2").write()
     monkeypatch.undo()
     assert "are read" not in " ".join(json.loads(get("/api/runs/r2").body)["headline"])
+
+
+@pytest.mark.parametrize("render", [pages.render_home, pages.render_run, pages.render_comparison, pages.render_samples])
+def test_no_address_leaves_the_path_of_a_proxy(render):
+    """Behind a proxy the pages are below a path of its own, as below /user/me/proxy/9466/: none names an address from the root."""
+    assert not re.findall(r"""["'`]/(?:api|run|compare)\b[^"'`]*|href="/[^"]*""", render())

@@ -26,7 +26,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal.printable import show
-from verl_otel.cli import options, run_selection
+from verl_otel.cli import options, run_folders, run_selection
 from verl_otel.cli.serving import Encryption, HttpAuth, catch_signals, wait_for_end
 from verl_otel.cli.view.site import Access, Site, is_loopback, read_token
 from verl_otel.cli.view.watching import Catalogue, Watcher
@@ -66,7 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     named = [run_selection.find_folder(folder, "view") for folder in arguments.folders]
     for folder in named:
         if not folder.is_dir():
-            raise VerlOtelError(f"{folder} is no folder: give a run, or a folder that holds one folder per run")
+            raise FileNotFoundError(run_folders.describe(folder, "view"))
     encryption = Encryption(HttpAuth(arguments.tls_cert, arguments.tls_key))
     token = _make_token(arguments)
     access = Access(token, secure=encryption.scheme == "https")

@@ -3,10 +3,10 @@
 // Two runs side by side: their scalars in one chart each, and the differences with their significance.
 
 readPalette();
-const [, , first, second] = location.pathname.split("/").map(decodeURIComponent);
+const [first, second] = NAMES;
 byId("name").textContent = `${first} and ${second}`;
 const both = [first, second];
-const apiOf = (run) => `/api/runs/${encodeURIComponent(run)}`;
+const apiOf = (run) => `${ROOT}api/runs/${encodeURIComponent(run)}`;
 const grid = make("div", { class: "grid" });
 byId("learning-body").append(grid);
 const views = new Map();
@@ -30,7 +30,7 @@ poll(async () => {
   show("seconds of a step", steps.map((each, place) => ({ title: both[place], x: each.number.map((value, index) => value ?? index), y: each.seconds })));
   for (const each of names)
     show(each.replace(/^verl\./, ""), lines.flatMap((found, place) => found.filter((line) => line.name === each && !Object.keys(line.labels).length).map((line) => ({ title: both[place], x: line.x, y: line.y }))));
-  const compared = await fetchJson(`/api/compare/${both.map(encodeURIComponent).join("/")}`);
+  const compared = await fetchJson(`${ROOT}api/compare/${both.map(encodeURIComponent).join("/")}`);
   if (JSON.stringify(compared) === shown) return;
   shown = JSON.stringify(compared);
   byId("rows-body").replaceChildren(

@@ -3,7 +3,7 @@
 // The table of all runs. Two of them can be chosen for a comparison.
 
 readPalette();
-const address = (row) => `/run/${encodeURIComponent(row.run)}`;
+const address = (row) => `${ROOT}run/${encodeURIComponent(row.run)}`;
 const when = (value) => (value === null ? "" : clock(value * 1000));
 const chosen = new Set();
 const link = make("p", { role: "status" });
@@ -14,7 +14,7 @@ function showChoice() {
   const [first, second] = [...chosen];
   link.replaceChildren(
     second
-      ? make("a", { href: `/compare/${encodeURIComponent(first)}/${encodeURIComponent(second)}` }, "Compare the two chosen runs")
+      ? make("a", { href: `${ROOT}compare/${encodeURIComponent(first)}/${encodeURIComponent(second)}` }, "Compare the two chosen runs")
       : "Choose two runs to compare them.",
   );
 }
@@ -55,7 +55,7 @@ const COLUMNS = [
 
 let shown = "";
 poll(async () => {
-  const rows = await fetchJson("/api/runs");
+  const rows = await fetchJson(`${ROOT}api/runs`);
   if (JSON.stringify(rows) === shown) return;
   shown = JSON.stringify(rows);
   const focused = document.activeElement?.id;

@@ -4,6 +4,17 @@
 
 const EVERY = 5000;
 
+// A proxy may serve these pages below a path of its own: addresses are relative to what comes before those of the pages.
+const ROUTES = [
+  /^(.*\/)run\/([^/]+)\/samples\/([^/]+)\/([^/]+)(?:\/([^/]+))?$/,
+  /^(.*\/)compare\/([^/]+)\/([^/]+)$/,
+  /^(.*\/)run\/([^/]+)$/,
+  /^(.*\/)[^/]*$/,
+];
+const [, ROOT, ...PARTS] = ROUTES.map((route) => location.pathname.match(route)).find(Boolean);
+const NAMES = PARTS.map((part) => (part === undefined ? undefined : decodeURIComponent(part)));
+for (const link of document.querySelectorAll("a.home")) link.href = ROOT;
+
 async function fetchJson(path) {
   const reply = await fetch(path, { headers: { Accept: "application/json" }, cache: "no-store" });
   if (!reply.ok) throw new Error((await reply.text()).trim() || `status ${reply.status}`);

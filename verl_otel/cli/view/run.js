@@ -3,8 +3,8 @@
 // The page of one run: what is new is fetched every few seconds and added to what is shown.
 
 readPalette();
-const runName = decodeURIComponent(location.pathname.split("/")[2]);
-const base = `/api/runs/${encodeURIComponent(runName)}`;
+const [runName] = NAMES;
+const base = `${ROOT}api/runs/${encodeURIComponent(runName)}`;
 byId("name").textContent = runName;
 document.title = `${runName} · verl-otel`;
 byId("report").href = `${location.pathname}/report`;

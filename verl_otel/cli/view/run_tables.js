@@ -36,7 +36,7 @@ function nowOf(state) {
       ["last step", last ? `${last.number ?? "?"}, ${seconds(last.seconds)}${last.failed ? ", FAILED" : ""}` : "none has ended"],
       ["its verdict", last ? last.verdicts.join("; ") || "nothing unusual" : ""],
       ["open trajectories", waiting ? count(waiting) : ""],
-      ["samples of the last step", last && last.number !== null && state.samples.includes("training") ? make("a", { href: `/run/${encodeURIComponent(runName)}/samples/training/${last.number}` }, "prompts and responses") : ""],
+      ["samples of the last step", last && last.number !== null && state.samples.includes("training") ? make("a", { href: `${ROOT}run/${encodeURIComponent(runName)}/samples/training/${last.number}` }, "prompts and responses") : ""],
       ["alarms", state.findings.length ? "" : "none"],
     ]),
     ...indicatorsOf(state),
@@ -63,7 +63,7 @@ function indicatorsOf({ profile, indicators }) {
 // The samples of a trajectory's group, where verl writes them.
 function samplesLink(row, text) {
   if (row.step === null) return text;
-  return make("a", { href: `/run/${encodeURIComponent(runName)}/samples/training/${row.step}/${encodeURIComponent(row.uid)}` }, bdi(text));
+  return make("a", { href: `${ROOT}run/${encodeURIComponent(runName)}/samples/training/${row.step}/${encodeURIComponent(row.uid)}` }, bdi(text));
 }
 
 function trajectoriesOf({ open, slowest, samples }) {
@@ -102,8 +102,8 @@ function eventsOf({ events, missing, unfinished, log }) {
     ),
     ...dead.map((row) => make("p", { class: "finding" }, bdi(`${row.process} stopped writing ${seconds(row.silent)} before the others.`))),
     events.length || dead.length ? "" : make("p", { class: "soft" }, "No stall and no crash was reported."),
-    log?.length ? make("h3", {}, "Log") : "",
-    log?.length ? make("pre", { tabIndex: 0, role: "region", "aria-label": "Log" }, log.join("\n")) : "",
+    log?.length ? make("h3", {}, "Log, newest first") : "",
+    log?.length ? make("pre", { tabIndex: 0, role: "region", "aria-label": "Log" }, [...log].reverse().join("\n")) : "",
     missing.length ? make("details", {}, make("summary", {}, `What is missing (${count(missing.length)})`), ...missing.map((text) => make("p", {}, bdi(text)))) : "",
   ].filter(Boolean);
 }

@@ -3,8 +3,8 @@
 // Prompts and responses of a step, from verl's own files: all groups, or the samples of one group side by side.
 
 readPalette();
-const [, , runName, , kind, step, group] = location.pathname.split("/").map(decodeURIComponent);
-const runAddress = `/run/${encodeURIComponent(runName)}`;
+const [runName, kind, step, group] = NAMES;
+const runAddress = `${ROOT}run/${encodeURIComponent(runName)}`;
 const stepAddress = `${runAddress}/samples/${kind}/${step}`;
 byId("name").textContent = runName;
 byId("run").href = runAddress;
@@ -24,7 +24,7 @@ function sampleCard(sample, place) {
 let shown = "";
 poll(async () => {
   const query = `step=${encodeURIComponent(step)}&kind=${encodeURIComponent(kind)}${group === undefined ? "" : `&group=${encodeURIComponent(group)}`}`;
-  const rows = await fetchJson(`/api/runs/${encodeURIComponent(runName)}/samples?${query}`);
+  const rows = await fetchJson(`${ROOT}api/runs/${encodeURIComponent(runName)}/samples?${query}`);
   if (JSON.stringify(rows) === shown) return;
   shown = JSON.stringify(rows);
   const what = `${kind === "validation" ? "Validation at step" : "Step"} ${step}`;
