@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import sys
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
@@ -266,10 +266,14 @@ def note_consumed(span: Span) -> None:
     _bound(_Trajectories.consumed, MAX_STEPS)
 
 
-def end_step(span: Span) -> StepSummary:
+def end_step(span: Span, phases: Iterable[tuple[str, float, float]]) -> StepSummary:
     """Record the scores and durations of the trajectories of a step of this process that has ended.
 
     If none of them has a score, those count that the step computed outside of trajectories.
+
+    Args:
+        span: The step.
+        phases: Its phases.
     """
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
@@ -283,7 +287,7 @@ def end_step(span: Span) -> StepSummary:
         samples = _score_whole(samples)
     batch = _Trajectories.batches.pop(step, [])
     _Trajectories.inside.pop(step, None)
-    seconds = _find_generation(samples)
+    seconds = _find_generation(samples, phases)
     if seconds:
         series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
     reward = _summarise(samples)
@@ -297,7 +301,7 @@ def _score_whole(samples: list[_Sample]) -> list[_Sample]:
     return [sample if sample.whole else sample._replace(score=None) for sample in samples]
 
 
-def _find_generation(samples: list[_Sample]) -> float:
+def _find_generation(samples: list[_Sample], phases: Iterable[tuple[str, float, float]]) -> float:
     """Return the seconds from the first start to the last token of trajectories, or else those of the phases ``gen``; 0: nothing is known.
 
     A trajectory ends with its reward, which is no part of the generation.
@@ -305,7 +309,7 @@ def _find_generation(samples: list[_Sample]) -> float:
     if samples:
         ends = [sample.stop - sample.facts.get("reward", 0.0) for sample in samples]
         return max(ends) - min(sample.stop - sample.seconds for sample in samples)
-    return sum(stop - start for key, start, stop in _Loop.phases if key == GEN)
+    return sum(stop - start for key, start, stop in phases if key == GEN)
 
 
 def report(*, last: bool = False) -> None:
@@ -317,10 +321,9 @@ def report(*, last: bool = False) -> None:
         last: Whether no more will be recorded.
     """
     if _Loop.phases and not has_step():
-        for key, start, stop in _Loop.phases:
+        for key, start, stop in _Loop.take_phases():
             if key == GEN:
                 series.histogram(metric_names.SAMPLE_GENERATION).record(stop - start)
-        _Loop.phases.clear()
     steps = list(_Trajectories.remote)
     if not steps or _Trajectories.reported == (steps[-1], len(_Trajectories.remote[steps[-1]])):
         return
@@ -418,6 +421,12 @@ class _Loop:
     phases: deque[tuple[str, float, float]] = deque(maxlen=MAX_PHASES)
     ended: deque[EndedStep] = deque(maxlen=MAX_ENDED)
 
+    @classmethod
+    def take_phases(cls) -> tuple[tuple[str, float, float], ...]:
+        """Remove and return the phases. Another thread may discard them meanwhile, as one that begins a session."""
+        phases, cls.phases = cls.phases, deque(maxlen=MAX_PHASES)
+        return tuple(phases)
+
 
 def configure(project: str, experiment: str) -> None:
     """Set the labels of ``verl.run.info``."""
@@ -449,15 +458,15 @@ def note_step(span: Span) -> None:
         series.gauge(metric_names.RUN_STATE).set(RUNNING)
     _Loop.last_state = _find_end_of(span)
     number = to_number(span.attributes.get(attr.STEP_NUMBER))
-    trajectories, whole = end_step(span), _Loop.last_state == FINISHED
+    phases = _Loop.take_phases()
+    trajectories, whole = end_step(span, phases), _Loop.last_state == FINISHED
     before = _Loop.last_stop
     if before:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
     _add_points(span.end_ns, {metric_names.TRAINING_STEP: number, metric_names.AVERAGE_REWARD: trajectories.reward})
     shown = int(number) if number is not None and math.isfinite(number) else None
-    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, tuple(_Loop.phases), trajectories, whole))
+    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, phases, trajectories, whole))
     _Loop.last_stop = span.stop
-    _Loop.phases.clear()
 
 
 def _add_points(time_ns: int, values: Mapping[str, float | None]) -> None:
@@ -508,8 +517,7 @@ def clear() -> None:
     """Discard everything that was recorded: a session begins."""
     _clear_trajectories()
     _Loop.last_stop, _Loop.last_number = 0.0, 0
-    _Loop.phases.clear()
-    _Loop.ended.clear()
+    _Loop.phases, _Loop.ended = deque(maxlen=MAX_PHASES), deque(maxlen=MAX_ENDED)
 
 
 def _reset() -> None:
