@@ -244,7 +244,8 @@ SETTINGS: Final = (
         "What happens to `prometheus.yml` with `rollout.prometheus.enable`. `merge`: one marked job that discovers the engines is added to it, "
         "and Prometheus is reloaded; `keep`: it is not changed; `verl`: verl overwrites it on every node."),
     Setting("capture_content", "VERL_OTEL_CAPTURE_CONTENT", parse_flag, "0",
-        "Record exception messages, and content in your own OpenTelemetry spans. Off by default, because they may contain prompts or answers."),
+        "Record exception messages, messages of logs, the last lines of the log of a process that hangs or has died, and content in your own "
+        "OpenTelemetry spans. Off by default, because they may contain prompts or answers."),
     Setting("drain_interval", "VERL_OTEL_DRAIN_INTERVAL", make_number_parser(0.05, 60), "1",
         "Seconds between two drains. A killed process loses at most the data of this interval."),
     Setting("metric_interval", "OTEL_METRIC_EXPORT_INTERVAL", parse_milliseconds, "10000",
