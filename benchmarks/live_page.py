@@ -109,7 +109,7 @@ def measure(viewers: int, seconds: float) -> dict[str, float]:
     with (
         tempfile.TemporaryDirectory() as folder,
         _start("-c", _TRAINING, folder),
-        _start("-c", _COMMAND, "view", folder, "--port", "0") as (view, line),
+        _start("-c", _COMMAND, "view", folder, "--port", "0", "--no-token") as (view, line),
     ):
         address = line.split()[0]
         pages = [_Page(address) for _ in range(viewers)]

@@ -42,7 +42,7 @@ verl-otel also reads these variables of OpenTelemetry, with their standard meani
 | `OTEL_EXPORTER_OTLP_INSECURE` | `true`: gRPC to an endpoint without a scheme is not encrypted. |
 | `OTEL_EXPORTER_OTLP_PROTOCOL` | `http/protobuf` (default) or `grpc` (`pip install 'verl-otel[grpc]'`). |
 | `OTEL_EXPORTER_OTLP_HEADERS` | Additional headers. Not forwarded to Ray's workers: use a token file ([why](../how-to/outputs.md#otlp)). |
-| `OTEL_EXPORTER_OTLP_TIMEOUT` | Time-out of one request in seconds (10). |
+| `OTEL_EXPORTER_OTLP_TIMEOUT` | Time-out of one request: below 1000 in seconds, as in OpenTelemetry's SDK for Python, from 1000 on in milliseconds, as in its specification (10 seconds). |
 | `OTEL_EXPORTER_OTLP_COMPRESSION` | `none` (default), `gzip`, `deflate`. |
 | `OTEL_EXPORTER_OTLP_METRICS_TEMPORALITY_PREFERENCE` | `cumulative` (default), `delta` or `lowmemory`. |
 | `OTEL_EXPORTER_OTLP_METRICS_DEFAULT_HISTOGRAM_AGGREGATION` | Of your own instruments: `explicit_bucket_histogram` (default) or `base2_exponential_bucket_histogram`. |
@@ -102,6 +102,10 @@ METRICS_HEAD = """
 Names in Prometheus are derived with `UnderscoreEscapingWithSuffixes` and are the same on `/metrics` and through a Collector. Each scalar
 of verl's `Tracking.log` is also sent, as a gauge with its value unchanged: `actor/pg_loss` becomes `verl.actor.pg_loss` and, in
 Prometheus, `verl_actor_pg_loss`.
+
+The last column names the families of numbers of `tests/recount` in which a metric is counted again, in every mode of verl that has it, from what verl
+logs, what the test bed writes and stamps at its own methods, without code of verl-otel. "not checked" are those that no such count covers: what needs
+a GPU or a real engine, what a host says about itself, and verl-otel's metrics about itself are compared in tests of their own.
 
 """
 RESOURCE = """
@@ -166,13 +170,47 @@ def telemetry_page():
         spans.append(
             f"| `{name}`{OWN.get(row.verb, '')} | {kinds.get(row.kind, 'INTERNAL')} | {'new' if row.root else 'of its parent'} | {duration} |"
         )
-    rows = ["| metric | kind, unit | labels | in Prometheus |", "|---|---|---|---|"]
+    counted = find_counted()
+    rows = ["| metric | kind, unit | labels | in Prometheus | counted again |", "|---|---|---|---|---|"]
     for row in METRICS.values():
         name = metric_name(Instrument(row.name, row.kind, row.unit, ""))
         labels = ", ".join(f"`{label_name(label)}`" for label in row.labels) or "-"
         unit = f" `{row.unit}`" if row.unit else ""
-        rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` |")
+        families = "; ".join(counted.get(row.name, ["not checked"]))
+        rows.append(f"| `{row.name}`: {row.description} | {row.kind}{unit} | {labels} | `{name}` | {families} |")
     return NOTE + TELEMETRY_HEAD + "\n".join(spans) + "\n" + METRICS_HEAD + "\n".join(rows) + "\n" + RESOURCE
+
+
+RECOUNT = DOCS.parent / "tests" / "recount" / "rows.py"
+
+
+def find_counted():
+    """Return by metric the families of numbers of ``tests/recount`` that count it again, from the names in the source of their rows."""
+    module = ast.parse(RECOUNT.read_text("utf-8"))
+    functions = {node.name: node for node in module.body if isinstance(node, ast.FunctionDef)}
+    (rows,) = (
+        node.value.elts
+        for node in module.body
+        if isinstance(node, ast.Assign) and any(getattr(target, "id", "") == "ROWS" for target in node.targets)
+    )
+    found = {}
+    for row in rows:
+        nodes = list(ast.walk(row))
+        nodes += [
+            inner
+            for node in nodes
+            if isinstance(node, ast.Name) and node.id in functions
+            for inner in ast.walk(functions[node.id])
+        ]
+        patterns = {
+            "".join(re.escape(part.value) if isinstance(part, ast.Constant) else r"[a-z_0-9]+" for part in node.values)
+            for node in nodes
+            if isinstance(node, ast.JoinedStr)
+        } | {re.escape(node.value) for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
+        for name in METRICS:
+            if any(re.fullmatch(pattern, name) for pattern in patterns):
+                found.setdefault(name, []).append(row.args[0].value)
+    return found
 
 
 def cli_page():

@@ -95,13 +95,37 @@ def test_environment_wins_over_default_and_keyword_over_environment(field):
 
 @pytest.mark.parametrize(("field", "text"), [(field, text) for field, (texts, _) in BAD.items() for text in texts])
 def test_a_wrong_value_is_named_with_what_is_allowed(field, text):
-    """A value that cannot be used raises ConfigError with the variable or keyword, the value and the allowed ones."""
-    for name, call in ((VARIABLES[field], lambda: load(field, text)), (field, lambda: load(**{field: text}))):
+    """A value that cannot be used raises ConfigError with our variable or the keyword, the value and the allowed ones."""
+    variable = VARIABLES[field]
+    calls = [(field, lambda: load(**{field: text}))]
+    if variable.startswith("VERL_OTEL_"):
+        calls.append((variable, lambda: load(field, text)))
+    for name, call in calls:
         with pytest.raises(ConfigError) as caught:
             call()
         message = str(caught.value)
         assert message.startswith(f"{name}={text!r}: ")
         assert all(word in message.partition(": ")[2] for word in BAD[field][1])
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OTEL_TRACES_SAMPLER", "parentbased_jaeger_remote"),
+        ("OTEL_TRACES_SAMPLER", "xray"),
+        ("OTEL_TRACES_SAMPLER_ARG", "endpoint=http://jaeger:14250"),
+        ("OTEL_METRIC_EXPORT_INTERVAL", "60s"),
+        ("OTEL_METRICS_EXEMPLAR_FILTER", "with_sampled_trace"),
+    ],
+)
+def test_a_value_that_only_another_sdk_understands_is_ignored(variable, value, caplog):
+    """Variables of OpenTelemetry are set for a whole pod or machine: ours uses its default and says so, once."""
+    environ = {"VERL_OTEL_ENABLED": "1"}
+    for _ in range(2):
+        assert config.load({**environ, variable: value}) == config.load(environ)
+    (line,) = caplog.messages
+    assert line.startswith(f"verl-otel: {variable}={value!r}: use ")
+    assert [problem.partition("=")[0] for problem in config.list_ignored()] == [variable]
 
 
 def test_an_unknown_keyword_is_named_with_the_known_ones():

@@ -3,7 +3,8 @@
 """Settings: keywords over environment over default, checked once, frozen. There is no configuration file.
 
 `SETTINGS` is the list of all: keyword, variable, parser, default and description. The loader, the reference page and `verl-otel check` read it.
-A parser raises a `ValueError` that says what is allowed; the loader adds the setting and the value.
+A parser raises a `ValueError` that says what is allowed; the loader adds the setting and the value. A variable of OpenTelemetry may be meant for
+another SDK: a value that is not understood is then ignored, with one line in the log, as its specification requires.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from ipaddress import ip_address
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
+from verl_otel._internal import error_boundary, process_state
 from verl_otel._internal.error_boundary import RAISE_INTERNAL_ERRORS
 from verl_otel.errors import ConfigError
 from verl_otel.health.profiles import DEFAULT as DEFAULT_PROFILE
@@ -480,7 +482,7 @@ def load(environ: Mapping[str, str] | None = None, **keywords: object) -> Config
 
     Raises:
         ConfigError: A value cannot be used, or a keyword is unknown. The message names the setting, the value, and
-            what is allowed.
+            what is allowed. Values of OpenTelemetry's own variables (``OTEL_``) are ignored instead.
 
     Example:
         load(exporters="file,prometheus", drain_interval=0.5)
@@ -530,7 +532,35 @@ def _read(setting: Setting, environ: Mapping[str, str], keywords: Mapping[str, o
     try:
         return setting.parse(text)
     except ValueError as error:
-        raise ConfigError(f"{name}={_to_text(given)!r}: {error}") from None
+        problem = f"{name}={_to_text(given)!r}: {error}"
+        if not name.startswith(_SHARED):
+            raise ConfigError(problem) from None
+        note_ignored(name, problem)
+        return setting.parse(setting.default)
+
+
+_SHARED: Final = "OTEL_"
+"""Variables that begin so belong to every SDK of the process, pod or machine: a value that only another one understands is ignored here."""
+_ignored: dict[str, str] = {}
+
+
+def note_ignored(variable: str, problem: str) -> None:
+    """Note that the value of a variable of OpenTelemetry is ignored, and log it, once per process.
+
+    Args:
+        variable: Its name.
+        problem: The variable, its value, and what is allowed.
+    """
+    _ignored[variable] = problem
+    error_boundary.warn_once(f"ignored {variable}", "verl-otel: %s; its default is used", problem)
+
+
+def list_ignored() -> list[str]:
+    """Return what was noted by `note_ignored` in this process."""
+    return list(_ignored.values())
+
+
+process_state.register(reset=_ignored.clear)
 
 
 def _to_text(given: object) -> str:

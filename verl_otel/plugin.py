@@ -48,7 +48,7 @@ def _is_enabled_by_job() -> bool:
     if ray is None or not (is_unset() or is_enabled()):
         return False
     try:
-        if not ray.is_initialized():
+        if not ray.is_initialized():  # before anything is imported
             return False
         from verl_otel.integrations.ray import cluster
 

@@ -31,7 +31,7 @@ def quantiles() -> Panel:
     """How long is the tail?"""
     text = (
         "Percentiles of the trajectories that ended in the window, and the longest that the last step trained on. Percentiles are "
-        "estimates between two bounds of the histogram; the longest is exact."
+        "estimates between two bounds of the histogram; the longest is that until verl handed the samples over."
     )
     targets = percentiles(_TRAJECTORY, 0.5, 0.95, 0.99, matchers=TRAINED)
     tail = f'{metric.ROLLOUT_TAIL_DURATION}{{run, {label.AGGREGATE}="max"}}'

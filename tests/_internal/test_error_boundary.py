@@ -206,7 +206,7 @@ def test_an_extractor_that_fails_costs_attributes_only(recorded, swallow):
 
 
 def test_a_time_out_passes_although_our_code_calls_the_handler(swallow):
-    """A handler that is called by one of ours, as at SIGTERM, raises out of it."""
+    """A handler that is called by code of ours raises out of it."""
     with pytest.raises(TooLongError), error_boundary.suppress_errors("place"):
         CallSite("span").read(type("Stub", (), {"start": 1.0, "host": None})(), {}, None) or handle(14, sys._getframe())
 

@@ -236,6 +236,51 @@ def test_a_run_folder_of_another_user_below_a_shared_one_is_refused(shared):
         make_folder(shared / "targets")
 
 
+@as_root
+@pytest.mark.parametrize(
+    "kind", ["folder of another user", "link of another user", "own link to a folder of another user"]
+)
+def test_a_folder_on_the_way_that_another_user_has_prepared_is_refused(shared, tmp_path, kind):
+    """``VERL_OTEL_RUN_DIR=/tmp/x``: nothing is made there or behind it, and no file is opened."""
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    way = shared / "x"
+    if kind == "folder of another user":
+        way.mkdir()
+        way.chmod(0o777)
+        os.chown(way, OTHER, OTHER)
+    elif kind == "link of another user":
+        way.symlink_to(elsewhere)
+        os.chown(way, OTHER, OTHER, follow_symlinks=False)
+    else:
+        (shared / "theirs").mkdir()
+        os.chown(shared / "theirs", OTHER, OTHER)
+        way = tmp_path / "link"
+        way.symlink_to(shared / "theirs")
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        make_folder(way / "runs" / "r1")
+    assert not list(way.resolve().iterdir())
+    (way.resolve() / "runs").mkdir()
+    with pytest.raises(PermissionError, match="VERL_OTEL_RUN_DIR"):
+        open_private(way / "runs" / "file")
+    assert not list((way.resolve() / "runs").iterdir())
+
+
+@as_root
+def test_a_link_that_another_user_has_put_into_an_open_folder_is_refused(shared, tmp_path):
+    """The folder is of this user, and everyone can write it: the run's folder in it may be a link to another place."""
+    runs = shared / "runs"
+    runs.mkdir()
+    runs.chmod(0o777)
+    make_folder(runs / "own")
+    (tmp_path / "keys").mkdir()
+    (runs / "r1").symlink_to(tmp_path / "keys")
+    os.chown(runs / "r1", OTHER, OTHER, follow_symlinks=False)
+    with pytest.raises(PermissionError, match="belongs to another user"):
+        make_folder(runs / "r1" / "stacks")
+    assert not list((tmp_path / "keys").iterdir())
+
+
 def test_a_folder_that_a_user_has_chosen_is_not_judged(tmp_path):
     """A link to a disk, or a folder of a team, is the user's choice."""
     (tmp_path / "disk").mkdir()

@@ -14,7 +14,7 @@ from tests.builders.environments import inherit
 def serve(runs, *arguments):
     """Start the live page of a folder of runs and yield its address; it ends with the block, by SIGINT and with code 0."""
     process = subprocess.Popen(
-        [Path(sys.executable).with_name("verl-otel"), "view", *map(str, arguments), "--port", "0"],
+        [Path(sys.executable).with_name("verl-otel"), "view", *map(str, arguments), "--port", "0", "--no-token"],
         env={**inherit("PYTEST", "VERL_OTEL"), "VERL_OTEL_RUN_DIR": str(runs)},
         stdout=subprocess.PIPE,
         text=True,

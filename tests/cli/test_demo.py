@@ -190,13 +190,17 @@ def test_an_event_names_files_of_its_run_only(call, runs, path):
 def test_a_crash_comes_with_the_end_of_its_log(call, runs):
     """And with its memory: a few lines of the log with the event, all of them with ``--events``."""
     call("demo", "crash", "--keep", runs)
-    command, last = "verl-otel explain crash --events", "Using dataset class: RLHFDataset"
+    events = runs / "crash" / "events.jsonl"
+    event = json.loads(events.read_text().splitlines()[0])
+    event["detail"]["log_tail"] = ["the first line", *(f"line {number}" for number in range(18)), "the last line"]
+    events.write_text(json.dumps(event) + "\n")
+    command, last = "verl-otel explain crash --events", "the last line"
     text, brief, whole = (call("explain", "crash", *form).out for form in ([], ["--brief"], ["--events"]))
     for shown in (text, brief, whole):
         assert last in shown
         assert re.search("memory: 941.8 MiB", shown)
-    assert "target_num_threads" in whole
-    assert "target_num_threads" not in text
+    assert "the first line" in whole
+    assert "the first line" not in text
     assert text.endswith(f"\nNext: {command}\n")
     assert re.search(rf"^do \(crash\): .*{command}", brief, re.MULTILINE)
     assert json.loads(call("explain", "crash", "--json").out)["next"][0] == command

@@ -20,6 +20,7 @@ from verl_otel.cli import serving, stack, stack_components
 from verl_otel.cli.stack_components import Plan
 from verl_otel.errors import VerlOtelError
 from verl_otel.health import profiles, rules_file
+from verl_otel.session.prometheus_block import make_pattern
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +220,7 @@ def test_prometheus_is_told_of_this_stack(tmp_path):
     text = stack_components.write_settings(plan)
     assert f'targets: ["{plan.addresses["metrics"]}"]' in text
     assert f'targets: ["{plan.addresses["self"]}"]' in text
-    assert json.dumps(f"{folder}/targets/*.json") in text
+    assert json.dumps(make_pattern(str(folder / "targets"))) in text
     assert "127.0.0.1:8889" not in text
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import threading
 import time
+import urllib.parse
 
 import pytest
 
@@ -59,10 +60,11 @@ def test_the_first_curve_is_seen_in_less_than_five_minutes(programs, browser, tm
         view = subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, text=True)
         try:
             with ray_bed.submit_training(tmp_path / "training", cluster) as (training, process):
-                address = view.stdout.readline().split()[0].rstrip("/")
+                address = view.stdout.readline().split()[0]
                 wait_for(lambda: list((training.out / "runs").glob("*/run.json")) or process.poll(), 300, 0.2)
                 page = browser.new_page()
-                page.goto(f"{address}/run/{training.folder.name}")
+                page.goto(address)  # its token becomes a cookie
+                page.goto(urllib.parse.urljoin(address, f"/run/{training.folder.name}"))
                 chart = page.get_by_role("slider", name="Time of each step by phase")
                 # the chart is there, empty, before the first step
                 drawn = page.locator("[aria-valuemax]:not([aria-valuemax='0'])")

@@ -129,6 +129,21 @@ def train_full(out):
     return training
 
 
+def train_own_fit(out, *, copied=False):
+    """Run the training of `dynamic_sampling`, whose trainer derives from verl's, or is a copy that does not."""
+    overrides = [f"ray_kwargs.timeline_json_file={out}/timeline.json"]
+    command = cpu_train.make_command(out, mode="legacy", steps=3, overrides=overrides)
+    command[command.index("verl.trainer.main_ppo")] = "dynamic_sampling"
+    return bed_run.train(
+        out,
+        command=command,
+        PYTHONPATH_EXTRA=Path(__file__).parent,
+        VERL_OTEL_ENABLED=1,
+        VERL_OTEL_RUN_DIR=out / "runs",
+        COPIED_TRAINER="1" if copied else "",
+    )
+
+
 def train(name, out):
     """Run the training of a mode, with files as the only output and Ray's own list of executed calls."""
     mode = MODES[name]

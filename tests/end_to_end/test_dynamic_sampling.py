@@ -3,13 +3,11 @@
 """A trainer that derives from verl's and overrides ``fit`` and ``_validate``, with several rounds of generation in a step, trains for real."""
 
 from collections import Counter
-from pathlib import Path
 
 import pytest
 
 from tests.builders.training_logs import find_unexpected
-from tests.end_to_end import bed_run, counts
-from tests.verl_cpu import cpu_train
+from tests.end_to_end import counts, modes
 from verl_otel.analysis import summary
 
 pytestmark = pytest.mark.verl
@@ -21,18 +19,8 @@ SAMPLES = 4 * 2
 @pytest.fixture(scope="module", params=["derived", "copied"])
 def training(request, outs):
     """The training of ``dynamic_sampling.py``, whose trainer derives from verl's or is a copy."""
-    out = outs / f"dynamic-sampling-{request.param}"
-    overrides = [f"ray_kwargs.timeline_json_file={out}/timeline.json"]
-    command = cpu_train.make_command(out, mode="legacy", steps=STEPS, overrides=overrides)
-    command[command.index("verl.trainer.main_ppo")] = "dynamic_sampling"
-    run = bed_run.train(
-        out,
-        command=command,
-        PYTHONPATH_EXTRA=Path(__file__).parent,
-        VERL_OTEL_ENABLED=1,
-        VERL_OTEL_RUN_DIR=out / "runs",
-        COPIED_TRAINER="1" if request.param == "copied" else "",
-    )
+    name = "own_fit" if request.param == "derived" else "own_fit-copied"
+    run = modes.share(name, lambda: modes.train_own_fit(outs / name, copied=request.param == "copied"))
     assert run.returncode == 0, run.log[-3000:]
     return run
 

@@ -3,6 +3,7 @@
 """The console: one line for each root span."""
 
 import io
+import os
 import time
 
 import pytest
@@ -84,3 +85,31 @@ def test_a_broken_stream_does_not_raise(swallow):
     exporter.open(RESOURCE, SCOPE, MetricState())
     exporter.consume(Batch(NOW, (make_span(),)))
     exporter.poll()
+
+
+def test_a_stream_that_nothing_reads_is_not_waited_for():
+    """Spans wait for the next drain; those that are left at the end are counted."""
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    with os.fdopen(reading, "rb", buffering=0) as pipe, os.fdopen(writing, "w", buffering=1) as stream:
+
+        def fill():
+            try:
+                while True:
+                    os.write(writing, b"x" * 4096)
+            except BlockingIOError:
+                os.set_blocking(writing, True)
+
+        exporter = ConsoleExporter(stream)
+        exporter.open(RESOURCE, SCOPE, MetricState())
+        fill()
+        exporter.consume(Batch(NOW, (make_span(1),)))
+        exporter.poll()
+        pipe.read(1 << 20)
+        exporter.poll()
+        assert pipe.read(1 << 20) == b"verl-otel [trainer] span 1 1.000 s\n"
+        os.set_blocking(writing, False)
+        fill()
+        exporter.consume(Batch(NOW, (make_span(2),)))
+        exporter.close(0.0)
+        assert sum(exporter.dropped("spans").values()) == 1

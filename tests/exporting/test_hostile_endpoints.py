@@ -6,11 +6,14 @@ import time
 
 import pytest
 
-from tests.builders.exporting_records import make_point
+from tests.builders.exporting_records import NOW, make_point, make_span
 from tests.fakes import hostile_endpoints as hostile
 from tests.fakes.exporting_sinks import GrpcSink, send, transport
 from tests.fakes.hostile_endpoints import Endpoint
 from tests.fakes.http_server import HttpServer
+from verl_otel import config
+from verl_otel.cli import check
+from verl_otel.model import Batch
 
 pytestmark = pytest.mark.full
 
@@ -99,6 +102,28 @@ def test_ipv6_is_reached_by_grpc():
     with GrpcSink(grpc, host="[::1]") as sink, transport(sink.url, PROTOCOL="grpc") as made:
         assert sink.url.startswith("http://[::1]:")
         assert made.send(b"x", 10).ok
+
+
+@pytest.mark.parametrize("answer", [hostile.slow_headers, hostile.slow_body, hostile.slow_status])
+def test_a_request_that_drips_ends_at_its_time_out(otlp, monkeypatch, wait_for, answer):
+    """The time-out is that of the request, not that of each read; what the status has accepted is not sent again."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", TIMEOUT)
+    with Endpoint(answer) as endpoint:
+        exporter, _ = otlp(endpoint.url)
+        exporter.consume(Batch(NOW, (make_span(1),)))
+        wait_for(lambda: endpoint.received)
+        channel = exporter._channels["traces"]
+        wait_for(lambda: exporter.poll() or channel.failures or not exporter._queue)
+        assert bool(exporter._queue) == (answer is hostile.slow_status)
+
+
+def test_check_ends_at_an_endpoint_that_drips(monkeypatch):
+    """As a training does."""
+    monkeypatch.setattr(check, "OTLP_SECONDS", 0.2)
+    with Endpoint(hostile.slow_headers) as endpoint:
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint.url)
+        finding = check._ask_endpoint("traces", config.load({}))
+    assert (finding.state, finding.text) == ("fail", f"{endpoint.url}/v1/traces gives no answer in time")
 
 
 @pytest.mark.parametrize("answer", [hostile.slow_headers, hostile.nothing])

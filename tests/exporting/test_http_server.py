@@ -179,3 +179,22 @@ def test_closing_frees_the_port_while_an_answer_is_made(serve):
         assert time.monotonic() - begin < 2
         assert not listening_hosts(server.port)
         may_end.set()
+
+
+def test_a_name_server_that_does_not_answer_is_not_waited_for(monkeypatch):
+    """A resolver waits for a minute; an address asks no name server."""
+    ended, real = threading.Event(), socket.getaddrinfo
+
+    def find(host, *arguments, flags=0, **keywords):
+        if host == "a.name" and not flags & socket.AI_NUMERICHOST:
+            ended.wait(60)
+        return real(host, *arguments, flags=flags, **keywords)
+
+    monkeypatch.setattr(socket, "getaddrinfo", find)
+    monkeypatch.setattr(http_server, "RESOLVE_SECONDS", 0.2)
+    with pytest.raises(OSError, match=r"the name a.name was not resolved within 0.2 s"):
+        Server(("a.name", 0), make_plain_reply)
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "verl-otel-resolve":
+            thread.join(60)

@@ -314,7 +314,9 @@ def user():
     made, gates = [], []
 
     def serve(*processors, **keywords):
-        providers = SimpleNamespace(user_processors=processors, resource=SDK_RESOURCE)
+        providers = SimpleNamespace(
+            user_processors=processors, receivers=processors, resource=SDK_RESOURCE, tracer=object()
+        )
         providers.flush = providers.detach = lambda seconds: None
         exporter = OwnOpenTelemetry(providers, UserMetricsThread(), **keywords)
         exporter.open(RESOURCE, SCOPE, MetricState())
@@ -390,3 +392,10 @@ def test_what_waits_at_the_end_is_counted(user):
     before = time.monotonic()
     exporter.flush(before + 20)
     assert time.monotonic() < before + 10  # it does not wait for the thread that has ended
+
+
+def test_a_parent_without_a_context_is_no_parent():
+    """A span class of another library may return none: the sampler, which runs in the user's call, decides as for a root."""
+    odd = type("Odd", (trace.NonRecordingSpan,), {"get_span_context": lambda self: None})(None)
+    context = trace.set_span_in_context(odd)
+    assert NoScrapes(ALWAYS_ON).should_sample(context, 1, "work").decision.is_sampled()

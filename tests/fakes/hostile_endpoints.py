@@ -19,6 +19,19 @@ def slow_headers(connection, stopped):
         connection.sendall(b"X: y\r\n")
 
 
+def slow_status(connection, stopped):
+    """A status line without an end, within every time-out of a read."""
+    while not stopped.wait(PAUSE):
+        connection.sendall(b"H")
+
+
+def slow_body(connection, stopped):
+    """A body of the announced length, byte by byte."""
+    connection.sendall(OK + b"Content-Length: 4000\r\n\r\n")
+    while not stopped.wait(PAUSE):
+        connection.sendall(b"x")
+
+
 def huge_body(connection, stopped):
     """A body without an end, as fast as it is taken."""
     connection.sendall(OK + b"\r\n")

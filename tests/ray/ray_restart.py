@@ -4,10 +4,13 @@
 
 import json
 import os
+import threading
+import time
 
 import ray
 
 import verl_otel
+from verl_otel import session
 
 
 @ray.remote(max_restarts=1, max_task_retries=1)
@@ -24,6 +27,9 @@ class Mortal:
             os._exit(1)
 
     def end(self):
+        session.flush()
+        while any(thread.name == "verl-otel-restart" for thread in threading.enumerate()):
+            time.sleep(0.01)  # Ray's head has not answered yet
         verl_otel.shutdown()  # Ray kills its workers: what was recorded in the last second would be gone
 
 

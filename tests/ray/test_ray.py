@@ -175,6 +175,43 @@ def test_a_users_worker_class_is_one_span_per_call_and_rank(tmp_path):
     assert ranks == {"0", "1"}
 
 
+@pytest.fixture(scope="module")
+def short_lived(tmp_path_factory):
+    """Actors that ended right after their only call, and processes that an actor has forked: what the script found, and the records."""
+    folder = tmp_path_factory.mktemp("short")
+    _, found = run("ray_short_lived.py", folder, tmp_path=folder, VERL_OTEL_ENABLED=1)
+    return found, [found for path in (folder / "runs").glob("*/traces-*.jsonl") for found in _read_spans(path)]
+
+
+def _read_spans(path):
+    for line in path.read_text().splitlines():
+        yield from otlp_json.each_span(json.loads(line))
+
+
+def test_an_actor_that_ends_in_order_keeps_what_it_has_recorded(short_lived):
+    """It goes out of scope, leaves or is terminated, with and without a second for a drain: Ray cannot be asked at its end."""
+    _, spans = short_lived
+    scored = [resource for resource, _, span in spans if span["name"] == "verl.reward"]
+    assert len(scored) == 3
+    assert {resource["verl.role"] for resource in scored} == {"actor"}
+    assert len({resource["ray.actor.id"] for resource in scored}) == 3
+
+
+def test_the_exit_handlers_of_an_actor_run(short_lived):
+    """A question to Ray after it has closed the connection of the worker would end the process in the middle of its exit."""
+    assert short_lived[0]["ended"] == ["scope", "exit_actor", "terminate"]
+
+
+def test_a_process_that_an_actor_has_forked_keeps_what_it_has_recorded(short_lived):
+    """Ray cannot be asked there, and is not: the child knows from its parent whose it is."""
+    found, spans = short_lived
+    assert found["codes"] == [0, 0]
+    checked = [resource for resource, _, span in spans if span["name"] == "execute_tool check"]
+    assert len(checked) == 2
+    assert len({resource["process.pid"] for resource in checked}) == 2
+    assert len({resource["ray.actor.id"] for resource in checked}) == 1
+
+
 def test_an_actor_that_was_started_again_is_counted(tmp_path):
     """Once, by the process that took the place of the dead one; nobody else has a series of it. Ray warns of nothing that we asked."""
     done, found = run("ray_restart.py", tmp_path=tmp_path, VERL_OTEL_ENABLED=1)

@@ -20,6 +20,8 @@ from tests.verl_cpu import cpu_log
 
 PROMPT, ANSWER, RESPONSE = 12, 5, 13
 """Tokens of the own loop: of a prompt, of an answer of the model, and of a response, which has two answers and one of a tool."""
+UNKNOWN = "None"
+"""Uid of trajectories whose trainer gives samples a uid after they were generated. It trains in the same step."""
 NOTHING = 1e-6
 """Advantages of a smaller size are zero."""
 SLOWEST = 0.05
@@ -72,7 +74,16 @@ class Oracle:
     """The count of one training of the bed. Values are read when they are asked for."""
 
     def __init__(
-        self, out, *, rollout_devices=0, train_devices=1, crashed_steps=0, resumes=0, has_buffer=True, bound=None
+        self,
+        out,
+        *,
+        rollout_devices=0,
+        train_devices=1,
+        crashed_steps=0,
+        resumes=0,
+        has_buffer=True,
+        bound=None,
+        state="finished",
     ):
         self.out = Path(out)
         self.has_buffer = has_buffer
@@ -85,6 +96,7 @@ class Oracle:
         self.crashed_steps = crashed_steps
         """Steps that began and raised."""
         self.resumes = resumes
+        self.state = state
 
     def lines(self, kind):
         """Lines of the bed's log."""
@@ -166,6 +178,11 @@ class Oracle:
         is_whole = number == len(updates) or updates[number]["step"] != last
         return last if is_whole else last - 1
 
+    @property
+    def begun(self):
+        """Numbers of all steps that began, also of those that raised."""
+        return sorted(set(self.steps))
+
     def samples_of(self, step):
         """Samples of a step; of its last training if there were two."""
         found = [sample for sample in self.samples if sample.step == step]
@@ -187,20 +204,21 @@ class Oracle:
 
     @functools.cached_property
     def trajectories(self):
-        key = lambda line: (line["uid"], line["index"], line["validate"])  # noqa: E731 - three times
-        calls, outputs = {}, {key(line): line for line in self.lines("output")}
+        calls, outputs = {}, {line["id"]: line for line in self.lines("output")}
         for line in self.lines("llm"):
-            calls.setdefault(key(line), []).append(line)
+            calls.setdefault(line["id"], []).append(line)
         return [
             Trajectory(
-                *key(line),
+                uid=line["uid"],
+                index=line["index"],
+                validate=line["validate"],
                 start=line["start"],
                 end=line["end"],
                 seconds=line["seconds"],
-                calls=len(calls.get(key(line), ())),
-                llm_seconds=sum(call["seconds"] for call in calls.get(key(line), ())),
+                calls=len(calls.get(line["id"], ())),
+                llm_seconds=sum(call["seconds"] for call in calls.get(line["id"], ())),
                 submitted=line["step"],
-                **{name: outputs.get(key(line), {}).get(name, 0) for name in ("prompt", "generated", "response")},
+                **{name: outputs.get(line["id"], {}).get(name, 0) for name in ("prompt", "generated", "response")},
             )
             for line in self.lines("trajectory")
         ]
@@ -211,13 +229,15 @@ class Oracle:
 
     def trajectories_of(self, step):
         """Trajectories that a step trained on."""
+        if all(each.uid == UNKNOWN for each in self.of_training()):
+            return [each for each in self.of_training() if each.submitted == step]
         wanted = {(sample.uid, sample.index) for sample in self.samples_of(step)}
         uids = {uid for uid, index in wanted if index is None}
         return [each for each in self.of_training() if each.uid in uids or (each.uid, each.index) in wanted]
 
     def step_of(self, trajectory):
         """Step that trained on a trajectory, or that it validated; None if it was dropped."""
-        if trajectory.validate:
+        if trajectory.validate or trajectory.uid == UNKNOWN:
             return trajectory.submitted
         for sample in self.samples:
             if sample.uid == trajectory.uid and sample.index in (None, trajectory.index):
@@ -239,6 +259,20 @@ class Oracle:
         periods = [after - before for before, after in pairwise(starts)]
         seconds = list(self.by_step("timing_s/step").values())[1:]
         return sum(each - min(lengths) for lengths in (periods, seconds) for each in lengths)
+
+    @property
+    def last_step_ended(self):
+        """When the last step ended at the earliest, with its update, and at the latest, when it was logged."""
+        return self.updates[-1]["end"], max(line["start"] for line in self.lines("logged"))
+
+    @functools.cached_property
+    def goodput(self):
+        """Share of the time since the process that trains began that it spent in steps, if nothing held these; of the last attempt."""
+        trainer = self.updates[-1]["pid"]
+        begin = min(line["start"] for line in self.lines("process") if line["pid"] == trainer)
+        updates = [line for line in self.updates if line["pid"] == trainer]
+        seconds = self.by_step("timing_s/step")
+        return sum(seconds[step] for step in {line["step"] for line in updates}) / (updates[-1]["end"] - begin)
 
     def tail_of(self, step):
         """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.
@@ -287,7 +321,21 @@ class OwnLoop(Oracle):
 
     @functools.cached_property
     def steps(self):
+        return [line["step"] for line in self.whole]
+
+    @property
+    def begun(self):
         return [line["step"] for line in self.lines("step")]
+
+    @functools.cached_property
+    def whole(self):
+        """Steps that did not raise."""
+        return [line for line in self.lines("step") if not line["error"]]
+
+    @property
+    def last_step_ended(self):
+        end = self.whole[-1]["end"]
+        return end, end
 
     @functools.cached_property
     def pauses(self):
@@ -296,7 +344,7 @@ class OwnLoop(Oracle):
 
     def by_step(self, key):
         if key == "timing_s/step":
-            return {line["step"]: line["seconds"] for line in self.lines("step")}
+            return {line["step"]: line["seconds"] for line in self.whole}
         return {step: statistics.fmean(each.reward for each in self.samples_of(step)) for step in self.steps}
 
     @functools.cached_property
@@ -306,6 +354,7 @@ class OwnLoop(Oracle):
                 line["step"], line["uid"], line["index"], line["score"], line["score"], 2 * ANSWER, RESPONSE, 0.0, 0, 0
             )
             for line in self.lines("own")
+            if line["step"] in self.steps
         ]
         means = {
             uid: statistics.fmean(each.score for each in found if each.uid == uid)

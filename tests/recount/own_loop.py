@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """A training loop of one's own that keeps a log of what it does, in ``OUT/log`` as the bed does.
 
-Usage: own_loop.py asyncio|threads|ray OUT    (telemetry by environment)
+Usage: own_loop.py asyncio|threads|ray|failed OUT    (telemetry by environment; ``failed``: the last step raises after its trajectories)
 
 Each trajectory has two turns, with a tool between them. The samples of a prompt are spread over two threads, tasks or actors so that each of these
 sees equal scores, and both together different ones.
@@ -118,12 +118,14 @@ def samples_of(step):
     return [(f"{step}-{prompt}", index, step) for prompt in range(PROMPTS) for index in range(GROUP)]
 
 
-def train(roll_out):
-    """Train. ``roll_out`` runs trajectories, given as (uid, index, step), to their end."""
+def train(roll_out, *, fails=False):
+    """Train. ``roll_out`` runs trajectories, given as (uid, index, step), to their end. ``fails``: the last step raises after that."""
     for step in range(1, STEPS + 1):
         with verl_otel.step(step), cpu_log.stamped("step", step=step):
             with verl_otel.phase("gen"):
                 roll_out(samples_of(step))
+                if fails and step == STEPS:
+                    raise RuntimeError("failed on purpose")
             with verl_otel.phase("update_actor"):
                 update()
         cpu_log.write("pause", step=step)
@@ -139,7 +141,7 @@ def with_asyncio():
     train(lambda samples: asyncio.run(together(samples)))
 
 
-def with_threads():
+def with_threads(*, fails=False):
     agent = Agent()
     with ThreadPoolExecutor(PROMPTS * GROUP) as threads:
 
@@ -147,7 +149,7 @@ def with_threads():
             for future in [threads.submit(copy_context().run, agent.work, *sample) for sample in samples]:
                 future.result()
 
-        train(roll_out)
+        train(roll_out, fails=fails)
 
 
 def with_ray():
@@ -163,4 +165,5 @@ if __name__ == "__main__":
     mode, out = sys.argv[1:]
     Path(out, "log").mkdir(exist_ok=True)
     os.environ[cpu_log.FOLDER] = f"{out}/log"
-    {"asyncio": with_asyncio, "threads": with_threads, "ray": with_ray}[mode]()
+    runners = {"asyncio": with_asyncio, "threads": with_threads, "ray": with_ray}
+    runners.get(mode, lambda: with_threads(fails=True))()

@@ -52,6 +52,8 @@ class Product:
         ]
 
     def has(self, name):
+        """Whether the run has the metric."""
+        self.asked.add(name)
         return any(found == name for found, _, _ in self.points)
 
     def total(self, name, **labels):

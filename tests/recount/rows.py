@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from tests.builders import otlp_json
-from tests.recount.oracle import count_groups, describe_scores
+from tests.recount.oracle import NOTHING, count_groups, describe_scores
 
 FLOAT = 1e-6
 """verl computes in single precision."""
@@ -46,9 +46,9 @@ class AtMost(NamedTuple):
 
 
 class OneOf(NamedTuple):
-    """Seconds, one of which the product must have."""
+    """Values, one of which the product must have."""
 
-    seconds: list[float]
+    values: list
 
 
 class PartOf(NamedTuple):
@@ -104,7 +104,7 @@ def _agree(told, counted, late):
     if isinstance(counted, Between):
         return told is not None and counted.low <= told <= counted.high
     if isinstance(counted, OneOf):
-        return told is not None and any(_agree(told, Timed(1, each), late) for each in counted.seconds)
+        return told is not None and any(_agree(told, each, late) for each in counted.values)
     if isinstance(counted, AtMost):
         return told is not None and told <= counted.bound + late
     if isinstance(counted, list | tuple) and isinstance(told, list | tuple):
@@ -122,6 +122,12 @@ PHASES = ("gen", "old_log_prob", "ref", "values", "adv", "update_critic", "updat
 
 def time_steps(oracle):
     return {step: Timed(1, seconds) for step, seconds in oracle.by_step("timing_s/step").items()}
+
+
+def time_whole_steps(product):
+    """Steps that did not raise."""
+    found = [points[-1] for labels, points in product.series("verl.step.duration") if "error.type" not in labels]
+    return Timed(sum(otlp_json.read_number(point) for point in found), sum(point["sum"] for point in found))
 
 
 def time_phases(oracle):
@@ -143,6 +149,15 @@ def read_phases(product):
 
 def read_reward(product):
     return {int(step): value for step, value in product.report["reward"].items()}
+
+
+def read_left_over(product):
+    """What is not 0 although a training without a fault has ended."""
+    names = (
+        "verl.phase.active", "verl.stalls", "verl.worker.restarts", "verl.otel.errors", "verl.otel.spans.dropped",
+        "verl.otel.points.dropped", "verl.otel.logs.dropped",
+    )  # fmt: skip
+    return {name: total for name in names if (total := product.total(name))}
 
 
 # -- trajectories and tokens --
@@ -261,6 +276,13 @@ def by_step(count):
     return lambda oracle: {step: count(oracle.samples_of(step)) for step in sorted(set(oracle.steps))}
 
 
+def count_silent_tokens(oracle):
+    """Tokens of groups whose advantages are zero; None where there are none."""
+    groups = [group for step in sorted(set(oracle.steps)) for group in oracle.groups_of(step).values()]
+    silent = [group for group in groups if all(abs(sample.advantage) <= NOTHING for sample in group)]
+    return sum(sample.generated for group in silent for sample in group) or None
+
+
 def find_ambiguous(product):
     """Fields that two records of one step give different values; each scope has seconds of its own, and so has each log of the user."""
     values = {}
@@ -376,7 +398,7 @@ def read_devices(product, *causes):
 def read_gpus(product):
     """GPUs of the run that its table shows."""
     ((labels, _), *_) = product.series("verl.run.info")
-    return int(labels["verl.gpus.total"])
+    return int(labels.get("verl.gpus.total", labels["verl.gpus"]))
 
 
 def is_short(oracle):
@@ -391,11 +413,16 @@ def is_short(oracle):
 ROWS = [
     # -- the run --
     Row("steps trained", lambda o: len(o.steps), lambda p: p.total("verl.training.steps"), own=True),
-    Row("number of the last step", lambda o: o.steps[-1], lambda p: p.latest("verl.training.step"), own=True),
-    Row("state of the run", lambda o: 2, lambda p: p.latest("verl.run.state"), own=True),
-    Row("runs: state", lambda o: "finished", lambda p: p.run["state"], own=True),
+    Row("number of the last step", lambda o: o.begun[-1], lambda p: p.latest("verl.training.step"), own=True),
+    Row(
+        "state of the run",
+        lambda o: {"finished": 2, "failed": 3}[o.state],
+        lambda p: p.latest("verl.run.state"),
+        own=True,
+    ),
+    Row("runs: state", lambda o: o.state, lambda p: p.run["state"], own=True),
     Row("runs: steps", lambda o: len(o.steps) + o.crashed_steps, lambda p: p.run["steps"], own=True),
-    Row("runs: number of the last step", lambda o: o.steps[-1], lambda p: p.run["last_step"], own=True),
+    Row("runs: number of the last step", lambda o: o.begun[-1], lambda p: p.run["last_step"], own=True),
     Row(
         "runs: seconds of the last step",
         lambda o: Timed(1, o.by_step("timing_s/step")[o.steps[-1]]),
@@ -410,7 +437,7 @@ ROWS = [
     Row(
         "seconds of steps",
         lambda o: Timed(len(seconds := o.by_step("timing_s/step").values()), sum(seconds)),
-        lambda p: Timed(p.total("verl.step.duration"), p.seconds("verl.step.duration")),
+        time_whole_steps,
         own=True,
     ),
     Row(
@@ -443,7 +470,7 @@ ROWS = [
     Row("report: reward of each step", lambda o: o.by_step("critic/rewards/mean"), read_reward),
     Row(
         "explain: number of steps",
-        lambda o: len(set(o.steps)),
+        lambda o: len(o.begun),
         lambda p: p.explain["counts"]["steps"],
         own=True,
     ),
@@ -472,6 +499,27 @@ ROWS = [
         "seconds of logging",
         lambda o: Timed(len(o.lines("logged")), sum(line["seconds"] for line in o.lines("logged"))),
         lambda p: p.total("verl.logging.time"),
+    ),
+    Row(
+        "time at which the last step ended",
+        lambda o: Between(o.last_step_ended[0] - LATE, o.last_step_ended[1] + LATE),
+        lambda p: p.latest("verl.training.last_step.timestamp"),
+        own=True,
+    ),
+    Row(
+        "time of the last checkpoint",
+        lambda o: (
+            Between(max(ends) - LATE, max(ends) + LATE)
+            if (ends := [line["end"] for line in o.lines("checkpoint")])
+            else None
+        ),
+        lambda p: p.latest("verl.checkpoint.last.timestamp"),
+    ),
+    Row(
+        "work that is open at the end, and what went wrong",
+        lambda o: {},
+        read_left_over,
+        own=True,
     ),
     Row("resumes", lambda o: o.resumes, lambda p: p.total("verl.training.resumes")),
     # -- trajectories, calls, tokens --
@@ -560,11 +608,13 @@ ROWS = [
     Row(
         "groups of the last step",
         lambda o: split_groups(count_groups(o.groups_of(o.steps[-1]))),
-        lambda p: split_groups(read_groups(p)),
+        lambda p: split_groups(read_groups(p)) if p.has("verl.reward.groups") else None,
         own=True,
     ),
     Row("run log: samples of each step", by_step(len), lambda p: p.logged("rollout", "samples")),
-    Row("run log: groups without a signal", count_silent, lambda p: p.logged("rollout", "groups_without_signal")),
+    Row(
+        "run log: groups without a signal", count_silent, lambda p: p.logged("rollout", "groups_without_signal") or None
+    ),
     Row(
         "run log: mean score of each step",
         lambda o: o.by_step("critic/score/mean"),
@@ -624,8 +674,13 @@ ROWS = [
     ),
     Row(
         "LLM calls of the slowest trajectory of the last step",
-        lambda o: OneOf([each.llm_seconds for each in o.trajectories_of(o.steps[-1])]),
+        lambda o: OneOf([Timed(1, each.llm_seconds) for each in o.trajectories_of(o.steps[-1])]),
         lambda p: p.latest("verl.rollout.slowest.duration", part="llm"),
+    ),
+    Row(
+        "tokens of the slowest trajectory of the last step",
+        lambda o: OneOf([[each.prompt, each.response] for each in o.trajectories_of(o.steps[-1])]),
+        lambda p: [p.latest("verl.rollout.slowest.tokens", token_type=kind) for kind in ("prompt", "response")],
     ),
     Row(
         "report: step of the slowest trajectories",
@@ -666,6 +721,20 @@ ROWS = [
         lambda p: float(p.total("verl.step.held")),
     ),
     Row(
+        "goodput",
+        lambda o: Between(0.85 * o.goodput, 1.1 * o.goodput),
+        lambda p: p.latest("verl.goodput"),
+    ),
+    Row(
+        "run log: tokens in a second for each GPU",
+        lambda o: {
+            step: Between(0.99 * rate, 1.01 * rate)
+            for step, tokens in o.by_step("perf/total_num_tokens").items()
+            if (rate := tokens / o.by_step("perf/time_per_step")[step] / (o.train_devices + o.rollout_devices))
+        },
+        lambda p: p.logged("training", "tokens_per_second_per_gpu"),
+    ),
+    Row(
         "compare: devices",
         lambda o: o.train_devices + o.rollout_devices,
         lambda p: p.compared["resources"]["a"]["gpus"],
@@ -684,14 +753,8 @@ ROWS = [
     ),
     Row(
         "explain: tokens of groups without a signal",
-        lambda o: sum(
-            sample.generated
-            for step in set(o.steps)
-            for group in o.groups_of(step).values()
-            if not any(abs(each.advantage) > 1e-9 for each in group)
-            for sample in group
-        ),
-        lambda p: p.explain["run"]["cost"]["wasted_tokens"].get("zero_variance", 0),
+        count_silent_tokens,
+        lambda p: p.explain["run"]["cost"]["wasted_tokens"].get("zero_variance"),
     ),
     Row(
         "explain: tokens generated",
@@ -716,7 +779,7 @@ ROWS = [
     # -- the live page --
     Row(
         "page: state, steps and last step in the list of runs",
-        lambda o: ["finished", len(o.steps) + o.crashed_steps, o.steps[-1]],
+        lambda o: [o.state, len(o.steps) + o.crashed_steps, o.begun[-1]],
         lambda p: [p.page[0][name] for name in ("state", "steps", "last_step")],
         own=True,
     ),
@@ -769,50 +832,63 @@ ROWS = [
     ),
 ]
 
-OWN_LOOPS = ("own_asyncio", "own_threads", "own_ray")
+OWN_LOOPS = ("own_asyncio", "own_threads", "own_failed", "own_ray")
+
+TAIL = "share of the last step for its slowest trajectories"
+LONGEST, P95, MEDIAN = (
+    f"{name} of the last step"
+    for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
+)
+HANDED_OVER = "it is measured until verl hands a sample over, some 10 ms before the trajectory ends"
+MIXED = "verl logs the last local step of a version with the next version, and the record follows it"
 
 PENDING = {
-    ("TensorBoard: mean of the scores of each step", "*"): "from the middles of bins",
+    ("run log: samples of each step", "fully_async"): MIXED,
     ("average reward", "own_ray"): "of one of the actors",
     ("scores of the last step", "own_ray"): "of one of the actors",
     ("percentiles of the scores of the last step", "own_ray"): "of one of the actors",
     ("groups of the last step", "own_ray"): "each actor judges its part of a group",
-    ("95th percentile of the trajectories of the last step", "own_ray"): "of one of the actors",
+    (P95, "own_ray"): "of one of the actors",
 }
 """(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
 
 UNSTEADY = {
-    ("longest trajectory of the last step", "own_ray"): "of the actor that reported last",
-    ("median trajectory of the last step", "own_ray"): "of the actor that reported last",
-    (
-        "seconds of generation",
-        "*",
-    ): "the end of a trajectory is read when verl hands it over, some 10 ms before it ends",
-    ("longest trajectory of the last step", "*"): "read some 10 ms before the trajectory ends",
-    ("95th percentile of the trajectories of the last step", "*"): "read some 10 ms before the trajectory ends",
-    ("median trajectory of the last step", "*"): "read some 10 ms before the trajectory ends",
+    ("run log: groups without a signal", "fully_async"): MIXED,
+    ("TensorBoard: mean of the scores of each step", "fully_async"): MIXED,
+    ("run log: spread of scores in each step", "fully_async"): MIXED,
+    (LONGEST, "own_ray"): "of the actor that reported last",
+    (MEDIAN, "own_ray"): "of the actor that reported last",
+    ("seconds of generation", "*"): HANDED_OVER,
+    (LONGEST, "*"): HANDED_OVER,
+    (P95, "*"): HANDED_OVER,
+    (MEDIAN, "*"): HANDED_OVER,
 }
 """(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
 
+AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
-    (
-        "share of the last step for its slowest trajectories",
-        "own_ray",
-    ): "there is none: the loop does not know the ends",
-    **{
-        (
-            "share of the last step for its slowest trajectories",
-            mode,
-        ): "the trainer waits for what it has submitted before"
-        for mode in (
-            "colocate_async",
-            "separate_async_1",
-            "separate_async_2",
-            "separate_async_4",
-            "fully_async",
-            "one_step_off",
-            "own_fit",
-        )
-    },
+    (TAIL, "own_failed"): "it is that of the step that raised",
+    ("seconds of generation", "own_fit"): "the trainer filters, and the bed does not know which trajectories",
+    (TAIL, "own_fit"): "the rounds of a step have a tail each",
+    **dict.fromkeys(((TAIL, mode) for mode in AHEAD), "the trainer does not wait for what it has just submitted"),
 }
 """(family, mode) to the reason for which it is not checked there."""
+
+ABSENT: dict[tuple[str, str], str] = {
+    (
+        "explain: tokens of groups without a signal",
+        "kl",
+    ): "traces have scores, and a penalty makes other rewards of them",
+    **{
+        (family, mode): "with a critic a sample has a signal of its own, whatever its group"
+        for family in ("groups of the last step", "run log: groups without a signal")
+        for mode in ("critic", "resume")
+    },
+    (TAIL, "own_ray"): "the loop does not know when trajectories of actors ended",
+    **{
+        (family, mode): "the trainer gets a batch in which verl does not say how long each trajectory took"
+        for family in (LONGEST, P95, MEDIAN)
+        for mode in ("one_step_off", "legacy", "own_fit")
+    },
+}
+"""(family, mode) to the reason for which the product does not have it there."""

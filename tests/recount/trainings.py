@@ -16,9 +16,7 @@ from typing import NamedTuple
 from tests.end_to_end import bed_run, modes
 from tests.recount.oracle import Oracle, OwnLoop
 from tests.recount.product import Product
-from tests.verl_cpu import cpu_train
 
-END_TO_END = Path(bed_run.__file__).parent
 KEPT = "RECOUNT_RUNS"
 VALIDATED = "trainer.val_before_train=True"
 
@@ -29,17 +27,14 @@ def _train(out, *overrides, **options):
     )
 
 
-def _separate(sync_step):
-    return lambda out: _train(
-        out, f"trainer.v1.separate_async.parameter_sync_step={sync_step}", mode="separate_async", steps=4
+def _separate(sync_step, prompts):
+    """A step of so many local steps, which together have so many prompts; verl wants a mini-batch for each of them."""
+    overrides = (
+        f"trainer.v1.separate_async.parameter_sync_step={sync_step}",
+        f"data.train_batch_size={prompts}",
+        f"actor_rollout_ref.actor.ppo_mini_batch_size={prompts // sync_step}",
     )
-
-
-def _own_fit(out):
-    """A trainer with a ``fit`` of its own that fills the batch of a step in two rounds."""
-    command = cpu_train.make_command(out, mode="legacy", steps=3)
-    command[command.index("verl.trainer.main_ppo")] = "dynamic_sampling"
-    return _train(out, command=command, PYTHONPATH_EXTRA=END_TO_END)
+    return lambda out: _train(out, *overrides, mode="separate_async")
 
 
 def _twice(out, *overrides, steps, then, **options):
@@ -72,8 +67,8 @@ def _resume(out):
 
 
 def _crash(out):
-    """GRPO that failed in step 4, after a step without a checkpoint, is continued from step 2 to step 5."""
-    return _twice(out, "trainer.save_freq=2", steps=5, then=5, CPU_BED_CRASH=4)
+    """GRPO that failed in step 4, which is the sixth batch with two validations, is continued from its checkpoint of step 2 to step 5."""
+    return _twice(out, "trainer.save_freq=2", steps=5, then=5, CPU_BED_CRASH=6)
 
 
 def _own_loop(kind):
@@ -89,7 +84,8 @@ def _own_loop(kind):
             command = [sys.executable, "-m", "tests.recount.own_loop", kind, str(out)]
             code = subprocess.call(command, env=environ, cwd=bed_run.HERE.parents[1], stdout=log, stderr=log)
         training = bed_run.Training(out)
-        training.returncode = code
+        assert (code != 0) == (kind == "failed"), training.log[-3000:]
+        training.returncode = 0
         return training
 
     return train
@@ -113,15 +109,15 @@ AHEAD = {"rollout_devices": 1, "has_buffer": False}
 MODES = {
     "sync": Mode(modes.train_full, {}),
     "colocate_async": Mode(_bed("colocate_async"), {"bound": 7}),
-    "separate_async_1": Mode(_separate(1), SEPARATE),
+    "separate_async_1": Mode(_separate(1, 4), SEPARATE),
     "separate_async_2": Mode(_bed("separate_async"), SEPARATE),
-    "separate_async_4": Mode(_separate(4), SEPARATE),
+    "separate_async_4": Mode(_separate(4, 8), SEPARATE),
     "fully_async": Mode(_bed("fully_async"), AHEAD),
     "one_step_off": Mode(_bed("one_step_off"), AHEAD),
     "legacy": Mode(_bed("legacy"), {"has_buffer": False}),
     "critic": Mode(_bed("critic"), {}),
     "tools": Mode(_bed("tools"), {}),
-    "own_fit": Mode(_own_fit, {"has_buffer": False}),
+    "own_fit": Mode(modes.train_own_fit, {"has_buffer": False}),
     "kl": Mode(lambda out: _train(out, "algorithm.use_kl_in_reward=True", steps=4), {}),
     "two": Mode(
         lambda out: _train(
@@ -134,6 +130,7 @@ MODES = {
     "crash": Mode(_crash, {"resumes": 1, "crashed_steps": 1}),
     "own_asyncio": Mode(_own_loop("asyncio"), {}, OwnLoop),
     "own_threads": Mode(_own_loop("threads"), {}, OwnLoop),
+    "own_failed": Mode(_own_loop("failed"), {"crashed_steps": 1, "state": "failed"}, OwnLoop),
     "own_ray": Mode(_own_loop("ray"), {}, OwnLoop),
 }  # fmt: skip
 
@@ -150,6 +147,7 @@ def get(name, new_folder):
         training = bed_run.Training(Path(kept, name))
         training.returncode = int((training.out / "returncode").read_text())
     else:
+        shutil.rmtree(Path(kept, name), ignore_errors=True)  # what did not come to its end
         training = MODES[name].train(Path(kept, name))
         (training.out / "returncode").write_text(str(training.returncode))
     assert training.returncode == 0, training.log[-3000:]

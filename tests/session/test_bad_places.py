@@ -15,6 +15,7 @@ import pytest
 from tests.builders.environments import inherit
 from tests.builders.training_logs import find_unexpected
 from tests.fakes.http_server import HttpServer
+from verl_otel.semconv.attributes import REASON
 
 pytestmark = pytest.mark.full
 
@@ -128,3 +129,19 @@ def test_a_full_disk_does_not_slow_training(tmp_path, longest_null):
     )
     assert result["dropped"] == SPANS
     assert log.count("No space left on device") == 1
+
+
+def test_what_was_not_sent_before_the_exit_is_counted_in_the_files(run, tmp_path, files, serve):
+    """An endpoint that holds its answers: what it did not take is in the metrics of the run, and the log has the number."""
+    script = """
+import verl_otel
+verl_otel.init(exporters="file,otlp", exit_timeout=1.0)
+for _ in range(100):
+    with verl_otel.span("work"):
+        pass
+"""
+    result = run(script, OTEL_EXPORTER_OTLP_ENDPOINT=serve(lambda ended: ended.wait(60) and 200))
+    assert result.code == 0, result.err
+    points = files(tmp_path / "runs" / "r1").points("verl.otel.spans.dropped")
+    assert {(point.labels[REASON], point.value) for point in points} == {("otlp: not sent before exit", 100)}
+    assert "not sent before exit (100 spans" in result.err

@@ -16,9 +16,11 @@ import pytest
 import verl_otel
 from tests.fakes.fold_locks import hold
 from verl_otel import session
+from verl_otel.exporting.files import FileExporter
 from verl_otel.integrations.ray import init_hook as ray_start
 from verl_otel.integrations.verl import trainer
 from verl_otel.recording import series
+from verl_otel.session import lifecycle
 from verl_otel.session.lifecycle import Current
 
 pytestmark = pytest.mark.full
@@ -74,11 +76,21 @@ def test_calls_while_another_thread_drains_for_a_long_time(start, call):
         function()
 
 
-def test_a_signal_handler_while_another_thread_drains(start):
-    """What SIGTERM waits for is bounded by the exit time-out."""
-    start(drain_interval=60, exit_timeout=0.3)
-    with held(Current.session._collect_lock), within(0.3):
-        Current.session.flush_from_signal()
+def test_an_exit_does_not_wait_for_a_file_system_that_does_not_answer(start, monkeypatch, caplog):
+    """The files are closed on a thread that is left behind; the log says so."""
+    monkeypatch.setattr(lifecycle, "FILE_SECONDS", 0.3)
+    ended = threading.Event()
+    monkeypatch.setattr(FileExporter, "close", lambda *_: ended.wait(60))
+    start(drain_interval=0.05, exit_timeout=0.3)
+    with verl_otel.span("x"):
+        pass
+    with within(0.3 + 0.3):
+        verl_otel.shutdown()
+    assert "does not answer: the last records may be missing" in caplog.text
+    ended.set()
+    for thread in threading.enumerate():
+        if thread.name == "verl-otel-end":
+            thread.join(60)
 
 
 def test_a_fold_waits_once_for_all_series():

@@ -75,10 +75,6 @@ def add_point(session):
     collection.add_points([Point(Instrument("verl.x", "gauge", "", ""), (), 1, 2, 3.0)])
 
 
-def ask_for_a_flush(session):
-    session._flush_wanted = True
-
-
 def report_metrics(session):
     session._user.metrics.put(ExportMetricsServiceRequest().SerializeToString())
 
@@ -93,7 +89,6 @@ HAPPENING = {
     "a record of the run log": lambda _: verl_otel.log("reward", x=1),
     "a span of the user": lambda session: session.user_spans.append(make_span(9)),
     "metrics of the user": report_metrics,
-    "a flush": ask_for_a_flush,
 }
 
 

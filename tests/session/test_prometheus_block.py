@@ -161,6 +161,39 @@ def test_a_key_that_the_user_adds_later_takes_the_job(tmp_path):
     assert block.remove_sources(moved) == FILES["no-jobs"] + "scrape_configs:\n- job_name: new\n"
 
 
+BOMB = "a0: &a0 [x, x]\n" + "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 11))
+CHAIN = "a0: &a0 [x]\n" + "".join(f"a{n}: &a{n} [*a{n - 1}]\n" for n in range(1, 5000))
+MERGES = "a0: &a0 {k0: 1}\n" + "".join(
+    f"a{n}: &a{n} {{<<: [{', '.join([f'*a{n - 1}'] * 10)}]}}\n" for n in range(1, 11)
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("a: &a [*a]\nscrape_configs: []\n", "contains itself"),
+        ("a: &a {b: {c: *a}}\nscrape_configs: []\n", "contains itself"),
+        (f"{BOMB}scrape_configs: []\n", "aliases are too many"),
+        (f"{CHAIN}scrape_configs: []\n", "aliases are too many"),
+        (f"{MERGES}scrape_configs: []\n", "aliases are too many"),
+    ],
+    ids=["self", "self below", "bomb", "chain", "merges"],
+)
+def test_aliases_without_an_end_are_refused(text, reason):
+    """The file may be one of another user, and the trainer reads it."""
+    with pytest.raises(NotEditableError, match=reason):
+        block.add_sources(text, [SOURCE])
+
+
+def test_aliases_that_are_used_as_people_do_are_kept():
+    """Anchors of relabelling rules that several jobs share."""
+    check(
+        "x: &rules [{source_labels: [a], target_label: b}]\nscrape_configs:\n"
+        + "".join(f"- {{job_name: j{n}, relabel_configs: *rules}}\n" for n in range(500))
+        + "global: {}\n"
+    )
+
+
 def go_matches(pattern, path):
     """Whether Go's ``filepath.Glob``, by which Prometheus finds ``file_sd`` files, matches a path: with escapes, ``*`` and ``?``."""
     parts = {"*": "[^/]*", "?": "[^/]"}

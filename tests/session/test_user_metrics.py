@@ -35,12 +35,12 @@ print(time.monotonic() - began)
 """
 
 
-@pytest.mark.parametrize("work", ["session.flush(1)", "verl_otel.shutdown()", "signal.raise_signal(signal.SIGTERM)"])
+@pytest.mark.parametrize("work", ["session.flush(1)", "verl_otel.shutdown()"])
 def test_a_callback_that_hangs_holds_nothing(run, files, tmp_path, work):
     """What was recorded while the user's callback hangs is in the files, and a flush and an end take no longer than they may."""
     began = time.monotonic()
     result = run(SLOW.format(work=work))
-    assert result.code == (-15 if "SIGTERM" in work else 0), result.err
+    assert result.code == 0, result.err
     assert files(tmp_path / "runs" / "r1").names() == ["first", "second"]
     assert time.monotonic() - began < 100  # it sleeps for 1,000 s
     if result.out:

@@ -144,6 +144,17 @@ def test_memory_and_outputs_are_those_of_the_kernel(sleeper, tmp_path):
     assert (tmp_path / "errors.log").read_text() == repr([str(tmp_path / "errors.log")])
 
 
+def test_an_output_in_a_closed_folder_is_no_output(monkeypatch):
+    """A descriptor that was opened by another user, as by `sudo` or a service: the path cannot be looked at."""
+
+    def refuse(self):
+        raise PermissionError(13, "Permission denied", str(self))
+
+    monkeypatch.setattr(procfs.os, "readlink", lambda _: "/closed/log.txt")
+    monkeypatch.setattr(procfs.Path, "is_file", refuse)
+    assert procfs.read_output_files() == []
+
+
 def test_the_kernels_kills_are_a_number():
     """Whatever this machine's control groups are, the answer is a number."""
     assert procfs.count_oom_kills() >= 0

@@ -18,6 +18,7 @@ import random
 import sys
 import textwrap
 import types
+import uuid
 
 import cpu_log
 import cpu_plant
@@ -303,8 +304,8 @@ def log_trajectories(module):
             "step": int(trajectory["step"]),
             "validate": bool(trajectory["validate"]),
         }
-        TRAJECTORY.set({name: fields[name] for name in ("uid", "index", "validate")})
-        with cpu_log.stamped("trajectory", **fields):
+        TRAJECTORY.set({"id": uuid.uuid4().hex})  # some trainers give samples their uid later
+        with cpu_log.stamped("trajectory", **fields, **TRAJECTORY.get()):
             return await original(self, sampling_params, trajectory, **kwargs)
 
     @functools.wraps(compute_score)

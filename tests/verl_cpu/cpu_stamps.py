@@ -7,7 +7,7 @@ Written to the bed's own log (`cpu_log`). Nothing of verl-otel is used here. Kin
 ``update``: one update of the actor, with ``step``, as verl logs it, and ``rows``, one for each sample: ``uid``, ``score`` (of the reward function),
 ``reward`` (that is optimised), ``prompt``, ``response`` and ``generated`` (tokens), ``advantage`` (the largest), and ``first`` and ``last``, the versions
 of the weights that generated the first and the last token, where verl knows them.
-``rank``: an outermost method of a rank. ``validation``, ``checkpoint``, ``logged``: calls of the trainer.
+``process``: a process that has imported verl. ``rank``: an outermost method of a rank. ``validation``, ``checkpoint``, ``logged``: calls of the trainer.
 ``timers``: verl's timers of one local step of fully asynchronous training, whose logger mixes those of two versions.
 """
 
@@ -15,6 +15,7 @@ import contextvars
 import functools
 import inspect
 import os
+import time
 
 import cpu_log
 
@@ -172,6 +173,7 @@ def stamp_separate(module):
     module.SeparateRayPPOTrainer._fit_collect_metrics = _fit_collect_metrics
 
 
+cpu_log.write("process", start=time.time())
 HOOKS = {
     "verl.workers.engine_workers": stamp_ranks,
     "verl.utils.tracking": stamp_tracking,

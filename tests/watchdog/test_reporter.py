@@ -15,6 +15,7 @@ from tests.watchdog.snapshots import SnapshotBuilder
 from verl_otel import config
 from verl_otel.watchdog import cluster_backend, diagnosis
 from verl_otel.watchdog import reporter as reporter_module
+from verl_otel.watchdog.process_table import ProcessStatus
 from verl_otel.watchdog.reporter import Reporter
 
 
@@ -307,8 +308,73 @@ def test_the_file_of_events_is_bounded(tmp_path, monkeypatch):
     assert 800 < (tmp_path / reporter_module.EVENTS).stat().st_size <= 1000
 
 
+TRACEBACK = """[prompt] SECRET What is 2 + 2?
+WARNING:root:SECRET
+Traceback (most recent call last):
+  File "/opt/job/train.py", line 7, in <module>
+    main("SECRET")
+    ~~~~^^^^^^^^^^
+  File "/opt/job/reward.py", line 31, in Judge.score
+    raise ValueError(f"no answer in {text}")
+my.errors.ScoreError: SECRET
+SECRET: second line
+  File "SECRET text", line 1, in x
+Stack (most recent call last):
+  File "/opt/job/train.py", line 8, in log
+SECRET: what logging.warning(stack_info=True) is followed by
+
+During handling of the above exception, another exception occurred:
+
+  + Exception Group Traceback (most recent call last):
+  |   File "/opt/job/train.py", line 9, in run
+  | ExceptionGroup: SECRET (1 sub-exception)
+KeyboardInterrupt SECRET
+Fatal Python error: Segmentation fault
+
+Thread 0x1 (most recent call first):
+  File "/opt/job/train.py", line 12 in wait
+SECRET
+"""
+
+
+def test_no_text_of_a_log_is_kept_without_content(tmp_path):
+    """Frames and types of exceptions remain; prints, messages and lines of source code do not."""
+    (tmp_path / "log").write_text(TRACEBACK)
+    note, *lines = reporter_module.read_frames([str(tmp_path / "log"), str(tmp_path / "missing")])
+    assert "VERL_OTEL_CAPTURE_CONTENT=1" in note
+    assert lines == [
+        '  File "/opt/job/train.py", line 7, in <module>',
+        '  File "/opt/job/reward.py", line 31, in Judge.score',
+        "my.errors.ScoreError",
+        '  File "/opt/job/train.py", line 8, in log',
+        '  File "/opt/job/train.py", line 9, in run',
+        "ExceptionGroup",
+        "Fatal Python error: Segmentation fault",
+        '  File "/opt/job/train.py", line 12 in wait',
+    ]
+    (tmp_path / "empty").touch()
+    assert reporter_module.read_frames([str(tmp_path / "empty")]) == []
+
+
+@pytest.mark.parametrize("content", [False, True])
+def test_an_event_has_the_text_of_a_log_only_when_asked_for(tmp_path, content):
+    """The cause is found in the whole text in both cases."""
+    builder = SnapshotBuilder().process("agent-0", state="died")
+    builder.open("agent-0", "verl.trajectory", 20)
+    snapshot = builder.build()
+    (tmp_path / "log").write_text("[prompt] SECRET\nRuntimeError: CUDA error: SECRET\n")
+    report = snapshot.reports["agent-0"]._replace(outputs=(str(tmp_path / "log"),))
+    settings = config.load({}, run_dir=tmp_path, run_id="r1", capture_content=content)
+    settings.run_path.mkdir(parents=True)
+    reporter = Reporter(settings, "here")
+    reporter.report(snapshot, diagnosis.find(snapshot)[0], ProcessStatus(report, (0, 0, 0)), {})
+    text = (settings.run_path / reporter_module.EVENTS).read_text()
+    assert ("SECRET" in text) == content
+    assert json.loads(text)["detail"]["cause"] == "CUDA error"
+
+
 def test_the_last_lines_of_a_log_are_kept_without_secrets(tmp_path):
-    """They are stored in events.jsonl: what is named or shaped like a secret is masked, a FIFO is not waited for."""
+    """With content they are stored in events.jsonl: what is named or shaped like a secret is masked, a FIFO is not waited for."""
     (tmp_path / "log").write_text(
         "export HF_TOKEN=s3cret\nRuntimeError: CUDA error: x\nGET https://me:s3cret@host/a?sig=s3cret\n"
     )

@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Final, ParamSpec, TypeVar
 
-from verl_otel._internal import process_state
+from verl_otel._internal import log_lines, process_state
 from verl_otel._internal.printable import show
 
 MAX_VALUE: Final = 2000
@@ -97,7 +97,7 @@ def warn_once(key: str, message: str, *values: object) -> None:
     if key in _warned:
         return
     _warned.add(key)
-    _logger.warning(message, *map(_to_line, values))
+    log_lines.warn(_logger, message, *map(_to_line, values))
 
 
 def _to_line(value: object) -> object:
@@ -111,7 +111,8 @@ def _to_line(value: object) -> object:
 
 def counts() -> dict[str, int]:
     """Return the number of internal errors by place, for `verl.otel.errors`."""
-    return dict(_counts)
+    lost = log_lines.count_lost()
+    return {**_counts, **({"log line": lost} if lost else {})}
 
 
 def reset() -> None:

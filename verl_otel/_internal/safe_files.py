@@ -79,7 +79,10 @@ def make_folder(folder: Path) -> None:
     Raises:
         OSError: It cannot be created, or `check_folder` refuses it.
     """
-    missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    ways = (folder, *folder.parents)
+    missing = [path for path in ways if not os.path.lexists(path)]
+    if missing:
+        _check_way(next((path for path in ways if path not in missing), Path()), is_run=False)
     for path in reversed(missing):
         with contextlib.suppress(FileExistsError):  # another process has created it meanwhile
             path.mkdir(PRIVATE_FOLDER)
@@ -93,21 +96,40 @@ def make_folder(folder: Path) -> None:
 
 
 def check_folder(folder: Path) -> None:
-    """Refuse a folder that another user may have prepared.
+    """Refuse a folder that another user may have prepared, by its name or by that of a folder above it.
 
-    Two kinds of folders are checked: a folder directly inside one such as ``/tmp``, and the default folder of a user without a home
-    folder, also as a parent. Other folders that a user has chosen are not checked.
+    Checked is what lies directly inside a folder that everyone can write, such as ``/tmp``, wherever that is on the way: it belongs to this user,
+    or to root. A folder directly inside ``/tmp`` itself, and the default folder of a user without a home folder, must be of this user and no link,
+    and others must not be able to write it. All other folders are a choice of the user, such as the folder of a team.
 
     Raises:
-        PermissionError: It is a link, belongs to another user, or is writable by others. The message says what to do.
+        PermissionError: A folder is refused. The message says what to do.
         OSError: It cannot be examined.
     """
+    _check_way(folder, is_run=True)
+
+
+def _check_way(folder: Path, *, is_run: bool) -> None:
     own = f"verl-otel-{os.getuid()}"
-    for path in (folder, *folder.parents):
-        if path.name == own:
-            _check_owner(path, stat.S_IWGRP | stat.S_IWOTH)
-        elif path is folder and path.parent != path and path.parent.stat().st_mode & _SHARED == _SHARED:
-            _check_owner(path, stat.S_IWOTH)
+    # By the names that were given, and where links lead to.
+    for end in dict.fromkeys((folder.absolute(), folder.resolve())):
+        for path in (end, *end.parents):
+            if path.name == own:
+                _check_owner(path, stat.S_IWGRP | stat.S_IWOTH)
+            elif path.parent != path and (above := path.parent.stat()).st_mode & stat.S_IWOTH:
+                if is_run and path is end and above.st_mode & _SHARED == _SHARED:
+                    _check_owner(path, stat.S_IWOTH)
+                else:
+                    _check_origin(path, above)
+
+
+def _check_origin(path: Path, above: os.stat_result) -> None:
+    """Refuse a folder or link of another user in a folder that everyone can write."""
+    found = path.lstat()
+    # What is mounted for root, as in a container, was put there by its administrator.
+    is_mount = os.geteuid() == 0 and found.st_dev != above.st_dev
+    if found.st_uid not in (os.geteuid(), 0) and not is_mount:
+        raise _refuse(path, f"belongs to another user (uid {found.st_uid})")
 
 
 def _check_owner(folder: Path, writable: int) -> None:
@@ -120,7 +142,11 @@ def _check_owner(folder: Path, writable: int) -> None:
     elif stat_result.st_mode & writable:
         problem = f"can be written by other users (mode {stat.S_IMODE(stat_result.st_mode):04o})"
     if problem:
-        raise PermissionError(errno.EPERM, f"the folder {folder} {problem}; {_ADVICE}", str(folder))
+        raise _refuse(folder, problem)
+
+
+def _refuse(folder: Path, problem: str) -> PermissionError:
+    return PermissionError(errno.EPERM, f"the folder {folder} {problem}; {_ADVICE}", str(folder))
 
 
 def open_private(path: Path, flags: int = os.O_WRONLY | os.O_CREAT | os.O_APPEND) -> int:

@@ -468,7 +468,9 @@ class Aggregator:
         if consumes_submitted(root):
             add_consumption(root, [waiting for waiting in self._waiting.values() if is_submitted(root, waiting)])
         consumed = timeline.find_consumed(root)
-        members_by_id = {trace_id: member for trace_id in consumed if (member := self._consume(trace_id)) is not None}
+        trained = attr.ERROR_TYPE not in root.span.attributes
+        found = {trace_id: self._consume(trace_id, counts=trained) for trace_id in consumed}
+        members_by_id = {trace_id: member for trace_id, member in found.items() if member is not None}
         filtered = {one: self._waiting[one] for one in timeline.find_filtered(root) if one in self._waiting}
         step, findings = self._summarise_step(root, members_by_id, filtered)
         number = step.number
@@ -525,12 +527,13 @@ class Aggregator:
             self._loop_verdicts[step.trace_id] = blocked_loops.judge(step, waits, members, usual)
         return step
 
-    def _consume(self, trace_id: int) -> Trajectory | None:
+    def _consume(self, trace_id: int, *, counts: bool) -> Trajectory | None:
+        """Return a trajectory that a step took, and count it as trained on unless the step failed, whose update is lost."""
         trajectory = self._waiting.pop(trace_id, None)
         if trajectory is None:
-            self._counts["trained"] += trace_id not in self._spent
+            self._counts["trained"] += counts and trace_id not in self._spent
             return self._spent.get(trace_id)
-        self._counts["trained"] += 1
+        self._counts["trained"] += counts
         self._spent[trace_id] = trajectory
         if len(self._spent) > self._limits.spent:
             self._spent.popitem(last=False)

@@ -33,6 +33,7 @@ from typing import Final
 
 from verl_otel import config
 from verl_otel._internal import safe_files
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli import check_stack as cluster_checks
 from verl_otel.cli import options
@@ -141,7 +142,14 @@ def run_all(*, cluster: bool = False, stack: bool = False) -> list[Finding]:
         findings += cluster_checks.ask_nodes()
     if stack:
         findings += check_stack(settings)
-    return findings
+    return [*findings, *list_ignored_values()]
+
+
+def list_ignored_values() -> Iterator[Finding]:
+    """The values of OpenTelemetry's own variables that the checks before have met and not understood."""
+    for problem in config.list_ignored():
+        advice = "nothing, if it is meant for another SDK; otherwise correct it"
+        yield Finding("note", "settings", f"{problem}; its default is used", advice)
 
 
 def check_settings() -> Iterator[Finding]:
@@ -408,6 +416,7 @@ def check_provider() -> Iterator[Finding]:
 # -- The destinations of telemetry: a folder, an OTLP endpoint, a port --
 
 MIN_FREE_BYTES: Final = 1 << 30
+OTLP_SECONDS: Final = 5.0
 _START: Final = "start the Collector (`verl-otel stack`), or set OTEL_EXPORTER_OTLP_ENDPOINT=URL, where one listens"
 _CORRECT: Final = "correct path, token (VERL_OTEL_TOKEN_FILE) and protocol: `env | grep OTLP` lists what is set"
 _OWN_ADDRESS: Final = "set VERL_OTEL_PROMETHEUS_HOST=ADDRESS, one of this machine (`ip address`)"
@@ -537,7 +546,10 @@ def _ask_endpoint(signal: str, settings: Config) -> Finding:
         transport = connect(endpoint)
     except (ConfigError, OSError) as error:
         return Finding("fail", name, str(error), "correct the variable: `env | grep OTEL_EXPORTER_OTLP` lists all")
-    answer = transport.send(b"", 5.0)
+    try:  # its time-out is that of one read: an endpoint that sends a byte now and then would hold the command
+        answer = call_for(2 * OTLP_SECONDS, "verl-otel-check", lambda: transport.send(b"", OTLP_SECONDS))
+    except TimeoutError:
+        return Finding("fail", name, f"{endpoint.shown} gives no answer in time", _START)
     transport.close()
     if answer.doubt:
         return Finding("note", name, answer.doubt, _CORRECT)

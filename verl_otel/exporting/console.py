@@ -8,6 +8,7 @@ import sys
 from collections import deque
 from typing import TYPE_CHECKING, Final, TextIO
 
+from verl_otel._internal import log_lines
 from verl_otel._internal.printable import show
 from verl_otel.exporting.base import Exporter
 from verl_otel.semconv import attributes as attr
@@ -43,18 +44,27 @@ class ConsoleExporter(Exporter):
         self._waiting.extend(roots)
 
     def poll(self) -> None:
-        """Print the queued spans."""
+        """Print the queued spans, as far as the stream takes them without blocking."""
         stream = self._stream or sys.stderr
         while self._waiting:
-            line = _describe(self._role, self._waiting.popleft())
+            line = _describe(self._role, self._waiting[0])
+            if not log_lines.takes(stream, len(line.encode("utf-8", "replace")) + 1):
+                return
+            self._waiting.popleft()
             try:
                 print(line, file=stream)
             except (OSError, ValueError) as error:  # a closed pipe or stream
                 self.drop("spans", 1, f"cannot print: {type(error).__name__}")
 
-    def flush(self, deadline: float) -> None:  # noqa: ARG002 - printing has no deadline
-        """Print the queued spans."""
+    def flush(self, deadline: float) -> None:  # noqa: ARG002 - it does not wait
+        """Print the queued spans, as far as the stream takes them without blocking."""
         self.poll()
+
+    def close(self, deadline: float) -> None:
+        """Print the queued spans; those that the stream does not take are lost and counted."""
+        self.flush(deadline)
+        self.drop("spans", len(self._waiting), "the stream takes no more: it is full, and not read")
+        self._waiting.clear()
 
 
 def _describe(role: str, span: SpanRecord) -> str:

@@ -9,6 +9,7 @@ made at a time, and a share of a core. Further clients wait in the kernel's queu
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import os
 import socket
@@ -19,7 +20,7 @@ from http.server import BaseHTTPRequestHandler
 from typing import Any, Final, NamedTuple, cast
 
 from verl_otel._internal import error_boundary
-from verl_otel._internal.call_timeout import remaining
+from verl_otel._internal.call_timeout import call_for, remaining
 
 MAX_CONNECTIONS: Final = 32
 MAX_HEAD: Final = 16 << 10
@@ -29,6 +30,7 @@ READ_SECONDS, WRITE_SECONDS = 5.0, 10.0
 IDLE_SHARE: Final = 6.0
 """Pause after a connection, as a multiple of its CPU seconds: requests use a fifth of a core, the start of threads included."""
 MAX_IDLE: Final = 2.0
+RESOLVE_SECONDS: Final = 5.0
 ACCEPT_AGAIN: Final = 0.5
 """Seconds without a new connection after the process had no file descriptor left."""
 CLOSE_SECONDS: Final = 1.0
@@ -240,10 +242,30 @@ def show_address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _resolve(host: str, port: int) -> tuple[int, Any]:
+    """Return family and address of a host.
+
+    Raises:
+        OSError: It has none, or the name server does not answer: a resolver waits for a minute.
+    """
+
+    def find(flags: int = socket.AI_PASSIVE) -> tuple[int, Any]:
+        family, _, _, _, address = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=flags)[0]
+        return family, address
+
+    try:
+        return find(socket.AI_PASSIVE | socket.AI_NUMERICHOST)
+    except socket.gaierror:  # it is a name
+        pass
+    try:
+        return call_for(RESOLVE_SECONDS, "verl-otel-resolve", find)
+    except TimeoutError:
+        text = f"the name {host} was not resolved within {RESOLVE_SECONDS:g} s"
+        raise OSError(errno.ETIMEDOUT, text) from None
+
+
 def _listen(host: str, port: int) -> socket.socket:
-    family, _, _, _, address = socket.getaddrinfo(
-        strip_brackets(host) or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-    )[0]
+    family, address = _resolve(strip_brackets(host), port)
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -25,7 +25,7 @@ from opentelemetry.sdk.metrics import MeterProvider
 from opentelemetry.sdk.metrics.export import AggregationTemporality, MetricReader
 from opentelemetry.sdk.metrics.view import ExponentialBucketHistogramAggregation
 from opentelemetry.sdk.resources import Resource as SdkResource
-from opentelemetry.sdk.trace import Event, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import Event, ReadableSpan, Span, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.id_generator import IdGenerator
 from opentelemetry.sdk.trace.sampling import Decision, Sampler, SamplingResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
@@ -33,6 +33,7 @@ from opentelemetry.trace import Link, SpanContext, SpanKind, Status, StatusCode,
 
 from verl_otel._internal import error_boundary
 from verl_otel._internal.call_timeout import call_for, remaining
+from verl_otel._version import __version__
 from verl_otel.exporting.base import Sender
 from verl_otel.model import (
     NONE_DROPPED,
@@ -45,6 +46,7 @@ from verl_otel.model import (
     SpanRecord,
     cut,
 )
+from verl_otel.semconv import SCHEMA_URL
 from verl_otel.semconv.metric_names import MAX_LABEL_BYTES
 from verl_otel.semconv.spans import STATUS_ERROR
 
@@ -58,6 +60,7 @@ if TYPE_CHECKING:
 ATTACH_SECONDS: Final = 1.0
 """Seconds to wait for the lock of the user's provider, which a collection holds while it calls the user's callbacks."""
 _OTLP: Final = "opentelemetry.exporter.otlp."
+_SDK: Final = "opentelemetry.sdk."
 _EXPORTER_ATTRIBUTES: Final = ("_exporter", "span_exporter")
 """Where readers and span processors of the SDK keep their exporter."""
 
@@ -125,13 +128,20 @@ class Providers:
         """The further readers that see the user's instruments."""
         self.attached: _Forward | None = None
         """The span processor on the tracer provider of the user's own."""
+        self.tracer_of_user: TracerProvider | None = None
+        """That provider. Of our spans it gets those below which its own have begun: see `BegunSpans`."""
         self.attached_to: MeterProvider | None = None
         """The meter provider of the user's own that the readers are attached to."""
 
     @property
     def user_processors(self) -> tuple[Any, ...]:
         """The span processors that the user has added to the installed provider."""
-        return tuple(processor for processor in _processors(self.tracer) if type(processor) is not _Forward)
+        return _others(self.tracer)
+
+    @property
+    def receivers(self) -> tuple[Any, ...]:
+        """The span processors that get our spans: all of the installed provider, of the user's own those that follow traces from their begin."""
+        return self.user_processors if self.tracer is not None else _followers(self.tracer_of_user)
 
     def flush(self, timeout: float) -> None:
         """Flush the user's processors for at most ``timeout`` seconds, if they observe the limit."""
@@ -141,7 +151,7 @@ class Providers:
     def detach(self, seconds: float) -> None:
         """Leave the providers of the user's, which keep their own readers and processors; wait for at most ``seconds``."""
         if self.attached is not None:
-            self.attached.on_span = None  # a span processor cannot be removed
+            self.attached.on_span = self.attached.list_open = None  # a span processor cannot be removed
         meter, self.attached_to = self.attached_to, None
         if meter is None:
             return
@@ -177,6 +187,7 @@ def after_fork() -> None:
 
     Every measurement takes the locks of the storages, and a thread of the parent may have held them. Readers of the user's are left alone.
     """
+    _BEGUN.clear()  # what the parent had begun it ends, too
     meter: Any = _installed.meter if _installed.meter is not None else _installed.attached_to
     consumer = getattr(meter, "_measurement_consumer", None)
     if consumer is None:
@@ -201,6 +212,7 @@ def install(
     readers: tuple[Any, ...] = (),
     *,
     sends_otlp: bool = False,
+    list_open: ListOpen | None = None,
 ) -> Providers:
     """Install global providers where none is set, and attach to those that are.
 
@@ -211,24 +223,20 @@ def install(
         on_metrics: Receives the user's metrics, encoded, whenever `PullReader.collect` is called.
         readers: Further metric readers.
         sends_otlp: Whether verl-otel sends by OTLP. A provider of the user's that does so, too, is left alone.
+        list_open: Lists our open spans above a span of the user's.
     """
     providers = Providers()
     sdk_resource = providers.resource = SdkResource(dict(resource.attributes))
     for reader in readers:
         if isinstance(reader, OtlpReader):
             reader.serve(reader.take, sdk_resource)
-    _install_tracer(providers, sdk_resource, id_generator, on_span, sends_otlp=sends_otlp)
+    _install_tracer(providers, sdk_resource, id_generator, _Forward(on_span, list_open), sends_otlp=sends_otlp)
     _install_meter(providers, sdk_resource, on_metrics, readers, sends_otlp=sends_otlp)
     return providers
 
 
 def _install_tracer(
-    providers: Providers,
-    resource: SdkResource,
-    id_generator: Any,
-    on_span: Callable[[SpanRecord], None],
-    *,
-    sends_otlp: bool,
+    providers: Providers, resource: SdkResource, id_generator: Any, forward: _Forward, *, sends_otlp: bool
 ) -> None:
     """Have the user's spans passed on: by the provider that is installed already, by a new one, or by the user's."""
     tracer = trace.get_tracer_provider()
@@ -237,15 +245,24 @@ def _install_tracer(
     elif isinstance(tracer, trace.ProxyTracerProvider):
         made = TracerProvider(resource=resource, id_generator=_Ids(id_generator), shutdown_on_exit=False)
         made.sampler = NoScrapes(made.sampler)
-        made.add_span_processor(_Forward(on_span))
+        made.add_span_processor(forward)
         trace.set_tracer_provider(made)
         providers.tracer = _installed.tracer = made
     elif isinstance(tracer, TracerProvider) and not (sends_otlp and has_otlp_exporter(_processors(tracer))):
         earlier = [processor for processor in _processors(tracer) if type(processor) is _Forward]
-        providers.attached = earlier[0] if earlier else _Forward(on_span)
-        providers.attached.on_span = on_span
+        providers.attached = earlier[0] if earlier else forward
+        providers.attached.on_span, providers.attached.list_open = forward.on_span, forward.list_open
+        providers.tracer_of_user = tracer
         if not earlier:
-            tracer.add_span_processor(providers.attached)
+            tracer.add_span_processor(forward)
+            _put_first(tracer, forward)
+
+
+def _put_first(tracer: Any, forward: _Forward) -> None:
+    """Have a provider call our processor before the others, which must have seen a span begin before its children do."""
+    both = getattr(tracer, "_active_span_processor", None)
+    if both is not None and forward in _processors(tracer):
+        both._span_processors = (forward, *_others(tracer))
 
 
 def _install_meter(
@@ -303,7 +320,8 @@ class NoScrapes(Sampler):
     ) -> SamplingResult:
         """Decide on one span; see `Sampler.should_sample`."""
         path = (attributes or {}).get("url.path") or (attributes or {}).get("http.target")
-        parent = trace.get_current_span(parent_context).get_span_context()
+        found: SpanContext | None = trace.get_current_span(parent_context).get_span_context()
+        parent = trace.INVALID_SPAN_CONTEXT if found is None else found  # spans of other libraries may have none
         if (path == "/metrics" and not parent.is_valid) or parent.trace_state.get(_VENDOR) == _SCRAPE:
             return SamplingResult(Decision.DROP, trace_state=trace.TraceState([(_VENDOR, _SCRAPE)]))
         return self._inner.should_sample(parent_context, trace_id, name, kind, attributes, *rest, **more)
@@ -406,9 +424,99 @@ class _Ids(IdGenerator):
         return True
 
 
+ListOpen = Callable[[Any], Sequence["SpanRecord"]]
+"""Returns the records of the open, sampled spans of verl-otel from the root of their trace to a given one; none if it is not ours."""
+MAX_BEGUN: Final = 10_000
+"""Spans that the user's processors have seen begin and not end; the oldest are forgotten beyond it."""
+
+
+class _Begun(Span):
+    """A span of ours as the user's processors have seen it begin; they may have written to it."""
+
+
+class BegunSpans:
+    """Our open spans whose begin the user's span processors were told of, since a span of the user's began below them.
+
+    Some processors record a span only if they have seen the begin of its trace: MLflow's on the global provider would drop every span below
+    one of ours (mlflow/mlflow#19035).
+    """
+
+    def __init__(self) -> None:
+        self._spans: dict[int, _Begun] = {}
+
+    def __contains__(self, span_id: int) -> bool:
+        return span_id in self._spans
+
+    def __len__(self) -> int:
+        return len(self._spans)
+
+    def clear(self) -> None:
+        """Forget all of them."""
+        self._spans.clear()
+
+    def begin(self, record: SpanRecord, resource: Any, processors: Iterable[Any]) -> None:
+        """Tell processors of the begin of a span, once."""
+        if record.span_id in self._spans:
+            return
+        parent = (
+            _context(record.trace_id, record.parent_id, record.trace_state, record.flags) if record.parent_id else None
+        )
+        context = _context(record.trace_id, record.span_id, record.trace_state, record.flags & TRACE_FLAGS)
+        span = _Begun(
+            record.name,
+            context,
+            parent,
+            resource=resource,
+            attributes=dict(record.attributes),
+            kind=SpanKind(record.kind - 1),
+            instrumentation_scope=InstrumentationScope("verl_otel", __version__, SCHEMA_URL),
+        )
+        span.start(record.start_ns)
+        self._spans[record.span_id] = span
+        while len(self._spans) > MAX_BEGUN:
+            self._spans.pop(next(iter(self._spans)), None)
+        for processor in processors:
+            with error_boundary.suppress_errors("user exporter"):
+                processor.on_start(span, None)
+
+    def end(self, record: SpanRecord) -> ReadableSpan | None:
+        """Return a span that has ended, with what the processors have written to it; None if none has seen it begin."""
+        span = self._spans.pop(record.span_id, None)
+        if span is None:
+            return None
+        span.set_attributes(dict(record.attributes))
+        for event in record.events:
+            span.add_event(event.name, dict(event.attributes), event.time_ns)
+        for link in record.links:
+            span.add_link(_context(link.trace_id, link.span_id, link.trace_state, link.flags), dict(link.attributes))
+        if record.status:
+            span.set_status(
+                Status(StatusCode(record.status), (record.message or None) if record.status == STATUS_ERROR else None)
+            )
+        span.end(record.end_ns)
+        return span._readable_span()
+
+
+_BEGUN: Final = BegunSpans()
+
+
 class _Forward(SpanProcessor):
-    def __init__(self, on_span: Callable[[SpanRecord], None]) -> None:
+    def __init__(self, on_span: Callable[[SpanRecord], None], list_open: ListOpen | None = None) -> None:
         self.on_span: Callable[[SpanRecord], None] | None = on_span
+        self.list_open = list_open
+
+    def on_start(self, span: Any, parent_context: Any = None) -> None:
+        """Tell the other processors of our spans above one of the user's, before they see it begin."""
+        list_open = self.list_open
+        if list_open is None or span.parent is None or span.parent.is_remote:
+            return
+        with error_boundary.suppress_errors("user span"):
+            parent = trace.get_current_span(parent_context)
+            if isinstance(parent, ReadableSpan):
+                return
+            followers = _followers(trace.get_tracer_provider())
+            for record in list_open(parent) if followers else ():
+                _BEGUN.begin(record, span.resource, followers)
 
     def on_end(self, span: ReadableSpan) -> None:
         on_span = self.on_span
@@ -423,6 +531,16 @@ class _Forward(SpanProcessor):
 
 def _processors(provider: Any) -> tuple[Any, ...]:
     return tuple(getattr(getattr(provider, "_active_span_processor", None), "_span_processors", ()))
+
+
+def _others(provider: Any) -> tuple[Any, ...]:
+    """Return the span processors of a provider that are not ours."""
+    return tuple(processor for processor in _processors(provider) if type(processor) is not _Forward)
+
+
+def _followers(provider: Any) -> tuple[Any, ...]:
+    """Return the span processors of a provider that do something when a span begins. Those of the SDK only export."""
+    return tuple(each for each in _others(provider) if not type(each).on_start.__module__.startswith(_SDK))
 
 
 def _record(span: ReadableSpan) -> SpanRecord:
@@ -615,7 +733,7 @@ class OwnOpenTelemetry(Sender):
 
     def _serve(self) -> bool:
         """Start the thread if the user has span processors; return whether it runs."""
-        if self._thread is None and self._providers.user_processors:
+        if self._thread is None and (self._providers.user_processors or len(_BEGUN)):
             try:
                 self._start()
             except RuntimeError as error:  # no more threads
@@ -631,6 +749,10 @@ class OwnOpenTelemetry(Sender):
         if not self._serve():
             return
         spans = [span for span in batch.spans if span.scope is None and span.flags & SAMPLED]
+        if (
+            self._providers.tracer is None
+        ):  # spans of ours go to no provider of the user's, but for what it has seen begin
+            spans = [span for span in spans if span.span_id in _BEGUN]
         self._waiting.extend(spans)
         dropped = 0
         while len(self._waiting) > self._capacity:
@@ -673,11 +795,11 @@ class OwnOpenTelemetry(Sender):
             except IndexError:  # it was dropped to make room
                 return
             try:
-                readable = make_readable(span, self._providers.resource, self._scope)
+                readable = _BEGUN.end(span) or make_readable(span, self._providers.resource, self._scope)
             except Exception:
                 self.drop("spans", 1, "cannot be encoded")
                 continue
-            for processor in self._providers.user_processors:
+            for processor in self._providers.receivers:
                 with error_boundary.suppress_errors("user exporter"):
                     processor.on_end(readable)
 
@@ -689,12 +811,14 @@ def attach(
     readers: tuple[Any, ...],
     *,
     sends_otlp: bool,
+    list_open: ListOpen | None = None,
 ) -> OwnOpenTelemetry:
     """Install providers or attach to those that are set; arguments as of `install`."""
     thread = UserMetricsThread()
-    return OwnOpenTelemetry(
-        install(resource, id_generator, on_span, thread.put, readers, sends_otlp=sends_otlp), thread
+    providers = install(
+        resource, id_generator, on_span, thread.put, readers, sends_otlp=sends_otlp, list_open=list_open
     )
+    return OwnOpenTelemetry(providers, thread)
 
 
 def _context(trace_id: int, span_id: int, trace_state: str, flags: int) -> SpanContext:

@@ -9,22 +9,56 @@ it does not. A value outlives the process that wrote it.
 from __future__ import annotations
 
 import sys
+import threading
 from typing import Any, Final
+
+from verl_otel._internal import process_state
 
 NAMESPACE: Final = b"verl_otel"
 
 
+class _Inherited:
+    """Whether the connection is that of the process that has forked this one: its threads, which wait for answers, do not exist here."""
+
+    connection = False
+
+
 def is_connected() -> bool:
-    """Return whether this process is part of a Ray cluster. Never imports Ray."""
+    """Return whether Ray can answer this process. Never imports Ray, and asks nothing.
+
+    It cannot in a forked child of a process of the cluster, where a question waits for ever. In a worker that ends, whose connection Ray
+    has closed before the exit handlers run, a question ends the process at once, and the user's own exit handlers are skipped.
+    """
     ray: Any = sys.modules.get("ray")
-    return ray is not None and bool(ray.is_initialized())
+    if ray is None or not getattr(ray, "is_initialized", bool)():
+        return False
+    return not _Inherited.connection and not (is_exiting() and is_worker())
+
+
+def is_exiting() -> bool:
+    """Return whether the interpreter ends: it marks the main thread as ended before it calls the exit handlers."""
+    return not threading.main_thread().is_alive()
+
+
+def is_worker() -> bool:
+    """Return whether Ray has started this process: no driver, and no program without Ray. Asks nothing."""
+    worker: Any = getattr(getattr(sys.modules.get("ray"), "_private", None), "worker", None)
+    return worker is not None and bool(worker.global_worker.mode == worker.WORKER_MODE)
+
+
+def _note_fork() -> None:
+    _Inherited.connection = bool(getattr(sys.modules.get("ray"), "is_initialized", bool)())
+
+
+process_state.register(after_fork=_note_fork)
 
 
 def runtime_context() -> Any:
-    """Return Ray's context of this process.
+    """Return Ray's context of this process. It is in its own memory.
 
     Raises:
-        RuntimeError: The process is not part of a cluster (any more). Ray's own function would start one, or join one of another program.
+        RuntimeError: The process is not part of a cluster (any more), or Ray cannot answer it. Ray's own function would start a cluster, or join
+            one of another program.
     """
     if not is_connected():
         raise RuntimeError("this process is not part of a Ray cluster")

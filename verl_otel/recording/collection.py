@@ -287,6 +287,22 @@ def record_open(span: Span) -> SpanRecord:
     return _new(SpanRecord, fields)
 
 
+def list_open_above(given: Any) -> list[SpanRecord]:
+    """Return the records of the open spans from the root of a trace in this process to a given one; none if it is not ours, or not sampled.
+
+    Args:
+        given: A current span, of whichever library.
+    """
+    chain: list[Span] = []
+    span = given if isinstance(given, Span) else None
+    while span is not None:
+        merged = span._detail.merged_parent if span._detail is not None else None
+        if merged is None and span in RECORDER.open_spans:
+            chain.append(span)
+        span = merged if merged is not None else span._parent()
+    return [record for record in map(record_open, reversed(chain)) if record.flags & SAMPLED]
+
+
 # -- The table of open spans that every batch has. A worker may have thousands of spans open, and a drain comes every second: the row of an open span
 # is made when the span enters the table, and made again, for its attributes and its age change, less often the more there are --
 

@@ -9,9 +9,13 @@ need them before they are drained, for a propagation header, a child of the Open
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import inspect
+import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from verl_otel._internal import error_boundary, process_state
@@ -225,7 +229,7 @@ class Span:
                 self.token = None
                 try:
                     reset(token)
-                except ValueError:
+                except (ValueError, TypeError):  # another context, or `LEAKED`
                     self.restore_outer()
             else:
                 self._restore_context(None)
@@ -336,14 +340,36 @@ class Span:
         if error is not None and not isinstance(error, GeneratorExit):
             self._end_inside(error)
         token, self.token = self.token, None
-        if token is LEAKED or CONTEXT.get() is not self:
+        is_current = CONTEXT.get() is self
+        if token is LEAKED or not (is_current or self._leave_inside()):
             RECORDER.misplaced += token is not LEAKED
             self.token = LEAKED
             return
         try:
             CONTEXT.reset(token)
         except ValueError:
-            self.restore_outer()
+            if is_current:
+                self.restore_outer()
+            else:
+                RECORDER.misplaced += 1
+                self.token = LEAKED
+
+    def _leave_inside(self) -> bool:
+        """Leave the spans that were entered inside this one and are still current; return whether that is so.
+
+        A generator that is not run to its end, as after a ``break``, keeps its block: its span is open, but must not be current after the block
+        around the loop. If it is this block that stands in a generator, the span inside is that of its consumer, and stays.
+        """
+        inside: list[Span] = []
+        inner = CONTEXT.get()
+        while type(inner) is Span and inner is not self:
+            inside.append(inner)
+            inner = inner.outer
+        if inner is not self or _is_in_generator():
+            return False
+        for span in inside:
+            span.token = LEAKED
+        return True
 
     def _end_inside(self, error: BaseException) -> None:
         """End the spans inside whose blocks an exception has left, too: CPython runs signal handlers before the first instruction of ``__exit__``."""
@@ -762,6 +788,23 @@ def create_root_ids(roots: list[Span]) -> None:
                     span.ids = _new(SpanIds, (trace_id, span_id or 1, 0, flags, _root_state(span), offset))
                 except Exception as error:
                     error_boundary.may_propagate(error)
+
+
+_GENERATOR: Final = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+_BLOCKS: Final = (contextlib.__file__, str(Path(__file__).with_name("decorate.py")))
+"""Files whose code runs a generator as a block: its frame is one of the block's."""
+
+
+def _is_in_generator() -> bool:
+    """Return whether the code that leaves the span is that of a generator, and no block written as one."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+        frame = frame.f_back
+    if not frame.f_code.co_flags & _GENERATOR:
+        return False
+    while frame.f_back is not None and frame.f_code.co_flags & _GENERATOR:
+        frame = frame.f_back
+    return frame.f_code.co_filename not in _BLOCKS
 
 
 def local_span(context: Any) -> Span | None:

@@ -86,8 +86,6 @@ def _start(
             children.register_finalizer_in_child(shutdown)
     with early_imports.hold_off_forks():
         session.start(lazy=lazy, forked=forked)
-    with error_boundary.suppress_errors("signals"):
-        signals.install(_on_term)
 
 
 def shutdown() -> None:
@@ -98,7 +96,6 @@ def shutdown() -> None:
         session, Current.session = Current.session, None
         if session is not None:
             session.stop()
-    signals.uninstall()
 
 
 def _shutdown_at_exit() -> None:
@@ -139,12 +136,6 @@ def record_run(facts: Mapping[str, object]) -> None:
         session.record_run(facts)
 
 
-def _on_term() -> None:
-    session = Current.session
-    if session is not None:
-        session.flush_from_signal()
-
-
 def _restart_in_child() -> None:
     """Start a new session in a forked child: the threads do not exist there, and recorded data belongs to the parent."""
     session = Current.session
@@ -152,8 +143,6 @@ def _restart_in_child() -> None:
         return
     session.abandon()
     error_boundary.reset()
-    with error_boundary.suppress_errors("signals"):
-        signals.after_fork()
     resource.mark_forked()
     Current.session = None
     _start(session.config, lazy=True, forked=True, variables=session.variables)

@@ -4,17 +4,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from operator import methodcaller
 from typing import TYPE_CHECKING, Any, Final
 
 from verl_otel import config as settings
 from verl_otel import early_imports, resource, system, watchdog
-from verl_otel._internal import error_boundary, process_state, safe_files
+from verl_otel._internal import error_boundary, log_lines, process_state, safe_files
 from verl_otel._internal.call_timeout import remaining
 from verl_otel._internal.process_state import SignalSafeEvent
 from verl_otel._version import __version__
@@ -27,7 +28,7 @@ from verl_otel.recording import run_log as recorded_log
 from verl_otel.recording.sampling import POLICY
 from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
-from verl_otel.semconv import SCHEMA_URL
+from verl_otel.semconv import SCHEMA_URL, metric_names
 from verl_otel.semconv import attributes as attr
 from verl_otel.session import children, prometheus_targets, run_log, run_manifest, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
@@ -123,6 +124,19 @@ MAX_USER_SPANS: Final = 10_000
 """Spans of the user's own OpenTelemetry that are queued for the next drain."""
 OPEN_WAIT_SECONDS: Final = 1.0
 """Seconds that `Session.open_now` waits for another thread that drains. A session that opens meanwhile is open in any case."""
+LOSSES: Final = frozenset(
+    {
+        metric_names.OTEL_ERRORS,
+        metric_names.OTEL_SPANS_DROPPED,
+        metric_names.OTEL_POINTS_DROPPED,
+        metric_names.OTEL_LOGS_DROPPED,
+    }
+)
+"""Metrics that count what was lost."""
+FILE_SECONDS: Final = 10.0
+"""Seconds for the files at the end of a session beyond ``exit_timeout``, which an endpoint may take as a whole."""
+LAST_LINES_SECONDS: Final = 0.5
+"""Seconds that the end of a session waits for a log that does not take its last lines."""
 DRAIN_MARGIN_SECONDS: Final = 0.2
 """Seconds that a drain takes after its interval, writing included."""
 
@@ -159,8 +173,6 @@ class Session:
         self.user_spans: list[SpanRecord] = []
         self._collect_lock = threading.Lock()
         self._wake = SignalSafeEvent()
-        self._flushed = SignalSafeEvent()
-        self._flush_wanted = False
         self._began_run = self._ended_run = False
         self._may_resume = False
         self._started = 0.0
@@ -221,29 +233,71 @@ class Session:
         self._thread = thread
 
     def stop(self) -> None:
-        """Switch recording off, send what is queued within ``exit_timeout``, and close the exporters."""
+        """Switch recording off, send what is queued within ``exit_timeout``, and close the exporters.
+
+        A file system that does not answer blocks whoever uses it, without a time-out. So a thread does that, and is left behind
+        `FILE_SECONDS` after ``exit_timeout``.
+        """
         deadline = time.monotonic() + self.config.exit_timeout
         children.withdraw()
         RECORDER.on = False
         self._stopping = True
         self._wake.set()
+        failures: list[BaseException] = []
+
+        def finish() -> None:
+            try:
+                self._finish(deadline)
+            except BaseException as error:
+                failures.append(error)
+
+        thread = threading.Thread(target=finish, name="verl-otel-end", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # as many as this system allows, or the interpreter starts none any more
+            self._finish(deadline)
+            return
+        thread.join(remaining(deadline) + FILE_SECONDS)
+        if thread.is_alive():
+            where = self.config.run_path
+            error_boundary.warn_once("end", "verl-otel: %s does not answer: the last records may be missing", where)
+            log_lines.write_until(time.monotonic() + LAST_LINES_SECONDS)
+        if failures:
+            raise failures[0]
+
+    def _finish(self, deadline: float) -> None:
+        """Do the work of `stop`."""
         if self._thread is not None:
             self._thread.join(remaining(deadline))
         self._collect(observe=self.opened, deadline=deadline)
         own_loop.end()
         self._collect(observe=False, deadline=deadline)
         self._export_user_metrics(deadline)
-        collection.stop_observing()
         with error_boundary.suppress_errors("collectors"):
             if self._hardware is not None:
                 self._hardware.stop(deadline)
         run_log.stop()
         self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
-        self._for_each("close", lambda exporter: exporter.close(deadline))
+        self._close_exporters(deadline)
+        collection.stop_observing()
         with error_boundary.suppress_errors("own loop"):
             self._verdicts.log_end(self.config.run_id)
         prometheus_targets.remove_target(self.config)
         self._record_end()
+        log_lines.write_until(min(deadline, time.monotonic() + LAST_LINES_SECONDS))
+
+    def _close_exporters(self, deadline: float) -> None:
+        """Close the exporters, those of files last: what the others could not send is counted in the files.
+
+        The files are written first as well: an endpoint may take the whole time, and a scheduler kills what takes too long.
+        """
+        self._for_each("flush", lambda exporter: exporter.flush(deadline) if exporter.name == "file" else None)
+        self._for_each("close", lambda exporter: exporter.close(deadline) if exporter.name != "file" else None)
+        if self.opened:
+            with error_boundary.suppress_errors("losses"):
+                observed = collection.collect_observed(Batch(time.time_ns()))
+                self.state.update(point for point in observed.points if point.instrument.name in LOSSES)
+        self._for_each("close", lambda exporter: exporter.close(deadline) if exporter.name == "file" else None)
 
     def open_now(self) -> None:
         """Open the exporters although nothing was recorded yet; they open at the first record otherwise."""
@@ -266,14 +320,6 @@ class Session:
     def wake(self) -> None:
         """Start a drain on the drain thread now, without waiting for it. Takes a millisecond at most; safe in a signal handler."""
         self._wake.set()
-
-    def flush_from_signal(self) -> None:
-        """Flush on the drain thread and wait for it. Takes no lock that the interrupted code may hold."""
-        self._flushed.wait(0)  # discards an event that a former handler did not wait for
-        self._flush_wanted = True
-        self._wake.set()
-        if self._thread is not None and self._thread.is_alive():
-            self._flushed.wait(self.config.exit_timeout)
 
     def abandon(self) -> None:
         """Release everything without sending: this is a forked child, and the parent sends."""
@@ -357,6 +403,28 @@ class Session:
             prometheus_targets.remove_run(self.config)
         self._record_end()
 
+    @contextlib.contextmanager
+    def end_of_workers(self) -> Iterator[None]:
+        """Expect the other processes of the run to end in this block, as the workers of Ray in ``ray.shutdown``.
+
+        The run goes on afterwards, unless one of its processes has recorded the end before: its trainer may be a worker.
+        """
+        if not self._began_run or watchdog.has_ended(self.config):
+            self.end_run()
+            yield
+            return
+        targets = prometheus_targets.read_own(self.config)
+        prometheus_targets.remove_run(self.config)
+        with error_boundary.suppress_errors("black box"):
+            watchdog.end_run(self.config)
+        try:
+            yield
+        finally:
+            with error_boundary.suppress_errors("black box"):
+                watchdog.resume_run(self.config)
+            if targets:
+                prometheus_targets.add_entries(self.config, targets)
+
     def _record_end(self) -> None:
         if self._began_run and not self._ended_run:
             self._ended_run = True
@@ -381,11 +449,12 @@ class Session:
 
     @error_boundary.never_raises("drain thread")
     def _run_once(self, *, woken: bool = True) -> None:
-        """Drain, poll the exporters, and flush if a signal handler waits for it. After a failure the next call drains again.
+        """Drain and poll the exporters. After a failure the next call drains again.
 
         Args:
             woken: Whether a drain was requested. Otherwise it is left out if it would find nothing.
         """
+        log_lines.write_waiting()
         now = time.monotonic()
         due = self.opened and now - self._observed_at >= self.config.metric_interval
         if not (woken or due) and self._may_rest(now):
@@ -396,16 +465,10 @@ class Session:
         self._for_each("tick", lambda exporter: exporter.poll())
         with error_boundary.suppress_errors("overhead"):
             self._update_overhead()
-        if self._flush_wanted:
-            self._flush_wanted = False
-            try:
-                self.flush(self.config.exit_timeout)
-            finally:
-                self._flushed.set()
 
     def _may_rest(self, now: float) -> bool:
         """Return whether nothing has happened since the last drain whose result has been written."""
-        waits = self._flush_wanted or self.user_spans or (self._user is not None and self._user.metrics.has_messages)
+        waits = self.user_spans or (self._user is not None and self._user.metrics.has_messages)
         return not waits and self._schedule.may_skip(now)
 
     @error_boundary.never_raises("drain")
@@ -479,7 +542,7 @@ class Session:
         if run_manifest.is_first_process() and (not writes or run_manifest.can_write(self.config.run_path)):
             self.begin_run()
         self.resource = resource.build(self.config)
-        if self.config.hardware and self.config.exporters:
+        if self.config.hardware and self.config.exporters and not self._stopping:  # no driver is asked at the end
             self._hardware = collectors.Reader(self.config)
         self._open_watchdog()
         readers = self._open_exporters(self.config.exporters)
@@ -489,7 +552,9 @@ class Session:
 
             used = tuple(reader for _, reader in readers if reader)
             sends_otlp = "otlp" in self.config.exporters
-            user = own_opentelemetry.attach(self.resource, context, on_user_span, used, sends_otlp=sends_otlp)
+            user = own_opentelemetry.attach(
+                self.resource, context, on_user_span, used, sends_otlp=sends_otlp, list_open=collection.list_open_above
+            )
             user.open(self.resource, SCOPE, self.state)
             self._user = user
         with error_boundary.suppress_errors("readers"):

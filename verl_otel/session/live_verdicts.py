@@ -12,6 +12,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from verl_otel._internal import log_lines
 from verl_otel.analysis.gpu.idle_causes import find_state
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.verdicts.baselines import PHASE_SECONDS, STEP_SHARE, Baselines
@@ -183,7 +184,7 @@ class LiveVerdicts:
         if RECORDER.verdict_lines and (self._held or advice):
             detail = f". Which trajectory, rank or tool: verl-otel explain {run_id}" if RECORDER.writes_files else ""
             with python_logging.not_copied():
-                _logger.warning("verl-otel: %s%s", self.summarize(advice)["verdict"], detail)
+                log_lines.warn(_logger, "verl-otel: %s%s", self.summarize(advice)["verdict"], detail)
 
     def _report(self, number: int | None, seconds: float, held: Held) -> None:
         labels = ((attr.HELD_KIND, held.kind), (attr.HELD_CAUSE, held.cause))
@@ -208,7 +209,7 @@ class LiveVerdicts:
         else:
             what = f"{step} began {held.seconds:.1f} s late: {held.cause} took longer than usual"
         with python_logging.not_copied():
-            _logger.warning("verl-otel: %s%s", what, _name_evidence(number))
+            log_lines.warn(_logger, "verl-otel: %s%s", what, _name_evidence(number))
 
 
 def _name_evidence(number: int | None) -> str:

@@ -19,6 +19,8 @@ from verl_otel.errors import VerlOtelError
 BOM: Final = "\ufeff"
 MAX_DEPTH: Final = 200
 """Levels of nesting; libyaml ends the process somewhere above 10,000."""
+MAX_NODES: Final = 200_000
+"""Values of a text with its aliases expanded. A few hundred bytes of aliases of aliases expand without an end that is ever reached."""
 JOB: Final = "verl-otel"
 BEGIN: Final = "# BEGIN verl-otel"
 END: Final = "# END verl-otel"
@@ -153,12 +155,42 @@ def parse(text: str) -> Document:
             depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             if depth > MAX_DEPTH:
                 raise NotEditableError(f"it is nested more than {MAX_DEPTH} levels deep")
-        return Document(yaml.compose(text, Loader=loader), yaml.load(text, Loader=loader))  # noqa: S506 - a safe loader
+        root = yaml.compose(text, Loader=loader)
+        if root is not None:
+            _measure(root, {})
+        return Document(root, yaml.load(text, Loader=loader))  # noqa: S506 - a safe loader
     except (yaml.YAMLError, ValueError, TypeError) as error:
         if "single document" in str(error):
             raise NotEditableError("it has several YAML documents") from None
         mark = getattr(error, "problem_mark", None)
         raise NotEditableError(f"it is not YAML{f' (line {mark.line + 1})' if mark is not None else ''}") from None
+
+
+def _measure(node: Any, known: dict[int, tuple[int, int] | None]) -> tuple[int, int]:
+    """Return how many values a node has and how deep it is nested, with its aliases expanded.
+
+    Each node is counted once, so that this takes as long as the text is. An alias stands behind its anchor: its node is known already.
+
+    Args:
+        node: A node of YAML.
+        known: The result by the identity of a node; None while it is counted.
+
+    Raises:
+        NotEditableError: There are too many, or it contains itself.
+    """
+    if id(node) not in known:
+        known[id(node)] = None
+        values = node.value if isinstance(node.value, list) else []
+        children = [child for value in values for child in (value if isinstance(value, tuple) else (value,))]
+        found = [_measure(child, known) for child in children]
+        size, depth = 1 + sum(size for size, _ in found), 1 + max((depth for _, depth in found), default=0)
+        if size > MAX_NODES or depth > MAX_DEPTH + 1:
+            raise NotEditableError("its aliases are too many or nested too deep")
+        known[id(node)] = size, depth
+    measured = known[id(node)]
+    if measured is None:
+        raise NotEditableError("it has an anchor that contains itself")
+    return measured
 
 
 def _list_texts(content: Any) -> Iterator[str]:

@@ -7,6 +7,7 @@ Process ids are reused: a process is identified by its id and its start time.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -158,15 +159,16 @@ def read_node_name() -> str:
 
 
 def read_output_files() -> list[str]:
-    """Return the regular files to which stderr and stdout of this process are redirected."""
+    """Return the regular files to which stderr and stdout of this process are redirected, as far as it may look at them.
+
+    Their folder may be closed to the user of the training, as after `sudo`: the descriptor is open, the path cannot be used.
+    """
     paths = []
     for number in (2, 1):
-        try:
+        with contextlib.suppress(OSError):
             path = os.readlink(f"/proc/self/fd/{number}")  # noqa: PTH115 - `Path.readlink` would need a conversion back
-        except OSError:
-            continue
-        if path.startswith("/") and path not in paths and Path(path).is_file():
-            paths.append(path)
+            if path.startswith("/") and path not in paths and Path(path).is_file():
+                paths.append(path)
     return paths
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter
 
-__all__ = ["begin_run", "end_run", "make_exporters"]
+__all__ = ["begin_run", "end_run", "has_ended", "make_exporters", "resume_run"]
 
 
 def make_exporters(config: Config, since: float) -> list[Exporter]:
@@ -43,6 +43,21 @@ def end_run(config: Config) -> None:
 
     _mark_run(config, has_ended=True)
     cluster_backend.query(lambda cluster: cluster.clear(config.run_id))
+
+
+def has_ended(config: Config) -> bool:
+    """Return whether the end of the run is recorded, by whichever of its processes."""
+    from verl_otel.watchdog import process_reports
+
+    return process_reports.read_run_end(config.run_path / process_reports.FOLDER) is not None
+
+
+def resume_run(config: Config) -> None:
+    """Record that the run goes on after the end of its Ray workers, which are forgotten: their death was intended."""
+    from verl_otel.watchdog import process_reports
+
+    process_reports.remove_workers(config.run_path / process_reports.FOLDER)
+    _mark_run(config, has_ended=False)
 
 
 def _mark_run(config: Config, *, has_ended: bool) -> None:

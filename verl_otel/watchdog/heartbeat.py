@@ -93,9 +93,10 @@ class Heartbeat(Exporter):
             raise OSError("this system has no /proc")
         self._process = own_process
         self._outputs = tuple(procfs.read_output_files())
-        self._stacks = StackFile(self._folder / f"{process_reports.STACKS_PREFIX}{self._process_name}.txt")
-        self._stacks.open()
         self._open_heartbeat_file()
+        self._stacks = StackFile(self._folder / f"{process_reports.STACKS_PREFIX}{self._process_name}.txt")
+        with error_boundary.suppress_errors("stacks"):  # without it stalls are reported without stacks
+            self._stacks.open()
         self._request_path = self._folder / f"{process_reports.REQUEST_PREFIX}{self._process_name}"
         self._leader_lock = LeaderLock(self._folder, self._node)
         DURATIONS.switch(on=True)  # only a process with a report needs the statistics

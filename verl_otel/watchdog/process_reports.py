@@ -130,6 +130,15 @@ def remove(folder: Path, process_name: str) -> None:
         (folder / name).unlink(missing_ok=True)
 
 
+def remove_workers(folder: Path) -> None:
+    """Remove the files of all processes in actors and tasks of Ray, on all nodes that share the folder."""
+    for path in list_paths(folder):
+        report = read(path)
+        if report is not None and (report.actor or report.role == "task"):
+            with contextlib.suppress(OSError):
+                remove(folder, report.process_name)
+
+
 def list_paths(folder: Path) -> list[Path]:
     """Return the paths of all reports in a folder; none if there is no such folder."""
     try:

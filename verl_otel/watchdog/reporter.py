@@ -20,12 +20,12 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import unquote, urlsplit, urlunsplit
 
-from verl_otel._internal import error_boundary, masking, safe_files
+from verl_otel._internal import error_boundary, log_lines, masking, safe_files
 from verl_otel._internal.printable import show
 from verl_otel.config import Config
 from verl_otel.model import REMOTE, LinkRecord
@@ -182,15 +182,58 @@ def format_waiting(snapshot: Snapshot, finding: Finding) -> str:
 
 
 def read_log_tail(paths: Iterable[str]) -> list[str]:
-    """Return the last lines of the output files of a process, with secrets masked."""
-    lines: list[str] = []
+    """Return the last lines of the output files of a process, with secrets masked. They may quote prompts: see `read_frames`."""
+    return [
+        masking.mask_text(line[: 4 * MAX_LOG_LINE])[:MAX_LOG_LINE]
+        for lines in _read_outputs(paths)
+        for line in lines[-LOG_LINES:]
+    ]
+
+
+def _read_outputs(paths: Iterable[str]) -> Iterator[list[str]]:
     for path in paths:
         try:
-            text = safe_files.read_tail(Path(path), LOG_BYTES).decode("utf-8", "replace")
+            yield safe_files.read_tail(Path(path), LOG_BYTES).decode("utf-8", "replace").splitlines()
         except (OSError, ValueError):  # it is gone, not a regular file, or its name contains a NUL
             continue
-        lines += [masking.mask_text(line[: 4 * MAX_LOG_LINE])[:MAX_LOG_LINE] for line in text.splitlines()[-LOG_LINES:]]
-    return lines
+
+
+_FRAME: Final = re.compile(r'File "[\w./<>@+-]{1,200}", line \d{1,9},? in [\w.<>]{1,100}')
+"""A frame in a traceback of Python, or of its module ``faulthandler``. Of the file name only what names of modules consist of."""
+_EXCEPTION: Final = re.compile(r"[\s|+-]*([A-Za-z_][\w.]{0,100})(?=:|$)")
+_LEFT_OUT: Final = "(text is left out, because it may quote prompts: VERL_OTEL_CAPTURE_CONTENT=1 keeps the last lines)"
+_FATAL: Final = re.compile(
+    r"Fatal Python error: (?:Segmentation fault|Aborted|Bus error|Illegal instruction|Floating point exception)"
+)
+
+
+def read_frames(paths: Iterable[str]) -> list[str]:
+    """Return what the last lines of the output files of a process tell without content: frames and types of exceptions.
+
+    Messages, the prints of the training (verl's reward managers print prompts and responses) and lines of source code are left out. The first
+    line says so.
+    """
+    kept: list[str] = []
+    is_empty = True
+    for lines in _read_outputs(paths):
+        own: list[str] = []
+        column, has_header = 0, False
+        for line in lines:
+            frame, fatal = _FRAME.search(line), _FATAL.match(line)
+            if frame is not None:
+                own.append(f"  {frame[0]}")
+                column = frame.start() if has_header else 0
+            elif fatal is not None:
+                own.append(fatal[0])
+            elif column and len(line) - len(line.lstrip(" |+-")) < column:
+                # The first line after the frames that is no deeper than their header.
+                column, has_header, exception = 0, False, _EXCEPTION.match(line)
+                own += [exception[1]] if exception is not None else []
+            elif "Traceback (most recent call last)" in line:
+                has_header = True
+        kept += own[-LOG_LINES:]
+        is_empty = is_empty and not lines
+    return [] if is_empty else [_LEFT_OUT, *kept]
 
 
 def find_cause(log: Iterable[str]) -> str:
@@ -330,6 +373,7 @@ class Reporter:
     def __init__(self, config: Config, node: str) -> None:
         self._run_path = config.run_path
         self._run_id = config.run_id
+        self._keeps_content = config.capture_content
         self._node = node
         self._oom_kills_seen = procfs.count_oom_kills()
         self._deaths: dict[str, DeathInfo | None] = {}
@@ -411,8 +455,8 @@ class Reporter:
         self, snapshot: Snapshot, finding: Finding, status: ProcessStatus | None, stacks: dict[str, str]
     ) -> None:
         """Report a finding for the first time: event, log line, span and metric."""
-        log_tail = read_log_tail(status.report.outputs) if status is not None else []
-        cause = self._find_cause(finding, status, log_tail)
+        outputs = status.report.outputs if status is not None else ()
+        cause = self._find_cause(finding, status, read_log_tail(outputs))
         culprit = describe_culprit(snapshot, finding)
         text = format_incident(snapshot, finding, status, cause)
         remote, self._remote_findings = self._remote_findings, []
@@ -435,7 +479,7 @@ class Reporter:
             "kernel_wait": procfs.read_wait_channel(status.report.process.pid)
             if status is not None and status.state != DIED
             else "",
-            "log_tail": log_tail,
+            "log_tail": read_log_tail(outputs) if self._keeps_content else read_frames(outputs),
             "rss": [list(sample) for sample in status.memory] if status is not None else [],
             "cause": cause or finding.reason,
             "elsewhere": remote[:8],
@@ -476,7 +520,7 @@ class Reporter:
         if len(self._lines) == MAX_LINES and now - self._lines[0] < LINES_SECONDS:
             return
         self._lines.append(now)
-        _logger.warning("verl-otel: %s", show(text, 2 * MAX_TEXT))
+        log_lines.warn(_logger, "verl-otel: %s", show(text, 2 * MAX_TEXT))
 
     def _append_event(self, kind: str, text: str, detail: dict[str, Any]) -> None:
         try:

@@ -76,7 +76,7 @@ def trajectory(number, begin_ns, seconds, *, tool="python", tool_seconds=0.0, st
     )
     return Trajectory(
         number + 1, uid, number, step, False, begin_ns, end, dice.random(), False, True, parts, "agent_loop-2", "success",
-        "completed", turns, 512, 300 * turns, tuple(path), tuple(doing),
+        "completed", turns, 512, 300 * turns, 300 * turns, tuple(path), tuple(doing),
     )  # fmt: skip
 
 

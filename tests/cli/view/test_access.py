@@ -1,9 +1,18 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The live page can be read on the machine itself, and by any client with the token."""
+"""The live page can be read by any client with the token, and without one only on request."""
+
+import http.cookiejar
+import subprocess
+import sys
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
 
 import pytest
 
+from tests.builders.environments import inherit
 from verl_otel.cli.view.site import Access, read_token
 from verl_otel.errors import VerlOtelError
 from verl_otel.exporting.http_server import Request
@@ -44,7 +53,39 @@ def test_the_token_is_needed_everywhere():
     assert (reply.status, headers["Location"]) == (303, "/")
     assert TOKEN not in headers["Set-Cookie"]
     assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
+    assert ask(access, query=f"token={TOKEN}x") == 401
     assert ask(access, "/api/runs", cookie=headers["Set-Cookie"].partition(";")[0]) is None
+
+
+def test_two_servers_of_a_host_do_not_replace_the_cookie_of_each_other():
+    """Browsers send the cookies of a host to all its ports."""
+    jar = ""
+    for token, host in ((TOKEN, "127.0.0.1:9466"), (TOKEN[::-1], "127.0.0.1:9467")):
+        reply = Access(token).check(Request("GET", "/", f"token={token}", {"host": host}))
+        jar += dict(reply.headers)["Set-Cookie"].partition(";")[0] + "; "
+    names = [part.partition("=")[0].strip() for part in jar.split(";")[:2]]
+    assert len(set(names)) == 2
+    assert ask(Access(TOKEN), "/api/runs", cookie=jar, host="127.0.0.1:9466") is None
+    assert ask(Access(TOKEN[::-1]), "/api/runs", cookie=jar, host="127.0.0.1:9467") is None
+
+
+@pytest.mark.full
+def test_the_printed_address_is_needed_to_read_anything(tmp_path):
+    """The command as it is, without options: another user of the machine reaches the port, and reads no page and no document."""
+    program = Path(sys.executable).with_name("verl-otel")
+    with subprocess.Popen(
+        [program, "view", tmp_path, "--port", "0"], env=inherit("PYTEST"), stdout=subprocess.PIPE, text=True
+    ) as view:
+        try:
+            link = view.stdout.readline().split()[0]
+            for path in ("/", "/run/r1", "/api/runs", "/api/runs/r1/samples?step=1&group=a", "/?token=guess"):
+                with pytest.raises(urllib.error.HTTPError, match="401"):
+                    urllib.request.urlopen(urllib.parse.urljoin(link, path))
+            viewer = urllib.request.build_opener(urllib.request.HTTPCookieProcessor(http.cookiejar.CookieJar()))
+            assert b"<html" in viewer.open(link).read()
+            assert viewer.open(urllib.parse.urljoin(link, "/api/runs")).read() == b"[]"
+        finally:
+            view.terminate()
 
 
 def test_a_token_that_others_can_read_is_refused(tmp_path):
@@ -73,6 +114,6 @@ def test_a_host_that_is_none_is_a_message(call, tmp_path):
 
 def test_other_addresses_than_loopback_need_a_token(call, tmp_path):
     """The command does not start without one."""
-    done = call("view", tmp_path, "--host", "0.0.0.0", "--port", "0")
+    done = call("view", tmp_path, "--host", "0.0.0.0", "--port", "0", "--no-token")
     assert done.code == 2
-    assert "--token-file" in done.err
+    assert "--no-token" in done.err

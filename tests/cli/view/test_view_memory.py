@@ -22,7 +22,8 @@ OWN_MIB = 54
 def test_memory_of_a_long_run(tmp_path, wait_for):
     """Two thousand steps, read while a client requests them: below the limit at every moment."""
     big_run.write(tmp_path / "long", 2000, 1)
-    command = [Path(sys.executable).with_name("verl-otel"), "view", tmp_path / "long", "--port", "0"]
+    program = Path(sys.executable).with_name("verl-otel")
+    command = [program, "view", tmp_path / "long", "--port", "0", "--no-token"]
     with subprocess.Popen(command, env=inherit("PYTEST", "VERL_OTEL"), stdout=subprocess.PIPE, text=True) as process:
         try:
             address = process.stdout.readline().split()[0]

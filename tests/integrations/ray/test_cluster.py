@@ -25,7 +25,7 @@ def ray(monkeypatch):
         ModuleType("ray.experimental"),
         ModuleType("ray.experimental.internal_kv"),
     )
-    fake.store, fake.writes, fake.gate, fake.connected = {}, [], threading.Event(), True
+    fake.store, fake.reads, fake.writes, fake.gate, fake.connected = {}, [], [], threading.Event(), True
     fake.gate.set()
 
     def put(key, value, overwrite, namespace):
@@ -38,12 +38,21 @@ def ray(monkeypatch):
         for known in [each for each in fake.store if each[1] == key or (del_by_prefix and each[1].startswith(key))]:
             del fake.store[known]
 
-    kv._internal_kv_put, kv._internal_kv_del = put, delete
+    def get(key, namespace):
+        fake.reads.append(key)
+        assert fake.gate.wait(60)
+        return fake.store.get((namespace, key))
+
+    kv._internal_kv_put, kv._internal_kv_get, kv._internal_kv_del = put, get, delete
     experimental.internal_kv = kv
     fake.is_initialized = lambda: fake.connected
     fake.util = SimpleNamespace(get_node_ip_address=lambda: "[fd00::7]")
     fake.get_runtime_context = lambda: SimpleNamespace(
-        get_node_id=lambda: "n1", get_job_id=lambda: "j1", get_worker_id=lambda: "w1"
+        get_node_id=lambda: "n1",
+        get_job_id=lambda: "j1",
+        get_worker_id=lambda: "w1",
+        get_actor_id=lambda: None,
+        get_actor_name=lambda: None,
     )
     fake._private = SimpleNamespace(worker=SimpleNamespace(WORKER_MODE=1, global_worker=SimpleNamespace(mode=1)))
     for module in (fake, experimental, kv):
@@ -205,6 +214,15 @@ def test_a_death_that_nobody_wanted_is_told_in_a_few_words(records):
     assert death == (False, "Ray says: Worker unexpectedly exits with a connection error code 2. End of file.")
 
 
+def test_a_traceback_that_ray_quotes_is_left_out(records):
+    """The message of its exception may quote a prompt."""
+    message = (
+        "Worker exit detail: Worker exits with an exit code 1. Traceback (most recent call last): ValueError: SECRET"
+    )
+    death = cluster.read_cause(died(records, "WORKER_DIED", message))
+    assert death == (False, "Ray says: Worker exits with an exit code 1.")
+
+
 @pytest.mark.parametrize("reason", ["RAY_KILL", "OUT_OF_SCOPE", "OWNER_DIED"])
 def test_an_end_that_somebody_wanted_is_no_crash(records, reason):
     """Killed by its job, not needed any more, or its owner is gone."""
@@ -258,3 +276,16 @@ def test_ray_is_neither_started_nor_joined():
     with pytest.raises(RuntimeError, match="not part of a Ray cluster"):
         cluster_store.runtime_context()
     assert not ray.is_initialized()
+
+
+# -- the run of a worker --
+
+
+def test_a_store_that_does_not_answer_does_not_hold_the_first_use(ray, monkeypatch):
+    """A worker that looks for the run of its job goes on without it, and does not ask again at its next use."""
+    monkeypatch.delenv(cluster.VARIABLE, raising=False)
+    monkeypatch.setattr(cluster, "PUT_TIMEOUT", 0.05)
+    ray.gate.clear()
+    assert cluster.join() is False
+    assert cluster.join() is False
+    assert len(ray.reads) == 1

@@ -5,12 +5,15 @@
 import enum
 import subprocess
 import sys
+import threading
 import types
 
 import pytest
 
+from verl_otel.integrations import cluster_store
 from verl_otel.integrations.ray import identity
 from verl_otel.integrations.ray.identity import describe_actor, describe_gpus
+from verl_otel.recording.decorate import surround
 
 
 def actor(class_name, **attributes):
@@ -164,3 +167,148 @@ def test_a_wrapper_of_another_library_stays():
     pytest.importorskip("ray", reason="Ray is not installed in this environment")
     done = subprocess.run([sys.executable, "-c", WRAPPED], capture_output=True, text=True, timeout=120, check=False)
     assert done.stdout == "True another library has wrapped the methods of Ray's actors\n", done.stderr
+
+
+# -- moments at which Ray cannot be asked --
+
+
+class Library:
+    """Ray's library in a worker; it counts its calls. Those of a process that Ray cannot answer would hang, or end it."""
+
+    def __init__(self):
+        self.calls = []
+
+    def call(self, name, value):
+        def answer(*_, **__):
+            self.calls.append(name)
+            return value
+
+        return answer
+
+    def install(self, monkeypatch):
+        module = types.ModuleType("ray")
+        worker = types.SimpleNamespace(mode=1, actors={})
+        module._private = types.SimpleNamespace(
+            worker=types.SimpleNamespace(WORKER_MODE=1, global_worker=worker),
+            state=types.SimpleNamespace(actors=self.call("actors", None)),
+        )
+        module.is_initialized = lambda: True
+        context = types.SimpleNamespace(
+            get_job_id=self.call("job", "j1"),
+            get_node_id=self.call("node", "n1"),
+            get_actor_id=lambda: (self.calls.append("actor"), "a1" if worker.actors else None)[1],
+            get_actor_name=lambda: (self.calls.append("name"), "agent_loop_worker_3_ab12" if worker.actors else None)[
+                1
+            ],
+            get_accelerator_ids=self.call("accelerators", {"GPU": ["3"]}),
+        )
+        module.get_runtime_context = lambda: context
+        monkeypatch.setitem(sys.modules, "ray", module)
+        identity.install()
+        return worker
+
+
+@pytest.fixture
+def worker(monkeypatch):
+    """A worker of Ray that has loaded telemetry, before there is an actor in it."""
+    library = Library()
+    made = library.install(monkeypatch)
+    made.library = library
+    return made
+
+
+def begin_actor(worker, *, noted=True):
+    """What Ray does in a worker when an actor begins; ``noted``: its class is loaded by the function that is hooked."""
+    worker.actors["a1"] = actor("AgentLoopWorker")
+    if noted:
+        load = surround("ray identity", identity._note_actor)(lambda: type(worker.actors["a1"]))
+        load()
+
+
+ACTOR = {
+    "ray.job.id": "j1",
+    "ray.node.id": "n1",
+    "ray.actor.id": "a1",
+    "verl.role": "agent_loop",
+    "verl.index": 3,
+    "verl.gpu.ids": ("3",),
+}
+
+
+def test_at_its_end_a_worker_is_described_without_ray(worker, monkeypatch):
+    """Ray has closed its connection before: a question would end the process, before the user's own exit handlers."""
+    begin_actor(worker)
+    worker.actors.clear()
+    monkeypatch.setattr(cluster_store, "is_exiting", lambda: True)
+    asked = list(worker.library.calls)
+    assert identity.describe_process() == ACTOR
+    assert worker.library.calls == asked
+
+
+def test_what_was_known_before_the_end_stays(worker, monkeypatch):
+    """Number and GPUs of an actor that was described while it worked."""
+    begin_actor(worker, noted=False)
+    before = identity.describe_process()
+    assert before == ACTOR
+    monkeypatch.setattr(cluster_store, "is_exiting", lambda: True)
+    assert identity.describe_process() == before
+
+
+def test_a_forked_child_is_described_as_its_parent_was_at_the_fork(worker, monkeypatch):
+    """Though the parent has recorded nothing yet. Ray has no threads in the child: a question would wait for ever."""
+    begin_actor(worker, noted=False)
+    identity._before_fork()
+    monkeypatch.setattr(cluster_store._Inherited, "connection", True)
+    asked = list(worker.library.calls)
+    assert identity.describe_process() == ACTOR
+    assert worker.library.calls == asked
+
+
+def test_rays_head_is_asked_for_restarts_once_and_not_waited_for(worker, wait_for):
+    """On a thread of its own; the description does not need the answer."""
+    begin_actor(worker)
+    identity.describe_process()
+    identity.describe_process()
+    wait_for(lambda: not any(thread.name == "verl-otel-restart" for thread in threading.enumerate()))
+    assert worker.library.calls.count("actors") == 1
+
+
+FORKED = """
+import os, sys, types
+ray = types.ModuleType("ray")
+ray.is_initialized = lambda: True
+sys.modules["ray"] = ray
+from verl_otel.integrations import cluster_store
+print(cluster_store.is_connected(), flush=True)
+if os.fork() == 0:
+    print(cluster_store.is_connected(), flush=True)
+    os._exit(0)
+os.wait()
+"""
+
+
+EXITING = """
+import atexit, sys, threading
+from verl_otel.integrations import cluster_store
+atexit.register(lambda: print(cluster_store.is_exiting()))
+thread = threading.Thread(target=lambda: print(cluster_store.is_exiting()))
+thread.start()
+thread.join()
+{end}
+"""
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("end", ["", "sys.exit(0)", "raise KeyboardInterrupt"])
+def test_an_exit_handler_runs_while_the_interpreter_ends(end):
+    """However the program ends."""
+    command = [sys.executable, "-c", EXITING.format(end=end)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "False\nTrue\n", done.stderr
+
+
+@pytest.mark.full
+def test_a_forked_child_has_no_connection_to_ray():
+    """Nothing asks Ray there: neither the store, nor the watchdog, nor the end of a run that is its parent's."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, timeout=120, check=False)
+    assert done.stdout == "True\nFalse\n", done.stderr

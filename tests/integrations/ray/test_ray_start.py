@@ -2,6 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """What is put into the job's own ``ray.init``: a hook and the settings, around what the user has set; Ray is made up here."""
 
+import contextlib
 import json
 import pickle
 import sys
@@ -199,6 +200,28 @@ def test_shutdown_is_still_shutdown(ray):
     ray.shutdown()
     ray.shutdown()
     assert ray.calls == ["shutdown"] * 2
+
+
+def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
+    """The driver may go on without Ray, or with another cluster; the end of the run is that of its exit."""
+    calls = ray.calls
+
+    class Driver:
+        last_drain_seconds = 0.0
+
+        @contextlib.contextmanager
+        def end_of_workers(self):
+            calls.append("workers end")
+            yield
+            calls.append("run goes on")
+
+        def end_run(self):
+            calls.append("run ends")
+
+    monkeypatch.setattr(init_hook, "current_session", Driver)
+    monkeypatch.setattr(init_hook.cluster, "remove", lambda: None)
+    ray.shutdown()
+    assert calls == ["workers end", "shutdown", "run goes on"]
 
 
 def test_a_ray_without_its_private_names_can_be_shut_down(ray, monkeypatch, swallow):

@@ -45,7 +45,7 @@ class RayPPOTrainer:
 def timer(recorded, monkeypatch):
     """Install the hooks of trainers and timers; returns the timer that a subclass imports."""
     ended = []
-    monkeypatch.setattr(trainer, "end_run", lambda *, failed: ended.append(failed))
+    monkeypatch.setattr(trainer, "end_run", lambda error=None: ended.append(error is not None))
     monkeypatch.setattr(trainer, "_last_drain", lambda: 0.0)
     monkeypatch.setattr(RayPPOTrainer, "__module__", "verl.trainer.ppo.ray_trainer")
     names = ("__init__", "init_workers", "_validate", "_save_checkpoint")

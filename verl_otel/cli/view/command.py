@@ -4,6 +4,7 @@
 
 RUN is the folder of a run, or its id or the beginning of it; FOLDER holds one folder per run. Without both, all runs of
 VERL_OTEL_RUN_DIR are shown. Folders of the same name are nodes of one run. The page reads the files of the run and changes nothing.
+The printed address has a token: other users of the machine reach the port, but read nothing without it.
 
 Examples:
   verl-otel view
@@ -18,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import secrets
 import threading
 from pathlib import Path
 from typing import Final
@@ -36,6 +38,7 @@ CLOSE_SECONDS: Final = 2.0
 IDLE_SHARE: Final = 0.25
 """This process serves pages and nothing else; its low priority protects a training beside it."""
 NICE: Final = 10
+TOKEN_BYTES: Final = 24
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -45,8 +48,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--host", default="127.0.0.1", help="address to bind to (127.0.0.1)")
     parser.add_argument("--port", type=options.port, default=PORT, help=f"port; 0 takes a free one ({PORT})")
-    parser.add_argument(
-        "--token-file", type=Path, metavar="FILE", help="file with the token that viewers need; required off loopback"
+    token = parser.add_mutually_exclusive_group()
+    token.add_argument(
+        "--token-file",
+        type=Path,
+        metavar="FILE",
+        help="file with the token that viewers need (default: a new one each time)",
+    )
+    token.add_argument(
+        "--no-token", action="store_true", help="show the page to every user of this machine; on the loopback only"
     )
     options.add_tls(parser)
 
@@ -58,7 +68,8 @@ def run(arguments: argparse.Namespace) -> int:
         if not folder.is_dir():
             raise FileNotFoundError(run_folders.describe(folder, "view"))
     encryption = Encryption(HttpAuth(arguments.tls_cert, arguments.tls_key))
-    access = _make_access(arguments, secure=encryption.scheme == "https")
+    token = _make_token(arguments)
+    access = Access(token, secure=encryption.scheme == "https")
     catalogue = Catalogue(named or [config.read("run_dir")])
     watcher = Watcher(catalogue)
     site = Site(catalogue, watcher, access)
@@ -72,7 +83,10 @@ def run(arguments: argparse.Namespace) -> int:
         server.start()
         reader = threading.Thread(target=watcher.run, args=(ended,), name="verl-otel-view", daemon=True)
         reader.start()
-        print(f"{encryption.scheme}://{show(show_address(server.host, server.port))}/   Ctrl-C ends it.", flush=True)
+        # The token of a file is not printed: what is printed may go to the log of a service.
+        query = f"?token={token}" if token and arguments.token_file is None else ""
+        address = f"{encryption.scheme}://{show(show_address(server.host, server.port))}/{query}"
+        print(f"{address}   Ctrl-C ends it.", flush=True)
         wait_for_end(ended)
         watcher.wake()
         server.close()
@@ -80,14 +94,16 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _make_access(arguments: argparse.Namespace, *, secure: bool) -> Access:
-    """Return who may read the page.
+def _make_token(arguments: argparse.Namespace) -> str:
+    """Return what viewers need; empty: nothing.
 
     Raises:
-        VerlOtelError: Other machines can reach it, and there is no token.
+        VerlOtelError: The token file cannot be used, or other machines can reach the page and it has no token.
     """
     if arguments.token_file is not None:
-        return Access(read_token(arguments.token_file), secure=secure)
+        return read_token(arguments.token_file)
+    if not arguments.no_token:
+        return secrets.token_urlsafe(TOKEN_BYTES)
     if not is_loopback(arguments.host):
-        raise VerlOtelError(f"--host {arguments.host} can be reached by other machines: give --token-file")
-    return Access()
+        raise VerlOtelError(f"--host {arguments.host} can be reached by other machines: leave out --no-token")
+    return ""

@@ -115,12 +115,14 @@ def _sign(folder: Path) -> list[tuple[str, int, int]]:
         return []
 
 
-# -- Checks requests: clients on this machine may read the page, and any client with the token --
+# -- Checks requests: any client with the token may read the page, and with ``--no-token`` every client on this machine --
 #
-# Without a token only requests to a loopback name are answered: a page of another site whose name resolves to this machine sends its own name as
-# ``Host`` (DNS rebinding). With a token every request needs it, as a bearer token or as a cookie that a visit of ``/?token=...`` sets.
+# The loopback is no boundary: every user of the machine reaches it, and the page shows what only the user of the training may read. So every
+# request needs the token, as a bearer token or as a cookie that a visit of ``/?token=...`` sets. Without a token only requests to a loopback name
+# are answered: a page of another site whose name resolves to this machine sends its own name as ``Host`` (DNS rebinding).
 
 COOKIE: Final = "verl_otel_view"
+"""Beginning of the cookie's name. The port follows, because browsers send a host's cookies to all its ports: two servers have two cookies."""
 MIN_LENGTH: Final = 16
 """Shortest token, in characters."""
 
@@ -145,24 +147,25 @@ class Access:
                 return None
             return make_plain_reply(403, "without a token this page is shown to the machine itself only, as 127.0.0.1")
         given = parse_qs(request.query).get("token", [""])[0]
+        cookie = f"{COOKIE}_{_port_of(request)}"
         if request.path == "/" and given:
-            return self._log_in(given)
+            return self._log_in(given, cookie)
         scheme, _, value = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and hmac.compare_digest(value.strip().encode(), self._token):
             return None
         cookies = dict(part.strip().partition("=")[::2] for part in request.headers.get("cookie", "").split(";"))
-        if hmac.compare_digest(cookies.get(COOKIE, "").encode(), self._mark.encode()):
+        if hmac.compare_digest(cookies.get(cookie, "").encode(), self._mark.encode()):
             return None
         return make_plain_reply(
             401,
-            "open /?token=TOKEN with the token of --token-file, or send it as bearer token",
+            "open the address that verl-otel view prints, /?token=TOKEN, or send the token as bearer token",
             ("WWW-Authenticate", "Bearer"),
         )
 
-    def _log_in(self, given: str) -> Reply:
+    def _log_in(self, given: str, name: str) -> Reply:
         if not hmac.compare_digest(given.encode(), self._token):
             return make_plain_reply(401, "wrong token")
-        cookie = f"{COOKIE}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
+        cookie = f"{name}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
         return Reply(303, (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
 
 
@@ -196,6 +199,11 @@ def is_loopback(host: str) -> bool:
 def _host_of(request: Request) -> str:
     host = request.headers.get("host", "")
     return host[: host.index("]") + 1] if host.startswith("[") and "]" in host else host.partition(":")[0]
+
+
+def _port_of(request: Request) -> str:
+    port = request.headers.get("host", "").rpartition(":")[2]
+    return port if port.isdecimal() and port.isascii() else ""
 
 
 # -- Renders the HTML documents of the live page. They hold no data: their scripts fetch it below ``/api`` --

@@ -291,6 +291,7 @@ LOG_SHARE: Final = 8
 _REFUSED: Final = ("HTTP 401", "HTTP 403", "gRPC UNAUTHENTICATED", "gRPC PERMISSION_DENIED")
 """Ends of reasons that mean missing or wrong credentials."""
 _TOO_LARGE: Final = "HTTP 413"
+_NOT_SENT: Final = "not sent before exit"
 MAX_MESSAGES: Final = 60
 """Delta messages of the user's own metrics that may wait: usually ten minutes."""
 
@@ -333,6 +334,7 @@ class OtlpExporter(Sender):
         self._messages: deque[bytes] = deque()
         self._lock = threading.Lock()
         self._cursor = 0
+        self._left = ""
         self._full_at = float("-inf")  # the monotonic clock may start at 0 with the machine
 
     def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:
@@ -430,13 +432,24 @@ class OtlpExporter(Sender):
         self.drop("points", int(too_many), "queue full")
         self._wake.set()
 
+    def poll(self) -> None:
+        """End requests that take longer than their time-out."""
+        for channel in self._channels.values():
+            channel.transport.expire()
+
+    def rest(self) -> None:
+        """End requests that take longer than their time-out."""
+        self.poll()
+
     def close(self, deadline: float) -> None:
         """Send the queue until ``deadline``, stop, and count the rest as dropped."""
         super().close(deadline)
-        self.drop("spans", self._queue.clear(), "not sent before exit")
-        self.drop("logs", self._log_queue.clear(), "not sent before exit")
+        spans, records = self._queue.clear(), self._log_queue.clear()
+        self._left = f" ({spans} spans, {records} records of the run log)"
+        self.drop("spans", spans, _NOT_SENT)
+        self.drop("logs", records, _NOT_SENT)
         if self._deltas is not None:
-            self.drop("points", sum(count for _, count in self._pending), "not sent before exit")
+            self.drop("points", sum(count for _, count in self._pending), _NOT_SENT)
 
     def _run(self) -> None:
         _suppress_instrumentation()
@@ -579,6 +592,8 @@ class OtlpExporter(Sender):
             advice = ": check VERL_OTEL_TOKEN_FILE and OTEL_EXPORTER_OTLP_HEADERS"
         elif reason.endswith(_TOO_LARGE):
             advice = ": the request is too large for it: raise the limit of the server or proxy (nginx: client_max_body_size)"
+        elif reason == _NOT_SENT:
+            advice = self._left
         super().log_once(what, reason + advice)
 
     def _log_once(self, answer: Answer) -> None:

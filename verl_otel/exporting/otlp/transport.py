@@ -4,12 +4,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gzip
 import json
+import logging
 import os
+import socket
+import threading
 import time
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from pathlib import Path
@@ -19,11 +23,16 @@ from urllib.parse import unquote
 from verl_otel._internal.masking import hide_url
 from verl_otel._internal.printable import show
 from verl_otel._version import __version__
+from verl_otel.config import note_ignored
 from verl_otel.errors import ConfigError
 from verl_otel.model import SIGNALS
 
 _PROTOCOLS: Final = ("http/protobuf", "grpc")
 _COMPRESSIONS: Final = ("none", "gzip", "deflate")
+DEFAULT_TIMEOUT: Final = 10.0
+"""Seconds; the specification has it as 10,000 milliseconds."""
+MILLISECONDS: Final = 1000
+"""Value of a time-out from which on it is in milliseconds."""
 EXPLICIT: Final = "explicit_bucket_histogram"
 EXPONENTIAL: Final = "base2_exponential_bucket_histogram"
 PREFERENCES: Final = ("cumulative", "delta", "lowmemory")
@@ -41,7 +50,7 @@ class Endpoint:
     protocol: str
     headers: Mapping[str, str] = field(repr=False)
     timeout: float
-    """Seconds for one request (the variable is in seconds, as in the Python SDK)."""
+    """Seconds for one request."""
     compression: str
     certificate: str | None
     client_certificate: str | None
@@ -69,7 +78,7 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     """Return the endpoint of a signal of `SIGNALS`.
 
     Raises:
-        ConfigError: A variable has a value that cannot be used.
+        ConfigError: The address cannot be used. Of the other variables such values are ignored, with one line in the log.
     """
     values = os.environ if environ is None else environ
 
@@ -86,23 +95,23 @@ def load_endpoint(signal: str, token_file: Path | None = None, environ: Mapping[
     def read(name: str) -> str:
         return find(name)[1]
 
-    protocol = _one_of(*find("PROTOCOL", "http/protobuf"), _PROTOCOLS)
+    protocol = _one_of(*find("PROTOCOL"), _PROTOCOLS)
     variable, given = find("ENDPOINT", "http://localhost:4317" if protocol == "grpc" else "http://localhost:4318")
     own = variable.startswith(own_prefix)
     url = _with_scheme(variable, given, protocol, insecure=read("INSECURE").lower() == "true")
     if not own and protocol != "grpc":
         url = f"{url.rstrip('/')}/v1/{signal}"
-    compression_variable, compression = find("COMPRESSION", "none")
+    compression_variable, compression = find("COMPRESSION")
     temporality_variable = f"{prefix}METRICS_TEMPORALITY_PREFERENCE"
-    temporality = values.get(temporality_variable, "").strip() or "cumulative"
+    temporality = values.get(temporality_variable, "").strip()
     histograms_variable = f"{prefix}METRICS_DEFAULT_HISTOGRAM_AGGREGATION"
-    histograms = values.get(histograms_variable, "").strip() or EXPLICIT
+    histograms = values.get(histograms_variable, "").strip()
     return Endpoint(
         signal=signal,
         url=url,
         protocol=protocol,
         headers=_parse_headers(read("HEADERS")),
-        timeout=_seconds(*find("TIMEOUT", "10")),
+        timeout=_seconds(*find("TIMEOUT")),
         compression=_one_of(compression_variable, compression.lower(), _COMPRESSIONS),
         certificate=read("CERTIFICATE") or None,
         client_certificate=read("CLIENT_CERTIFICATE") or None,
@@ -146,19 +155,29 @@ def sent_signals(environ: Mapping[str, str] | None = None) -> frozenset[str]:
 
 
 def _one_of(variable: str, value: str, allowed: tuple[str, ...]) -> str:
-    if value not in allowed:
-        raise ConfigError(f"{variable}={value!r}: use one of {', '.join(allowed)}")
-    return value
+    """Return one of the allowed values, the first of which is the default."""
+    if value and value not in allowed:
+        note_ignored(variable, f"{variable}={value!r}: use one of {', '.join(allowed)}")
+    return value if value in allowed else allowed[0]
 
 
 def _seconds(variable: str, text: str) -> float:
+    """Return a time-out in seconds.
+
+    From `MILLISECONDS` on it is in milliseconds, as in OpenTelemetry's specification; below in seconds, as in OpenTelemetry's SDK for Python.
+
+    Example:
+        _seconds("OTEL_EXPORTER_OTLP_TIMEOUT", "10000") == _seconds("OTEL_EXPORTER_OTLP_TIMEOUT", "10") == 10.0
+    """
     try:
-        value = float(text)
+        value = float(text or DEFAULT_TIMEOUT)
     except ValueError:
         value = 0
-    if not 0 < value <= 3600:  # noqa: PLR2004 - an hour
-        raise ConfigError(f"{variable}={text!r}: use seconds, more than 0 and up to 3600")
-    return value
+    seconds = value / 1000 if value >= MILLISECONDS else value
+    if not 0 < seconds <= 3600:  # noqa: PLR2004 - an hour
+        note_ignored(variable, f"{variable}={text!r}: use seconds below {MILLISECONDS}, or milliseconds up to an hour")
+        return DEFAULT_TIMEOUT
+    return seconds
 
 
 def _parse_headers(text: str) -> dict[str, str]:
@@ -204,6 +223,9 @@ class Transport(Protocol):
     def send(self, body: bytes, timeout: float) -> Answer:
         """Send one request; never raises."""
 
+    def expire(self) -> None:
+        """End a request that has taken longer than its time-out. Called by another thread than `send`."""
+
     def close(self) -> None:
         """Close the connection."""
 
@@ -217,12 +239,36 @@ def connect(endpoint: Endpoint) -> Transport:
     return _Grpc(endpoint) if endpoint.protocol == "grpc" else _Http(endpoint)
 
 
+_LOGGERS_OF_REQUESTS: Final = tuple(
+    f"urllib3.{name}" for name in ("connection", "connectionpool", "response", "util.retry")
+)
+
+
+def _is_not_ours(record: logging.LogRecord) -> bool:  # noqa: ARG001 - the signature of a filter
+    """Return whether the thread that logs is none of a sender.
+
+    What a request logs, at level DEBUG a line each, would hold the lock of a handler while a full pipe is waited for, see
+    `verl_otel._internal.log_lines`.
+    """
+    return not threading.current_thread().name.startswith("verl-otel-")
+
+
 class _Http:
     def __init__(self, endpoint: Endpoint) -> None:
         import requests
 
+        for name in _LOGGERS_OF_REQUESTS:
+            logging.getLogger(name).addFilter(_is_not_ours)  # once: a filter that is there is not added again
         self._endpoint = endpoint
+        self._lock = threading.Lock()
+        self._connection: Any = None
+        """The connection that was opened last."""
+        self._until = float("inf")
+        """When the request under way has to be answered (`time.monotonic`)."""
         self._session = requests.Session()
+        adapter = _make_adapter(self._note_connection)
+        self._session.mount("http://", adapter)
+        self._session.mount("https://", adapter)
         user = requests.utils.get_auth_from_url(endpoint.url)
         # Credentials in the URL are used; without them requests would read ~/.netrc and replace the token.
         self._session.auth = user if any(user) and "authorization" not in endpoint.headers else _keep_unchanged
@@ -239,6 +285,8 @@ class _Http:
 
     def send(self, body: bytes, timeout: float) -> Answer:
         seconds = min(timeout, self._endpoint.timeout)
+        until = time.monotonic() + seconds
+        self._set_deadline(until)
         try:
             with self._session.post(
                 self._endpoint.url,
@@ -257,12 +305,18 @@ class _Http:
         except (
             Exception
         ) as error:  # not only OSError: a header or host that cannot be encoded, a token that is not text
+            is_late = time.monotonic() >= until
+            shown = self._endpoint.shown
             return Answer(
                 ok=False,
                 retry=True,
-                reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}",
-                cut_short=seconds < self._endpoint.timeout and _is_timeout(error),
+                reason=f"{shown} gives no answer in time"
+                if is_late
+                else f"cannot reach {shown}: {type(error).__name__}",
+                cut_short=seconds < self._endpoint.timeout and (is_late or _is_timeout(error)),
             )
+        finally:
+            self._set_deadline(float("inf"))
         reason = f"{self._endpoint.shown} answers HTTP {status}"
         return Answer(
             ok=False,
@@ -272,8 +326,60 @@ class _Http:
             unsupported=status in _UNSUPPORTED_HTTP,
         )
 
+    def _note_connection(self, connection: Any) -> None:
+        self._connection = connection
+
+    def _set_deadline(self, until: float) -> None:
+        with self._lock:
+            self._until = until
+
+    def expire(self) -> None:
+        # The time-out of `requests` is that of one read: an endpoint that sends a byte now and then would hold the thread for hours.
+        with self._lock:
+            if time.monotonic() > self._until and self._connection is not None:
+                with contextlib.suppress(OSError, AttributeError, TypeError):  # it is not open yet, or not any more
+                    # Not `SSLSocket.shutdown`, which changes what the other thread reads from.
+                    socket.socket.shutdown(self._connection.sock, socket.SHUT_RDWR)
+
     def close(self) -> None:
         self._session.close()
+
+
+def _make_adapter(note: Callable[[Any], None]) -> Any:
+    """Return an adapter of ``requests`` that reports each connection before it is opened."""
+    import requests
+    from urllib3 import connection, connectionpool
+
+    class Plain(connection.HTTPConnection):
+        def connect(self) -> None:
+            note(self)
+            super().connect()
+
+    class Secure(connection.HTTPSConnection):
+        def connect(self) -> None:
+            note(self)
+            super().connect()
+
+    class PlainPool(connectionpool.HTTPConnectionPool):
+        ConnectionCls = Plain
+
+    class SecurePool(connectionpool.HTTPSConnectionPool):
+        ConnectionCls = Secure
+
+    pools = {"http": PlainPool, "https": SecurePool}
+
+    class Adapter(requests.adapters.HTTPAdapter):
+        def init_poolmanager(self, *args: Any, **keywords: Any) -> None:
+            super().init_poolmanager(*args, **keywords)
+            self.poolmanager.pool_classes_by_scheme = pools
+
+        def proxy_manager_for(self, proxy: str, **keywords: Any) -> Any:
+            manager = super().proxy_manager_for(proxy, **keywords)
+            if proxy.lower().startswith("http"):  # pools of SOCKS have connections of their own
+                manager.pool_classes_by_scheme = pools
+            return manager
+
+    return Adapter()
 
 
 def _is_timeout(error: BaseException | None) -> bool:
@@ -380,6 +486,9 @@ class _Grpc:
         except Exception as error:  # its text may hold a header, which is a secret
             return Answer(ok=False, retry=True, reason=f"cannot reach {self._endpoint.shown}: {type(error).__name__}")
         return Answer(ok=True, rejected=_rejected(self._endpoint.signal, answer) or 0)
+
+    def expire(self) -> None:
+        """Do nothing: the deadline of gRPC is that of the whole call."""
 
     def close(self) -> None:
         channel, self._channel = self._channel, None

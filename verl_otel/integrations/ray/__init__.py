@@ -13,6 +13,7 @@ from verl_otel.watchdog.cluster_backend import set_backend as set_cluster_backen
 
 HOOKS = (
     Hook("ray", "init", init_hook.patch_init, "workers load verl-otel only when they import verl"),
+    identity.BEGIN_ACTOR,
     Hook(
         "ray.util.tracing.tracing_helper",
         "_tracing_actor_method_invocation",
@@ -41,4 +42,4 @@ def install() -> None:
     set_cluster_backend(cluster.BACKEND)
     current = current_session()
     carries = current is None or current.config.ray_carrier
-    register(HOOKS if carries else HOOKS[:1])
+    register(HOOKS if carries else HOOKS[:2])

@@ -33,15 +33,17 @@ TARGETS: Final = "targets"
 STALLS: Final = "stalls"
 """First parts of keys in the store."""
 PUT_TIMEOUT: Final = 1.0
-"""Seconds that a driver waits for the store, which may block for minutes."""
+"""Seconds that a process waits for the store, which may block for minutes."""
 RETRY_SECONDS: Final = 5.0
 """Seconds after which a worker that found no run looks again."""
+SILENT_SECONDS: Final = 60.0
+"""Seconds after which it looks again if the store did not answer."""
 VARIABLE: Final = "VERL_OTEL_RUN_ID"
 ATTEMPT: Final = "VERL_OTEL_RUN_ATTEMPT"
 
 
-class _LastLook:
-    """When this process looked for a run and found none, by `time.monotonic`."""
+class _NextLook:
+    """When this process, which has found no run, looks for one again, by `time.monotonic`."""
 
     time = float("-inf")
 
@@ -67,16 +69,18 @@ def join() -> bool:
     """Take the settings of the run of this job into the environment, where it has none. Returns whether they switch verl-otel on.
 
     Without a run, a worker that is switched on itself stores one, so that all of them have the same. Nothing happens in a process whose
-    environment names a run.
+    environment names a run, or that Ray cannot answer. The caller waits for the store for at most `PUT_TIMEOUT` seconds.
     """
-    if os.environ.get(VARIABLE) or time.monotonic() - _LastLook.time < RETRY_SECONDS:
+    if os.environ.get(VARIABLE) or time.monotonic() < _NextLook.time or not cluster_store.is_connected():
         return False
-    stored = cluster_store.read(_key())
-    if stored is None and is_enabled() and is_worker():
-        cluster_store.put(_key(), json.dumps({VARIABLE: make_run_id(), ATTEMPT: "1"}).encode(), overwrite=False)
-        stored = cluster_store.read(_key())
+    key = _key()
+    try:
+        stored = call_for(PUT_TIMEOUT, "verl-otel-job", lambda: _read_or_begin(key))
+    except TimeoutError:
+        _NextLook.time = time.monotonic() + SILENT_SECONDS
+        return False
     if stored is None:
-        _LastLook.time = time.monotonic()
+        _NextLook.time = time.monotonic() + RETRY_SECONDS
         return False
     settings = parse_json(stored)
     if not isinstance(settings, dict):
@@ -87,20 +91,21 @@ def join() -> bool:
     return is_enabled()
 
 
+def _read_or_begin(key: bytes) -> bytes | None:
+    """Return the settings of the run of this job; a worker that is switched on stores one if there is none."""
+    stored = cluster_store.read(key)
+    if stored is None and is_enabled() and cluster_store.is_worker():
+        cluster_store.put(key, json.dumps({VARIABLE: make_run_id(), ATTEMPT: "1"}).encode(), overwrite=False)
+        stored = cluster_store.read(key)
+    return stored
+
+
 def _key() -> bytes:
     return f"{RUNS}/{cluster_store.runtime_context().get_job_id()}".encode()
 
 
-def is_worker() -> bool:
-    """Return whether this process is a worker of Ray, and no driver."""
-    import ray
-
-    worker: Any = ray._private.worker
-    return bool(worker.global_worker.mode == worker.WORKER_MODE)
-
-
 def _reset() -> None:
-    _LastLook.time = float("-inf")
+    _NextLook.time = float("-inf")
 
 
 process_state.register(reset=_reset)
@@ -203,7 +208,7 @@ def _describe(config: Config, entries: list[TargetEntry]) -> dict[str, Any]:
         "node": str(context.get_node_id()),
         "job": str(context.get_job_id()),
         "worker": str(context.get_worker_id()),
-        "driver": not is_worker(),
+        "driver": not cluster_store.is_worker(),
     }
 
 
@@ -269,7 +274,9 @@ def read_cause(cause: Any) -> DeathInfo | None:
     context = cause.actor_died_error_context
     reason = context.DESCRIPTOR.fields_by_name["reason"].enum_type.values_by_number[context.reason].name
     detail = _DETAIL.search(context.error_message)
-    text = " ".join((detail[1] if detail else context.error_message).split())[:MAX_TEXT]
+    # A traceback that Ray quotes has the message of the exception, which may quote a prompt.
+    message = (detail[1] if detail else context.error_message).partition("Traceback (most recent call last)")[0]
+    text = " ".join(message.split())[:MAX_TEXT]
     return DeathInfo(reason in _EXPECTED or "INTENDED" in context.error_message, f"Ray says: {text}")
 
 

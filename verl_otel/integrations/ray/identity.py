@@ -7,12 +7,15 @@ from __future__ import annotations
 import os
 import re
 import sys
+import threading
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, process_state
 from verl_otel.integrations import cluster_store
+from verl_otel.integrations.patch import Hook
 from verl_otel.model import AttributeValue
+from verl_otel.recording.decorate import Steps, surround
 from verl_otel.recording.series import counter
 from verl_otel.resource import add_describer
 from verl_otel.semconv import attributes as attr
@@ -48,37 +51,97 @@ _NO_GPU: Final = ("-1", "NoDevFiles")
 """Values of these variables without a GPU."""
 
 
+class _Facts(NamedTuple):
+    """What Ray's library in this process knows about it."""
+
+    job: str
+    node: str
+    actor: str
+    """Ray's id of the actor in this process; empty: none yet, or a driver."""
+    name: str
+    class_name: str
+    """The class of the actor; empty if it is not known."""
+    accelerators: Mapping[str, Sequence[Any]]
+    """Reserved ids by kind of accelerator."""
+
+
+class _Kept:
+    """The facts that were read last: for a forked child and the end of a worker, where Ray's library must not be called."""
+
+    facts: _Facts | None = None
+    class_name = ""
+    """The class of the actor that is about to begin in this worker."""
+
+
+def _note_actor(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Read the facts when an actor begins: it may end before anything else needs them."""
+    actor_class = yield
+    _Kept.class_name = actor_class.__name__
+    _keep_facts()
+
+
+BEGIN_ACTOR: Final = Hook.wrapping(
+    "ray._private.function_manager",
+    "FunctionActorManager.load_actor_class",
+    surround("ray identity", _note_actor),
+    "role and number of actors that live for less than a second",
+)
+
+
 def install() -> None:
-    """Register the description of this process for the resource."""
+    """Register the description of this process for the resource, and read what is known of it now."""
     add_describer(describe_process)
+    with error_boundary.suppress_errors("ray identity"):
+        _keep_facts()
 
 
 def describe_process() -> Mapping[str, AttributeValue]:
-    """Return role, rank and Ray's ids of this process; nothing outside a Ray job."""
+    """Return role, rank and Ray's ids of this process; nothing outside a Ray job. Asks no other process."""
     ray = sys.modules.get("ray")
     if ray is None:
         return {}
-    if not ray.is_initialized():
+    _keep_facts()
+    facts = _Kept.facts
+    if facts is None or not ray.is_initialized():
         return {} if _is_one_of_many() else {attr.ROLE: "driver", attr.INDEX: 0}
-    context = cluster_store.runtime_context()
-    attributes: dict[str, AttributeValue] = {
-        attr.RAY_JOB: str(context.get_job_id()),
-        attr.RAY_NODE: str(context.get_node_id()),
-    }
-    actor_id = context.get_actor_id()
-    if not actor_id:
-        worker = ray._private.worker
-        is_driver = worker.global_worker.mode != worker.WORKER_MODE
-        return {**attributes, attr.ROLE: "driver", attr.INDEX: 0} if is_driver else {**attributes, attr.ROLE: "task"}
-    attributes[attr.RAY_ACTOR] = str(actor_id)
+    attributes: dict[str, AttributeValue] = {attr.RAY_JOB: facts.job, attr.RAY_NODE: facts.node}
+    if not cluster_store.is_worker():
+        return {**attributes, attr.ROLE: "driver", attr.INDEX: 0}
+    instance = next(iter(ray._private.worker.global_worker.actors.values()), None)  # none any more at the end
+    if not facts.actor:
+        return {**attributes, attr.ROLE: "task"}
+    attributes[attr.RAY_ACTOR] = facts.actor
     with error_boundary.suppress_errors("restart"):
-        _count_restart(ray, str(actor_id))
-    instance = next(iter(ray._private.worker.global_worker.actors.values()), None)
-    name = context.get_actor_name() or ""
-    attributes |= describe_actor(instance, name, os.environ)
+        _count_restart(ray, facts.actor)
+    attributes |= describe_actor(instance, facts.name, os.environ, facts.class_name)
     with error_boundary.suppress_errors("gpu ids"):
-        attributes |= describe_gpus(instance, str(attributes[attr.ROLE]), context.get_accelerator_ids(), os.environ)
+        attributes |= describe_gpus(instance, str(attributes[attr.ROLE]), facts.accelerators, os.environ)
     return attributes
+
+
+def _keep_facts() -> None:
+    """Read the facts from Ray's library, which asks no other process. Those of an actor do not change."""
+    if not cluster_store.is_connected() or (_Kept.facts is not None and _Kept.facts.actor):
+        return
+    context = cluster_store.runtime_context()
+    actor, name, accelerators = "", "", {}
+    if cluster_store.is_worker():
+        actor, name = str(context.get_actor_id() or ""), context.get_actor_name() or ""
+    if actor:
+        with error_boundary.suppress_errors("gpu ids"):
+            accelerators = context.get_accelerator_ids()
+    job, node = str(context.get_job_id()), str(context.get_node_id())
+    _Kept.facts = _Facts(job, node, actor, name, _Kept.class_name, accelerators)
+
+
+def _before_fork() -> None:
+    with error_boundary.suppress_errors("ray identity"):
+        _keep_facts()
+
+
+def _reset() -> None:
+    _Kept.facts, _Kept.class_name = None, ""
+    _Restart.asked = False
 
 
 def _is_one_of_many() -> bool:
@@ -87,19 +150,27 @@ def _is_one_of_many() -> bool:
 
 
 class _Restart:
-    """Whether a restart of this process was counted."""
+    """Whether Ray was asked for the restarts of the actor in this process."""
 
-    counted = False
+    asked = False
 
 
 def _count_restart(ray: Any, actor_id: str) -> None:
-    """Count this process, once, if Ray started it in place of an actor that died."""
-    if not _Restart.counted:
-        _Restart.counted = True
-        # As `was_current_actor_reconstructed` does, which logs a deprecation warning.
-        row = ray._private.state.actors(actor_id=actor_id)
-        if row and int(row["NumRestarts"]):  # other processes get no series
-            counter(metric_names.WORKER_RESTARTS, ((attr.REASON, "actor died"),)).record(1)
+    """Count this process, once, if Ray started it in place of an actor that died. Nothing waits for Ray's head, which knows it."""
+    if not _Restart.asked and cluster_store.is_connected():
+        _Restart.asked = True
+        threading.Thread(target=_ask_for_restarts, args=(ray, actor_id), name="verl-otel-restart", daemon=True).start()
+
+
+@error_boundary.never_raises("restart")
+def _ask_for_restarts(ray: Any, actor_id: str) -> None:
+    # As `was_current_actor_reconstructed` does, which logs a deprecation warning.
+    row = ray._private.state.actors(actor_id=actor_id)
+    if row and int(row["NumRestarts"]):  # other processes get no series
+        counter(metric_names.WORKER_RESTARTS, ((attr.REASON, "actor died"),)).record(1)
+
+
+process_state.register(reset=_reset, before_fork=_before_fork)
 
 
 def describe_gpus(
@@ -131,13 +202,15 @@ def describe_gpus(
     return attributes
 
 
-def describe_actor(instance: Any, name: str, environ: Mapping[str, str]) -> dict[str, AttributeValue]:
-    """Return role and number of an actor from its object, its name and its environment.
+def describe_actor(
+    instance: Any, name: str, environ: Mapping[str, str], class_name: str = ""
+) -> dict[str, AttributeValue]:
+    """Return role and number of an actor from its object, its name, its environment, and its class if the object is gone.
 
     Example:
         describe_actor(worker, "agent_loop_worker_3_ab12", {}) == {"verl.role": "agent_loop", "verl.index": 3}
     """
-    class_name = type(instance).__name__
+    class_name = class_name if instance is None else type(instance).__name__
     worker_dict = getattr(instance, "worker_dict", None)
     attributes: dict[str, AttributeValue] = {}
     if isinstance(worker_dict, dict) and worker_dict:

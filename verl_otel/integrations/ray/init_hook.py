@@ -9,13 +9,13 @@ import contextlib
 import functools
 import os
 import re
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import error_boundary
+from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import replace
@@ -23,6 +23,9 @@ from verl_otel.integrations.ray import cluster, cluster_endpoint
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import current as current_session
+
+if TYPE_CHECKING:
+    from verl_otel.session.lifecycle import Session
 
 # -- Which variables of the driver are forwarded to the workers: settings, and no secrets --
 # A runtime environment is visible on Ray's dashboard and in its logs. Variables that hold a secret are therefore not forwarded; the path of a
@@ -97,7 +100,7 @@ MAX_ACTORS: Final = 1000
 def patch_init(ray: ModuleType) -> None:
     """Wrap ``ray.init`` and ``ray.shutdown``."""
     replace(ray, "init", _wrap_init)
-    replace(ray, "shutdown", surround("ray.shutdown", _wait_first))
+    replace(ray, "shutdown", surround("ray.shutdown", _end_workers))
     with error_boundary.suppress_errors("ray.init"):
         if _is_driver():
             _begin_job()
@@ -132,7 +135,7 @@ def _wrap_init(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _begin_job() -> None:
     """Publish the run in the cluster that this process has joined, and have the exit wait for its workers."""
-    atexit.register(_wait_for_workers)  # registered after Ray's handler, so that it runs first
+    atexit.register(_end_job)  # registered after Ray's handler, so that it runs first
     with error_boundary.suppress_errors("ray.init"):
         cluster.publish(settings_to_forward())
     _use_cluster_endpoint()
@@ -153,7 +156,11 @@ def _note_earlier_actors(ray: Any) -> None:
     if current is None:
         return
     job = cluster_store.runtime_context().get_job_id()
-    rows = list(ray._private.state.actors().values())
+    try:
+        found = call_for(cluster.PUT_TIMEOUT, "verl-otel-actors", ray._private.state.actors)
+    except TimeoutError:
+        return
+    rows = list(found.values())
     earlier = [row["ActorID"] for row in rows if row["JobID"] == job and row["State"] != "DEAD"][:MAX_ACTORS]
     if earlier:
         current.record_run({EARLIER_ACTORS: earlier})
@@ -175,26 +182,39 @@ def _is_runtime_env_error(error: Exception) -> bool:
     return "Failed to merge" in text or "setup_hook" in text or "setup hook" in text
 
 
-def _wait_first(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
-    _wait_for_workers()
-    yield
+def _end_workers(_args: tuple[Any, ...], _kwargs: dict[str, Any]) -> Steps:
+    """Around ``ray.shutdown``: the workers end, and the driver may go on, also with another cluster."""
+    atexit.unregister(_end_job)
+    current = _wait_for_workers()
+    with current.end_of_workers() if current is not None else contextlib.nullcontext():
+        if current is not None:
+            cluster.remove()
+        yield
 
 
-@error_boundary.never_raises("ray.shutdown")
-def _wait_for_workers() -> None:
-    """Wait one drain interval, within the exit timeout: Ray kills the workers without running their ``atexit`` handlers."""
-    atexit.unregister(_wait_for_workers)
-    current = current_session()
-    if current is not None and _is_driver():
-        time.sleep(current.last_drain_seconds)
+@error_boundary.never_raises("exit")
+def _end_job() -> None:
+    """At the exit of a driver that is still connected: Ray's own handler ends the workers next."""
+    current = _wait_for_workers()
+    if current is not None:
         current.end_run()
         cluster.remove()
 
 
+def _wait_for_workers() -> Session | None:
+    """Wait one drain interval, within the exit timeout: Ray kills the workers without running their ``atexit`` handlers.
+
+    Returns the session of this process, if it is the driver of a job.
+    """
+    current = current_session()
+    if current is None or not _is_driver():
+        return None
+    time.sleep(current.last_drain_seconds)
+    return current
+
+
 def _is_driver() -> bool:
-    ray: Any = sys.modules["ray"]
-    worker = ray._private.worker
-    return bool(ray.is_initialized()) and worker.global_worker.mode != worker.WORKER_MODE
+    return cluster_store.is_connected() and not cluster_store.is_worker()
 
 
 def _prepare(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, log_lines
 from verl_otel._internal.call_timeout import call_for
 from verl_otel._internal.printable import show
 from verl_otel.guards.conditions import Finding
@@ -169,7 +169,7 @@ def _record_span(finding: Finding) -> None:
 def _alert(step: int, text: str) -> None:
     """Report what a callback has seen."""
     text = show(text, MAX_TEXT)
-    _logger.warning("verl-otel: alert at step %d: %s", step, text)
+    log_lines.warn(_logger, "verl-otel: alert at step %d: %s", step, text)
     run_log.add_step("alert", step, {"text": text}, logs.WARNING)
     _append_event("alert", f"step {step}: {text}", {"step": step})
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from verl_otel._internal import error_boundary
+from verl_otel._internal import error_boundary, log_lines
 from verl_otel._internal.printable import seconds
 from verl_otel.recording.decorate import Steps
 from verl_otel.recording.series import gauge
@@ -135,7 +135,7 @@ def _log(text: str) -> None:
             where = f" in {inner.name}" if inner is not trajectory else ""
             text += f"; the oldest trajectory, {name}, has run {seconds(age / 1e9)}{where} on {trajectory.process_name}"
         with python_logging.not_copied():
-            _logger.warning("verl-otel: %s", text)
+            log_lines.warn(_logger, "verl-otel: %s", text)
 
 
 def _read_open_spans(folder: Path) -> list[OpenSpanRow]:
