@@ -44,7 +44,7 @@ CASES = {
     ("explain", "--steps"): (("explain", "r1", "--steps"), ("0", *NUMBERS)),
     ("compare", "A"): (("compare", "r1"), PATHS + NAMES),
     ("compare", "B"): (("compare", "r1"), PATHS + NAMES),
-    ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step>5%", "no row>+5%", "\udcff>+1%")),
+    ("compare", "--fail-if"): (("compare", "r1", "r1", "--fail-if"), ("", "step", "step<5%", "no row>+5%", "\udcff>+1%")),
     ("compare", "--noise"): (("compare", "r1", "r1", "--noise"), ("", "-1", "nan", "inf", "101", "x", "\udcff")),
     ("compare", "--skip"): (("compare", "r1", "r1", "--skip"), NUMBERS),
     ("export", "perfetto RUN"): (("export", "perfetto"), PATHS + NAMES),
