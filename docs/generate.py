@@ -117,7 +117,7 @@ number), `verl.run.id`, `verl.run.attempt`, `verl.project`, `verl.experiment`, `
 
 | what it identifies | attribute | from |
 |---|---|---|
-| a run, also when it is resumed | `verl.run.id` | `VERL_OTEL_RUN_ID`; otherwise the driver makes one from the id of the job in Ray or Slurm and the time; `TORCHELASTIC_RUN_ID` under `torchrun` |
+| a run, also when it is resumed | `verl.run.id` | `VERL_OTEL_RUN_ID`; otherwise the driver makes one from the id of the job in Ray or Slurm and the time; `TORCHELASTIC_RUN_ID` under `torchrun`; the ranks of a distributed job have one, from their step of Slurm or the launcher of their node |
 | an attempt of a run | `verl.run.attempt` | counted by the driver |
 | a process | `service.instance.id` | made by verl-otel, unique within all runs; a value in `OTEL_RESOURCE_ATTRIBUTES` is ignored, because all processes of a pod share it |
 | a node | `host.name`, `ray.node.id` | the machine; `OTEL_RESOURCE_ATTRIBUTES` takes precedence on the node where it is set |

@@ -159,6 +159,49 @@ def test_where_a_run_id_comes_from(environ, pattern):
     assert re.fullmatch(pattern, run_id)
 
 
+RANKED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "29500"}
+
+
+@pytest.mark.parametrize(
+    ("environ", "pattern"),
+    [
+        (RANKED, "job-[0-9a-f]{12}"),
+        ({**RANKED, "SLURM_JOB_ID": "7"}, "job-[0-9a-f]{12}"),
+        ({**RANKED, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
+        ({"SLURM_PROCID": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
+        ({"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, f"slurm-7-{STAMP}"),
+        ({"RANK": "0", "WORLD_SIZE": "1"}, STAMP),
+        ({**RANKED, "TORCHELASTIC_RUN_ID": "elastic-1"}, "elastic-1"),
+    ],
+)
+def test_the_ranks_of_a_job_derive_one_run_id(environ, pattern):
+    """From a step of Slurm or from the launcher that they have in common; tasks that are no ranks are runs of their own."""
+    of_both = {
+        resource.find_run_id(config.load({}), {**environ, name: rank}, "node 4711 1234")
+        for name in ("RANK", "SLURM_PROCID")
+        if name in environ
+        for rank in ("0", "1")
+    }
+    assert all(re.fullmatch(pattern, run_id) for run_id in of_both)
+    assert len(of_both) == 1 or STAMP in pattern
+
+
+def test_jobs_of_different_launchers_and_ports_have_different_run_ids():
+    moved = {**RANKED, "MASTER_PORT": "29501"}
+    found = [resource.find_run_id(config.load({}), each, by) for each in (RANKED, moved) for by in ("n 1 5", "n 1 6")]
+    assert len(set(found)) == 4
+    assert re.fullmatch(STAMP, resource.find_run_id(config.load({}), RANKED))  # started by a shell
+
+
+@pytest.mark.parametrize(("local", "expected"), [("1", True), ("2", False), (None, False)])
+def test_ranks_of_several_nodes_without_a_common_id(local, expected):
+    """The first rank of each node says so in the log."""
+    environ = {**RANKED, "LOCAL_RANK": "0", **({"LOCAL_WORLD_SIZE": local} if local else {})}
+    run_id = resource.find_run_id(config.load({}), environ, "n 1 5")
+    assert resource.is_of_one_node(run_id, environ) == expected
+    assert not resource.is_of_one_node(run_id, {**environ, "LOCAL_RANK": "1"})
+
+
 def test_the_run_id_that_was_given_wins():
     """VERL_OTEL_RUN_ID is stronger than every other source."""
     given_id = config.load({"VERL_OTEL_RUN_ID": "mine"})

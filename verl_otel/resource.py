@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import platform
@@ -85,11 +86,56 @@ def _as_name(text: str) -> str:
     return _NO_NAME.sub("-", text.strip())[:MAX_NAME]
 
 
-def find_run_id(config: Config, environ: Mapping[str, str] | None = None) -> str:
-    """Return the id of the run of this process; a new one if neither settings nor environment have one."""
+def find_run_id(config: Config, environ: Mapping[str, str] | None = None, launcher: str = "") -> str:
+    """Return the id of the run of this process; a new one if neither settings nor environment have one.
+
+    Args:
+        config: The settings.
+        environ: Instead of the environment of this process.
+        launcher: What identifies the process that has started this one; empty: unknown.
+    """
     values = os.environ if environ is None else environ
     elastic = _as_name(values.get("TORCHELASTIC_RUN_ID", ""))
-    return config.run_id or (elastic if elastic != "none" else "") or make_run_id(values)
+    return config.run_id or (elastic if elastic != "none" else "") or _name_job(values, launcher) or make_run_id(values)
+
+
+RANKS: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
+"""Number of a process of a distributed job: of torch's launchers, ``srun`` and ``mpirun``."""
+
+
+def find_rank(environ: Mapping[str, str]) -> int | None:
+    """Return the rank of this process in a distributed job of several; None if it is in none, as each task of a job array is."""
+    try:
+        rank = next(int(environ[name]) for name in RANKS if name in environ)
+        return rank if int(environ.get("WORLD_SIZE", "1")) > 1 else None
+    except (StopIteration, ValueError):
+        return None
+
+
+def _name_job(values: Mapping[str, str], launcher: str) -> str:
+    """Return an id that all ranks of a distributed job derive alike: one job is one run. Empty if nothing is known that they have in common.
+
+    That is a step of Slurm, on all nodes, or the launcher that has started the ranks of one node (``torchrun`` without an id, DeepSpeed).
+    """
+    if find_rank(values) is None:
+        return ""
+    step = [values.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID")]
+    if all(step):
+        return _as_name(f"slurm-{'-'.join(step)}")
+    if not launcher:
+        return ""
+    meeting = "|".join((launcher, *(values.get(name, "") for name in ("MASTER_ADDR", "MASTER_PORT"))))
+    return f"{_OF_LAUNCHER}{hashlib.sha256(meeting.encode('utf-8', 'replace')).hexdigest()[:12]}"
+
+
+_OF_LAUNCHER: Final = "job-"
+
+
+def is_of_one_node(run_id: str, environ: Mapping[str, str]) -> bool:
+    """Return whether a run id is that of the ranks of this node only, and there are others. Of the first rank of each node."""
+    size = environ.get("LOCAL_WORLD_SIZE")
+    is_first = environ.get("LOCAL_RANK", "0") == "0"
+    return run_id.startswith(_OF_LAUNCHER) and is_first and size not in (None, environ.get("WORLD_SIZE"))
 
 
 def mark_forked() -> None:

@@ -34,7 +34,7 @@ from verl_otel.session import children, prometheus_targets, run_log, run_manifes
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
 from verl_otel.session.self_metrics import OverheadMeter, estimate_recording
-from verl_otel.system import collectors
+from verl_otel.system import collectors, procfs
 
 if TYPE_CHECKING:
     from verl_otel.exporting.own_opentelemetry import OwnOpenTelemetry
@@ -147,6 +147,15 @@ class Current:
     session: Session | None = None
 
 
+def _find_launcher() -> str:
+    """Return what identifies the process that has started this one; empty if a shell has, which may start one job after another."""
+    parent = procfs.find_process(os.getppid())
+    command = "" if parent is None else procfs.read_command(parent.pid).strip()
+    if parent is None or " " not in command:  # a shell that runs no script has no arguments
+        return ""
+    return f"{procfs.read_node_name()} {parent.pid} {parent.start}"
+
+
 class Session:
     """The telemetry of one process, from `start` to `stop`.
 
@@ -163,7 +172,14 @@ class Session:
         if inherited is not None and config.run_id in ("", inherited.run_id):
             self.config = settings.with_run(config, *inherited)
         else:
-            self.config = settings.with_run(config, resource.find_run_id(config), config.run_attempt)
+            run_id = resource.find_run_id(config, launcher=_find_launcher())
+            if resource.is_of_one_node(run_id, os.environ):
+                error_boundary.warn_once(
+                    "job",
+                    "verl-otel: the ranks of each node are a run of their own, because nothing tells this job from others on all nodes: "
+                    "set VERL_OTEL_RUN_ID to one name of the job",
+                )
+            self.config = settings.with_run(config, run_id, config.run_attempt)
         self.variables = dict(variables or {})
         self.began = clock()
         """When telemetry began in this process, on the clock of spans."""

@@ -24,10 +24,6 @@ DESTINATION: Final = "destination.json"
 """In the folder of a run that writes no files: its exporters and the endpoint."""
 
 
-_RANKS: Final = ("SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Number of a process that ``srun`` or ``mpirun`` has started; programs derive ``RANK`` from it, perhaps after telemetry has begun."""
-
-
 def is_first_process() -> bool:
     """Return whether this process starts a run: it is no rank but the first, no child, and its environment names no run."""
     return _has_no_parent() and not os.environ.get("VERL_OTEL_RUN_ID", "").strip()
@@ -38,13 +34,14 @@ def may_resume() -> bool:
 
     Programs beside that loop may have the same name in their environment. Workers have a number of the attempt besides.
     """
-    is_first = all(os.environ.get(name, "0") == "0" for name in _RANKS)
+    is_first = all(os.environ.get(name, "0") == "0" for name in resource.RANKS)
     return is_first and _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID", "").strip())
 
 
 def _has_no_parent() -> bool:
     return (
         os.environ.get("RANK", "0") == "0"
+        and not resource.find_rank(os.environ)
         and not os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip()
         and not children.is_child()
         and not resource.is_forked()

@@ -50,7 +50,7 @@ def test_the_token_is_needed_everywhere():
     assert ask(access, query="token=wrong") == 401
     reply = access.check(Request("GET", "/", f"token={TOKEN}", {}))
     headers = dict(reply.headers)
-    assert (reply.status, headers["Location"]) == (303, "/")
+    assert (reply.status, headers["Location"]) == (303, "./")
     assert TOKEN not in headers["Set-Cookie"]
     assert "HttpOnly; SameSite=Strict" in headers["Set-Cookie"]
     assert ask(access, query=f"token={TOKEN}x") == 401

@@ -166,7 +166,7 @@ class Access:
         if not hmac.compare_digest(given.encode(), self._token):
             return make_plain_reply(401, "wrong token")
         cookie = f"{name}={self._mark}; HttpOnly; SameSite=Strict; Path=/{'; Secure' if self._secure else ''}"
-        return Reply(303, (("Location", "/"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
+        return Reply(303, (("Location", "./"), ("Set-Cookie", cookie), ("Referrer-Policy", "no-referrer")), b"")
 
 
 def read_token(path: Path) -> str:
