@@ -22,6 +22,7 @@ _MANY: Final = 100
 
 
 END_TO_END: Final = HEADLINE.with_name("end_to_end.json")
+TOTAL: Final = HEADLINE.with_name("total.json")
 """Result file of trainings with real verl."""
 SUMMARY: Final[Mapping[str, str]] = {
     "decorated call, metrics only": "decorator-metrics",
@@ -221,8 +222,14 @@ def replace(text: str, name: str, table: str) -> str:
     return f"{before}{marker}\n{table}\n{END}{after}"
 
 
+def total(_results: Results) -> str:
+    """Return the tables of total CPU, which have a result file of their own."""
+    return details(read(TOTAL))
+
+
 PAGES: Final = (
     (TOP / "README.md", "summary", summary),
+    (TOP / "docs" / "explanation" / "performance.md", "total", total),
     (TOP / "docs" / "explanation" / "performance.md", "headline", headline),
     (TOP / "docs" / "explanation" / "performance.md", "details", details),
 )
