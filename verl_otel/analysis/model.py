@@ -227,6 +227,8 @@ class Verdict(NamedTuple):
     """Number of trajectories that waited for a blocked event loop."""
     line: str = ""
     """``FILE:LINE in FUNCTION`` of the code that blocked an event loop for the longest time; empty: none, or unknown."""
+    lead: float = 0.0
+    """Seconds that all causes of the awaited trajectory could have saved together; 0: it is about no trajectory."""
 
 
 class DeviceTime(NamedTuple):

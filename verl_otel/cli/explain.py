@@ -37,7 +37,7 @@ from verl_otel.analysis.model import DeviceTime, Event, Explanation, Part, Segme
 from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
-from verl_otel.analysis.verdicts.judge import sum_savings
+from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.cli import incidents, options, run_selection
 from verl_otel.cli import wording as words
 from verl_otel.cli.formatting import (
@@ -286,6 +286,9 @@ def _step(run: Explanation, step: Step, *, whole: bool) -> Iterator[str]:
         yield from wrap(words.describe_verdict(verdict), WIDTH, first="  ", rest="    ")
     if len(shown) < len(step.verdicts):
         yield f"  And {len(step.verdicts) - len(shown)} more: --step {number(step)} shows them."
+    shared = sum_shared(step)
+    if shared >= words.SMALLEST_ROW * step.seconds:
+        yield f"  {seconds(shared)} of these are the same time: together they are {seconds(sum_savings(step))}."
     yield from _block("Critical path, largest parts first", _path(run, step, whole=whole))
     if whole and step.path:
         yield from _block("Critical path in the order of time", _path_in_order(run, step))
