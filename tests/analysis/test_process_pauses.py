@@ -162,7 +162,7 @@ def test_causes_that_are_the_same_time_are_not_added(story):
     """Each of two tools of one trajectory would have saved its lead over the others, and both together no more."""
     story = add_causes(story, ("search", 1.9), ("lookup", 1.5))
     others = [span for teller in story.processes for span in teller.spans if span.name == "verl.trajectory"]
-    late = [span for span in others if span.attributes["verl.sample.uid"] == f"u{SLOW}"][0]
+    late = next(span for span in others if span.attributes["verl.sample.uid"] == f"u{SLOW}")
     for teller in story.processes:
         teller.spans = [
             span._replace(end_ns=span.end_ns + 1_400_000_000) if span is late else span for span in teller.spans

@@ -33,7 +33,8 @@ from verl_otel.cli import options, run_selection
 from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, print_json
 from verl_otel.cli.headlines import verdict_line
 from verl_otel.cli.json_schemas import COMPARE
-from verl_otel.cli.wording import KINDS, describe_verdict, doing, figure
+from verl_otel.cli.wording import describe_verdict, doing, figure
+from verl_otel.semconv.kinds import WORK
 
 NOT_JUDGED: Final = 3
 """Exit code: a condition could not be judged."""
@@ -192,21 +193,6 @@ def parse_condition(text: str) -> Condition:
 
 EXPLAINED_SHARE: Final = 0.1
 """Contributions below this share of a difference are summed."""
-_LATENCY: Final = {
-    "tool": "tool latency",
-    "server": "LLM servers",
-    "llm": "LLM calls outside their servers",
-    "queue": "the engines' queues",
-    "prefill": "prefill",
-    "decode": "decoding",
-    "worker": "the workers' methods",
-    "call": "transport to the workers and back",
-    "phase": "the trainer's own code",
-    "step": "the trainer between phases",
-    "trajectory": "the agent loop's own code and waiting time",
-    "start": "waiting for room in the agent loop",
-    "poll": "rollouts that had ended unnoticed",
-}
 
 
 def render(comparison: Comparison, results: Sequence[tuple[Condition, Result]], *, markdown: bool = False) -> str:
@@ -300,13 +286,18 @@ def _explain(comparison: Comparison, more: float, before: float) -> Iterator[str
         if abs(contribution.seconds) >= EXPLAINED_SHARE * abs(more)
     ]
     for contribution in large:
-        yield f"  {_points(contribution.seconds / before)} {_LATENCY.get(contribution.kind, KINDS.get(contribution.kind, contribution.kind))}{_names(contribution)}"
+        yield f"  {_points(contribution.seconds / before)} {_name_latency(contribution.kind)}{_names(contribution)}"
     rest = more - sum(contribution.seconds for contribution in large)
     yield f"  {_points(rest / before)} everything else on the critical path"
 
 
 def _points(share: float) -> str:
     return f"{100 * share:+6.1f} percentage points:"
+
+
+def _name_latency(kind: str) -> str:
+    work = WORK.get(kind)
+    return kind if work is None else work.latency or work.words
 
 
 def _names(contribution: Contribution) -> str:

@@ -27,7 +27,7 @@ from typing import Any, Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Completeness, Explanation, Step, Trajectory
-from verl_otel.analysis.verdicts import slow_trajectories
+from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
 from verl_otel.cli import headlines, options, page, run_selection, wording
 from verl_otel.cli.formatting import (
     SENTENCE,
@@ -287,7 +287,8 @@ def to_json(run: Explanation) -> Any:
             reward=reward_by_step(run),
             waits=[
                 fill_schema(keys["waits"], wait, step=wait.step.number, trajectory=f"{wait.trajectory.trace_id:032x}")
-                for wait in slow_trajectories.find_single_waits(run)
+                for step in run.steps
+                if (wait := find_single_wait(step)) is not None
             ],
             unfinished=[
                 fill_schema(

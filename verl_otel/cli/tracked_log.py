@@ -15,13 +15,13 @@ from statistics import fmean, median
 from typing import Any, Final, NamedTuple
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import step_lengths, tracked_log
+from verl_otel.analysis import findings, step_lengths, tracked_log
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Step, Verdict
 from verl_otel.analysis.tracked_log import NO_PHASE, VALIDATION, WHOLE_STEP, Change, TrackedLog
 from verl_otel.analysis.verdicts import off_policy
+from verl_otel.cli import advice, options, wording
 from verl_otel.cli import explain as recorded
-from verl_otel.cli import options, wording
 from verl_otel.cli.formatting import SENTENCE, align, fill_schema, make_plain, number, print_json, wrap
 from verl_otel.cli.guards import find_variable
 from verl_otel.cli.json_schemas import EXPLAIN_LOG
@@ -171,7 +171,7 @@ def explain(arguments: argparse.Namespace, places: Sequence[Path]) -> int:
         print(f"verl-otel: nothing to explain: {show(places[0], SENTENCE)} has no step yet", file=sys.stderr)
         return 1
     if arguments.step is None:
-        chosen = recorded.choose(log.run, arguments.steps)
+        chosen = findings.choose_steps(log.run, arguments.steps)
     else:
         chosen = [step for step in log.run.steps if step.number == arguments.step]
         if not chosen:
@@ -459,7 +459,7 @@ def _describe_change(change: Change) -> str:
 
 def _describe_steps(log: TrackedLog, learning: _Learning, chosen: Sequence[Step], *, whole: bool) -> Iterator[str]:
     steps = log.run.steps
-    unexplained = recorded.describe_unexplained(log.run)
+    unexplained = wording.describe_unexplained(log.run.steps)
     if not whole and steps:
         if any(step.verdicts for step in steps):
             yield f"  {wording.describe_held(steps)}"
@@ -486,7 +486,7 @@ def _advise_on(verdict: Verdict) -> str:
     if verdict.cause in ("phase", "step"):
         where = "between its phases" if verdict.cause == "step" else f"in {verdict.subject}"
         return f"train again with VERL_OTEL_ENABLED=1, which records what the step waits for {where}"
-    return recorded.ADVICE[recorded.find_key(verdict)]
+    return advice.advise(verdict)
 
 
 def _list_step(step: Step, others: Sequence[Step]) -> Iterator[str]:

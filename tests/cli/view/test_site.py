@@ -11,12 +11,12 @@ import pytest
 from tests.analysis.test_live_run import long_training
 from tests.builders import stories
 from verl_otel.analysis.live_run import LiveRun
-from verl_otel.cli import explain
 from verl_otel.cli.view import site as pages
 from verl_otel.cli.view.site import Access, Site
 from verl_otel.cli.view.watching import Catalogue, Watcher
 from verl_otel.exporting.http_server import Request
 from verl_otel.health import profiles
+from verl_otel.semconv.kinds import ADVICE
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_findings_say_what_to_do(runs, get):
     first, second, *_ = json.loads(get("/api/runs/r1").body)["findings"]
     assert first["text"].startswith("STALL: in agent_loop-0")
     assert first["next"].endswith("verl-otel explain r1 --events shows all of it")
-    assert (second["step"], second["next"]) == (2, explain.ADVICE["slow tool"])
+    assert (second["step"], second["next"]) == (2, ADVICE["slow tool"])
 
 
 def test_the_page_of_a_run_is_that_of_the_report(runs, get):

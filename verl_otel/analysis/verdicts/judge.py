@@ -296,7 +296,8 @@ def _judge_ranks(step: Step, calls: Mapping[str, float]) -> list[Verdict]:
 # -- By how much a step was longer than usual: the combined savings of its verdicts --
 
 _BETWEEN = "between"
-_ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
+ROLLOUT: tuple[str, ...] = ("trajectory", "replica", "tool", "reward", "loop")
+"""Kinds of verdicts on rollouts."""
 _INTERVALS: tuple[str, ...] = ("loop", "process")
 """Kinds of verdicts on intervals of the critical path, of which no two overlap."""
 
@@ -325,7 +326,7 @@ def _sum_phase(verdicts: Iterable[Verdict]) -> float:
     for verdict in verdicts:
         if verdict.kind in _INTERVALS:
             intervals += verdict.saved
-        elif verdict.kind in _ROLLOUT:
+        elif verdict.kind in ROLLOUT:
             work += verdict.seconds
             saved = max(saved, verdict.saved)
             lead = max(lead, verdict.lead)
@@ -348,10 +349,10 @@ def _phase(step: Step, verdict: Verdict) -> str:
     lengths: dict[str, int] = {}
     for segment in step.path:
         is_rank = verdict.kind == "rank" and segment.kind in ("worker", "call") and verdict.cause_name in segment.name
-        is_rollout = verdict.kind in _ROLLOUT and (segment.trace_id or segment.kind in ("start", "poll"))
+        is_rollout = verdict.kind in ROLLOUT and (segment.trace_id or segment.kind in ("start", "poll"))
         is_pause = verdict.kind == "process" and segment.kind == "paused" and segment.name == verdict.cause_name
         if is_rank or is_rollout or is_pause:
             lengths[segment.phase] = lengths.get(segment.phase, 0) + segment.end_ns - segment.start_ns
     if lengths:
         return max(lengths, key=lambda phase: lengths[phase])
-    return "gen" if verdict.kind in _ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""
+    return "gen" if verdict.kind in ROLLOUT and any(phase.key == "gen" for phase in step.phases) else ""
