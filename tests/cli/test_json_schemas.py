@@ -11,10 +11,13 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.cli import COMMANDS
-from verl_otel.cli.json_schemas import SCHEMAS
+from verl_otel.cli.documents import make_schema
+from verl_otel.cli.json_schemas import SCHEMAS as OLD
+from verl_otel.cli.schema import DOCUMENTS
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed in this environment")
 
+SCHEMAS = {**{name: make_schema(name, kind) for name, kind in DOCUMENTS.items()}, **OLD}
 CALLS = {
     "report": ("report", "r1", "--json"),
     "explain": ("explain", "r1", "--json"),

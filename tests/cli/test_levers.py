@@ -8,7 +8,7 @@ import pytest
 
 from tests.builders import stories
 from verl_otel.analysis.levers.ranking import Lever, Levers
-from verl_otel.cli import levers
+from verl_otel.cli import levers, wording
 from verl_otel.model import LinkRecord
 
 
@@ -82,7 +82,7 @@ def test_a_run_without_links_is_refused_with_the_reason(call, tmp_path):
 
 def test_every_kind_of_lever_limit_and_sign_has_words(run_of_nothing):
     """A gain, a loss, an unknown interval; each limit."""
-    found = [Lever(kind, "x", 1.0, 0.5, 2.0, 0.5) for kind in levers._TEXTS]
+    found = [Lever(kind, "x", 1.0, 0.5, 2.0, 0.5) for kind in wording.LEVERS]
     found += [Lever("tail", "5%", 0.5, None, None, 0.2), Lever("replicas", "", -1.0, -2.0, 0.5, -0.4)]
     limits = (("loop", "agent_loop-0", 1), ("server", "llm_server-0", 2), ("reward", "reward-0", 6))
     text = levers.render(run_of_nothing, Levers(tuple(found), (1, 2), 2.0, 1.0, limits, ("this",)))

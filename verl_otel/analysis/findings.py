@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from verl_otel.analysis import step_lengths
@@ -44,6 +45,12 @@ def _is_about(verdict: Verdict, wait: SingleWait) -> bool:
 def sort_held(run: Explanation) -> list[Step]:
     """Return the steps with verdicts, the one that lost most first."""
     return sorted((step for step in run.steps if step.verdicts), key=lambda step: -sum_savings(step))
+
+
+def choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
+    """Return those of some steps that were slow without a verdict."""
+    slow = step_lengths.find_unexplained(run.steps)
+    return [step for step in steps if any(step is other for other in slow)]
 
 
 def choose_steps(run: Explanation, count: int) -> list[Step]:

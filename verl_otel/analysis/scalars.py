@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -11,6 +12,7 @@ from typing import Final
 from verl_otel.analysis.io.otlp_json import PointRecord
 from verl_otel.analysis.model import Series
 from verl_otel.semconv.metric_names import (
+    AVERAGE_REWARD,
     GPU_OWNER,
     HW_GPU_MEMORY_LIMIT,
     HW_GPU_MEMORY_USAGE,
@@ -166,3 +168,16 @@ def find_axis(scalar: Series, steps: Mapping[int, float], begin_ns: int) -> tupl
     if all(time_ns in steps for time_ns in scalar.times_ns):
         return True, [steps[time_ns] for time_ns in scalar.times_ns]
     return False, [(time_ns - begin_ns) / 1e9 for time_ns in scalar.times_ns]
+
+
+def find_rewards(series: Iterable[Series]) -> dict[int, float]:
+    """Return the mean reward that verl logged for each step."""
+    by_name: dict[str, dict[int, float]] = {TRAINING_STEP: {}, AVERAGE_REWARD: {}}
+    for one in series:
+        if one.name in by_name and not one.labels:
+            by_name[one.name].update(zip(one.times_ns, one.values, strict=True))
+    steps, rewards = by_name[TRAINING_STEP], by_name[AVERAGE_REWARD]
+    rewards_by_step = {
+        int(steps[when]): value for when, value in rewards.items() if math.isfinite(steps.get(when, math.nan))
+    }
+    return dict(sorted(rewards_by_step.items()))

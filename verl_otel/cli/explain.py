@@ -27,33 +27,31 @@ import argparse
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import findings, step_lengths
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
-from verl_otel.analysis.model import DeviceTime, Event, Explanation, Segment, Step, Verdict
+from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
 from verl_otel.analysis.traces import span_names
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
 from verl_otel.cli import advice, incidents, options, run_selection
 from verl_otel.cli import wording as words
+from verl_otel.cli.documents import explain as document
 from verl_otel.cli.formatting import (
     DOCUMENTS,
     dead,
     end_of,
     failed,
-    fill_schema,
     headline,
-    make_plain,
     number,
     orphans,
     print_json,
     wrap,
 )
-from verl_otel.cli.json_schemas import EXPLAIN
 from verl_otel.cli.levers import REPLAYED_ITEMS, TITLE, list_levers
 from verl_otel.semconv import kinds
 
@@ -94,7 +92,7 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         chosen = findings.choose_steps(explanation, arguments.steps)
     if arguments.json:
-        print_json(to_json(explanation, chosen, whole=arguments.step is not None))
+        print_json(document.make(explanation, chosen, whole=arguments.step is not None))
     elif arguments.brief:
         print(render_brief(explanation, chosen))
     else:
@@ -147,7 +145,7 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     parts.append("\n".join(_advice(run, chosen)))
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
-    parts.append(f"Next: {find_next(run, chosen)[0]}")
+    parts.append(f"Next: {document.find_next(run, chosen)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -156,7 +154,7 @@ def render_step(run: Explanation, chosen: Sequence[Step]) -> str:
     parts = [_head(run), "\n".join(_events(run))]
     parts += ["\n".join(_step(run, step, whole=True)) for step in chosen]
     parts += ["\n".join(_advice(run, chosen)), "\n".join(_unknown(run, chosen))]
-    parts.append(f"Next: {find_next(run, chosen, whole=True)[0]}")
+    parts.append(f"Next: {document.find_next(run, chosen, whole=True)[0]}")
     return "\n\n".join(part for part in parts if part)
 
 
@@ -164,31 +162,11 @@ def render_events(run: Explanation) -> str:
     """Return all stalls and crashes of a run with everything that was recorded of them."""
     lines = list(_describe_events(run, run.events, whole=True))
     following = next(
-        command for command in find_next(run, findings.choose_steps(run, 1)) if command != advice.events_command(run)
+        command
+        for command in document.find_next(run, findings.choose_steps(run, 1))
+        if command != advice.events_command(run)
     )
     return "\n".join([_head(run), "", *(lines or ["No stall and no crash was reported."]), "", f"Next: {following}"])
-
-
-def find_next(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> list[str]:
-    """Return the commands that show more, the first one first; at least one.
-
-    Args:
-        run: The explained run.
-        steps: The steps that are shown.
-        whole: They are shown with all detail.
-    """
-    name = run_selection.name_run(run)
-    numbers = [step.number for step in steps if step.number is not None]
-    if whole and numbers and not name.startswith("--otlp"):
-        return [f"verl-otel export perfetto {name} --steps {numbers[0]}", f"verl-otel explain {name}"]
-    commands = [advice.events_command(run)] if incidents.find_incidents(run) else []
-    if whole:
-        return [*commands, f"verl-otel explain {name}"]
-    unexplained = _choose_unexplained(run, steps)
-    slow = [step for step in steps if step.verdicts or any(step is other for other in unexplained)]
-    commands += [f"verl-otel explain {name} --step {step.number}" for step in slow if step.number is not None]
-    commands += [f"verl-otel levers {name}"] if run.recent_steps else []
-    return [*commands, f"verl-otel report {name}"]
 
 
 def _head(run: Explanation) -> str:
@@ -410,15 +388,9 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
 
 
-def _choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
-    """Return those of some steps that were slow without a verdict."""
-    slow = step_lengths.find_unexplained(run.steps)
-    return [step for step in steps if any(other is step for other in slow)]
-
-
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
-    keys = advice.find_keys(steps, _choose_unexplained(run, steps))
+    keys = advice.find_keys(steps, findings.choose_unexplained(run, steps))
     todo = [*_advise_events(run), *((key, kinds.ADVICE[key]) for key in keys)]
     if todo:
         yield f"What to do (table in {DOCUMENTS}{advice.PAGE})"
@@ -508,11 +480,11 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     for step in steps:
         yield from _describe_step(step)
     yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
-    for key in advice.find_keys(steps, _choose_unexplained(run, steps)):
+    for key in advice.find_keys(steps, findings.choose_unexplained(run, steps)):
         yield f"do ({key}): {kinds.ADVICE[key]}"
     yield from (f"not known: {problem}" for problem in run.missing[:_EVENTS])
     name = run_selection.name_run(run)
-    yield f"more: {'; '.join([*find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
+    yield f"more: {'; '.join([*document.find_next(run, steps)[:_COMMANDS], f'verl-otel report --json {name}'])}"
 
 
 def _describe_step(step: Step) -> Iterator[str]:
@@ -532,88 +504,3 @@ def _evidence(verdict: Verdict) -> str:
     parts += [f"turn {verdict.turn}"] if verdict.turn is not None else []
     parts += [f"process {verdict.instance}"] if verdict.instance else []
     return ", ".join(parts)
-
-
-# -- JSON. The keys are stable --
-
-
-def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> Any:
-    """Return an explanation of some steps as plain data. Durations in seconds; ids in hexadecimal; null for unknown values."""
-    return make_plain(
-        fill_schema(
-            EXPLAIN,
-            run,
-            counts={
-                **run.counts._asdict(),
-                "steps": len(run.steps),
-                "held": sum(bool(step.verdicts) for step in run.steps),
-                "unexplained": len(step_lengths.find_unexplained(run.steps)),
-            },
-            steps=[_step_json(step) for step in steps],
-            run={
-                "gpu": _devices_json(run.devices),
-                "balance": None if (sides := balance.judge(run.devices)) is None else sides._asdict(),
-                "off_policy": None if (policies := off_policy.judge_run(run)) is None else policies._asdict(),
-                "cost": accounting.sum_costs(run.steps, run.unused),
-                "stragglers": stragglers.find_persistent(run.steps),
-                "start_up": [
-                    {"attempt": start_up.attempt, "seconds": start_up.seconds, "parts": _sums_json(start_up.parts)}
-                    for start_up in run.start_ups
-                ],
-            },
-            events=[
-                {
-                    "kind": event.kind,
-                    "after": (event.time_ns - run.start_ns) / 1e9 if run.start_ns else None,
-                    "text": event.text,
-                    "stack": incidents.find_frames(run, event),
-                    "detail": event.detail,
-                    "next": advice.advise_event(run, event.kind),
-                }
-                for event in run.events
-            ],
-            unknown=accounting.UNKNOWN,
-            next=find_next(run, steps, whole=whole),
-            clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],
-        )
-    )
-
-
-def _step_json(step: Step) -> dict[str, Any]:
-    keys = EXPLAIN["properties"]["steps"]["items"]["properties"]
-    return fill_schema(
-        EXPLAIN["properties"]["steps"],
-        step,
-        trace_id=f"{step.trace_id:032x}",
-        verdicts=[
-            {**verdict._asdict(), "trace_id": _id_json(verdict.trace_id), "next": advice.advise(verdict)}
-            for verdict in step.verdicts
-        ],
-        path=[
-            fill_schema(
-                keys["path"],
-                segment,
-                after=(segment.start_ns - step.start_ns) / 1e9,
-                process=segment.instance,
-                trace_id=_id_json(segment.trace_id),
-            )
-            for segment in step.path
-        ],
-        path_summed=_sums_json(step.groups),
-        between_summed=_sums_json(step.between_groups),
-        phases={phase.key: phase.seconds for phase in step.phases},
-        gpu=_devices_json(step.devices),
-        not_observable=step.blind_spots,
-    )
-
-
-def _id_json(trace_id: int) -> str | None:
-    return f"{trace_id:032x}" if trace_id else None
-
-
-def _sums_json(parts: Iterable[tuple[str, str, int]]) -> list[dict[str, Any]]:
-    return [{"kind": kind, "name": name, "seconds": nanoseconds / 1e9} for kind, name, nanoseconds in parts]
-
-
-def _devices_json(devices: Iterable[DeviceTime]) -> dict[str, dict[str, float]]:
-    return {device.device: {cause: length / 1e9 for cause, length in device.nanoseconds.items()} for device in devices}

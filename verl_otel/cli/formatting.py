@@ -14,6 +14,7 @@ from typing import Any, Final
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis.model import Counts, Explanation, Step, UnfinishedProcess
 from verl_otel.analysis.traces.span_names import TRAJECTORY
+from verl_otel.cli.documents import Document, to_plain
 from verl_otel.semconv import attributes as attr
 
 DOCUMENTS: Final = "https://github.com/verl-otel/verl-otel/blob/main/"
@@ -70,8 +71,9 @@ def show_bytes(count: float) -> str:
 
 
 def print_json(value: Any) -> None:
-    """Print JSON for scripts."""
-    print(json.dumps(value, indent=1, allow_nan=False))
+    """Print a document, or plain data, as JSON for scripts."""
+    plain = to_plain(value) if isinstance(value, Document) else value
+    print(json.dumps(plain, indent=1, allow_nan=False))
 
 
 def make_plain(value: Any) -> Any:

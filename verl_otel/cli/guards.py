@@ -26,6 +26,8 @@ from typing import Final, NamedTuple
 from verl_otel._internal.printable import counted, show
 from verl_otel.analysis.model import Series
 from verl_otel.cli import options, run_selection
+from verl_otel.cli.documents import fill
+from verl_otel.cli.documents.tools import Guards
 from verl_otel.cli.formatting import SENTENCE, print_json
 from verl_otel.config import SETTINGS
 from verl_otel.errors import VerlOtelError
@@ -80,19 +82,17 @@ def run(arguments: argparse.Namespace) -> int:
     values = {} if best is None else find_values(best, steps, frequency, is_complete=explanation.state in _SAVES_LAST)
     best_step = None if best is None else best.choose(values)
     if arguments.json:
-        found = {
-            guard: None if finding is None else {"step": finding.step, "text": finding.text}
-            for guard, finding in findings.items()
-        }
         print_json(
-            {
-                "run_id": explanation.run_id,
-                "steps": len(steps),
-                "guards": found,
-                "best_step": best_step,
-                "save_frequency": frequency,
-                "next": [f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
-            }
+            fill(
+                Guards,
+                None,
+                run_id=explanation.run_id,
+                steps=len(steps),
+                guards=findings,
+                best_step=best_step,
+                save_frequency=frequency,
+                next=[f"verl-otel logs {run_selection.name_run(explanation)} --scope ppo --scope rollout"],
+            )
         )
     else:
         print(f"run {show(explanation.run_id)}: {counted(len(steps), 'step')} with scalars")

@@ -10,6 +10,7 @@ from typing import Final
 from verl_otel._internal.printable import counted, seconds, show
 from verl_otel.analysis import step_lengths
 from verl_otel.analysis.gpu import accounting
+from verl_otel.analysis.levers.ranking import Lever
 from verl_otel.analysis.model import DeviceTime, Part, Saving, Step, Straggler, Verdict
 from verl_otel.analysis.start_up import StartUp
 from verl_otel.analysis.traces.timeline import UNLINKED
@@ -357,3 +358,32 @@ def describe_start_up(start_up: StartUp) -> list[tuple[str, int]]:
 def share(value: float) -> str:
     """Return a share as a percentage; "less than 1%" instead of 0 %."""
     return "less than 1%" if 0 < value < SMALL_SHARE else f"{value:.0%}"
+
+
+LEVERS: Final = {
+    "tool": "tool {} takes half of its time",
+    "unblocked_tool": "tool {} does not block its event loop",
+    "unblocked_reward": "reward {} does not block its event loop",
+    "reward": "reward {} takes half of its time",
+    "tail": "the slowest {} of the trajectories take no longer than the others",
+    "agent_loop_workers": "twice as many agent loop workers",
+    "replicas": "twice as many replicas",
+    "reward_workers": "twice as many reward workers",
+    "between": "the time between two steps is half as long",
+    "logging": "logging ({}) takes half of its time",
+    "data_loading": "loading the next batch takes half of its time",
+    "weight_sync": "weights are sent in the background",
+    "asynchrony": "trajectories are submitted one step earlier, on devices of their own",
+}
+"""What is changed by each kind of lever; ``{}`` is its subject."""
+
+
+def describe_lever(lever: Lever) -> str:
+    """Return what is changed by a lever.
+
+    Example:
+        ``tool search takes half of its time``
+    """
+    text = LEVERS.get(lever.kind, f"{lever.kind} {{}}").format(show(lever.subject))
+    once = f" (all in step {lever.only_step}: seen once)" if lever.only_step is not None else ""
+    return " ".join(text.split()) + once

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from tests.cli.page import explanations
 from verl_otel.analysis.model import Activity, Cost, DeviceTime, Segment, Series, Verdict
 from verl_otel.cli import explain
+from verl_otel.cli.documents import explain as document
 from verl_otel.cli.page import data
 from verl_otel.semconv.kinds import GPU_CAUSES
 
@@ -57,9 +58,9 @@ def test_the_page_and_explain_give_the_same_share_of_wasted_tokens():
     costs = ({"zero_variance": 600}, {"zero_variance": 200, "dropped": 1000}, {"truncated": 200})
     steps = (step._replace(cost=Cost(60.0, 1000, wasted)) for step, wasted in zip(run.steps, costs, strict=True))
     run = run._replace(steps=tuple(steps), unused={"aborted": 1000})
-    page, explained = data.build(run)["cost"], explain.to_json(run, run.steps)["run"]["cost"]
-    assert page["generated"] == explained["generated_tokens"] == 5000
-    assert dict(page["wasted"]) == explained["wasted_tokens"]
+    page, explained = data.build(run)["cost"], document.make(run, run.steps).run.cost
+    assert page["generated"] == explained.generated_tokens == 5000
+    assert dict(page["wasted"]) == explained.wasted_tokens
     assert sum(tokens for _, tokens in page["wasted"]) / page["generated"] == 0.6
     assert "800 of 5,000 tokens (16%) trained on without a gradient" in explain.render(run)
 

@@ -26,9 +26,10 @@ from verl_otel.analysis.io import run_files, run_log
 from verl_otel.analysis.io.run_log import Record
 from verl_otel.analysis.model import Explanation, OpenSpan, Series, Step, Trajectory
 from verl_otel.analysis.traces.span_names import TRAJECTORY
-from verl_otel.cli import compare as compare_json
-from verl_otel.cli import explain as explain_json
 from verl_otel.cli import formatting, headlines, page, rollouts, run_overview
+from verl_otel.cli.documents import compare as compare_document
+from verl_otel.cli.documents import explain as explain_document
+from verl_otel.cli.documents import to_plain
 from verl_otel.cli.logs import render_line
 from verl_otel.cli.page import assembly, data
 from verl_otel.cli.view.watching import Catalogue, Watcher
@@ -332,7 +333,7 @@ class Site:
                 return _DOCUMENTS[kind](self._find(name)[0], query)
             case ["compare", first, second]:
                 compared = comparison.compare(self._find(first)[0], self._find(second)[0])
-                return compare_json.to_json(compared, (), first, second)
+                return to_plain(compare_document.make(compared, (), first, second))
         raise NotFoundError("no such document")
 
     def _describe(self, name: str) -> dict[str, Any]:
@@ -358,7 +359,7 @@ def _explain(run: Explanation, query: _Query) -> Any:
     """Return the document of ``verl-otel explain --json``: for some steps, or for all that have a verdict."""
     numbers = {int(text) for text in query.get("step", [])}
     steps = [step for step in run.steps if (step.number in numbers if numbers else step.verdicts)]
-    return explain_json.to_json(run, steps[-MAX_EXPLAINED:])
+    return to_plain(explain_document.make(run, steps[-MAX_EXPLAINED:]))
 
 
 def _samples(run: Explanation, query: _Query) -> list[dict[str, Any]]:
