@@ -384,8 +384,9 @@ def _whole_run(run: Explanation) -> Iterator[str]:
         yield from _block("Tokens", lines)
     late = stragglers.find_persistent(run.steps)
     yield from _block("Ranks that others waited for", map(words.describe_persistence, late[:VERDICT_LINES]))
-    levers = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS).levers
-    yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
+    found = find_levers(run.recent_steps, most_items=REPLAYED_ITEMS)
+    title = f"{TITLE}: gain, share of {seconds(found.period)} (mean of {counted(len(found.steps), 'step')}), interval"
+    yield from _block(title, list_levers(found.levers, LEVER_LINES))
 
 
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:

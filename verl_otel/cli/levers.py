@@ -60,21 +60,22 @@ _LIMITS: Final = {
 }
 
 
-def choose(levers: Sequence[Lever]) -> list[Lever]:
-    """Return the levers that have a line of their own.
+def choose(levers: Sequence[Lever], *, once: bool = False) -> list[Lever]:
+    """Return the levers that have a line of their own: those that help in more than one step.
 
     Those with less than `SMALLEST_SHARE` have none. Of tails with the same gain the smallest has one: with few trajectories in
     a step, 1 % and 5 % of them are the same ones.
 
     Args:
         levers: The largest gain first.
+        once: Those that help in one step only instead.
     """
     chosen: list[Lever] = []
     for lever in levers:
         is_same = lever.kind == "tail" and any(
             (lever.kind, lever.seconds) == (each.kind, each.seconds) for each in chosen
         )
-        if lever.share >= SMALLEST_SHARE and not is_same:
+        if lever.share >= SMALLEST_SHARE and (lever.only_step is not None) == once and not is_same:
             chosen.append(lever)
     return chosen
 
@@ -106,7 +107,14 @@ def render(run: Explanation, found: Levers) -> str:
     lines = [f"Run {show(run.run_id)} · {show(run.state)}", *_describe_steps(found)]
     shown = list(list_levers(found.levers))
     if shown:
-        lines += ["", f"{TITLE} (gain, share, interval of 90 %)", *shown]
+        lines += ["", f"{TITLE} (gain, share of {seconds(found.period)}, interval of 90 %)", *shown]
+    once = choose(found.levers, once=True)
+    if once:
+        lines += ["", "In one step only; verl-otel explain names its cause"]
+        lines += [
+            f"{seconds(lever.seconds * len(found.steps)):>9}  in step {lever.only_step}: {wording.describe_lever(lever)}"
+            for lever in once
+        ]
     small = [wording.describe_lever(lever) for lever in found.levers if abs(lever.share) < SMALLEST_SHARE]
     slower = [wording.describe_lever(lever) for lever in found.levers if lever.share <= -SMALLEST_SHARE]
     for title, texts in ((f"Less than {SMALLEST_SHARE:.0%}", small), ("Slower, as others then come first", slower)):

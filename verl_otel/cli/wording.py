@@ -385,5 +385,4 @@ def describe_lever(lever: Lever) -> str:
         ``tool search takes half of its time``
     """
     text = LEVERS.get(lever.kind, f"{lever.kind} {{}}").format(show(lever.subject))
-    once = f" (all in step {lever.only_step}: seen once)" if lever.only_step is not None else ""
-    return " ".join(text.split()) + once
+    return " ".join(text.split())
