@@ -197,11 +197,11 @@ def choose(run: Explanation, count: int) -> list[Step]:
     if slow or not run.steps or count < 1:
         return slow[:count]
     first = step_lengths.find_firsts(run.steps)
-    starting = {step.trace_id for step in step_lengths.find_start_up(run.steps)}
+    starting = set(map(id, step_lengths.find_start_up(run.steps)))
     usual = [
         step
         for place, step in enumerate(run.steps)
-        if place not in first and not step.failed and step.trace_id not in starting
+        if place not in first and not step.failed and id(step) not in starting
     ] or run.steps
     return [max(usual, key=lambda step: step.seconds)]
 
