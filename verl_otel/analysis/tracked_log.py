@@ -19,7 +19,8 @@ from typing import Final, NamedTuple
 
 from verl_otel.analysis.io import run_log
 from verl_otel.analysis.model import Completeness, Counts, Explanation, Phase, Step, Verdict
-from verl_otel.analysis.step_lengths import find_repeated, find_start_up
+from verl_otel.analysis.scalars import ABOUT_STEP, LoggedStep, StepJoiner
+from verl_otel.analysis.step_lengths import find_start_up
 from verl_otel.analysis.verdicts.baselines import (
     DETAIL_SHARE,
     LOOK_AHEAD,
@@ -32,10 +33,9 @@ from verl_otel.analysis.verdicts.baselines import (
 from verl_otel.analysis.verdicts.slow_phases import PhaseTime, judge_phases
 from verl_otel.health.recent_past import BEFORE, MIN_BEFORE, RECENT
 from verl_otel.semconv import logs
-from verl_otel.semconv.scalar_keys import REWARDS, TRAINING
+from verl_otel.semconv.scalar_keys import CORE_VALIDATION, TRAINING
 
 TIMER: Final = "timing_s/"
-VALIDATION: Final = "val-core/"
 NO_PHASE: Final = "no phase"
 """Name of the time of a step outside of all its timers."""
 WHOLE_STEP: Final = "step"
@@ -50,8 +50,6 @@ _LONGEST: Final = 1e9
 _NEAR: Final = 5
 """Values on each side of a change by which it counts as sudden or not."""
 _STEP_SECONDS: Final = TRAINING["step_seconds"]
-_ABOUT_STEP: Final = (*_STEP_SECONDS, *REWARDS)
-"""Keys of the line that a trainer logs of a step: where a step has one of them twice, it was trained twice."""
 _OUTSIDE: Final = ("testing", "save_checkpoint", "start_profile", "stop_profile")
 """Phases that some trainers time inside of the step, and others after it."""
 _CAUSES: Final = {
@@ -74,17 +72,7 @@ _TOKENS: Final = {_GENERATION: "response_length/mean"}
 (_ALL_TOKENS,) = TRAINING["tokens"]
 
 
-_ALWAYS: Final = frozenset((*_ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
-
-
-class LoggedStep(NamedTuple):
-    """What verl logged of a step, in one line or several."""
-
-    number: int
-    attempt: int
-    """From 1; more where the number of the step went back, as after a resume."""
-    values: dict[str, float]
-    """By verl's key; NaN where the log has null. Only keys that were asked for."""
+_ALWAYS: Final = frozenset((*ABOUT_STEP, *_SLOWEST, *_TOKENS.values(), _ALL_TOKENS))
 
 
 class PhaseSum(NamedTuple):
@@ -155,15 +143,17 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
         paths: Its files in the order of time: several where each attempt of the run has its own.
         is_asked: Whether the value of a key of verl is kept, besides timers and validation scores.
     """
-    damaged = 0
-    reader = _Reader(is_asked)
+    damaged, joiner = 0, StepJoiner()
+    is_kept = functools.cache(
+        lambda key: key in _ALWAYS or is_asked(key) or key.startswith(CORE_VALIDATION) or bool(find_phase(key))
+    )
     for record in run_log.read_lines(paths):
-        if record is not None and run_log.is_tracked(record):
-            reader.add(record)
-        else:
+        if record is None or not run_log.is_tracked(record):
             damaged += 1
-    logged = reader.steps
-    again = find_repeated([(step.attempt, step.number) for step in logged])
+        elif (number := _to_step(record.get(logs.STEP), record.get("training/global_step"))) is not None:
+            # Each line has texts of its own for its keys.
+            joiner.add(number, {sys.intern(key): _to_value(value) for key, value in record.items() if is_kept(key)})
+    logged, again = joiner.steps, joiner.find_repeated()
     lengths = [_find_lengths(step.values) for step in logged]
     outside = _find_outside(lengths)
     timed = [
@@ -186,43 +176,6 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
         outside,
         damaged,
     )
-
-
-class _Reader:
-    """Puts the lines of a log together to steps.
-
-    Args:
-        is_asked: See `read`.
-    """
-
-    def __init__(self, is_asked: Callable[[str], bool]) -> None:
-        self.steps: list[LoggedStep] = []
-        self._is_kept = functools.cache(
-            lambda key: key in _ALWAYS or is_asked(key) or key.startswith(VALIDATION) or bool(find_phase(key))
-        )
-        self._attempt = 1
-        self._current: dict[int, LoggedStep] = {}
-        """The steps of the attempt, by their numbers."""
-        self._last = -1
-        """The last step that was trained in the attempt."""
-
-    def add(self, record: run_log.Record) -> None:
-        """Add a line."""
-        number = _to_step(record.get(logs.STEP), record.get("training/global_step"))
-        if number is None:
-            return
-        # Each line has texts of its own for its keys.
-        values = {sys.intern(key): _to_value(value) for key, value in record.items() if self._is_kept(key)}
-        trained = [key for key in _ABOUT_STEP if key in values]
-        known = self._current.get(number)
-        if trained and (number < self._last or (known is not None and any(key in known.values for key in trained))):
-            self._attempt, self._current, known = self._attempt + 1, {}, None
-        if trained:
-            self._last = number
-        if known is None:
-            known = self._current[number] = LoggedStep(number, self._attempt, {})
-            self.steps.append(known)
-        known.values.update(values)
 
 
 def _to_step(*candidates: object) -> int | None:
