@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain why steps were slow: verdict, critical path, GPU time.
+"""Explain why steps were slow, and how the run learned: verdict, critical path, GPU time, reward.
 
 RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
 run have folders of their own. Runs that are active or were killed can be read, too.
@@ -30,7 +30,7 @@ from statistics import median
 from typing import Any, Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import step_lengths
+from verl_otel.analysis import learning, step_lengths
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import DeviceTime, Event, Explanation, Part, Segment, Step, Verdict
@@ -39,6 +39,7 @@ from verl_otel.analysis.traces.timeline import UNLINKED
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
 from verl_otel.cli import incidents, options, run_selection
+from verl_otel.cli import learning as learning_words
 from verl_otel.cli import wording as words
 from verl_otel.cli.formatting import (
     DOCUMENTS,
@@ -145,7 +146,7 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     chosen = choose(run, steps)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
-    parts.append("\n".join(_advice(run, chosen)))
+    parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
     parts.append(f"Next: {find_next(run, chosen)[0]}")
@@ -442,6 +443,17 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block(f"{TITLE} (verl-otel levers has all)", list_levers(levers, LEVER_LINES))
 
 
+def _learning(run: Explanation) -> Iterator[str]:
+    """Yield how the run learned; the signals only where something was wrong with it, more than single steps with equal scores."""
+    found = learning.judge(run)
+    is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
+    signals = learning_words.choose_signals(found, resources=False) if is_wrong else ()
+    lines = list(learning_words.describe_learning(found, WIDTH - 2, signals))
+    if lines:
+        yield f"Learning (thresholds: profile {show(found.profile.name)})"
+        yield from (f"  {line}" for line in lines)
+
+
 def _choose_unexplained(run: Explanation, steps: Iterable[Step]) -> list[Step]:
     """Return those of some steps that were slow without a verdict."""
     slow = step_lengths.find_unexplained(run.steps)
@@ -549,6 +561,7 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
+    yield from learning_words.describe_briefly(learning.judge(run))
     yield from (f"do ({kind}): {advice}" for kind, advice in _advise_events(run))
     for key in find_keys(steps, _choose_unexplained(run, steps)):
         yield f"do ({key}): {ADVICE[key]}"
@@ -614,6 +627,7 @@ def to_json(run: Explanation, steps: Sequence[Step], *, whole: bool = False) -> 
                 }
                 for event in run.events
             ],
+            **learning_words.to_json(learning.judge(run)),
             unknown=accounting.UNKNOWN,
             next=find_next(run, steps, whole=whole),
             clocks=[{"host": host, "ahead": ahead, "uncertainty": doubt} for host, ahead, doubt in run.offsets],

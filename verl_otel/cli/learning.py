@@ -10,7 +10,7 @@ from typing import Any, Final
 from verl_otel._internal.printable import counted, show
 from verl_otel.cli.formatting import SENTENCE, align, wrap
 from verl_otel.guards.wording import describe, find_variable
-from verl_otel.health.signals import CUT_LIMIT, Learning, Progress, Signal, Trouble, find_window
+from verl_otel.health.signals import CUT_LIMIT, LEARNING, SIGNALS, Learning, Progress, Signal, Trouble, find_window
 from verl_otel.semconv.scalar_keys import CORE_VALIDATION
 
 VALIDATION_LINES: Final = 3
@@ -56,10 +56,16 @@ def describe_learning(learning: Learning, width: int, signals: Iterable[Signal])
         yield from align(rows, range(1, 7))
 
 
-def choose_signals(learning: Learning) -> list[Signal]:
-    """Return the signals that a table shows: all of the training, and a few scores of validations."""
+def choose_signals(learning: Learning, *, resources: bool = True) -> list[Signal]:
+    """Return the signals that a table shows: those of the training, and a few scores of validations.
+
+    Args:
+        learning: How the run learned.
+        resources: Also what the run used.
+    """
+    names = SIGNALS if resources else LEARNING
     scores = [signal for signal in learning.signals if signal.name.startswith(CORE_VALIDATION)]
-    return [signal for signal in learning.signals if signal not in scores] + scores[:VALIDATION_LINES]
+    return [signal for signal in learning.signals if signal.name in names] + scores[:VALIDATION_LINES]
 
 
 def describe_briefly(learning: Learning) -> Iterator[str]:
