@@ -188,6 +188,36 @@ def test_brief_is_brief(call):
     assert all(lines)
 
 
+def print_step(step, data):
+    """A line as verl's console logger prints it, some of whose values are of numpy."""
+    values = [f"np.float64({value!r})" if place % 3 else f"{value!r}" for place, value in enumerate(data.values())]
+    return " - ".join([f"step:{step}", *(f"{key}:{value}" for key, value in zip(data, values, strict=True))])
+
+
+def test_what_verl_printed_says_the_same_as_its_file(call, explain, recorded, tmp_path):
+    """Between other output, after what Ray and a progress bar write before a line, and with what stands behind it."""
+    frames = (
+        "{}",
+        "\x1b[36m(TaskRunner pid=1234, ip=10.0.0.1)\x1b[0m {}",
+        "Training Progress:   3%|3  | 1/36 [00:05<02:35,  5.3s/it]{} \x1b[32m [repeated 2x across cluster]\x1b[0m",
+        "\r{}\r",
+    )
+    path = tmp_path / "console.log"
+    lines = ["(TaskRunner pid=1) global_step:7 - loading: 3"] * 200
+    for step, data in recorded.items():
+        lines += [frames[step % len(frames)].format(print_step(step, data)), "(WorkerDict pid=9) x - y:3", "step:"]
+    path.write_text("\n".join(lines))
+    found, expected = explain(path), explain(RECORDED)
+    for key in set(found) - {"run_id", "folders", "next"}:
+        assert found[key] == expected[key], key
+    assert call("explain", path).out.startswith(
+        f"Log {path} of verl's console logger: a run without verl-otel\n36 steps"
+    )
+    assert (
+        f"is a log of verl's console logger, and no run: verl-otel explain {path} reads it" in call("report", path).err
+    )
+
+
 # -- Why it got slow --
 
 

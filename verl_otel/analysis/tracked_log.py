@@ -1,8 +1,9 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Reads the log of verl's own ``file`` logger, of a run that verl-otel did not record: steps, phases, slow steps, and phases that changed.
+"""Reads the log of verl's own ``file`` or ``console`` logger, of a run that verl-otel did not record: steps, phases, slow steps, and phases that changed.
 
-Such a log has one line of numbers a step (``{"step": 1, "data": {...}}``), without time stamps. NaN and infinity are null there.
+Such a log has one line of numbers a step (``{"step": 1, "data": {...}}``, or ``step:1 - key:value``), without time stamps. NaN and infinity are null in
+the first.
 """
 
 from __future__ import annotations
@@ -147,8 +148,8 @@ def read(paths: Sequence[Path], is_asked: Callable[[str], bool]) -> TrackedLog:
     is_kept = functools.cache(
         lambda key: key in _ALWAYS or is_asked(key) or key.startswith(CORE_VALIDATION) or bool(find_phase(key))
     )
-    for record in run_log.read_lines(paths):
-        if record is None or not run_log.is_tracked(record):
+    for record in run_log.read_tracked(paths):
+        if record is None:
             damaged += 1
         elif (number := _to_step(record.get(logs.STEP), record.get("training/global_step"))) is not None:
             # Each line has texts of its own for its keys.

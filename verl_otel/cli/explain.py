@@ -5,8 +5,9 @@
 RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
 run have folders of their own. Runs that are active or were killed can be read, too.
 
-RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel: it has the time of phases, slow steps
-and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded. Several files are one run in parts.
+RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or what its console logger printed: it
+has the time of phases, slow steps and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded.
+Several files are one run in parts.
 
 Examples:
   verl-otel explain
@@ -14,6 +15,7 @@ Examples:
   verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel explain node-1/RUN node-2/RUN
   verl-otel explain my_project/my_experiment.jsonl
+  verl-otel explain console.log
   verl-otel explain --events RUN
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What ``verl-otel explain`` says about a log of verl's own ``file`` logger: time, learning, and what such a log cannot show."""
+"""What ``verl-otel explain`` says about a log of verl's own ``file`` or ``console`` logger: time, learning, and what such a log cannot show."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ _BLIND: Final = (
 
 
 def find_logs(places: Sequence[Path]) -> list[Path]:
-    """Return the places if each one is a log of verl's ``file`` logger, or an empty file that may become one; else none."""
-    found = [place for place in places if place.is_file() and (run_log.is_tracked_log(place) or _is_empty(place))]
+    """Return the places if each one is a log of verl's own loggers, or an empty file that may become one; else none."""
+    found = [place for place in places if place.is_file() and (run_log.find_logger(place) or _is_empty(place))]
     return found if len(found) == len(places) else []
 
 
@@ -138,7 +138,8 @@ def _wrap(text: str) -> list[str]:
 
 def _head(log: TrackedLog) -> Iterator[str]:
     names = ", ".join(show(place) for place in log.run.folders[:3])
-    yield f"Log {names} of verl's file logger: a run without verl-otel"
+    logger = run_log.find_logger(Path(log.run.folders[0]))
+    yield f"Log {names} of verl's {logger} logger: a run without verl-otel"
     steps, timed = log.steps, log.run.steps
     span = f"{counted(len(steps), 'step')}, {steps[0].number}{f' to {steps[-1].number}' if len(steps) > 1 else ''}"
     attempts = steps[-1].attempt
