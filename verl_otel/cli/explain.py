@@ -1,12 +1,13 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""Explain why steps were slow: verdict, critical path, GPU time.
+"""Explain why steps were slow, and how the run learned: verdict, critical path, GPU time, reward.
 
 RUN is the folder of a run, or its id or the beginning of it; the newest run if absent. Pass several folders if the nodes of a
 run have folders of their own. Runs that are active or were killed can be read, too.
 
-RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel: it has the time of phases, slow steps
-and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded. Several files are one run in parts.
+RUN may also be the log of verl's own file logger (trainer.logger=[console,file]) of a training without verl-otel, or what its console logger printed: it
+has the time of phases, slow steps and what was learned, with the thresholds of VERL_OTEL_HEALTH_PROFILE, and less than a run that verl-otel recorded.
+Several files are one run in parts.
 
 Examples:
   verl-otel explain
@@ -14,6 +15,7 @@ Examples:
   verl-otel explain --step 7 ~/.local/state/verl-otel/runs/20261121-093000-a3f2
   verl-otel explain node-1/RUN node-2/RUN
   verl-otel explain my_project/my_experiment.jsonl
+  verl-otel explain console.log
   verl-otel explain --events RUN
   verl-otel explain --brief RUN
   verl-otel explain --json RUN | jq '.steps[0].verdicts'
@@ -30,7 +32,7 @@ from statistics import median
 from typing import Final
 
 from verl_otel._internal.printable import counted, seconds, show
-from verl_otel.analysis import findings, step_lengths
+from verl_otel.analysis import findings, learning, step_lengths
 from verl_otel.analysis.gpu import accounting, devices
 from verl_otel.analysis.levers.ranking import find_levers
 from verl_otel.analysis.model import Event, Explanation, Segment, Step, Verdict
@@ -39,6 +41,7 @@ from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings, sum_shared
 from verl_otel.analysis.verdicts.slow_trajectories import find_single_wait
 from verl_otel.cli import advice, incidents, options, run_selection
+from verl_otel.cli import learning as learning_words
 from verl_otel.cli import wording as words
 from verl_otel.cli.documents import explain as document
 from verl_otel.cli.formatting import (
@@ -142,7 +145,7 @@ def render(run: Explanation, *, steps: int = 3) -> str:
     chosen = findings.choose_steps(run, steps)
     parts = [_head(run), "\n".join(_events(run)), _verdict_count(run)]
     parts += ["\n".join(_step(run, step, whole=False)) for step in chosen]
-    parts.append("\n".join(_advice(run, chosen)))
+    parts += ["\n".join(_advice(run, chosen)), "\n".join(_learning(run))]
     whole = list(_whole_run(run))
     parts += ["\n".join(["The whole run", *whole] if whole else []), "\n".join(_unknown(run, run.steps))]
     parts.append(f"Next: {document.find_next(run, chosen)[0]}")
@@ -389,6 +392,17 @@ def _whole_run(run: Explanation) -> Iterator[str]:
     yield from _block(title, list_levers(found.levers, LEVER_LINES))
 
 
+def _learning(run: Explanation) -> Iterator[str]:
+    """Yield how the run learned; the signals only where something was wrong with it, more than single steps with equal scores."""
+    found = learning.judge(run)
+    is_wrong = any(trouble.first.kind != "equal_scores" for trouble in found.troubles)
+    signals = learning_words.choose_signals(found, resources=False) if is_wrong else ()
+    lines = list(learning_words.describe_learning(found, WIDTH - 2, signals))
+    if lines:
+        yield f"Learning (thresholds: profile {show(found.profile.name)})"
+        yield from (f"  {line}" for line in lines)
+
+
 def _advice(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     """Yield what can be done about the causes in some steps, each kind of cause once."""
     keys = advice.find_keys(steps, findings.choose_unexplained(run, steps))
@@ -480,6 +494,7 @@ def _lines(run: Explanation, steps: Sequence[Step]) -> Iterator[str]:
     yield from (f"dead: {dead(one)}" for one in run.completeness.unfinished if one.dead)
     for step in steps:
         yield from _describe_step(step)
+    yield from learning_words.describe_briefly(learning.judge(run))
     yield from (f"do ({kind}): {text}" for kind, text in _advise_events(run))
     for key in advice.find_keys(steps, findings.choose_unexplained(run, steps)):
         yield f"do ({key}): {kinds.ADVICE[key]}"

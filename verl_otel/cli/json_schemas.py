@@ -83,6 +83,32 @@ _SUMMED: Final = _rows(
     seconds=_number(),
 )
 _DEVICES: Final = _mapping(_mapping(_number(), "seconds by cause"), "device time, by device")
+_LEARNING: Final = {
+    "profile": _text("profile of the thresholds"),
+    "progress": _text("sentence about the reward; empty: fewer than five steps have one"),
+    "signals": _rows(
+        "values over the run",
+        name=_text("as in the run log"),
+        key=_text("verl's key"),
+        begin=_number("mean of the first steps"),
+        end=_number("mean of the last steps"),
+        low=_number(),
+        low_step=_whole(),
+        high=_number(),
+        high_step=_whole(),
+        trend=_number("Kendall's tau, -1 (falls) to 1 (rises)", known=False),
+        not_finite=_whole("steps in which it was NaN or infinite"),
+    ),
+    "findings": _rows(
+        "what was wrong with the learning",
+        kind=_text("nan, kl, reward_fall, plateau, reward_zero, reward_range, entropy, truncated, equal_scores"),
+        step=_whole("the first step at which it was noticed"),
+        last_step=_whole("the last step"),
+        times=_whole("how often"),
+        text=_text(),
+        next=_text("what to do about it"),
+    ),
+}
 _COST: Final = {
     "gpu_seconds": _number("device time"),
     "trained_tokens": _whole(
@@ -106,91 +132,6 @@ _STRAGGLER: Final = {
     "evidence": _text("arrival, data, tokens, cpu; in own loops began, took"),
 }
 
-EXPLAIN_LOG: Final = _object(
-    "verl-otel explain LOG --json: a log of verl's own file logger",
-    run_id=_text("name of the file"),
-    state=_text("no end seen"),
-    folders=_FOLDERS,
-    counts=_object(
-        steps=_whole("without those that were trained again"),
-        attempts=_whole("1, and one more each time the number of the step went back"),
-        repeated=_whole("steps after the checkpoint that a later attempt went on from"),
-        held=_whole("steps with a cause"),
-        unexplained=_whole("slow steps without one"),
-    ),
-    steps=_rows(
-        "the steps that were chosen",
-        number=_whole("as verl counts"),
-        attempt=_whole("attempt of the run, from 1"),
-        repeated=_flag("a later attempt went on from an earlier checkpoint: it trains it again, or ended before"),
-        seconds=_number(),
-        verdicts=_rows(
-            "the largest saving first",
-            step=_whole(),
-            step_seconds=_number(),
-            kind=_text("phase; between: a phase after the step"),
-            subject=_text("the phase"),
-            cause=_text("kind of work that took the time"),
-            cause_name=_text(),
-            seconds=_number("excess over other steps"),
-            saved=_number("by how much the step would have been shorter"),
-            next=_text("what to do about it"),
-        ),
-        phases=_PHASES,
-        no_phase=_number("seconds outside of phases"),
-    ),
-    seconds=_number("of all steps, and of phases after them"),
-    median=_number("of the steps", known=False),
-    phases=_rows(
-        "the longest first, without steps that contain start-up",
-        name=_text(),
-        seconds=_number(),
-        share=_number("of the time of these steps"),
-        median=_number("of the steps that have it"),
-        longest=_number(),
-        longest_step=_whole(),
-        steps=_whole("steps that have it"),
-        outside=_flag("it is timed after the step, not in it"),
-    ),
-    changes=_rows(
-        "phases whose usual time became another one",
-        name=_text("a phase, or step"),
-        step=_whole("the first step of the new length; of a gradual change the first that is compared"),
-        last_step=_whole("the last step that is compared"),
-        before=_number("median in seconds"),
-        after=_number("median in seconds"),
-        sudden=_flag("not a gradual change"),
-        tokens=_or_null(_object("tokens of a step or a response", key=_text(), before=_number(), after=_number())),
-    ),
-    profile=_text("profile of the thresholds"),
-    progress=_text("sentence about the reward"),
-    off_policy=_OFF_POLICY,
-    signals=_rows(
-        "values over the run",
-        name=_text("as in the run log"),
-        key=_text("verl's key"),
-        begin=_number("mean of the first steps"),
-        end=_number("mean of the last steps"),
-        low=_number(),
-        low_step=_whole(),
-        high=_number(),
-        high_step=_whole(),
-        trend=_number("Kendall's tau, -1 (falls) to 1 (rises)", known=False),
-        not_finite=_whole("steps in which it was NaN or infinite"),
-    ),
-    findings=_rows(
-        "what was wrong with the learning",
-        kind=_text("nan, kl, reward_fall, plateau, reward_zero, reward_range, entropy, truncated, equal_scores"),
-        step=_whole("the first step at which it was noticed"),
-        last_step=_whole("the last step"),
-        times=_whole("how often"),
-        text=_text(),
-        next=_text("what to do about it"),
-    ),
-    missing=_MISSING,
-    unknown=_list(_text(), "what no such log has"),
-    next=_list(_text(), "commands that show more"),
-)
 _RUN: Final = {
     "run": _RUN_ID,
     "state": _STATE,
@@ -222,7 +163,6 @@ PRUNE: Final = _object(
     next=_list(_text(), "the command that lists what is left"),
 )
 SCHEMAS: Final = {
-    "explain LOG": EXPLAIN_LOG,
     "runs": RUNS,
     "runs --prune": PRUNE,
 }

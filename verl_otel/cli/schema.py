@@ -17,12 +17,13 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from verl_otel.cli.documents import Document, compare, explain, levers, make_schema, report, tools
+from verl_otel.cli.documents import Document, compare, explain, explain_log, levers, make_schema, report, tools
 from verl_otel.cli.formatting import print_json
 
 DOCUMENTS: Final[dict[str, type[Document]]] = {
     "report": report.Report,
     "explain": explain.Explain,
+    "explain-log": explain_log.ExplainLog,
     "levers": levers.Levers,
     "compare": compare.Compare,
     "check": tools.Check,

@@ -67,9 +67,9 @@ class LiveJudge:
         parts = {key: PhaseTime(key, "", "", value) for key, value in lengths.items()}
         for part in parts.values():
             self._baselines.learn(part.key, self._steps, [part.seconds])
-        step = Step(None, self._steps, 0, round(seconds * 1e9), False, (), 0.0, (), 0, 0, 0)
+        step = Step(None, 0, 0, round(seconds * 1e9), False, (), 0.0, (), 0, 0, 0)
         floor = max(PHASE_SECONDS, STEP_SHARE * seconds)
-        verdicts = judge_phases(parts.values(), step, self._baselines, floor, {})
+        verdicts = judge_phases(parts.values(), step, self._steps, self._baselines, floor, {})
         return _choose((verdict for verdict in verdicts if self._has_peers(parts[verdict.subject])), lengths)
 
     def _has_peers(self, part: PhaseTime) -> bool:

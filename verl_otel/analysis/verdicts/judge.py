@@ -238,7 +238,9 @@ class Judge:
             ranks = _judge_ranks(step, calls)
             late = {verdict.cause_name: verdict.seconds for verdict in ranks}
             verdicts += ranks
-            verdicts += judge_phases(phase_times, step, self._baselines, _floor(step, PHASE_SECONDS), late)
+            verdicts += judge_phases(
+                phase_times, step, step.trace_id, self._baselines, _floor(step, PHASE_SECONDS), late
+            )
         return _sort(verdicts)
 
     def _judge_awaited_work(self, step: Step, awaited_work: Iterable[AwaitedWork], *, first: bool) -> list[Verdict]:

@@ -46,7 +46,7 @@ Repeated = Annotated[bool, about("a later attempt went on from an earlier checkp
 Phases = Annotated[dict[str, float], about("seconds by phase")]
 
 
-def fill(kind: type[Kind], record: object, **others: Any) -> Kind:
+def fill(kind: type[Kind], record: object, /, **others: Any) -> Kind:
     """Return a document with the attributes of a record that have the names of its keys; records in it become documents, too.
 
     Args:

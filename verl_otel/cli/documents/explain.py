@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Annotated, Any
 
-from verl_otel.analysis import findings, model, step_lengths
+from verl_otel.analysis import findings, learning, model, step_lengths
 from verl_otel.analysis.gpu import accounting
 from verl_otel.analysis.verdicts import balance, off_policy, stragglers
 from verl_otel.analysis.verdicts.judge import sum_savings
@@ -30,6 +30,7 @@ from verl_otel.cli.documents import (
     name_id,
     sum_parts,
 )
+from verl_otel.cli.documents.learning import Finding, Signal, describe
 from verl_otel.semconv import kinds
 
 Devices = Annotated[dict[str, dict[str, float]], about("device time, by device and cause")]
@@ -215,6 +216,10 @@ class Explain(Answer):
     steps: tuple[Step, ...]
     run: WholeRun
     events: tuple[Event, ...]
+    profile: Annotated[str, about("profile of the thresholds of the learning")]
+    progress: Annotated[str, about("sentence about the reward; empty: too few steps have one")]
+    signals: tuple[Signal, ...]
+    findings: tuple[Finding, ...]
     missing: Missing
     orphans: Orphans
     unknown: Annotated[tuple[str, ...], about("what no run records")]
@@ -268,6 +273,7 @@ def make(run: model.Explanation, steps: Sequence[model.Step], *, whole: bool = F
             )
             for event in run.events
         ],
+        **describe(learning.judge(run)),
         unknown=accounting.UNKNOWN,
         next=find_next(run, steps, whole=whole),
         clocks=[Clock(host=host, ahead=ahead, uncertainty=doubt) for host, ahead, doubt in run.offsets],
