@@ -386,7 +386,8 @@ _RUN: Final = {
     "last_step_seconds": _number(known=False),
     "started": _number(known=False),
     "seconds": _number(
-        "from the start of the first attempt to the end of the last one, or to its newest record", known=False
+        "from the start of the first attempt to the end of the last one, or to its last step; while it is running, to its newest file",
+        known=False,
     ),
     "bytes": _whole(),
     "written": _number("when a file was last written"),

@@ -1,0 +1,3 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""The documents that commands print with ``--json``, one class each."""
