@@ -15,7 +15,6 @@ from pathlib import Path
 
 from verl_otel.cli import COMMANDS, main
 from verl_otel.cli.documents import make_schema
-from verl_otel.cli.json_schemas import SCHEMAS
 from verl_otel.cli.schema import DOCUMENTS
 from verl_otel.config import SETTINGS
 from verl_otel.model import Instrument
@@ -262,7 +261,7 @@ def json_page():
     """Return the page of the output of ``--json``: a table for each command, made from its schema."""
     parts = [JSON_HEAD.rstrip() + "\n"]
     schemas = {name: make_schema(name, kind) for name, kind in DOCUMENTS.items()}
-    for command, schema in (schemas | SCHEMAS).items():
+    for command, schema in schemas.items():
         parts += [f"## {command}\n", "| key | type | meaning |", "|---|---|---|", *json_rows("", schema), ""]
     return NOTE + "\n".join(parts).rstrip() + "\n"
 

@@ -12,12 +12,11 @@ import pytest
 from tests.builders import stories
 from verl_otel.cli import COMMANDS
 from verl_otel.cli.documents import make_schema
-from verl_otel.cli.json_schemas import SCHEMAS as OLD
 from verl_otel.cli.schema import DOCUMENTS
 
 jsonschema = pytest.importorskip("jsonschema", reason="jsonschema is not installed in this environment")
 
-SCHEMAS = {**{name: make_schema(name, kind) for name, kind in DOCUMENTS.items()}, **OLD}
+SCHEMAS = {name: make_schema(name, kind) for name, kind in DOCUMENTS.items()}
 CALLS = {
     "report": ("report", "r1", "--json"),
     "explain": ("explain", "r1", "--json"),
@@ -25,7 +24,7 @@ CALLS = {
     "levers": ("levers", "r1", "--json"),
     "compare": ("compare", "long-a", "long-b", "--json", "--fail-if", "step>+5%"),
     "runs": ("runs", "--json"),
-    "runs --prune": ("runs", "--prune", "--keep", "1", "--json"),
+    "runs-prune": ("runs", "--prune", "--keep", "1", "--json"),
     "check": ("check", "--json"),
     "discover": ("discover", "--local", "--json"),
     "guards": ("guards", "r1", "--json"),

@@ -17,7 +17,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
-from verl_otel.cli.documents import Document, compare, explain, explain_log, levers, make_schema, report, tools
+from verl_otel.cli.documents import Document, compare, explain, explain_log, levers, make_schema, report, runs, tools
 from verl_otel.cli.formatting import print_json
 
 DOCUMENTS: Final[dict[str, type[Document]]] = {
@@ -26,6 +26,8 @@ DOCUMENTS: Final[dict[str, type[Document]]] = {
     "explain-log": explain_log.ExplainLog,
     "levers": levers.Levers,
     "compare": compare.Compare,
+    "runs": runs.Runs,
+    "runs-prune": runs.Pruned,
     "check": tools.Check,
     "discover": tools.Discover,
     "guards": tools.Guards,

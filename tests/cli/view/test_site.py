@@ -36,9 +36,13 @@ def get(runs, monkeypatch):
 def test_every_run_of_the_folder_is_listed(runs, get):
     """Also one that was written after the site was made."""
     assert json.loads(get("/api/runs").body) == []
-    stories.training(runs / "r1").write()
+    story = stories.training(runs / "r1")
+    held = "step 2 took 15.0 s: phase gen 7.0 s longer than usual"
+    story.status({"state": "finished", "time": stories.T0 + 25, "step": 2, "reward": 0.75, "verdict": held})
+    story.write()
     (row,) = json.loads(get("/api/runs").body)
     assert (row["run"], row["state"], row["last_step"]) == ("r1", "finished", 2)
+    assert (row["reward"], row["verdict"]) == (0.75, held)
 
 
 def test_a_run_of_two_nodes_is_one(tmp_path):

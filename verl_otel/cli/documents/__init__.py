@@ -15,9 +15,12 @@ from typing import Annotated, Any, Final, TypeVar, Union, get_args, get_origin, 
 
 import msgspec
 
+from verl_otel.semconv.run_state import CRASHED, ENDED, NO_END, WORDS
+
 SCHEMA_VERSION: Final = 1
 """It is increased when a key is removed or changes its meaning."""
-STATES: Final = "running, finished, failed, stopped by guard, interrupted, crashed, ended, no end seen"
+STATES: Final = ", ".join((*WORDS.values(), CRASHED, ENDED, NO_END))
+"""States of a run."""
 
 
 def about(text: str) -> msgspec.Meta:
