@@ -277,4 +277,4 @@ def _state(
     )
     recorded = None if last is None else last[1]
     age = time.time() - max((process.newest_ns for process in processes), default=0) / 1e9
-    return run_status.find_state(manifest, recorded, run_events, is_active=age < RUNNING_SECONDS)
+    return run_status.find_state(manifest, recorded, run_events, lambda: age < RUNNING_SECONDS)

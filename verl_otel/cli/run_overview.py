@@ -8,11 +8,12 @@ import math
 import os
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from verl_otel.analysis.io import run_files, run_status
+from verl_otel.analysis.model import Event
 from verl_otel.analysis.summary import RUNNING_SECONDS
 from verl_otel.semconv.run_state import RunState
 from verl_otel.session import run_manifest
@@ -94,8 +95,16 @@ def find_state(folder: Path, manifest: Mapping[str, Any], written: float) -> str
         manifest: Its manifest.
         written: Newest modification of a file, in seconds since 1970.
     """
-    is_active = time.time() - written < RUNNING_SECONDS or has_live_process(folder)
-    return run_status.find_state(manifest, None, run_files.read_events([folder], []), is_active=is_active)
+
+    def is_active() -> bool:
+        return time.time() - written < RUNNING_SECONDS or has_live_process(folder)
+
+    return run_status.find_state(manifest, None, _read_events(folder), is_active)
+
+
+def _read_events(folder: Path) -> Iterator[Event]:
+    """Yield the events of a run; the file is opened at the first one that is asked for."""
+    yield from run_files.read_events([folder], [])
 
 
 def has_live_process(folder: Path) -> bool:

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, Final, NamedTuple
 
 import msgspec
@@ -97,15 +97,15 @@ def _read_count(value: object) -> int:
 
 
 def find_state(
-    manifest: Mapping[str, Any], recorded: float | None, run_events: Iterable[Event], *, is_active: bool
+    manifest: Mapping[str, Any], recorded: float | None, run_events: Iterable[Event], is_active: Callable[[], bool]
 ) -> str:
     """Return the word for the state of a run.
 
     Args:
         manifest: Its manifest. What it says of an attempt before the last one does not count.
         recorded: Last value of ``verl.run.state`` in the files of a run whose manifest has no status; None: unknown.
-        run_events: The events of the run.
-        is_active: Whether one of its processes lives, as far as the reader can see. A process that was killed recorded no end.
+        run_events: The events of the run. They are read only if they matter, as is what follows.
+        is_active: Returns whether one of its processes lives, as far as the reader can see. A process that was killed recorded no end.
     """
     attempts, status = run_files.list_attempts(manifest), read(manifest)
     if status is not None:
@@ -117,7 +117,7 @@ def find_state(
         return word
     if attempts and "ended" in attempts[-1]:
         return _name_end(attempts[-1], run_events)
-    return RunState.RUNNING.word if is_active else NO_END
+    return RunState.RUNNING.word if is_active() else NO_END
 
 
 def _name_end(attempt: Mapping[str, Any], run_events: Iterable[Event]) -> str:
