@@ -213,7 +213,7 @@ def read_steps(series: Iterable[Series], keys: Iterable[str]) -> Iterator[StepSc
         points = zip(scalar.times_ns, scalar.values, strict=True)
         key = _validation_key(scalar) if scalar.labels else by_name.get(scalar.name)
         if scalar.name == TRAINING_STEP:
-            numbers = {time_ns: int(value) for time_ns, value in points}
+            numbers = {time_ns: int(value) for time_ns, value in points if math.isfinite(value)}
         elif key in by_name.values():
             for time_ns, value in points:
                 values.setdefault(time_ns, {})[str(key)] = value
