@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel import config, resource
+from verl_otel._internal.ranks import RANKS
 from verl_otel.semconv import attributes as attr
 
 
@@ -169,7 +170,12 @@ RANKED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_POR
         ({**RANKED, "SLURM_JOB_ID": "7"}, "job-[0-9a-f]{12}"),
         ({**RANKED, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
         ({"SLURM_PROCID": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
-        ({"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, f"slurm-7-{STAMP}"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "job-[0-9a-f]{12}"),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
+            f"slurm-7-{STAMP}",
+        ),
         ({"RANK": "0", "WORLD_SIZE": "1"}, STAMP),
         ({**RANKED, "TORCHELASTIC_RUN_ID": "elastic-1"}, "elastic-1"),
     ],
@@ -178,7 +184,7 @@ def test_the_ranks_of_a_job_derive_one_run_id(environ, pattern):
     """From a step of Slurm or from the launcher that they have in common; tasks that are no ranks are runs of their own."""
     of_both = {
         resource.find_run_id(config.load({}), {**environ, name: rank}, "node 4711 1234")
-        for name in ("RANK", "SLURM_PROCID")
+        for name in RANKS
         if name in environ
         for rank in ("0", "1")
     }

@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.ranks import find_rank
 from verl_otel._version import __version__
 from verl_otel.config import MAX_NAME, Config
 from verl_otel.model import AttributeValue, Resource
@@ -97,19 +98,6 @@ def find_run_id(config: Config, environ: Mapping[str, str] | None = None, launch
     values = os.environ if environ is None else environ
     elastic = _as_name(values.get("TORCHELASTIC_RUN_ID", ""))
     return config.run_id or (elastic if elastic != "none" else "") or _name_job(values, launcher) or make_run_id(values)
-
-
-RANKS: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Number of a process of a distributed job: of torch's launchers, ``srun`` and ``mpirun``."""
-
-
-def find_rank(environ: Mapping[str, str]) -> int | None:
-    """Return the rank of this process in a distributed job of several; None if it is in none, as each task of a job array is."""
-    try:
-        rank = next(int(environ[name]) for name in RANKS if name in environ)
-        return rank if int(environ.get("WORLD_SIZE", "1")) > 1 else None
-    except (StopIteration, ValueError):
-        return None
 
 
 def _name_job(values: Mapping[str, str], launcher: str) -> str:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel import resource
-from verl_otel._internal import error_boundary, safe_files
+from verl_otel._internal import error_boundary, ranks, safe_files
 from verl_otel._internal.masking import mask_text, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
@@ -34,14 +34,14 @@ def may_resume() -> bool:
 
     Programs beside that loop may have the same name in their environment. Workers have a number of the attempt besides.
     """
-    is_first = all(os.environ.get(name, "0") == "0" for name in resource.RANKS)
+    is_first = all(os.environ.get(name, "0") == "0" for name in ranks.RANKS)
     return is_first and _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID", "").strip())
 
 
 def _has_no_parent() -> bool:
     return (
         os.environ.get("RANK", "0") == "0"
-        and not resource.find_rank(os.environ)
+        and not ranks.find_rank(os.environ)
         and not os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip()
         and not children.is_child()
         and not resource.is_forked()
