@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel import config, resource
+from verl_otel._internal.machine import identify_machine
 from verl_otel._internal.ranks import RANKS
 from verl_otel.semconv import attributes as attr
 
@@ -34,7 +35,7 @@ def test_a_process_of_which_nothing_is_known():
     """Without a word from anybody the process is named by its process id and host."""
     values = build().attributes
     assert values["service.name"] == "verl"
-    assert values["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
+    assert values["service.instance.id"] == f"r1/{socket.gethostname()}-{identify_machine()}/process-{os.getpid()}"
     assert (values["verl.run.id"], values["verl.run.attempt"]) == ("r1", 2)
     assert (values["host.name"], values["process.pid"]) == (socket.gethostname(), os.getpid())
     assert values["telemetry.sdk.language"] == "python"
@@ -57,7 +58,7 @@ def test_the_instance_is_run_role_and_number(described, instance):
     """``service.instance.id`` is run, role and rank, replica or index; the index itself is no attribute."""
     values = build(**described).attributes
     assert values["service.instance.id"] == instance.replace("PID", str(os.getpid())).replace(
-        "HOST", socket.gethostname()
+        "HOST", f"{socket.gethostname()}-{identify_machine()}"
     )
     assert values["verl.role"] == described["role"]
     assert "verl.index" not in values
@@ -237,4 +238,7 @@ def test_a_forked_child_keeps_its_role_and_not_its_instance():
     assert "verl.child" not in values
     resource.clear()
     resource.mark_forked()
-    assert build().attributes["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
+    assert (
+        build().attributes["service.instance.id"]
+        == f"r1/{socket.gethostname()}-{identify_machine()}/process-{os.getpid()}"
+    )

@@ -16,6 +16,7 @@ from typing import Final
 from urllib.parse import unquote
 
 from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.machine import identify_machine
 from verl_otel._internal.ranks import find_rank
 from verl_otel._version import __version__
 from verl_otel.config import MAX_NAME, Config
@@ -150,8 +151,8 @@ def build(config: Config) -> Resource:
     host = socket.gethostname()
     index, child = described.pop(attr.INDEX, rank), described.pop(_CHILD, None)
     number = "-".join(str(number) for number in (index, child) if number is not None) or os.getpid()
-    # Process ids are equal in many containers.
-    place = config.run_id if index is not None else f"{config.run_id}/{host}"
+    # Process ids are equal in many containers, and so are host names.
+    place = config.run_id if index is not None else f"{config.run_id}/{host}-{identify_machine()}"
     values: dict[str, AttributeValue] = {
         attr.SERVICE_NAME: "verl",
         attr.SERVICE_INSTANCE: f"{place}/{role}-{number}",

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from verl_otel import resource
 from verl_otel._internal import error_boundary, ranks, safe_files
+from verl_otel._internal.machine import identify_process
 from verl_otel._internal.masking import mask_text, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
@@ -83,6 +84,7 @@ def begin_attempt(folder: Path, started: float = 0.0) -> int:
             "started": started or time.time(),
             "command": _name_program(),
             "pid": os.getpid(),
+            "process": identify_process(),
         }
     )
     _write(folder, {**manifest, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})
@@ -94,7 +96,7 @@ def end_attempt(folder: Path) -> None:
     manifest = read(folder)
     attempts = manifest.get("attempts")
     if isinstance(attempts, list):
-        own = [each for each in attempts if isinstance(each, dict) and each.get("pid") == os.getpid()]
+        own = [each for each in attempts if isinstance(each, dict) and each.get("process") == identify_process()]
         if own:
             own[-1]["ended"] = time.time()
             _write(folder, manifest)

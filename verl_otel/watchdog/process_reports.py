@@ -48,7 +48,7 @@ class ProcessReport(NamedTuple):
     """The report of one process of the run."""
 
     process_name: str
-    """``<role>-<host>-<pid>``, as in the names of its files."""
+    """``<role>-<host>-<id>-<pid>``, as in the names of its files."""
     process: Process
     node: str
     """The node, or the container with a pid namespace of its own."""
