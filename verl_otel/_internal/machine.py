@@ -24,11 +24,16 @@ def identify_machine() -> str:
     return _hash(_read(BOOT_ID).strip(), space)
 
 
-def identify_process() -> str:
-    """Return what no other process has, in hexadecimal: of the machine, the id and the start of this one. ``0`` where the system does not say it."""
-    fields = _read("/proc/self/stat").rpartition(")")[2].split()
+def identify_process(pid: int | None = None) -> str:
+    """Return what no other process has, in hexadecimal: of the machine, the id and the start of a process. ``0`` where the system does not say it.
+
+    Args:
+        pid: The process; None: this one.
+    """
+    pid = os.getpid() if pid is None else pid
+    fields = _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
     start = fields[19] if len(fields) > 19 else ""  # noqa: PLR2004 - see proc(5)
-    return _hash(identify_machine() if start else "", str(os.getpid()) if start else "", start)
+    return _hash(identify_machine() if start else "", str(pid) if start else "", start)
 
 
 def _hash(*parts: str) -> str:

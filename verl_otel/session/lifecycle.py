@@ -30,7 +30,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL, metric_names
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, run_log, run_manifest, self_metrics
+from verl_otel.session import children, prometheus_targets, run_log, run_manifest, same_name, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
 from verl_otel.session.self_metrics import OverheadMeter, estimate_recording
@@ -168,11 +168,16 @@ class Session:
 
     def __init__(self, config: Config, variables: Mapping[str, str] | None = None) -> None:
         # The run id is generated now, so that a child that is forked before the first record has the same.
+        self._job = ""
         inherited = children.find_inherited_run()
         if inherited is not None and config.run_id in ("", inherited.run_id):
             self.config = settings.with_run(config, *inherited)
         else:
-            run_id = resource.find_run_id(config, launcher=_find_launcher())
+            launcher = _find_launcher()
+            run_id = resource.find_run_id(config, launcher=launcher)
+            self._job = same_name.name_job(launcher, os.environ)
+            if not config.run_id:
+                run_id = same_name.keep_apart(config.run_dir, run_id, self._job)
             if resource.is_of_one_node(run_id, os.environ):
                 error_boundary.warn_once(
                     "job",
@@ -358,9 +363,10 @@ class Session:
             return
         self._began_run = True
         _warn_of_settings(self.config)
+        same_name.warn_of_other(self.config.run_path)
         watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
-            attempt = run_manifest.begin_attempt(self.config.run_path, self._started)
+            attempt = run_manifest.begin_attempt(self.config.run_path, self._started, self._job)
             names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
             self.record_run({name: value for name, value in names.items() if value})
             self.config = settings.with_run(self.config, self.config.run_id, attempt)

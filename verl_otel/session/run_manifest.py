@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from verl_otel import resource
 from verl_otel._internal import error_boundary, ranks, safe_files
-from verl_otel._internal.machine import identify_process
+from verl_otel._internal.machine import identify_machine, identify_process
 from verl_otel._internal.masking import mask_text, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
@@ -67,12 +67,13 @@ def _name_program() -> list[str]:
     return [sys.executable] if script in ("", "-", "-c") else [sys.executable, mask_text(script)]
 
 
-def begin_attempt(folder: Path, started: float = 0.0) -> int:
+def begin_attempt(folder: Path, started: float = 0.0, job: str = "") -> int:
     """Record the start of a run and return the number of the attempt: 1, or one more than the last with this id.
 
     Args:
         folder: The folder of the run.
         started: Unix time at which this process began to record; 0: now.
+        job: What tells the job from others whose launcher has given them the same name; empty: unknown.
     """
     manifest = read(folder)
     attempts = manifest.get("attempts", [])
@@ -85,6 +86,8 @@ def begin_attempt(folder: Path, started: float = 0.0) -> int:
             "command": _name_program(),
             "pid": os.getpid(),
             "process": identify_process(),
+            "machine": identify_machine(),
+            **({"job": job} if job else {}),
         }
     )
     _write(folder, {**manifest, "run_id": folder.name, "verl_otel": __version__, "attempts": attempts})

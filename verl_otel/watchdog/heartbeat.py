@@ -41,7 +41,12 @@ ELECTION_SECONDS: Final = 2.0
 """Seconds between two attempts to acquire the lock of the monitor."""
 MAX_SUSPECTS_PER_NAME: Final = 8
 """Suspects of one span name that are reported: the oldest."""
-_STATES: Final[dict[object, str]] = {1: process_reports.RUNNING, 2: process_reports.FINISHED, 3: process_reports.FAILED}
+_STATES: Final[dict[object, str]] = {
+    1: process_reports.RUNNING,
+    2: process_reports.FINISHED,
+    3: process_reports.FAILED,
+    6: process_reports.INTERRUPTED,
+}
 """Values of ``verl.run.state``."""
 GROWTH: Final = 1.05
 """How much longer the longest peer must be than in the last report for a new report to be written."""
