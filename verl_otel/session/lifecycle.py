@@ -594,7 +594,7 @@ class Session:
                 self._watchdog.append(exporter)
         except Exception as error:
             error_boundary.may_propagate(error)
-            error_boundary.warn_once("open black box", "verl-otel: stalls and crashes will not be seen: %s", error)
+            error_boundary.warn_once("open black box", "verl-otel: stalls and crashes will not be seen: %s. See verl-otel check", error)
 
     def _open_exporters(self, names: Sequence[str]) -> list[tuple[Exporter, Any]]:
         """Open exporters; one that cannot be opened is left out and logged.
@@ -609,7 +609,7 @@ class Session:
                 exporter.open(self.resource, SCOPE, self.state)
             except Exception as error:
                 error_boundary.may_propagate(error)
-                message = "verl-otel: exporter %s cannot start and is left out: %s"
+                message = "verl-otel: exporter %s cannot start and is left out: %s. See verl-otel check"
                 error_boundary.warn_once(f"open {name}", message, name, error)
                 continue
             self.exporters.append(exporter)
