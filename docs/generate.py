@@ -106,8 +106,8 @@ a GPU or a real engine, what a host says about itself, and verl-otel's metrics a
 RESOURCE = """
 ## Resource
 
-`service.name` (`verl`), `service.namespace` (`VERL_OTEL_PROJECT`/`VERL_OTEL_EXPERIMENT`, where set), `service.instance.id` (`<run id>/<role>-<number>`, or `<run id>/<host>/<role>-<process id>` without a
-number), `verl.run.id`, `verl.run.attempt`, `verl.project`, `verl.experiment`, `verl.role`, `verl.rank`, `verl.world_size`, `verl.version`,
+`service.name` (`verl`), `service.namespace` (`VERL_OTEL_PROJECT`/`VERL_OTEL_EXPERIMENT`, where set), `service.instance.id` (`<run id>/<role>-<number>`, or `<run id>/<host>-<id of the machine>/<role>-<process id>`
+without a number), `verl.run.id`, `verl.run.attempt`, `verl.project`, `verl.experiment`, `verl.role`, `verl.rank`, `verl.world_size`, `verl.version`,
 `host.name`, `process.pid`, `ray.job.id`, `ray.node.id`, `ray.actor.id`, `verl.gpu.ids`, `verl.replica.mode`, `telemetry.*`.
 
 | what it identifies | attribute | from |

@@ -12,6 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from verl_otel import config, resource
+from verl_otel._internal.machine import identify_machine
+from verl_otel._internal.ranks import RANKS
 from verl_otel.semconv import attributes as attr
 
 
@@ -33,7 +35,7 @@ def test_a_process_of_which_nothing_is_known():
     """Without a word from anybody the process is named by its process id and host."""
     values = build().attributes
     assert values["service.name"] == "verl"
-    assert values["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
+    assert values["service.instance.id"] == f"r1/{socket.gethostname()}-{identify_machine()}/process-{os.getpid()}"
     assert (values["verl.run.id"], values["verl.run.attempt"]) == ("r1", 2)
     assert (values["host.name"], values["process.pid"]) == (socket.gethostname(), os.getpid())
     assert values["telemetry.sdk.language"] == "python"
@@ -56,7 +58,7 @@ def test_the_instance_is_run_role_and_number(described, instance):
     """``service.instance.id`` is run, role and rank, replica or index; the index itself is no attribute."""
     values = build(**described).attributes
     assert values["service.instance.id"] == instance.replace("PID", str(os.getpid())).replace(
-        "HOST", socket.gethostname()
+        "HOST", f"{socket.gethostname()}-{identify_machine()}"
     )
     assert values["verl.role"] == described["role"]
     assert "verl.index" not in values
@@ -169,7 +171,12 @@ RANKED = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_POR
         ({**RANKED, "SLURM_JOB_ID": "7"}, "job-[0-9a-f]{12}"),
         ({**RANKED, "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
         ({"SLURM_PROCID": "1", "WORLD_SIZE": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
-        ({"SLURM_PROCID": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, f"slurm-7-{STAMP}"),
+        ({"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}, "slurm-7-0"),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, "job-[0-9a-f]{12}"),
+        (
+            {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"},
+            f"slurm-7-{STAMP}",
+        ),
         ({"RANK": "0", "WORLD_SIZE": "1"}, STAMP),
         ({**RANKED, "TORCHELASTIC_RUN_ID": "elastic-1"}, "elastic-1"),
     ],
@@ -178,7 +185,7 @@ def test_the_ranks_of_a_job_derive_one_run_id(environ, pattern):
     """From a step of Slurm or from the launcher that they have in common; tasks that are no ranks are runs of their own."""
     of_both = {
         resource.find_run_id(config.load({}), {**environ, name: rank}, "node 4711 1234")
-        for name in ("RANK", "SLURM_PROCID")
+        for name in RANKS
         if name in environ
         for rank in ("0", "1")
     }
@@ -231,4 +238,7 @@ def test_a_forked_child_keeps_its_role_and_not_its_instance():
     assert "verl.child" not in values
     resource.clear()
     resource.mark_forked()
-    assert build().attributes["service.instance.id"] == f"r1/{socket.gethostname()}/process-{os.getpid()}"
+    assert (
+        build().attributes["service.instance.id"]
+        == f"r1/{socket.gethostname()}-{identify_machine()}/process-{os.getpid()}"
+    )

@@ -11,6 +11,7 @@ Example:
     def compute_score(data_source, solution, ground_truth): ...
 """
 
+import os
 import sys
 
 from verl_otel._internal.first_use import FirstUse
@@ -103,6 +104,9 @@ def _start_if_enabled() -> None:
 
 
 FirstUse.start = staticmethod(_start_if_enabled)
+if "ray" in sys.modules and os.environ.get("VERL_OTEL_RUN_ATTEMPT"):
+    # A worker of a run. Ray Client runs no setup hook in it: the context of its first call is lost unless this happens before.
+    _start_if_enabled()
 
 
 def __dir__() -> list[str]:

@@ -16,6 +16,8 @@ from typing import Final
 from urllib.parse import unquote
 
 from verl_otel._internal import error_boundary, process_state
+from verl_otel._internal.machine import identify_machine
+from verl_otel._internal.ranks import find_rank
 from verl_otel._version import __version__
 from verl_otel.config import MAX_NAME, Config
 from verl_otel.model import AttributeValue, Resource
@@ -99,19 +101,6 @@ def find_run_id(config: Config, environ: Mapping[str, str] | None = None, launch
     return config.run_id or (elastic if elastic != "none" else "") or _name_job(values, launcher) or make_run_id(values)
 
 
-RANKS: Final = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
-"""Number of a process of a distributed job: of torch's launchers, ``srun`` and ``mpirun``."""
-
-
-def find_rank(environ: Mapping[str, str]) -> int | None:
-    """Return the rank of this process in a distributed job of several; None if it is in none, as each task of a job array is."""
-    try:
-        rank = next(int(environ[name]) for name in RANKS if name in environ)
-        return rank if int(environ.get("WORLD_SIZE", "1")) > 1 else None
-    except (StopIteration, ValueError):
-        return None
-
-
 def _name_job(values: Mapping[str, str], launcher: str) -> str:
     """Return an id that all ranks of a distributed job derive alike: one job is one run. Empty if nothing is known that they have in common.
 
@@ -162,8 +151,8 @@ def build(config: Config) -> Resource:
     host = socket.gethostname()
     index, child = described.pop(attr.INDEX, rank), described.pop(_CHILD, None)
     number = "-".join(str(number) for number in (index, child) if number is not None) or os.getpid()
-    # Process ids are equal in many containers.
-    place = config.run_id if index is not None else f"{config.run_id}/{host}"
+    # Process ids are equal in many containers, and so are host names.
+    place = config.run_id if index is not None else f"{config.run_id}/{host}-{identify_machine()}"
     values: dict[str, AttributeValue] = {
         attr.SERVICE_NAME: "verl",
         attr.SERVICE_INSTANCE: f"{place}/{role}-{number}",

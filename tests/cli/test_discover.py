@@ -165,7 +165,7 @@ def test_processes_of_another_container_are_listed(call, listed, page, dead_pid)
     """A container that shares name and folder with this machine has process ids of its own: they say nothing here."""
     folder = listed("r1", page(), pid=dead_pid)
     entries = json.loads((folder / "r1.json").read_text())
-    entries[0]["labels"]["__meta_verl_otel_pid_space"] = "pid:[1]"
+    entries[0]["labels"]["__meta_verl_otel_machine"] = "another"
     (folder / "r1.json").write_text(json.dumps(entries))
     assert call("discover", "--local").code == 0
 

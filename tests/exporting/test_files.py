@@ -28,6 +28,7 @@ from tests.builders.exporting_records import (
     make_span,
 )
 from tests.exporting.exporting_files import read_lines, span_ids, values
+from verl_otel._internal.machine import identify_process
 from verl_otel.exporting import files
 from verl_otel.exporting.base import MetricState
 from verl_otel.exporting.files import Downsampler, FileExporter
@@ -71,7 +72,9 @@ def test_everything_is_written_once(start):
     exporter.consume(make_batch(3, open_spans=(make_open(9),)))
     exporter.poll()
     names = sorted(path.name for path in folder.iterdir())
-    assert names == [f"{kind}-trainer-node-1-{os.getpid()}.jsonl" for kind in ("metrics", "open", "traces")]
+    assert names == [
+        f"{kind}-trainer-node-1-{identify_process()}-{os.getpid()}.jsonl" for kind in ("metrics", "open", "traces")
+    ]
     assert span_ids(folder) == [1, 2, 3]
     assert span_ids(folder, "open") == [9]
     assert values(folder) == [("verl.a", 2.0)]

@@ -4,6 +4,7 @@
 
 import pytest
 
+import verl_otel
 from verl_otel.recording import own_loop
 from verl_otel.recording.own_loop import StepSummary
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
@@ -36,6 +37,18 @@ def test_a_slow_phase_is_counted_and_logged(recorded, caplog):
     assert recorded.value("verl.goodput") == pytest.approx(
         STEPS / (now - 50.0)
     )  # start-up and what held a step are lost
+
+
+@pytest.mark.parametrize(("rank", "count"), [("0", 1), ("1", 0), ("", 1)])
+def test_the_first_rank_counts_and_judges_the_steps_of_a_distributed_loop(recorded, monkeypatch, rank, count):
+    """The launcher may have set the rank after telemetry began. The spans of all ranks are kept."""
+    for name, value in {"RANK": rank, "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    with verl_otel.step(1):
+        pass
+    assert len(recorded.spans) == 1
+    assert len([each for each in recorded.points if each.instrument.name == "verl.step.duration"]) == count
+    assert len(own_loop.take_ended()) == count
 
 
 def test_the_progress_of_the_reward_is_followed(recorded):

@@ -295,7 +295,7 @@ def test_who_starts_removes_the_dead_and_leaves_the_others(settings, own_resourc
     write(folder, "r0@node-0-1", foreign(DEAD, address="x:1"))
     write(folder, "r00@node-0-2", foreign(os.getppid(), address="y:1"))
     write(folder, "r1@node-0-3", foreign(DEAD, "elsewhere", "z:1"))
-    write(folder, "r1@node-7-4", foreign(DEAD, address="c:1", __meta_verl_otel_pid_space="pid:[1]"))
+    write(folder, "r1@node-7-4", foreign(DEAD, address="c:1", __meta_verl_otel_machine="another"))
     write(folder, "mine", {"targets": ["j:1"]}, foreign(DEAD, address="k:1"))
     prometheus_targets.add_target(settings, own_resource, "n:1")
     assert listed(folder) == ["c:1", "j:1", "n:1", "y:1", "z:1"]

@@ -13,6 +13,7 @@ import pytest
 from tests.builders.exporting_records import SCOPE
 from verl_otel import config
 from verl_otel._internal import safe_files
+from verl_otel._internal.machine import identify_process
 from verl_otel.exporting.base import MetricState
 from verl_otel.model import LogRecord, Resource
 from verl_otel.semconv import attributes as attr
@@ -115,7 +116,10 @@ def test_one_process_has_the_file_of_the_run(tmp_path):
         file.has_steps = True
     for file in (first, second):
         file.write([record(reward=1)], RESOURCE)
-    assert sorted(read(tmp_path)) == [f"verl_logs-trainer-node-1-{os.getpid()}.jsonl", "verl_logs.jsonl"]
+    assert sorted(read(tmp_path)) == [
+        f"verl_logs-trainer-node-1-{identify_process()}-{os.getpid()}.jsonl",
+        "verl_logs.jsonl",
+    ]
     first.close()
     third.write([record(reward=2)], RESOURCE)
     second.close()

@@ -33,10 +33,10 @@ def test_attempts_are_counted(tmp_path):
 
 
 def test_an_attempt_is_ended_by_the_process_that_began_it(tmp_path):
-    """Another attempt that has begun meanwhile goes on."""
+    """Another attempt that has begun meanwhile goes on, also one of a container with the same process id."""
     run_manifest.begin_attempt(tmp_path)
     record = run_manifest.read(tmp_path)
-    other = {**record["attempts"][0], "attempt": 2, "pid": 1}
+    other = {**record["attempts"][0], "attempt": 2, "process": "another"}
     (tmp_path / "run.json").write_text(json.dumps({**record, "attempts": [*record["attempts"], other]}))
     run_manifest.end_attempt(tmp_path)
     assert ["ended" in attempt for attempt in run_manifest.read(tmp_path)["attempts"]] == [True, False]

@@ -173,6 +173,28 @@ def test_a_node_that_dies_does_not_fill_the_log(reporter, call, caplog):
     assert len(caplog.messages) == reporter_module.MAX_LINES
 
 
+def test_what_several_ranks_find_is_one_line_of_the_log(reporter, caplog):
+    """All ranks wait in the same phase, two tools hang in processes that are no ranks: each is an event, the ranks get one line."""
+    builder = SnapshotBuilder(100)
+    for number in range(3):
+        builder.process(f"process-{number}", "process", rank=number)
+        builder.open(f"process-{number}", "verl.phase.update", 200)
+    for number in range(2):
+        builder.process(f"agent_loop-{number}")
+        builder.open(f"agent_loop-{number}", "execute_tool search", 200)
+    snapshot = builder.build()
+    found = diagnosis.find(snapshot)
+    for finding in found:
+        reporter.report(snapshot, finding, None, {})
+    for finding in found:
+        reporter.resolve(finding, 10.0)
+    groups = [event["detail"].get("group") for event in events(reporter) if event["kind"] == "stall"]
+    assert sorted(groups) == ["", "", *["overdue process verl.phase.update"] * 3]
+    assert sum("verl.phase.update has been open" in line for line in caplog.messages) == 1
+    assert sum("execute_tool search of" in line or "execute_tool search has" in line for line in caplog.messages) == 2
+    assert sum("resolved" in line for line in caplog.messages) == 3
+
+
 def test_a_folder_that_cannot_be_written_costs_the_events_and_no_line(reporter, call, caplog):
     """The line of the log comes all the same, and says once that the file does not."""
     snapshot, finding = call

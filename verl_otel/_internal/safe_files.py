@@ -23,6 +23,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, Final
 
+from verl_otel._internal.machine import identify_machine, identify_process
+
 PRIVATE_FOLDER: Final = 0o700
 PRIVATE_FILE: Final = 0o600
 _GROUP_FOLDER: Final = 0o750
@@ -215,7 +217,7 @@ def write_secret(path: Path, text: str) -> None:
         OSError: It cannot be written; no temporary file is left.
     """
     check_folder(path.parent)
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.{threading.get_ident()}.tmp")
+    temporary = path.with_name(f".{path.name[:200]}.{identify_machine()}.{os.getpid()}.{threading.get_ident()}.tmp")
     _fill_and_rename(os.open(temporary, _NEW_FILE, PRIVATE_FILE), temporary, path, text.encode())
 
 
@@ -230,7 +232,7 @@ def write_atomically(path: Path, data: bytes | str, *, private: bool = True) -> 
     Raises:
         OSError: It cannot be written. The old content stays, and no temporary file is left.
     """
-    temporary = path.with_name(f".{path.name[:200]}.{os.getpid()}.tmp")
+    temporary = path.with_name(f".{path.name[:200]}.{identify_machine()}.{os.getpid()}.tmp")
     with contextlib.suppress(FileNotFoundError):
         temporary.unlink()  # a process with the same id was killed while it was writing
     handle = open_private(temporary, _NEW_FILE) if private else os.open(temporary, _NEW_FILE, 0o666)
@@ -305,8 +307,8 @@ def file_word(text: str) -> str:
 
 
 def process_file_name(role: str, host: str) -> str:
-    """Return ``<role>-<host>-<pid>``, which the names of all files of this process contain."""
-    return f"{file_word(role)}-{file_word(host)}-{os.getpid()}"
+    """Return ``<role>-<host>-<id>-<pid>``, which the names of all files of this process contain. No other process has this ``id``."""
+    return f"{file_word(role)}-{file_word(host)}-{identify_process()}-{os.getpid()}"
 
 
 # -- reading --

@@ -11,6 +11,7 @@ from statistics import median
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 from verl_otel._internal.printable import counted
+from verl_otel._internal.quantiles import pick_quantiles
 from verl_otel.analysis.bounded_steps import SLOWEST_OF_STEP, Limits, RecentSteps, Slowest, Steps
 from verl_otel.analysis.gpu.accounting import GpuAccount, find_cost, find_unused_reason, lose, needs_spread
 from verl_otel.analysis.gpu.devices import find as find_devices
@@ -42,7 +43,7 @@ from verl_otel.analysis.verdicts import blocked_loops, judge, own_workers, strag
 from verl_otel.analysis.verdicts.baselines import REMEMBERED_STEPS
 from verl_otel.analysis.verdicts.between_steps import BetweenSteps
 from verl_otel.analysis.verdicts.what_if import find_savings
-from verl_otel.model import Resource
+from verl_otel.model import AttributeValue, Resource
 from verl_otel.semconv import attributes as attr
 from verl_otel.semconv.spans import TRACESTATE_TRAJECTORY
 
@@ -57,6 +58,8 @@ MAX_OUTSIDE: Final = 20
 MAX_HELD: Final = 50_000
 """Maximum number of trajectories kept for open windows; above it the oldest window is closed early."""
 
+MAX_RANKED: Final = 1000
+"""Steps of a distributed loop by which one rank may be ahead of another."""
 MAX_SILENCE_NS: Final = 3_600_000_000_000
 """Longest time from the start of a run to its first record. Of a run that has none for longer, the oldest files were removed to limit their size."""
 
@@ -86,6 +89,28 @@ class Draft(NamedTuple):
 
     step: Step
     members: tuple[Trajectory, ...]
+
+
+def _join(known: Draft, other: Draft) -> Draft:
+    """Return one step of what two ranks recorded of it: that which something delayed more, or which took longer, with the trajectories of both."""
+    first, second = known, other
+    ends, starts = (known.step.end_ns, other.step.end_ns), (known.step.start_ns, other.step.start_ns)
+    if min(ends) > max(starts) and _measure(other.step) > _measure(
+        known.step
+    ):  # ranks that do not wait for each other differ in time
+        first, second = other, known
+    members = (*first.members, *second.members)
+    step = first.step._replace(
+        trajectories=(*first.step.trajectories, *second.step.trajectories),
+        members=first.step.members + second.step.members,
+        quantiles=pick_quantiles(sorted(member.seconds for member in members)),
+        slowest=_slowest((*first.step.slowest, *second.step.slowest), first.step.path),
+    )
+    return Draft(step, members)
+
+
+def _measure(step: Step) -> tuple[float, float]:
+    return max((verdict.saved for verdict in step.verdicts), default=0.0), step.seconds
 
 
 class Window(NamedTuple):
@@ -179,6 +204,13 @@ class Windows:
     def add_step(self, draft: Draft) -> None:
         """Add a step; steps come in the order of their ends."""
         self._drafts.append(draft)
+
+    def merge_step(self, draft: Draft) -> None:
+        """Merge what another rank of a distributed loop has recorded of a step, unless its window is closed."""
+        for index, known in enumerate(self._drafts):
+            if (known.step.attempt, known.step.number) == (draft.step.attempt, draft.step.number):
+                self._drafts[index] = _join(known, draft)
+                return
 
     def drafts(self) -> tuple[Draft, ...]:
         """Return the steps whose windows are not complete."""
@@ -296,6 +328,8 @@ class Aggregator:
         self._counts = dict.fromkeys(Counts._fields, 0)
         self._has_own_steps = False
         """Whether steps of an own loop were added."""
+        self._ranks: OrderedDict[tuple[int, int | None], set[AttributeValue]] = OrderedDict()
+        """The ranks of a distributed loop that have recorded a step, by attempt and number."""
         self._outside: Counter[str] = Counter()
         """Calls of tools, models and rewards that began in no trajectory and no step, by name."""
 
@@ -487,7 +521,22 @@ class Aggregator:
             path = mark_unlinked(step.path, self._waiting.values())
             step = step._replace(path=path, groups=critical_path.group(path))
         step = step._replace(verdicts=self._judge.judge(step, findings))
-        self._windows.add_step(Draft(step, members))
+        add = self._windows.merge_step if self._has_other_rank(step, root) else self._windows.add_step
+        add(Draft(step, members))
+
+    def _has_other_rank(self, step: Step, root: Node) -> bool:
+        """Return whether another rank of a distributed loop has recorded this step before, and note this rank."""
+        rank, key = root.span.attributes.get(attr.RANK), (step.attempt, step.number)
+        if rank is None or step.number is None:
+            return False
+        ranks = self._ranks.setdefault(key, set())
+        known = bool(ranks) and rank not in ranks
+        if not known:
+            ranks.clear()  # the same rank begins this number again
+        ranks.add(rank)
+        if len(self._ranks) > MAX_RANKED:
+            self._ranks.popitem(last=False)
+        return known
 
     def _summarise_step(
         self, root: Node, members_by_id: Mapping[int, Trajectory], filtered: Mapping[int, Trajectory]

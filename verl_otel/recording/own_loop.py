@@ -8,12 +8,14 @@ verl's trainers report theirs by ``Tracking`` and `verl_otel.integrations`. All 
 from __future__ import annotations
 
 import math
+import os
 import sys
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from verl_otel._internal import process_state
+from verl_otel._internal.ranks import find_rank
 from verl_otel.model import REMOTE, AttributeValue, Labels, LinkRecord, Point
 from verl_otel.recording import series
 from verl_otel.recording.attribute_values import to_name, to_number
@@ -440,13 +442,21 @@ def note_phase(span: Span) -> None:
 
 
 def number_step(span: Span) -> None:
-    """Give a step that begins without a number the one after the step that began before, as ``@verl_otel.step`` cannot have one."""
+    """Give a step that begins without a number the one after the step that began before, as ``@verl_otel.step`` cannot have one; and its rank."""
     number = span.attributes.get(attr.STEP_NUMBER)
     if number is None:
         number = _Loop.last_number + 1
         span.set_attribute(attr.STEP_NUMBER, number)
     if type(number) is int:
         _Loop.last_number = number
+    rank = find_rank(os.environ)  # a library may set it after telemetry has begun
+    if rank is not None:
+        span.set_attribute(attr.RANK, rank)
+
+
+def is_repeated(step: Span) -> bool:
+    """Return whether the first rank of a distributed loop records the same step: it is counted and judged there."""
+    return bool(step.attributes.get(attr.RANK)) and not step.site.hook
 
 
 def note_step(span: Span) -> None:
@@ -464,7 +474,8 @@ def note_step(span: Span) -> None:
         series.counter(metric_names.STEP_BETWEEN_TIME).record(max(0.0, span.start - before))
     _add_points(span.end_ns, {metric_names.TRAINING_STEP: number, metric_names.AVERAGE_REWARD: trajectories.reward})
     shown = int(number) if number is not None and math.isfinite(number) else None
-    _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, phases, trajectories, whole))
+    if not is_repeated(span):
+        _Loop.ended.append(EndedStep(shown, before, span.start, span.stop, phases, trajectories, whole))
     _Loop.last_stop = span.stop
 
 

@@ -55,7 +55,7 @@ def measure(span: Span, seconds: float) -> Histogram | None:
         histogram = span.site.series
         if spec.verb == "timed":  # a sampled timer has measured every call when it ended
             return histogram
-        if histogram is None and spec.duration:
+        if histogram is None and spec.duration and not (spec.verb == "step" and own_loop.is_repeated(span)):
             histogram = _find(span)
         if histogram is not None:
             histogram.record(seconds)

@@ -30,7 +30,7 @@ from verl_otel.recording.span import clock
 from verl_otel.recording.state import RECORDER
 from verl_otel.semconv import SCHEMA_URL, metric_names
 from verl_otel.semconv import attributes as attr
-from verl_otel.session import children, prometheus_targets, run_log, run_manifest, self_metrics
+from verl_otel.session import children, prometheus_targets, run_log, run_manifest, same_name, self_metrics
 from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
 from verl_otel.session.run_status import RunStatus
@@ -169,11 +169,16 @@ class Session:
 
     def __init__(self, config: Config, variables: Mapping[str, str] | None = None) -> None:
         # The run id is generated now, so that a child that is forked before the first record has the same.
+        self._job = ""
         inherited = children.find_inherited_run()
         if inherited is not None and config.run_id in ("", inherited.run_id):
             self.config = settings.with_run(config, *inherited)
         else:
-            run_id = resource.find_run_id(config, launcher=_find_launcher())
+            launcher = _find_launcher()
+            run_id = resource.find_run_id(config, launcher=launcher)
+            self._job = same_name.name_job(launcher, os.environ)
+            if not config.run_id:
+                run_id = same_name.keep_apart(config.run_dir, run_id, self._job)
             if resource.is_of_one_node(run_id, os.environ):
                 error_boundary.warn_once(
                     "job",
@@ -357,13 +362,16 @@ class Session:
 
     def begin_run(self) -> None:
         """Record the start of the run, in the process that starts it, and which attempt it is if the run is resumed."""
-        if self._began_run:
+        if (
+            self._began_run or os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip()
+        ):  # of another process, as in a server of Ray Client
             return
         self._began_run = True
         _warn_of_settings(self.config)
+        same_name.warn_of_other(self.config.run_path)
         watchdog.begin_run(self.config)
         if "file" in self.config.exporters:
-            attempt = run_manifest.begin_attempt(self.config.run_path, self._started)
+            attempt = run_manifest.begin_attempt(self.config.run_path, self._started, self._job)
             names = {attr.PROJECT: self.config.project, attr.EXPERIMENT: self.config.experiment}
             self.record_run({name: value for name, value in names.items() if value})
             self.config = settings.with_run(self.config, self.config.run_id, attempt)
@@ -593,7 +601,9 @@ class Session:
                 self._watchdog.append(exporter)
         except Exception as error:
             error_boundary.may_propagate(error)
-            error_boundary.warn_once("open black box", "verl-otel: stalls and crashes will not be seen: %s", error)
+            error_boundary.warn_once(
+                "open black box", "verl-otel: stalls and crashes will not be seen: %s. See verl-otel check", error
+            )
 
     def _open_exporters(self, names: Sequence[str]) -> list[tuple[Exporter, Any]]:
         """Open exporters; one that cannot be opened is left out and logged.
@@ -608,7 +618,7 @@ class Session:
                 exporter.open(self.resource, SCOPE, self.state)
             except Exception as error:
                 error_boundary.may_propagate(error)
-                message = "verl-otel: exporter %s cannot start and is left out: %s"
+                message = "verl-otel: exporter %s cannot start and is left out: %s. See verl-otel check"
                 error_boundary.warn_once(f"open {name}", message, name, error)
                 continue
             self.exporters.append(exporter)

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from verl_otel._internal import error_boundary, process_state, safe_files
+from verl_otel._internal.machine import identify_machine
 from verl_otel.config import Config
 from verl_otel.model import Resource
 from verl_otel.semconv import attributes as attr
@@ -43,11 +44,11 @@ MAX_VALUE: Final = 256
 """Characters of a label value; the scrape limits of the shipped configuration refuse targets with longer ones."""
 _PID: Final = "__meta_verl_otel_pid"
 _HOST: Final = "__meta_verl_otel_host"
-_PID_NAMESPACE: Final = "__meta_verl_otel_pid_space"
+_MACHINE: Final = "__meta_verl_otel_machine"
 """The pid namespace: a container may share host name and folder with its machine."""
 _DEAD_SINCE: Final = "__meta_verl_otel_gone"
 """Unix time at which a trainer was found dead."""
-_OWN: Final = frozenset((_PID, _HOST, _PID_NAMESPACE, _DEAD_SINCE))
+_OWN: Final = frozenset((_PID, _HOST, _MACHINE, _DEAD_SINCE))
 """Our own labels, which tell whether a process lives. Prometheus drops them."""
 LINGER: Final = 900.0
 """Seconds for which a dead trainer stays in its file: three times the delay of the alert RunVanished."""
@@ -157,7 +158,7 @@ def make_entry(resource: Resource, address: str, **labels: str) -> Entry:
         **labels,
         _PID: str(os.getpid()),
         _HOST: socket.gethostname(),
-        _PID_NAMESPACE: procfs.read_pid_namespace(),
+        _MACHINE: identify_machine(),
     }
     return {"targets": [address], "labels": own_labels}
 
@@ -323,7 +324,7 @@ def _is_alive(entry: Entry) -> bool:
     labels = entry["labels"]
     if labels.get(_HOST) != socket.gethostname():
         return True
-    if labels.get(_PID_NAMESPACE) not in (None, procfs.read_pid_namespace()):
+    if labels.get(_MACHINE) not in (None, identify_machine()):
         return True
     pid = str(labels.get(_PID, ""))
     return pid.isdecimal() and len(pid) < MAX_DIGITS and Path(f"/proc/{pid}").exists()

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from verl_otel import resource
-from verl_otel._internal import error_boundary, process_state, safe_files
+from verl_otel._internal import error_boundary, process_state, ranks, safe_files
+from verl_otel._internal.machine import identify_machine, identify_process
 from verl_otel._internal.masking import mask_text, mask_url
 from verl_otel._version import __version__
 from verl_otel.session import children
@@ -43,14 +44,14 @@ def may_resume() -> bool:
 
     Programs beside that loop may have the same name in their environment. Workers have a number of the attempt besides.
     """
-    is_first = all(os.environ.get(name, "0") == "0" for name in resource.RANKS)
+    is_first = all(os.environ.get(name, "0") == "0" for name in ranks.RANKS)
     return is_first and _has_no_parent() and bool(os.environ.get("VERL_OTEL_RUN_ID", "").strip())
 
 
 def _has_no_parent() -> bool:
     return (
         os.environ.get("RANK", "0") == "0"
-        and not resource.find_rank(os.environ)
+        and not ranks.find_rank(os.environ)
         and not os.environ.get("VERL_OTEL_RUN_ATTEMPT", "").strip()
         and not children.is_child()
         and not resource.is_forked()
@@ -75,14 +76,22 @@ def _name_program() -> list[str]:
     return [sys.executable] if script in ("", "-", "-c") else [sys.executable, mask_text(script)]
 
 
-def begin_attempt(folder: Path, started: float = 0.0) -> int:
+def begin_attempt(folder: Path, started: float = 0.0, job: str = "") -> int:
     """Record the start of a run and return the number of the attempt: 1, or one more than the last with this id.
 
     Args:
         folder: The folder of the run.
         started: Unix time at which this process began to record; 0: now.
+        job: What tells the job from others whose launcher has given them the same name; empty: unknown.
     """
-    begun = {"started": started or time.time(), "command": _name_program(), "pid": os.getpid()}
+    begun = {
+        "started": started or time.time(),
+        "command": _name_program(),
+        "pid": os.getpid(),
+        "process": identify_process(),
+        "machine": identify_machine(),
+        **({"job": job} if job else {}),
+    }
     with _alone(folder):
         manifest = read(folder)
         attempts = manifest.get("attempts", [])
@@ -99,7 +108,7 @@ def end_attempt(folder: Path) -> None:
         manifest = read(folder)
         attempts = manifest.get("attempts")
         if isinstance(attempts, list):
-            own = [each for each in attempts if isinstance(each, dict) and each.get("pid") == os.getpid()]
+            own = [each for each in attempts if isinstance(each, dict) and each.get("process") == identify_process()]
             if own:
                 own[-1]["ended"] = time.time()
                 _write(folder, manifest)

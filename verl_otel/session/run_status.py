@@ -13,8 +13,7 @@ import os
 import time
 from typing import Any, Final
 
-from verl_otel import resource
-from verl_otel._internal import process_state
+from verl_otel._internal import process_state, ranks
 from verl_otel._internal.printable import show
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
@@ -122,7 +121,7 @@ class RunStatus:
             config: The settings.
             described: The resource of this process.
         """
-        if self._state is None or not (self._due or self._verdict != _Noted.verdict) or resource.find_rank(os.environ):
+        if self._state is None or not (self._due or self._verdict != _Noted.verdict) or ranks.find_rank(os.environ):
             return
         self._verdict = _Noted.verdict
         self._due = not run_manifest.record_training(config.run_path, self._describe(config, described))

@@ -14,6 +14,7 @@ import socket
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from verl_otel._internal.machine import identify_machine
 from verl_otel._internal.safe_files import file_word
 
 GONE: Final = "gone"
@@ -131,14 +132,6 @@ def read_memory(pid: int) -> int:
         return 0
 
 
-def read_pid_namespace() -> str:
-    """Return the pid namespace, which differs between a container and its machine; empty if it is unknown."""
-    try:
-        return os.readlink("/proc/self/ns/pid")  # noqa: PTH115 - this is no path
-    except OSError:
-        return ""
-
-
 def find_listener(port: int) -> int | None:
     """Return the id of the user whose process listens at a TCP port; None if none does in the network namespace of this process."""
     for name in ("tcp", "tcp6"):
@@ -154,8 +147,7 @@ def find_listener(port: int) -> int | None:
 
 def read_node_name() -> str:
     """Return the name of this node, as a part of file names. A container with a pid namespace of its own is a node of its own."""
-    space = "".join(filter(str.isdigit, read_pid_namespace())) or "0"
-    return f"{file_word(socket.gethostname())}-{space}"
+    return f"{file_word(socket.gethostname())}-{identify_machine()}"
 
 
 def read_output_files() -> list[str]:

@@ -18,6 +18,7 @@ from typing import Final
 from verl_otel import resource
 from verl_otel._internal import error_boundary, safe_files
 from verl_otel._internal.call_timeout import remaining
+from verl_otel._internal.ranks import find_rank
 from verl_otel._internal.safe_files import process_file_name
 from verl_otel.config import Config
 from verl_otel.exporting.base import Exporter, MetricState
@@ -280,7 +281,7 @@ class Heartbeat(Exporter):
             self._node,
             resource_.text(attr.SERVICE_INSTANCE).rpartition("/")[2],
             resource_.text(attr.ROLE, "process"),
-            rank if isinstance(rank, int) else None,
+            rank if isinstance(rank, int) else find_rank(os.environ),
             resource_.text(attr.RAY_ACTOR),
             self._stacks.signal,
             max(HEARTBEAT_SECONDS, self._config.drain_interval),

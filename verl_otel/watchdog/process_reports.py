@@ -49,7 +49,7 @@ class ProcessReport(NamedTuple):
     """The report of one process of the run."""
 
     process_name: str
-    """``<role>-<host>-<pid>``, as in the names of its files."""
+    """``<role>-<host>-<id>-<pid>``, as in the names of its files."""
     process: Process
     node: str
     """The node, or the container with a pid namespace of its own."""
@@ -151,7 +151,12 @@ def list_paths(folder: Path) -> list[Path]:
 
 # -- whether the run has ended, and how: after that processes are expected to exit, whatever they have open --
 
-RUNNING, FINISHED, FAILED = MARKS = RunState.RUNNING.word, RunState.FINISHED.word, RunState.FAILED.word
+RUNNING, FINISHED, FAILED, INTERRUPTED = MARKS = (
+    RunState.RUNNING.word,
+    RunState.FINISHED.word,
+    RunState.FAILED.word,
+    RunState.INTERRUPTED.word,
+)
 _FILE: Final = "ended"
 
 
@@ -159,13 +164,13 @@ class RunEnd(NamedTuple):
     """The end of a run."""
 
     state: str
-    """`FINISHED` or `FAILED`."""
+    """`FINISHED`, `FAILED` or `INTERRUPTED`."""
     time_ns: int
     """When it was recorded, in nanoseconds, on the clock of the file system, as the heartbeats."""
 
 
 def mark_run(config: Config, state: str) -> None:
-    """Record that a run has ended, or that it has begun again (`RUNNING`). A failure is not replaced by a later `FINISHED`."""
+    """Record that a run has ended, or that it has begun again (`RUNNING`). A failure and an interruption are not replaced by a later `FINISHED`."""
     folder = config.run_path / FOLDER
     path = folder / _FILE
     with contextlib.suppress(OSError):
@@ -173,7 +178,7 @@ def mark_run(config: Config, state: str) -> None:
             path.unlink(missing_ok=True)
             return
         recorded = read_run_end(folder)
-        if recorded is None or recorded.state not in (state, FAILED):
+        if recorded is None or recorded.state not in (state, FAILED, INTERRUPTED):
             safe_files.write_atomically(path, state)
 
 
@@ -181,7 +186,7 @@ def read_run_end(folder: Path) -> RunEnd | None:
     """Return the end of the run of a folder; None if it has not ended."""
     path = folder / _FILE
     try:
-        content = safe_files.read_bytes(path, 1 << 10, follow=False)
-        return RunEnd(FAILED if content == FAILED.encode() else FINISHED, path.stat().st_mtime_ns)
+        content = safe_files.read_bytes(path, 1 << 10, follow=False).decode("utf-8", "replace")
+        return RunEnd(content if content in (FAILED, INTERRUPTED) else FINISHED, path.stat().st_mtime_ns)
     except (OSError, ValueError):
         return None

@@ -108,6 +108,17 @@ def describe_culprit(snapshot: Snapshot, finding: Finding) -> dict[str, Any]:
     return {key: value for key, value in culprit.items() if value is not None}
 
 
+def name_group(snapshot: Snapshot, finding: Finding) -> str:
+    """Return what the same incident in other ranks of the job has in common with this one; empty if the process is no rank.
+
+    Ranks wait for each other: what holds one of them is found in all of them, by the monitors of all nodes.
+    """
+    report = snapshot.reports.get(finding.process_name)
+    if report is None or report.rank is None:
+        return ""
+    return " ".join((finding.reason, report.role, finding.row.name if finding.row is not None else ""))
+
+
 def list_trajectories(snapshot: Snapshot, process_name: str) -> list[OpenSpanRow]:
     """Return the open trajectories of a process, oldest first."""
     trajectories = [
@@ -352,6 +363,8 @@ CLUSTER_SECONDS: Final = 6.0
 NOTE_SECONDS: Final = 10.0
 """Seconds between two publications of the same incidents to other nodes."""
 FRESH_SECONDS: Final = 60.0
+GROUP_SECONDS: Final = 60.0
+"""Seconds within which the same finding in several ranks is one: a launcher ends the others 30 s after the first."""
 MAX_EXPLAIN: Final = 5
 """Number of times that a cluster is asked for the cause of one death."""
 MAX_LINES, LINES_SECONDS = 6, 60.0
@@ -385,6 +398,10 @@ class Reporter:
         self._notifier = Notifier(config.on_stall, config.run_id, config.run_path)
         self._lines: deque[float] = deque(maxlen=MAX_LINES)
         """Monotonic times of the last lines of the log."""
+        self._groups: dict[str, float] = {}
+        """Monotonic time of the last finding of each group, see `name_group`."""
+        self._silent: set[tuple[str, str, str]] = set()
+        """Keys of active incidents that another rank has reported before."""
 
     def read_reported(self) -> list[tuple[str, str, str]]:
         """Return the keys of the unresolved incidents that were reported, also by a former monitor."""
@@ -454,7 +471,10 @@ class Reporter:
     def report(
         self, snapshot: Snapshot, finding: Finding, status: ProcessStatus | None, stacks: dict[str, str]
     ) -> None:
-        """Report a finding for the first time: event, log line, span and metric."""
+        """Report a finding for the first time: event, log line, span and metric. What another rank has reported becomes an event only."""
+        group = name_group(snapshot, finding)
+        if self._is_reported(group):
+            self._silent.add(finding.key)
         outputs = status.report.outputs if status is not None else ()
         cause = self._find_cause(finding, status, read_log_tail(outputs))
         culprit = describe_culprit(snapshot, finding)
@@ -483,17 +503,31 @@ class Reporter:
             "rss": [list(sample) for sample in status.memory] if status is not None else [],
             "cause": cause or finding.reason,
             "elsewhere": remote[:8],
+            "group": group,
         }
         self._active[finding.key] = {"text": text, "culprit": culprit, "reason": finding.reason}
         self._published_at = float("-inf")
         self._append_event(finding.kind, text, detail)
+        if finding.key in self._silent:
+            return
         self._log(f"{text}. Details: {self._run_path / EVENTS}")
         self._notifier.send(finding.kind, text, culprit)
         with error_boundary.suppress_errors("stall span"):
             _record_span(finding, culprit, text)
 
+    def _is_reported(self, group: str) -> bool:
+        """Return whether another rank has reported the same a moment ago, and note that it was found now."""
+        now = time.monotonic()
+        self._groups = {name: then for name, then in self._groups.items() if now - then < GROUP_SECONDS}
+        known = group in self._groups
+        if group:
+            self._groups[group] = now
+        return known
+
     def repeat(self, snapshot: Snapshot, finding: Finding, status: ProcessStatus | None) -> None:
         """Log again that an incident lasts."""
+        if finding.key in self._silent:
+            return
         text = format_incident(snapshot, finding, status, "") + format_waiting(snapshot, finding)
         self._log(f"{text}, still. Details: {self._run_path / EVENTS}")
 
@@ -504,12 +538,16 @@ class Reporter:
         subject = show(f"{what}{incident['culprit']['instance']}", MAX_TEXT)
         text = f"resolved: {subject} goes on, {seconds:.0f} s after it was found"
         self._append_event("resolved", text, {"key": finding.key, "place": self._node, "seconds": round(seconds, 1)})
+        if finding.key in self._silent:
+            self._silent.discard(finding.key)
+            return
         self._log(text)
         self._notifier.send("resolved", text, dict(incident["culprit"]))
 
     def drop(self, finding: Finding, seconds: float) -> None:
         """Record that an incident is over although the process does not continue: it has got worse, or it is a death."""
         self._active.pop(finding.key, None)
+        self._silent.discard(finding.key)
         if finding.kind == "stall":
             detail = {"key": finding.key, "place": self._node, "seconds": round(seconds, 1)}
             self._append_event("resolved", "superseded", detail)

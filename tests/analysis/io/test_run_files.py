@@ -222,3 +222,48 @@ def test_what_went_on_says_so(tmp_path):
         "in tool",
     ]
     assert not problems
+
+
+def stall(second, process, place="n1", kind="stall", group="overdue process verl.step", **detail):
+    """A line of a monitor."""
+    key = {"key": [kind, process, "verl.step"], "place": place, "group": group, **detail}
+    return {"kind": kind, "time_ns": second * 10**9, "text": f"{kind.upper()} in {process}", "detail": key}
+
+
+def test_what_several_ranks_report_is_one_event(tmp_path):
+    """With their number and all stacks; it is over when it is over in all of them. The same again later, or of no ranks, is another event."""
+    lines = [
+        stall(10, "p-1", stacks={"1": "a"}),
+        stall(11, "p-2", stacks={"2": "b"}),
+        stall(12, "p-1", place="n2"),
+        {
+            "kind": "resolved",
+            "time_ns": 20 * 10**9,
+            "text": "resolved",
+            "detail": {"key": ["stall", "p-1", "verl.step"]},
+        },
+        stall(200, "p-1"),
+        stall(201, "p-2"),
+        stall(203, "p-1"),
+        stall(300, "q-1", group=""),
+        stall(300, "q-2", group=""),
+        stall(310, "p-2", kind="crash", group="died process "),
+        *(
+            {"kind": "stopped", "time_ns": 400 * 10**9 + n, "text": "guard kl after step 3: 0.5", "detail": {}}
+            for n in range(4)
+        ),
+    ]
+    (tmp_path / run_files.NAME).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    found = run_files.read_events([tmp_path], [])
+    assert [event.text for event in found] == [
+        "in p-1 (one of 3 processes that report it)",
+        "in p-1 (one of 2 processes that report it)",
+        "in p-1",
+        "in q-1",
+        "in q-2",
+        "in p-2",
+        "guard kl after step 3: 0.5 (one of 4 processes that report it)",
+    ]
+    assert found[0].time_ns == 10 * 10**9
+    assert found[0].detail["stacks"] == {"1": "a", "2": "b"}
+    assert "resolved" not in found[0].detail

@@ -98,6 +98,15 @@ def test_start_up_and_slow_steps_are_marked():
     assert data.build(explanations.make(12, gpus=1))["steps"]["start_up"] == []
 
 
+def test_an_interrupted_step_has_not_failed():
+    """The page has the word of the commands for how a step ended."""
+    run = explanations.make(4, gpus=1)
+    errors = {1: "ValueError", 2: "KeyboardInterrupt"}
+    steps = [step._replace(failed=place in errors, error=errors.get(place, "")) for place, step in enumerate(run.steps)]
+    columns = data.build(run._replace(steps=tuple(steps)))["steps"]
+    assert columns["failed"] == [[1, "FAILED"], [2, "INTERRUPTED"]]
+
+
 def test_the_path_of_a_step_has_no_gap_in_the_page():
     """Rounded to microseconds, each part still begins where the one before ends, and they sum up to the step."""
     run = explanations.make(4)

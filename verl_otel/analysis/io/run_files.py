@@ -275,11 +275,17 @@ RESOLVED: Final = "resolved"
 """Kind of a line that ends the stall with the same key."""
 SUPERSEDED: Final = "superseded"
 """Text of such a line where the process did not continue: another event describes it."""
+SAME_NS: Final = 60 * 10**9
+"""Time between two reports of one event: monitors of several nodes find it one after the other, and a launcher ends ranks 30 s after the first."""
+_OF_PROCESS: Final = ("stall", "crash")
+"""Kinds of events that a process causes; those of others are the same where their text is."""
 _UNREADABLE: Final = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
 def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ...]:
     """Return the events of a run in the order of time; stalls that are over are marked as such.
+
+    What several processes of a job have reported is one event, that of the first, with their number. ``processes`` in its detail names them.
 
     Args:
         folders: The run's folder, or one for each node.
@@ -296,7 +302,7 @@ def read_events(folders: Iterable[Path], problems: list[str]) -> tuple[Event, ..
                 if (line is None or line.strip()) and len(problems) < MAX_PROBLEMS:
                     problems.append(f"{NAME} line {number} cannot be read ({type(error).__name__}); the rest was used")
     events.sort(key=lambda event: event.time_ns)
-    return _resolve(events)
+    return _merge(_resolve(events))
 
 
 def _read_lines(path: Path, problems: list[str]) -> Iterator[bytes | None]:
@@ -336,6 +342,42 @@ def _resolve(events: Iterable[Event]) -> tuple[Event, ...]:
                 )
                 break
     return tuple(resolved)
+
+
+def _merge(events: Iterable[Event]) -> tuple[Event, ...]:
+    """Return the events, those of several processes that are the same as one."""
+    groups: list[list[Event]] = []
+    newest: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        key = event.kind, str(event.detail.get("group", "") if event.kind in _OF_PROCESS else event.text)
+        group = newest.get(key) if key[1] else None
+        if group is None or event.time_ns - group[-1].time_ns > SAME_NS or _names_again(group, event):
+            group = newest[key] = []
+            groups.append(group)
+        group.append(event)
+    return tuple(group[0] if len(group) == 1 else _join(group) for group in groups)
+
+
+def _names_again(group: Iterable[Event], event: Event) -> bool:
+    """Return whether a process of a group reports something once more: that is another event."""
+    return event.kind in _OF_PROCESS and any(_process_of(event) == _process_of(other) for other in group)
+
+
+def _process_of(event: Event) -> tuple[str, str]:
+    """Return node and name of the process of an event of the watchdog."""
+    key = event.detail.get("key")
+    return str(event.detail.get("place", "")), str(key[1]) if isinstance(key, list) and len(key) > 1 else ""
+
+
+def _join(group: Sequence[Event]) -> Event:
+    shown = next((event for event in group if "resolved" not in event.detail), group[0])
+    detail = dict(shown.detail)
+    stacks = [event.detail["stacks"] for event in group if isinstance(event.detail.get("stacks"), dict)]
+    if stacks:
+        detail["stacks"] = {pid: path for each in reversed(stacks) for pid, path in each.items()}
+    detail["processes"] = sorted({_process_of(event)[1] for event in group} - {""})
+    text = f"{shown.text} (one of {len(group)} processes that report it)"
+    return shown._replace(time_ns=group[0].time_ns, text=text, detail=detail)
 
 
 # -- Slices: the files of a run are cut into slices of time of about the same size, without reading all of them. Every process writes its ended spans

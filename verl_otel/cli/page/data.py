@@ -87,7 +87,7 @@ def _columns(steps: Sequence[Step], begin_ns: int) -> dict[str, Any]:
         "number": [step.number for step in steps],
         "start": [(step.start_ns - begin_ns) // 1_000_000 for step in steps],
         "seconds": [units(step.seconds) for step in steps],
-        "failed": [index for index, step in enumerate(steps) if step.failed],
+        "failed": [[index, end] for index, step in enumerate(steps) if (end := formatting.end_of(step))],
         "phases": _stack([phase_seconds(step) for step in steps], units),
         "groups": _stack([{(kind, name): nanos / 1e9 for kind, name, nanos in step.groups} for step in steps], units),
         "gpu": _stack(

@@ -33,7 +33,7 @@ function lead(index) {
 
 function worst() {
   if (run.verdicts.rows.length) return run.verdicts.rows[0][0];
-  if (table.failed.length) return table.failed[0];
+  if (table.failed.length) return table.failed[0][0];
   let best = -1;
   for (let index = 0; index < total; index += 1)
     if (!startUp.has(index) && (best < 0 || table.seconds[index] > table.seconds[best])) best = index;

@@ -21,7 +21,8 @@ function price(deviceSeconds, tokens) {
 const stepName = (index) =>
   table.number[index] === null ? `(no number, row ${index + 1})` : String(table.number[index]);
 const stepSeconds = (index) => table.seconds[index] / table.unit;
-const failed = new Set(table.failed);
+// How the steps ended that did not come to their end: FAILED or INTERRUPTED, by index.
+const failed = new Map(table.failed);
 const startUp = new Set(table.start_up);
 const unexplained = new Set(table.unexplained);
 

@@ -8,7 +8,7 @@ function stepSection(section) {
   return {
     show(index) {
       byId("step-title").textContent =
-        `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? ", failed" : ""}`;
+        `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${failed.has(index) ? `, ${failed.get(index)}` : ""}`;
       const detail = run.details[index];
       body.replaceChildren(
         facts(index, detail),

@@ -131,7 +131,7 @@ function stepsSection(section, choose) {
     make(
       "p",
       { class: "soft keys" },
-      "▼ delayed · ▽ slow without a known cause · ✕ failed · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next delayed or slow step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
+      "▼ delayed · ▽ slow without a known cause · ✕ failed or interrupted · ◆ stall or crash. Keys: ← → step, PgUp PgDn a tenth, v next delayed or slow step, + − 0 zoom, Enter to the chosen step. Drag to zoom.",
     ),
     asTable("The steps as a table", stepsTable),
   );
@@ -175,7 +175,7 @@ function stepWords(index) {
     .slice(0, 3)
     .map(([key, value]) => `${key} ${seconds(value / table.unit)}`);
   const held = verdictsOf.get(index)?.[0];
-  const notes = `${failed.has(index) ? ", FAILED" : ""}${startUp.has(index) ? ", with start-up" : ""}${unexplained.has(index) ? ", slow without a known cause" : ""}`;
+  const notes = `${failed.has(index) ? `, ${failed.get(index)}` : ""}${startUp.has(index) ? ", with start-up" : ""}${unexplained.has(index) ? ", slow without a known cause" : ""}`;
   return `Step ${stepName(index)}: ${seconds(stepSeconds(index))}${notes}. ${parts.join(", ")}.${held ? ` Delayed by ${held[4]} ${held[5]}: ${seconds(held[2])}.` : ""}`;
 }
 

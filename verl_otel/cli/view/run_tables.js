@@ -33,7 +33,7 @@ function nowOf(state) {
     ),
     factList([
       ["current step", current ? `${current.step ?? "?"}, for ${seconds(current.age)}, in ${current.last_child || "no phase"}` : ""],
-      ["last step", last ? `${last.number ?? "?"}, ${seconds(last.seconds)}${last.failed ? ", FAILED" : ""}` : "none has ended"],
+      ["last step", last ? `${last.number ?? "?"}, ${seconds(last.seconds)}${last.failed ? `, ${last.failed}` : ""}` : "none has ended"],
       ["its verdict", last ? last.verdicts.join("; ") || "nothing unusual" : ""],
       ["open trajectories", waiting ? count(waiting) : ""],
       ["samples of the last step", last && last.number !== null && state.samples.includes("training") ? make("a", { href: `${ROOT}run/${encodeURIComponent(runName)}/samples/training/${last.number}` }, "prompts and responses") : ""],
@@ -115,7 +115,7 @@ function stepTableOf(table) {
       { title: "step", number: true, value: (index) => table.number[index] ?? -1, text: (index) => String(table.number[index] ?? "?") },
       { title: "seconds", number: true, value: (index) => table.seconds[index], text: (index) => table.seconds[index].toFixed(2) },
       { title: "verdicts", number: true, value: (index) => table.verdicts[index], text: (index) => String(table.verdicts[index] || "") },
-      { title: "outcome", text: (index) => (table.failed[index] ? "FAILED" : "") },
+      { title: "outcome", text: (index) => table.failed[index] },
       ...Object.keys(table.phases).slice(0, 12).map((key) => ({
         title: key, number: true, value: (index) => table.phases[key][index], text: (index) => table.phases[key][index].toFixed(2),
       })),

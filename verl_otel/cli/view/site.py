@@ -444,7 +444,7 @@ def describe_step(step: Step) -> dict[str, Any]:
     return {
         "number": step.number,
         "seconds": step.seconds,
-        "failed": step.failed,
+        "failed": formatting.end_of(step),
         "verdicts": [
             printable.show(headlines.verdict_line(verdict), formatting.SENTENCE) for verdict in step.verdicts[:5]
         ],
@@ -470,7 +470,7 @@ def list_steps(run: Explanation, first: int) -> dict[str, Any]:
         "number": [step.number for step in steps],
         "start": [round(step.start_ns / 1e9, 3) for step in steps],
         "seconds": [round(step.seconds, 4) for step in steps],
-        "failed": [step.failed for step in steps],
+        "failed": [formatting.end_of(step) for step in steps],
         "verdicts": [len(step.verdicts) for step in steps],
         "phases": phases.rounded(),
         "gpu": gpu.rounded(),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from verl_otel._internal import safe_files
 from verl_otel._internal.call_timeout import run_locked
+from verl_otel._internal.machine import identify_process
 from verl_otel._internal.safe_files import file_word
 from verl_otel.exporting.base import Exporter
 from verl_otel.exporting.tensorboard import event_file, tags
@@ -56,7 +57,7 @@ class TensorBoardExporter(Exporter):
     def open(self, resource: Resource, scope: Scope, state: MetricState) -> None:  # noqa: ARG002 - as every exporter
         """Set the file name; the file is created with the first step."""
         host = file_word(resource.text(attr.HOST_NAME, "host"))
-        self._name = f"events.out.tfevents.{int(time.time()):010d}.{host}.{os.getpid()}.verl-otel"
+        self._name = f"events.out.tfevents.{int(time.time()):010d}.{host}-{identify_process()}.{os.getpid()}.verl-otel"
         self._path = self._folder / self._name
 
     def consume(self, batch: Batch) -> None:

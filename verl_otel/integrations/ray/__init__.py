@@ -23,6 +23,12 @@ HOOKS = (
     Hook(
         "ray.actor", "ActorMethod._remote", context_propagation.patch_actors, "spans of other processes have no parents"
     ),
+    Hook(
+        "ray.util.client.worker",
+        "Worker.call_remote",
+        context_propagation.patch_client,
+        "with Ray Client spans of other processes have no parents",
+    ),
 )
 
 

@@ -35,6 +35,8 @@ class Propagation:
     """``on``, ``off``, ``user`` (the user has enabled Ray's tracing, which stays unchanged), or why it is not possible."""
     early = False
     """Whether verl-otel was loaded before any actor class could be exported from this process; set by the setup hook, too."""
+    by_client = False
+    """Whether this process calls actors by Ray Client (``ray://``), and the server that calls them for it passes the context on."""
 
 
 class _ServerTracer:
@@ -128,7 +130,7 @@ def _send_context(method: Any) -> Any:
     inner = _untraced(method)
 
     def _remote(self: Any, args: Any = None, kwargs: Any = None, *rest: Any, **options: Any) -> Any:
-        if RECORDER.on:
+        if RECORDER.on or (kwargs and KEYWORD in kwargs):
             try:
                 kwargs = _with_context(self, kwargs)
             except Exception as error:
@@ -140,13 +142,39 @@ def _send_context(method: Any) -> Any:
 
 
 def _with_context(method: Any, kwargs: Any) -> Any:
+    if kwargs and KEYWORD in kwargs:  # of a client
+        return kwargs if _takes_context(method) else {key: kwargs[key] for key in kwargs if key != KEYWORD}
     if not current_span_context().is_valid or not _takes_context(method):
         return kwargs
+    return {**(kwargs or {}), KEYWORD: _make_carrier()}
+
+
+def _make_carrier() -> dict[str, str]:
     from opentelemetry import propagate
 
     carrier: dict[str, str] = {}
     propagate.inject(carrier)
-    return {**(kwargs or {}), KEYWORD: carrier}
+    return carrier
+
+
+def patch_client(worker: ModuleType) -> None:
+    """Add the context to the actor method calls of Ray Client, which a server in the cluster makes for this process."""
+    replace(worker.Worker, "call_remote", _send_by_client)
+
+
+def _send_by_client(method: Any) -> Any:
+    @functools.wraps(method)
+    def call_remote(self: Any, instance: Any, *args: Any, **kwargs: Any) -> Any:
+        if RECORDER.on and Propagation.by_client:
+            try:
+                stub = getattr(instance, "_remote_stub", instance)  # within its options
+                if type(stub).__name__ == "ClientRemoteMethod" and current_span_context().is_valid:
+                    kwargs = {**kwargs, KEYWORD: _make_carrier()}
+            except Exception as error:
+                error_boundary.record_internal_error("ray carrier", error)
+        return method(self, instance, *args, **kwargs)
+
+    return call_remote
 
 
 def _takes_context(method: Any) -> bool:

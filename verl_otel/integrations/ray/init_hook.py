@@ -9,6 +9,7 @@ import contextlib
 import functools
 import os
 import re
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from types import ModuleType
@@ -20,6 +21,7 @@ from verl_otel._internal.safe_files import parse_json
 from verl_otel.integrations import cluster_store
 from verl_otel.integrations.patch import replace
 from verl_otel.integrations.ray import cluster, cluster_endpoint
+from verl_otel.integrations.ray.context_propagation import Propagation
 from verl_otel.recording.decorate import Steps, surround
 from verl_otel.semconv.attributes import EARLIER_ACTORS
 from verl_otel.session import current as current_session
@@ -93,6 +95,8 @@ JOB_CONFIG: Final = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 HOOK_VARIABLE: Final = "__RAY_WORKER_PROCESS_SETUP_HOOK_ENV_VAR"
 HOOK: Final = "worker_process_setup_hook"
 MODULES: Final = "VERL_USE_EXTERNAL_MODULES"
+SERVER_SECONDS: Final = 10.0
+"""Seconds that a server of Ray Client may take to load verl-otel."""
 MAX_ACTORS: Final = 1000
 """Actors that are named in ``run.json``."""
 
@@ -138,8 +142,45 @@ def _begin_job() -> None:
     atexit.register(_end_job)  # registered after Ray's handler, so that it runs first
     with error_boundary.suppress_errors("ray.init"):
         cluster.publish(settings_to_forward())
+    _load_in_server(sys.modules["ray"])
     _use_cluster_endpoint()
     cluster.REGISTRY.publish()  # targets that were added before there was a cluster
+
+
+def _is_client() -> bool:
+    """Return whether this process is connected by Ray Client."""
+    client = sys.modules.get("ray.util.client")
+    return client is not None and bool(client.ray.is_connected())
+
+
+class _Question:
+    """Loads verl-otel in the server of Ray Client that unpickles it, and becomes there whether that server passes the context of calls on.
+
+    The function is pickled by value: a server without verl-otel answers, too.
+    """
+
+    def __reduce__(self) -> tuple[Callable[[], bool], tuple[()]]:
+        def load() -> bool:
+            try:
+                from verl_otel import plugin
+
+                plugin.load()
+                from verl_otel.integrations.ray.context_propagation import Propagation
+
+                return Propagation.state == "on"
+            except BaseException:
+                return False
+
+        return load, ()
+
+
+@error_boundary.never_raises("ray client")
+def _load_in_server(ray: Any) -> None:
+    """Load verl-otel in the server of Ray Client that calls actors for this process, if there is one. A server without it cannot take the context."""
+    if _is_client():
+        with contextlib.suppress(TimeoutError):
+            answer = call_for(SERVER_SECONDS, "verl-otel-client", lambda: ray.get(ray.put(_Question())))
+            Propagation.by_client = answer is True
 
 
 @error_boundary.never_raises("cluster endpoint")
@@ -153,7 +194,7 @@ def _use_cluster_endpoint() -> None:
 def _note_earlier_actors(ray: Any) -> None:
     """Record in ``run.json`` which actors of this job existed before telemetry: what they had loaded by then stays off in them."""
     current = current_session()
-    if current is None:
+    if current is None or _is_client():  # Ray Client has no such table
         return
     job = cluster_store.runtime_context().get_job_id()
     try:

@@ -1,0 +1,49 @@
+# SPDX-FileCopyrightText: The verl-otel authors
+# SPDX-License-Identifier: Apache-2.0
+"""Machines, containers and processes with the same names are told apart."""
+
+import os
+
+import pytest
+
+from verl_otel._internal import machine
+from verl_otel._internal.safe_files import process_file_name
+from verl_otel.system import procfs
+
+
+def test_two_nodes_with_one_host_name_are_two(monkeypatch, tmp_path):
+    """Their kernels were booted apart, though the pid namespace has the same number in both: node, instance and files differ."""
+    names = set()
+    for node in ("a", "b"):
+        (tmp_path / node).write_text(f"boot of {node}\n")
+        monkeypatch.setattr(machine, "BOOT_ID", str(tmp_path / node))
+        names |= {procfs.read_node_name(), process_file_name("trainer", "localhost")}
+        assert process_file_name("trainer", "localhost") == process_file_name("trainer", "localhost")
+    assert len(names) == 4
+
+
+@pytest.mark.full
+def test_a_forked_child_is_another_process():
+    """With the names of its own, and the same machine."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.write(writing, f"{machine.identify_machine()} {machine.identify_process()}".encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        of_machine, of_process = pipe.read().split()
+    assert of_machine == machine.identify_machine()
+    assert of_process != machine.identify_process()
+
+
+def test_a_system_that_says_nothing_has_names_too(monkeypatch):
+    """Without /proc the host and the process id remain."""
+
+    def refuse(path):
+        raise OSError
+
+    monkeypatch.setattr(machine, "_read", lambda path: "")
+    monkeypatch.setattr(os, "readlink", refuse)
+    assert (machine.identify_machine(), machine.identify_process()) == ("0", "0")
