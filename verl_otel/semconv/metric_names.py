@@ -193,7 +193,7 @@ REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
     "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
     "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: an `acc` of the reward function or else a score above 0 (solved), "
-    "or not, because each response was cut (truncated) or otherwise (failed). Of an own loop only where the process of the step runs the trajectories, since others have parts of groups.")
+    "or not, because each response was cut (truncated) or otherwise (failed).")
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.
