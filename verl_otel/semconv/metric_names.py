@@ -151,7 +151,8 @@ ROLLOUT_PREEMPTIONS: Final = _row("verl.rollout.preemptions", "counter", "{preem
 ROLLOUT_TRAJECTORY_PREEMPTIONS: Final = _row("verl.rollout.trajectory.preemptions", "gauge", "{preemption}", (attr.AGGREGATE,), (3, 3, 3),
     "Preemptions of one trajectory of the last step, where verl knows them.")
 ROLLOUT_TAIL_DURATION: Final = _row("verl.rollout.tail.duration", "gauge", "s", (attr.AGGREGATE,), (3, 3, 3),
-    "Duration of the trajectories that the last step trained on, until verl hands their samples over: p50, p95 and max.")
+    "Duration of the trajectories that the last step trained on, until verl hands their samples over: p50, p95 and max. A trajectory ends when its "
+    "sample is written, some 10 ms later on a busy host; the sample cannot carry how long that takes.")
 ROLLOUT_SLOWEST_DURATION: Final = _row("verl.rollout.slowest.duration", "gauge", "s", (attr.PART,), (3, 3, 3),
     "What the slowest trajectory of the last step spent in LLM calls, tools and reward, until verl hands its sample over.")
 ROLLOUT_SLOWEST_PREEMPTIONS: Final = _row("verl.rollout.slowest.preemptions", "gauge", "{preemption}", (), (1, 1, 1),
