@@ -101,7 +101,7 @@ def reward() -> Panel:
     """Does the reward rise, and how far are samples apart?"""
     text = (
         "Scores that each step trained on: mean, 10th and 90th percentile. A rising reward does not prove a better model: compare "
-        "it with validation, KL and the length of responses. Where several processes of an own loop report scores, it is their mean."
+        "it with validation, KL and the length of responses."
     )
     names = {metric.REWARD_SCORE_MEAN: "mean", metric.REWARD_SCORE_P10: "p10", metric.REWARD_SCORE_P90: "p90"}
     labels = f"{label.RUN_ID}, {label.DATA_SOURCE}"

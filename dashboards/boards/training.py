@@ -147,7 +147,7 @@ def groups() -> Panel:
     """Are there groups to learn from?"""
     text = (
         "Groups of one prompt that the step trained on. Only those whose scores differ (signal) teach GRPO anything: too many solved ones are "
-        "too easy, too many failed ones too hard, truncated ones did not end within data.max_response_length. Where several processes of an own loop report scores, it is their sum."
+        "too easy, too many failed ones too hard, truncated ones did not end within data.max_response_length."
     )
     target = query(f"sum by ({label.RUN_ID}, {label.OUTCOME}) ({metric.REWARD_GROUPS}{{run}})", legend.OUTCOME)
     return panels.stacked("Groups by outcome", text, "short", target)

@@ -252,27 +252,97 @@ def test_without_telemetry_nothing_is_bound():
     assert verl_otel.bind_context(len) is len
 
 
-def test_a_process_reports_for_the_step_of_another_one(recorded):
-    """When none of its trajectories is open: the scores so far of the newest step."""
-    with remote_step(1):
-        roll_out(0, 1.0)
+def run_elsewhere(step, *scores, begin=0):
+    """Return what another process sends of trajectories with these scores, which were submitted by a step."""
+    return [
+        own_loop.Shared(
+            step.get_span_context().trace_id,
+            100 + index,
+            own_loop.EndedTrajectory(1.0 + index, score, "math", {}, 0.0, f"p{index // 2}"),
+        )
+        for index, score in enumerate(scores, begin)
+    ]
+
+
+def look(recorded, *found):
+    """Pass what looks in succession have found, each followed by a drain."""
+    for each in found:
+        own_loop.receive(each)
         recorded.refresh()
-        assert values(recorded, "mean") == {"mean": 1.0}
-        roll_out(1, 2.0)
-    assert values(recorded, "mean", "max") == {"mean": 1.5, "max": 2.0}
 
 
-def test_groups_are_counted_where_they_are_whole(recorded):
-    """A worker may have run a part of a group only: its scores are equal there, and may differ in the group."""
+NOTHING_MORE = [[]] * own_loop.QUIET_LOOKS
+
+
+@pytest.fixture
+def shared(recorded):
+    """Record in a process that gets trajectories of others."""
+    own_loop.share(can=True)
+    return recorded
+
+
+def names(recorded):
+    return {point.instrument.name for point in recorded.points}
+
+
+def test_a_process_sends_what_it_ran_for_the_step_of_another_one(recorded):
+    """It has a part of the trajectories of the step: what it would report of them is not of the step."""
     with remote_step(1):
         roll_out(0, 1.0)
-        roll_out(1, 1.0)
     recorded.refresh()
-    assert "verl.reward.groups" not in {point.instrument.name for point in recorded.points}
-    with verl_otel.step(1):
-        roll_out(0, 1.0)
-        roll_out(1, 0.0)
-    assert recorded.value("verl.reward.groups", verl_outcome="signal") == 1
+    assert not names(recorded) & {
+        "verl.reward.score.mean",
+        "verl.average_reward",
+        "verl.rollout.tail.duration",
+        "verl.reward.groups",
+    }
+    ((step, _, trajectory),) = own_loop.take_outgoing()
+    assert (step, trajectory.score, trajectory.source, trajectory.uid) == (1, 1.0, "math", "p")
+
+
+def test_a_step_has_the_trajectories_of_all_processes(shared):
+    """Some arrive before the step ends and others after it, and a group is spread over both: no statistic is made before all are there."""
+    with verl_otel.step(1) as step:
+        look(shared, run_elsewhere(step, 1.0, 1.0, 1.0))
+    look(shared, [], run_elsewhere(step, 0.0, begin=3))
+    assert "verl.average_reward" not in names(shared)
+    look(shared, *NOTHING_MORE)
+    assert shared.value("verl.average_reward") == 0.75
+    assert values(shared, "mean", "min") == {"mean": 0.75, "min": 0.0}
+    assert shared.value("verl.reward.groups", verl_outcome="signal") == 1
+    assert shared.value("verl.reward.groups", verl_outcome="solved") == 1
+    assert shared.value("verl.rollout.tail.duration", verl_aggregate="max") == 4.0
+
+
+def test_the_reward_of_a_step_that_arrives_late_is_of_that_step(shared):
+    """It has the time of the end of the step, by which readers find its number."""
+    with verl_otel.step(1) as step:
+        pass
+    look(shared, run_elsewhere(step, 1.0), *NOTHING_MORE)
+    (reward,) = [point for point in shared.points if point.instrument.name == "verl.average_reward"]
+    assert reward.time_ns == shared.span("verl.step").end_ns
+
+
+def test_a_step_that_consumed_has_what_it_consumed(shared):
+    """Of the trajectories that others ran, and whichever step submitted them."""
+    with verl_otel.step(1) as submitter:
+        pass
+    with verl_otel.step(2):
+        verl_otel.consume([f"00-{100:032x}-{1:016x}-01"])
+    look(shared, run_elsewhere(submitter, 1.0), *NOTHING_MORE)
+    steps = [span for span in shared.spans if span.name == "verl.step"]
+    (reward,) = [point for point in shared.points if point.instrument.name == "verl.average_reward"]
+    assert reward.time_ns == steps[1].end_ns
+
+
+def test_a_run_that_ends_before_all_arrived_reports_no_part(shared):
+    """What is missing is not known."""
+    with verl_otel.step(1) as step:
+        pass
+    look(shared, run_elsewhere(step, 1.0))
+    own_loop.end()
+    shared.refresh()
+    assert "verl.average_reward" not in names(shared)
 
 
 def test_generation_is_that_of_the_trajectories_and_not_the_wait(recorded):
@@ -287,23 +357,14 @@ def test_generation_is_that_of_the_trajectories_and_not_the_wait(recorded):
     assert points[-1].maximum == pytest.approx(expected, abs=1e-4)
 
 
-def test_an_unfinished_step_of_another_process_does_not_count(recorded):
-    """While a trajectory of the newest step is open, the step before is reported; at the end of the process the newest."""
-    with remote_step(1):
-        roll_out(0, 1.0)
-    with remote_step(2), verl_otel.trajectory("p", 0):
-        with remote_step(2):
-            roll_out(1, 4.0)
-        recorded.refresh()
-        assert values(recorded, "mean") == {"mean": 1.0}
-        own_loop.report(last=True)
-        assert values(recorded, "mean") == {"mean": 4.0}
-
-
 def test_what_waits_is_bounded(recorded, monkeypatch):
     """Trajectories that no step ever claims, and traces without a trajectory, do not pile up."""
     monkeypatch.setattr(own_loop, "MAX_PENDING", 10)
+    monkeypatch.setattr(own_loop, "MAX_INCOMPLETE", 10)
+    own_loop.share(can=True)
     for index in range(30):
+        with verl_otel.step(index):
+            pass
         roll_out(index, 1.0)
         with verl_otel.span("other"):
             compute_score(1.0)
@@ -313,7 +374,7 @@ def test_what_waits_is_bounded(recorded, monkeypatch):
     loop = own_loop._Trajectories
     assert len(loop.ended) <= 10
     assert len(loop.inside) <= 11
-    assert len(loop.remote) <= own_loop.MAX_STEPS
+    assert len(loop.incomplete) <= 10
 
 
 def test_what_is_consumed_outside_of_steps_is_bounded(recorded, monkeypatch):

@@ -24,6 +24,8 @@ UNKNOWN = "None"
 """Uid of trajectories whose trainer gives samples a uid after they were generated. It trains in the same step."""
 NOTHING = 1e-6
 """Advantages of a smaller size are zero."""
+RIGHT = 1.0
+"""A right answer has at least this score; a wrong one gets less, for its form."""
 SLOWEST = 0.05
 """Share of the trajectories of a step that are its tail."""
 
@@ -68,6 +70,15 @@ class Trajectory(NamedTuple):
     response: int
     submitted: int
     """Number of the step or validation that it was submitted for."""
+    handed: float
+    """When verl handed its samples over: a sample cannot carry what happens after that. The trajectory ends when they are written."""
+    last_token: float
+    """When its last call of the model ended."""
+
+    @property
+    def seconds_of_sample(self):
+        """Seconds until its samples were handed over."""
+        return self.seconds - (self.end - self.handed)
 
 
 class Oracle:
@@ -205,6 +216,7 @@ class Oracle:
     @functools.cached_property
     def trajectories(self):
         calls, outputs = {}, {line["id"]: line for line in self.lines("output")}
+        handed = {line["id"]: line["time"] for line in self.lines("handed") if "id" in line}
         for line in self.lines("llm"):
             calls.setdefault(line["id"], []).append(line)
         return [
@@ -218,6 +230,8 @@ class Oracle:
                 calls=len(calls.get(line["id"], ())),
                 llm_seconds=sum(call["seconds"] for call in calls.get(line["id"], ())),
                 submitted=line["step"],
+                handed=handed.get(line["id"], line["end"]),
+                last_token=max((call["end"] for call in calls.get(line["id"], ())), default=line["end"]),
                 **{name: outputs.get(line["id"], {}).get(name, 0) for name in ("prompt", "generated", "response")},
             )
             for line in self.lines("trajectory")
@@ -245,9 +259,9 @@ class Oracle:
         return None
 
     def generation_of(self, step):
-        """Seconds from the first start to the last end of the trajectories that a step trained on."""
+        """Seconds from the first start to the last token of the trajectories that a step trained on."""
         trained = self.trajectories_of(step)
-        return max(each.end for each in trained) - min(each.start for each in trained)
+        return max(each.last_token for each in trained) - min(each.start for each in trained)
 
     @functools.cached_property
     def excess(self):
@@ -274,13 +288,32 @@ class Oracle:
         seconds = self.by_step("timing_s/step")
         return sum(seconds[step] for step in {line["step"] for line in updates}) / (updates[-1]["end"] - begin)
 
+    @functools.cached_property
+    def start_ups(self):
+        """Seconds from the first process of each attempt to the first step that it trained, which lasted until it was logged."""
+        found = []
+        lines = sorted(self.lines("logged"), key=lambda line: line["start"])
+        for _, attempt in groupby((line for line in lines if line["step"] >= self.steps[0]), lambda line: line["pid"]):
+            first = next(attempt)
+            before = [line["end"] for line in lines if line["pid"] != first["pid"] and line["end"] < first["start"]]
+            begin = min(line["start"] for line in self.lines("process") if line["start"] > max(before, default=0.0))
+            found.append(first["start"] - self.by_step("timing_s/step")[first["step"]] - begin)
+        return found
+
+    @functools.cached_property
+    def logged_after(self):
+        """Step to the seconds by which it was logged after the first one of the last attempt."""
+        lines = [line for line in self.lines("logged") if line["pid"] == self.updates[-1]["pid"]]
+        at = {line["step"]: line["start"] for line in lines if line["step"] in self.steps}
+        return {step: when - min(at.values()) for step, when in at.items()}
+
     def tail_of(self, step):
         """Share of a step in which all but its slowest trajectories had ended and the trainer waited for these, and the seconds of the step.
 
         It holds where the trainer waits for what it has just submitted.
         """
         seconds = self.by_step("timing_s/step")[step]
-        ends = sorted(each.end for each in self.trajectories_of(step))
+        ends = sorted(each.handed for each in self.trajectories_of(step))
         return (ends[-1] - ends[-1 - math.ceil(SLOWEST * len(ends))]) / seconds, seconds
 
     def waited_in(self, step):
@@ -296,13 +329,13 @@ class Oracle:
 
 
 def count_groups(groups):
-    """Number of groups by outcome: ``signal`` if an advantage of the group is not zero, else ``solved`` if a score is above 0, else ``failed``."""
+    """Number of groups by outcome: ``signal`` if an advantage of the group is not zero, else ``solved`` if its answers are right, else ``failed``."""
     found = Counter()
     for group in groups.values():
         if any(abs(sample.advantage) > NOTHING for sample in group):
             found["signal"] += 1
         else:
-            found["solved" if max(sample.score for sample in group) > 0 else "failed"] += 1
+            found["solved" if min(sample.score for sample in group) >= RIGHT else "failed"] += 1
     return found
 
 
@@ -368,6 +401,7 @@ class OwnLoop(Oracle):
             Trajectory(
                 line["uid"], line["index"], False, line["start"], line["end"], line["seconds"],
                 calls=2, llm_seconds=0.0, prompt=PROMPT, generated=2 * ANSWER, response=RESPONSE, submitted=line["step"],
+                handed=line["end"], last_token=line["end"],
             )
             for line in self.lines("own")
         ]  # fmt: skip

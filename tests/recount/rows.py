@@ -302,6 +302,16 @@ def find_ambiguous(product):
     return sorted({name for (_, name), found in values.items() if len(found) > 1})
 
 
+def read_elapsed(product):
+    """Seconds that the run log says after its first record of a step, by step."""
+    found = product.logged("training", "elapsed_seconds")
+    return {step: seconds - min(found.values()) for step, seconds in found.items()}
+
+
+STARTED = 1.0
+"""Seconds by which the process that starts a run may be older than its first import of verl, and a step than its timers."""
+
+
 def count_silent(oracle):
     return {step: split_groups(count_groups(oracle.groups_of(step)))["none"] for step in sorted(set(oracle.steps))}
 
@@ -324,7 +334,7 @@ def mean(values):
 
 
 def slowest_of_last_step(oracle):
-    return max(oracle.trajectories_of(oracle.steps[-1]), key=lambda each: each.seconds)
+    return max(oracle.trajectories_of(oracle.steps[-1]), key=lambda each: each.seconds_of_sample)
 
 
 # -- devices --
@@ -630,6 +640,21 @@ ROWS = [
         by_step(lambda samples: mean(sample.reward for sample in samples)),
         lambda p: p.logged("rollout", "reward_mean"),
     ),
+    Row(
+        "run log: solved groups",
+        lambda o: {step: count_groups(o.groups_of(step))["solved"] for step in sorted(set(o.steps))},
+        lambda p: p.logged("rollout", "groups_solved") or None,
+    ),
+    Row(
+        "run log: seconds since the first step of the attempt",
+        lambda o: {step: Timed(1, seconds) for step, seconds in o.logged_after.items()},
+        read_elapsed,
+    ),
+    Row(
+        "explain: seconds before the first step of each attempt",
+        lambda o: [Between(seconds - STARTED, seconds + STARTED) for seconds in o.start_ups],
+        lambda p: [each["seconds"] for each in p.explain["run"]["start_up"]],
+    ),
     Row("run log: fields of a step that have two values", lambda o: [], find_ambiguous),
     # -- the order of generation and training --
     Row(
@@ -651,7 +676,7 @@ ROWS = [
     ),
     Row(
         "longest trajectory of the last step",
-        lambda o: Timed(1, slowest_of_last_step(o).seconds),
+        lambda o: Timed(1, slowest_of_last_step(o).seconds_of_sample),
         lambda p: p.latest("verl.rollout.tail.duration", aggregate="max"),
         own=True,
     ),
@@ -659,16 +684,16 @@ ROWS = [
         "95th percentile of the trajectories of the last step",
         lambda o: Timed(
             1,
-            statistics.quantiles([each.seconds for each in o.trajectories_of(o.steps[-1])], n=20, method="inclusive")[
-                -1
-            ],
+            statistics.quantiles(
+                [each.seconds_of_sample for each in o.trajectories_of(o.steps[-1])], n=20, method="inclusive"
+            )[-1],
         ),
         lambda p: p.latest("verl.rollout.tail.duration", aggregate="p95"),
         own=True,
     ),
     Row(
         "median trajectory of the last step",
-        lambda o: Timed(1, statistics.median(each.seconds for each in o.trajectories_of(o.steps[-1]))),
+        lambda o: Timed(1, statistics.median(each.seconds_of_sample for each in o.trajectories_of(o.steps[-1]))),
         lambda p: p.latest("verl.rollout.tail.duration", aggregate="p50"),
         own=True,
     ),
@@ -839,32 +864,20 @@ LONGEST, P95, MEDIAN = (
     f"{name} of the last step"
     for name in ("longest trajectory", "95th percentile of the trajectories", "median trajectory")
 )
-HANDED_OVER = "it is measured until verl hands a sample over, some 10 ms before the trajectory ends"
 TWICE = "verl's file logger has one line for a step that was trained twice"
 
-PENDING = {
-    ("average reward", "own_ray"): "of one of the actors",
-    ("scores of the last step", "own_ray"): "of one of the actors",
-    ("percentiles of the scores of the last step", "own_ray"): "of one of the actors",
-    ("groups of the last step", "own_ray"): "each actor judges its part of a group",
-    (P95, "own_ray"): "of one of the actors",
-}
+PENDING: dict[tuple[str, str], str] = {}
 """(family, mode or ``*``) to what is still wrong. A test of it fails as soon as it is right: then its line goes."""
 
-UNSTEADY = {
-    (LONGEST, "own_ray"): "of the actor that reported last",
-    (MEDIAN, "own_ray"): "of the actor that reported last",
-    ("seconds of generation", "*"): HANDED_OVER,
-    (LONGEST, "*"): HANDED_OVER,
-    (P95, "*"): HANDED_OVER,
-    (MEDIAN, "*"): HANDED_OVER,
-    (TAIL, "*"): HANDED_OVER,
-    ("LLM calls of the slowest trajectory of the last step", "*"): HANDED_OVER,
-}
+UNSTEADY: dict[tuple[str, str], str] = {}
 """(family, mode or ``*`` for those of verl) to the reason for which it is right in one run and wrong in another."""
 
 AHEAD = ("colocate_async", "separate_async_1", "separate_async_2", "separate_async_4", "fully_async", "one_step_off")
 UNCHECKED: dict[tuple[str, str], str] = {
+    **{
+        ("run log: seconds since the first step of the attempt", mode): "they begin again in the second attempt"
+        for mode in ("resume", "crash")
+    },
     (TAIL, "own_failed"): "it is that of the step that raised",
     **{
         (family, "fully_async"): "the slowest are of validations, which the rollouter runs for no step"
@@ -894,7 +907,7 @@ ABSENT: dict[tuple[str, str], str] = {
     ): "traces have scores, and a penalty makes other rewards of them",
     **{
         (family, mode): "with a critic a sample has a signal of its own, whatever its group"
-        for family in ("groups of the last step", "run log: groups without a signal")
+        for family in ("groups of the last step", "run log: groups without a signal", "run log: solved groups")
         for mode in ("critic", "resume")
     },
     (TAIL, "own_ray"): "the loop does not know when trajectories of actors ended",

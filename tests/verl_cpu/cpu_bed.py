@@ -17,6 +17,7 @@ import os
 import random
 import sys
 import textwrap
+import time
 import types
 import uuid
 
@@ -324,6 +325,18 @@ def log_trajectories(module):
         module.AgentLoopWorker._compute_score = _compute_score
 
 
+def log_hand_overs(module):
+    """Log when a trajectory hands its samples to TransferQueue."""
+    original = module.async_kv_batch_put
+
+    @functools.wraps(original)
+    async def async_kv_batch_put(*args, **kwargs):
+        cpu_log.write("handed", time=time.time(), **TRAJECTORY.get({}))
+        return await original(*args, **kwargs)
+
+    module.async_kv_batch_put = async_kv_batch_put
+
+
 def log_llm_calls(module):
     if not hasattr(module, "LLMServerClient"):  # verl 0.7: its client lies elsewhere, the server's log must do
         return
@@ -421,6 +434,7 @@ if os.environ.get("CPU_BED_OWN_TRAINER"):
     HOOKS["verl.trainer.main_ppo_v0"] = use_own_trainer
 if os.environ.get(cpu_log.FOLDER):
     HOOKS |= LOGS
+    HOOKS["transfer_queue"] = run_both(HOOKS["transfer_queue"], log_hand_overs)
     for name, function in cpu_stamps.HOOKS.items():
         HOOKS[name] = run_both(HOOKS[name], function) if name in HOOKS else function
 for name in HOOKS.keys() & sys.modules.keys():  # imported before this module

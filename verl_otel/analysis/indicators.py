@@ -100,7 +100,7 @@ def _find_bound(series: Iterable[Series]) -> float | None:
 
 
 def _find_silent(series: Iterable[Series]) -> float | None:
-    """Return the share of the groups of the last step whose scores are all equal; several processes of an own loop may report some."""
+    """Return the share of the groups of the last step whose scores are all equal."""
     counts: dict[str, float] = {}
     for one in series:
         if one.name == REWARD_GROUPS and one.values:

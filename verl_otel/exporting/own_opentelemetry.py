@@ -435,7 +435,7 @@ class _Begun(Span):
 
 
 class BegunSpans:
-    """Our open spans whose begin the user's span processors were told of, since a span of the user's began below them.
+    """Our open spans whose begin the user's span processors were notified of, since a span of the user's began below them.
 
     Some processors record a span only if they have seen the begin of its trace: MLflow's on the global provider would drop every span below
     one of ours (mlflow/mlflow#19035).

@@ -26,7 +26,7 @@ class _Inherited:
 def is_connected() -> bool:
     """Return whether Ray can answer this process. Never imports Ray, and asks nothing.
 
-    It cannot in a forked child of a process of the cluster, where a question waits for ever. In a worker that ends, whose connection Ray
+    It cannot in a forked child of a process of the cluster, where a question waits indefinitely. In a worker that ends, whose connection Ray
     has closed before the exit handlers run, a question ends the process at once, and the user's own exit handlers are skipped.
     """
     ray: Any = sys.modules.get("ray")
@@ -93,3 +93,16 @@ def read_all(prefix: bytes) -> list[bytes | None]:
 
     keys = internal_kv._internal_kv_list(prefix, namespace=NAMESPACE)
     return [internal_kv._internal_kv_get(key, namespace=NAMESPACE) for key in keys]
+
+
+def take_all(prefix: bytes) -> list[bytes]:
+    """Delete all keys that begin with a prefix, and return their values."""
+    from ray.experimental import internal_kv
+
+    taken = []
+    for key in internal_kv._internal_kv_list(prefix, namespace=NAMESPACE):
+        value = internal_kv._internal_kv_get(key, namespace=NAMESPACE)
+        internal_kv._internal_kv_del(key, namespace=NAMESPACE)
+        if value is not None:
+            taken.append(value)
+    return taken

@@ -31,21 +31,26 @@ if TYPE_CHECKING:
 
 # -- Trajectories: what the spans inside of them say about them, and the scores and durations of those of each step.
 #
-# A step has the trajectories that it consumed, or else those that began inside of it. A process that ran trajectories for a step of
-# another process does not learn when the step ends: it reports them when none of its trajectories is open, or one of a later step has ended --
+# A step has the trajectories that it consumed, or else those that began inside of it. Those of other processes, such as Ray's actors, arrive
+# after its end (`session.shared_trajectories`): only the process of the step has all of them, and only there a statistic is one of the step --
 
 MAX_PENDING: Final = 10_000
 """Trajectories that may wait for the end of their step, and traces whose trajectory has not ended. More replace the oldest."""
 MAX_STEPS: Final = 4
-"""Steps of another process whose trajectories are kept, and steps of this one that have consumed some and have not ended: those of an asynchronous
-loop overlap. A `verl_otel.consume` outside of a step has no end: the next ones replace it."""
+"""Steps that have consumed trajectories and have not ended: those of an asynchronous loop overlap. A `verl_otel.consume` outside of a step has no end:
+the next ones replace it."""
+MAX_INCOMPLETE: Final = 64
+"""Ended steps that wait for trajectories of other processes. The oldest is dropped without statistics."""
+QUIET_LOOKS: Final = 4
+"""Looks in succession that find no trajectory of an ended step: then no more are expected. Looks are one drain interval apart, in which each process
+sends what it has; the first one may be older than the end of the step."""
 MAX_PARENTS: Final = 64
 """Enclosing spans that are searched for a step."""
 TESTING: Final = "testing"
 """Key of the phase in which a loop validates, verl's name for it: rewards of it are not those that the step trains on."""
 
 
-class _Sample(NamedTuple):
+class EndedTrajectory(NamedTuple):
     """A trajectory that has ended, as `step_statistics.Sample`."""
 
     seconds: float
@@ -56,6 +61,29 @@ class _Sample(NamedTuple):
     uid: str
     whole: bool = True
     """False: it failed or was cancelled. A step trains on it only if it says so by `verl_otel.consume`."""
+    shared: bool = False
+    """Whether another process has run it."""
+
+
+class Shared(NamedTuple):
+    """A trajectory for a step of another process."""
+
+    step: int
+    """Trace id of what submitted it."""
+    trace_id: int
+    trajectory: EndedTrajectory
+
+
+class _Incomplete:
+    """A step that has ended and may have trajectories in other processes."""
+
+    def __init__(self, end_ns: int, consumed: Sequence[int] | None, samples: list[EndedTrajectory]) -> None:
+        self.end_ns = end_ns
+        self.consumed = None if consumed is None else frozenset(consumed)
+        """Trace ids of the trajectories that it consumed; None: it has those that were submitted by it."""
+        self.samples = samples
+        self.quiet = 0
+        """The last looks that found nothing for it."""
 
 
 class StepSummary(NamedTuple):
@@ -108,17 +136,21 @@ class _Trajectories:
 
     inside: dict[int, Inside] = {}
     """By trace id, until the trajectory ends."""
-    ended: dict[int, tuple[object, _Sample]] = {}
+    ended: dict[int, tuple[object, EndedTrajectory]] = {}
     """Trajectories that wait for the end of a step of this process, by trace id: facts, and the trace id of what submitted them, or the number of
     the step that they name."""
     consumed: dict[int, list[int]] = {}
     """Trace ids of the trajectories that a step consumed, by the trace id of the step."""
-    batches: dict[int, list[_Sample]] = {}
+    batches: dict[int, list[EndedTrajectory]] = {}
     """Scores that a step of this process computed outside of trajectories, by its trace id: those of a reward model on a batch."""
-    remote: dict[int, list[_Sample]] = {}
-    """Trajectories for the last steps of another process, by the trace id of the step."""
-    reported: tuple[int, int] = (0, 0)
-    """The step of another process that was reported last, and the number of its trajectories."""
+    outgoing: deque[Shared] = deque(maxlen=MAX_PENDING)
+    """Trajectories for steps of other processes."""
+    looks: deque[list[Shared]] = deque()
+    """What looks for trajectories of other processes have found since the last drain."""
+    incomplete: dict[int, _Incomplete] = {}
+    """By the trace id of the step, in the order in which the steps ended."""
+    may_share = False
+    """Whether this process can get trajectories of others."""
 
 
 def find_inside(span: Span) -> Inside | None:
@@ -190,7 +222,9 @@ def note_reward(span: Span, seconds: float, values: Mapping[str, AttributeValue]
         inside.score, inside.source = float(score), source
     if scores and _is_of_step(span):
         batch = _Trajectories.batches.setdefault(span.resolve().trace_id, [])
-        batch.extend(_Sample(0.0, each, source, {}, 0.0, "") for each in scores[: max(0, MAX_PENDING - len(batch))])
+        batch.extend(
+            EndedTrajectory(0.0, each, source, {}, 0.0, "") for each in scores[: max(0, MAX_PENDING - len(batch))]
+        )
         _bound(_Trajectories.batches, MAX_STEPS)
 
 
@@ -248,13 +282,10 @@ def end_trajectory(span: Span, seconds: float, values: Mapping[str, AttributeVal
     source = to_name(values.get(attr.DATA_SOURCE, "")) or (inside.source if inside is not None else "")
     uid = to_name(values.get(attr.SAMPLE_UID, ""))
     whole = not span.error and values.get(attr.OUTCOME) != "cancelled"
-    sample = _Sample(seconds, None if score is None else float(score), source, facts, span.stop, uid, whole)
+    sample = EndedTrajectory(seconds, None if score is None else float(score), source, facts, span.stop, uid, whole)
     link = _find_link(span)
     if link is not None and link.flags & REMOTE:
-        samples = _Trajectories.remote.setdefault(link.trace_id, [])
-        if len(samples) < MAX_PENDING:
-            samples.append(sample)
-        _bound(_Trajectories.remote, MAX_STEPS)
+        _Trajectories.outgoing.append(Shared(link.trace_id, trace_id, sample))
     else:
         step = link.trace_id if link is not None else values.get(attr.STEP_NUMBER)
         _Trajectories.ended[trace_id] = step, sample
@@ -281,15 +312,20 @@ def end_step(span: Span, phases: Iterable[tuple[str, float, float]]) -> StepSumm
     step, number = span.resolve().trace_id, span.attributes.get(attr.STEP_NUMBER)
     names = {step} if number is None else {step, number}
     consumed = _Trajectories.consumed.pop(step, None)
-    is_derived = consumed is None
-    if consumed is None:
-        consumed = [trace_id for trace_id, (named, _) in list(_Trajectories.ended.items()) if named in names]
-    popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in consumed]
+    named = consumed
+    if named is None:
+        named = [trace_id for trace_id, (submitter, _) in list(_Trajectories.ended.items()) if submitter in names]
+    popped = [_Trajectories.ended.pop(trace_id, None) for trace_id in named]
     samples = [entry[1] for entry in popped if entry is not None]
-    if is_derived:
+    if consumed is None:
         samples = _score_whole(samples)
     batch = _Trajectories.batches.pop(step, [])
     _Trajectories.inside.pop(step, None)
+    if _Trajectories.may_share:
+        _Trajectories.incomplete[step] = _Incomplete(span.end_ns, consumed, samples)
+        _bound(_Trajectories.incomplete, MAX_INCOMPLETE)
+    if any(sample.shared for sample in samples):
+        samples = []  # not all have arrived
     seconds = _find_generation(samples, phases)
     if seconds:
         series.histogram(metric_names.SAMPLE_GENERATION).record(seconds)
@@ -299,12 +335,12 @@ def end_step(span: Span, phases: Iterable[tuple[str, float, float]]) -> StepSumm
     return StepSummary(reward, tuple(sample.stop for sample in samples), measure_waits(samples))
 
 
-def _score_whole(samples: list[_Sample]) -> list[_Sample]:
+def _score_whole(samples: list[EndedTrajectory]) -> list[EndedTrajectory]:
     """Return the samples without the scores of those that failed or were cancelled: the step waited for them, and trains on the others."""
     return [sample if sample.whole else sample._replace(score=None) for sample in samples]
 
 
-def _find_generation(samples: list[_Sample], phases: Iterable[tuple[str, float, float]]) -> float:
+def _find_generation(samples: list[EndedTrajectory], phases: Iterable[tuple[str, float, float]]) -> float:
     """Return the seconds from the first start to the last token of trajectories, or else those of the phases ``gen``; 0: nothing is known.
 
     A trajectory ends with its reward, which is no part of the generation.
@@ -315,46 +351,88 @@ def _find_generation(samples: list[_Sample], phases: Iterable[tuple[str, float, 
     return sum(stop - start for key, start, stop in phases if key == GEN)
 
 
-def report(*, last: bool = False) -> None:
-    """Record what a process has to report whose loop is in another process. Called at the end of each drain.
+def take_outgoing() -> list[Shared]:
+    """Remove and return the trajectories that ended in this process, for steps of other processes."""
+    return [_Trajectories.outgoing.popleft() for _ in range(len(_Trajectories.outgoing))]
 
-    These are the statistics of the trajectories of the newest step, or of the one before while the newest goes on; and each phase ``gen``.
 
-    Args:
-        last: Whether no more will be recorded.
+def has_outgoing() -> bool:
+    """Return whether trajectories ended in this process for steps of other processes."""
+    return bool(_Trajectories.outgoing)
+
+
+def share(*, can: bool) -> None:
+    """Set whether this process can get trajectories of others: ended steps wait for these."""
+    _Trajectories.may_share = can
+
+
+def receive(found: list[Shared]) -> None:
+    """Keep what one look for trajectories of other processes has found, which may be nothing, until the next drain."""
+    if found or _Trajectories.incomplete:
+        _Trajectories.looks.append(found)
+
+
+def has_received() -> bool:
+    """Return whether there is something for a drain in what was received."""
+    return bool(_Trajectories.looks)
+
+
+def report() -> None:
+    """Record what is not recorded with a span that ends. Called at the end of each drain.
+
+    These are steps whose trajectories have arrived from other processes, and the phases ``gen`` of a process that has no step. Where the run ends
+    before all have arrived, the step has no statistics.
     """
     if _Loop.phases and not has_step():
         for key, start, stop in _Loop.take_phases():
             if key == GEN:
                 series.histogram(metric_names.SAMPLE_GENERATION).record(stop - start)
-    steps = list(_Trajectories.remote)
-    if not steps or _Trajectories.reported == (steps[-1], len(_Trajectories.remote[steps[-1]])):
-        return
-    if not last and any(span.site.spec.verb == "trajectory" for span in RECORDER.opened):
-        del steps[-1:]
-    if (
-        not steps or _Trajectories.reported[0] in list(_Trajectories.remote)[len(steps) :]
-    ):  # never back to a step before
-        return
-    samples = _Trajectories.remote[steps[-1]]
-    if _Trajectories.reported != (steps[-1], len(samples)):
-        _Trajectories.reported = steps[-1], len(samples)
-        reward = _summarise(_score_whole(samples), whole=False)
-        if reward is not None:
-            series.gauge(metric_names.AVERAGE_REWARD).set(reward)
+    for _ in range(len(_Trajectories.looks)):
+        _take_look(_Trajectories.looks.popleft())
+    for step, ended in list(_Trajectories.incomplete.items()):
+        if ended.quiet < QUIET_LOOKS:
+            break  # never back to a step before
+        del _Trajectories.incomplete[step]
+        if any(sample.shared for sample in ended.samples):
+            samples = ended.samples if ended.consumed is not None else _score_whole(ended.samples)
+            _add_points(ended.end_ns, {metric_names.AVERAGE_REWARD: _summarise(samples)})
 
 
-def _summarise(samples: list[_Sample], *, whole: bool = True) -> float | None:
-    """Record the statistics of trajectories and return the mean of their scores. ``whole``: they are all of their step, so that groups are complete."""
+def _take_look(found: list[Shared]) -> None:
+    """Pass the trajectories of one look to their steps, or keep them until these end."""
+    for each in _Trajectories.incomplete.values():
+        each.quiet += 1
+    for shared in found:
+        trajectory = shared.trajectory._replace(shared=True)
+        ended = _find_step(shared)
+        if ended is not None:
+            ended.quiet = 0
+            if len(ended.samples) < MAX_PENDING:
+                ended.samples.append(trajectory)
+        else:
+            _Trajectories.ended[shared.trace_id] = shared.step, trajectory
+            _bound(_Trajectories.ended, MAX_PENDING)
+
+
+def _find_step(shared: Shared) -> _Incomplete | None:
+    """Return the ended step that consumed a trajectory, or else submitted it and consumed none."""
+    for each in _Trajectories.incomplete.values():
+        if each.consumed is not None and shared.trace_id in each.consumed:
+            return each
+    submitter = _Trajectories.incomplete.get(shared.step)
+    return submitter if submitter is not None and submitter.consumed is None else None
+
+
+def _summarise(samples: list[EndedTrajectory]) -> float | None:
+    """Record the statistics of all trajectories of a step and return the mean of their scores."""
     if not samples:
         return None
-    if whole:
-        record_groups(count_groups(samples))
+    record_groups(count_groups(samples))
     describe_tail(samples)
     return _sum_scores(samples)
 
 
-def _sum_scores(samples: list[_Sample]) -> float | None:
+def _sum_scores(samples: list[EndedTrajectory]) -> float | None:
     """Record the scores of a step; return their mean, None without a score."""
     sum_scores(samples)
     scores = [sample.score for sample in samples if sample.score is not None and sample.score == sample.score]
@@ -379,9 +457,10 @@ def _bound(entries: dict[int, Any], limit: int) -> None:
 
 
 def _clear_trajectories() -> None:
-    _Trajectories.inside, _Trajectories.ended, _Trajectories.consumed, _Trajectories.remote = {}, {}, {}, {}
-    _Trajectories.batches = {}
-    _Trajectories.reported = (0, 0)
+    _Trajectories.inside, _Trajectories.ended, _Trajectories.consumed = {}, {}, {}
+    _Trajectories.batches, _Trajectories.incomplete, _Trajectories.may_share = {}, {}, False
+    _Trajectories.outgoing.clear()
+    _Trajectories.looks.clear()
 
 
 # -- The loop --
@@ -500,7 +579,7 @@ def take_ended() -> list[EndedStep]:
 
 def end() -> None:
     """Record the end of the run, if this process had an own loop: failed or interrupted if the program or its last step was."""
-    report(last=True)
+    report()
     if _Loop.began:
         series.gauge(metric_names.RUN_STATE).set((_find_end_of_program() or _Loop.last_state).value)
 

@@ -227,7 +227,7 @@ _LENGTHS: Final = (("prompt", attr.PROMPT_TOKENS), ("response", attr.RESPONSE_TO
 def _split_tokens(tokens: Mapping[str, float]) -> dict[str, float]:
     """Return the tokens of a trajectory by who wrote them: the prompt, the model (``generated``), or tools and environments (``observation``).
 
-    Where nobody says which tokens of a response the model wrote, it wrote all of them.
+    Where it is not recorded which tokens of a response the model wrote, it counts as having written all of them.
     """
     kinds = {"prompt": tokens["prompt"]} if "prompt" in tokens else {}
     response = tokens.get("response")

@@ -152,7 +152,8 @@ ROLLOUT_PREEMPTIONS: Final = _row("verl.rollout.preemptions", "counter", "{preem
 ROLLOUT_TRAJECTORY_PREEMPTIONS: Final = _row("verl.rollout.trajectory.preemptions", "gauge", "{preemption}", (attr.AGGREGATE,), (3, 3, 3),
     "Preemptions of one trajectory of the last step, where verl knows them.")
 ROLLOUT_TAIL_DURATION: Final = _row("verl.rollout.tail.duration", "gauge", "s", (attr.AGGREGATE,), (3, 3, 3),
-    "Duration of the trajectories that the last step trained on, until verl hands their samples over: p50, p95 and max.")
+    "Duration of the trajectories that the last step trained on, until verl hands their samples over: p50, p95 and max. A trajectory ends when its "
+    "sample is written, some 10 ms later on a busy host; the sample cannot carry how long that takes.")
 ROLLOUT_SLOWEST_DURATION: Final = _row("verl.rollout.slowest.duration", "gauge", "s", (attr.PART,), (3, 3, 3),
     "What the slowest trajectory of the last step spent in LLM calls, tools and reward, until verl hands its sample over.")
 ROLLOUT_SLOWEST_PREEMPTIONS: Final = _row("verl.rollout.slowest.preemptions", "gauge", "{preemption}", (), (1, 1, 1),
@@ -194,7 +195,7 @@ REWARD_SCORE_P90: Final = _score("verl.reward.score.p90", "90th percentile")
 REWARD_GROUPS: Final = _row("verl.reward.groups", "gauge", "{group}", (attr.OUTCOME,), (4, 4, 4),
     "Groups of one prompt that the last step trained on, for estimators that compare the samples of a group: with different advantages or, where these "
     "are not known, scores (signal), or with equal ones, from which GRPO learns nothing: an `acc` of the reward function or else a score above 0 (solved), "
-    "or not, because each response was cut (truncated) or otherwise (failed). Of an own loop only where the process of the step runs the trajectories, since others have parts of groups.")
+    "or not, because each response was cut (truncated) or otherwise (failed).")
 # -- GPUs and hosts --
 # Names of the hardware, system and process conventions (semantic-conventions 1.44) where the meaning is theirs. Counters of devices and
 # hosts begin at 0 when a process begins to read them, not when the driver was loaded or the host booted.

@@ -35,6 +35,7 @@ from verl_otel.session.own_loop_verdicts import OwnLoopVerdicts
 from verl_otel.session.run_log import RunLog
 from verl_otel.session.run_status import RunStatus
 from verl_otel.session.self_metrics import OverheadMeter, estimate_recording
+from verl_otel.session.shared_trajectories import SharedTrajectories
 from verl_otel.system import collectors, procfs
 
 if TYPE_CHECKING:
@@ -211,6 +212,7 @@ class Session:
         self._run_log: RunLog | None = None
         self._verdicts = OwnLoopVerdicts(self.began)
         self._status = RunStatus(0.0)
+        self._trajectories = SharedTrajectories()
         self._overhead = OverheadMeter(config.cpu_budget)
         self._drain_seconds = 0.0
         """CPU seconds of the drain thread."""
@@ -259,7 +261,7 @@ class Session:
     def stop(self) -> None:
         """Switch recording off, send what is queued within ``exit_timeout``, and close the exporters.
 
-        A file system that does not answer blocks whoever uses it, without a time-out. So a thread does that, and is left behind
+        A file system that does not answer blocks each thread that uses it, without a time-out. So a thread does that, and is left behind
         `FILE_SECONDS` after ``exit_timeout``.
         """
         deadline = time.monotonic() + self.config.exit_timeout
@@ -340,6 +342,12 @@ class Session:
         self._export_user_metrics(deadline)
         self._for_each("flush", lambda exporter: exporter.begin_flush(deadline))
         self._for_each("flush", lambda exporter: exporter.flush(deadline))
+
+    def take_last_trajectories(self) -> None:
+        """Take what other processes have sent, before they end. Waits for it for at most `shared_trajectories.LAST_SECONDS`."""
+        self._collect(observe=False, deadline=time.monotonic() + OPEN_WAIT_SECONDS)
+        self._trajectories.take_last(self.config.run_id)
+        self._wake.set()
 
     def wake(self) -> None:
         """Start a drain on the drain thread now, without waiting for it. Takes a millisecond at most; safe in a signal handler."""
@@ -484,11 +492,13 @@ class Session:
         log_lines.write_waiting()
         now = time.monotonic()
         due = self.opened and now - self._observed_at >= self.config.metric_interval
-        if not (woken or due) and self._may_rest(now):
+        if not (woken or due or own_loop.has_received()) and self._may_rest(now):
+            self._trajectories.exchange(self.config.run_id)
             self._for_each("rest", lambda exporter: exporter.rest())
             return
         self._schedule.note_drain(now)
         self._collect(observe=due)
+        self._trajectories.exchange(self.config.run_id)
         self._for_each("tick", lambda exporter: exporter.poll())
         with error_boundary.suppress_errors("overhead"):
             self._update_overhead()

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""The interface to a cluster: why a process died, and what the monitors of other nodes have found. Integrations implement it."""
+"""The interface to a cluster: why a process died, what the monitors of other nodes have found, and trajectories. Integrations implement it."""
 
 from __future__ import annotations
 
@@ -41,6 +41,15 @@ class ClusterBackend(Protocol):
     def read(self, run_id: str) -> list[Note]:
         """Return the notes of all nodes."""
 
+    def is_connected(self) -> bool:
+        """Return whether this process is part of a cluster that can answer it. Asks nothing, and never blocks."""
+
+    def send(self, run_id: str, message: bytes) -> None:
+        """Store a message for the process with the steps of the run."""
+
+    def take(self, run_id: str) -> list[bytes]:
+        """Remove and return the messages for the process with the steps of the run."""
+
 
 class _Current:
     backend: ClusterBackend | None = None
@@ -49,6 +58,12 @@ class _Current:
 def set_backend(backend: ClusterBackend | None) -> None:
     """Set the cluster that `query` asks; None: no cluster."""
     _Current.backend = backend
+
+
+def find_connected() -> ClusterBackend | None:
+    """Return the cluster that this process is part of; None if there is none, or if it cannot answer."""
+    backend = _Current.backend
+    return backend if backend is not None and backend.is_connected() else None
 
 
 def query(call: Callable[[ClusterBackend], T]) -> T | None:

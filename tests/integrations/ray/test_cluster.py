@@ -33,7 +33,7 @@ def ray(monkeypatch):
         fake.writes.append(key)
         fake.store[namespace, key] = value
 
-    def delete(key, del_by_prefix, namespace):
+    def delete(key, namespace, del_by_prefix=False):
         assert fake.gate.wait(60)
         for known in [each for each in fake.store if each[1] == key or (del_by_prefix and each[1].startswith(key))]:
             del fake.store[known]
@@ -43,7 +43,11 @@ def ray(monkeypatch):
         assert fake.gate.wait(60)
         return fake.store.get((namespace, key))
 
+    def list_keys(prefix, namespace):
+        return [key for space, key in fake.store if space == namespace and key.startswith(prefix)]
+
     kv._internal_kv_put, kv._internal_kv_get, kv._internal_kv_del = put, get, delete
+    kv._internal_kv_list = list_keys
     experimental.internal_kv = kv
     fake.is_initialized = lambda: fake.connected
     fake.util = SimpleNamespace(get_node_ip_address=lambda: "[fd00::7]")
@@ -249,8 +253,27 @@ def test_without_a_cluster_nothing_is_asked(monkeypatch):
     monkeypatch.setattr(cluster_store, "is_connected", lambda: False)
     assert cluster.BACKEND.explain("ab") is None
     assert cluster.BACKEND.read("r1") == []
+    assert cluster.BACKEND.take("r1") == []
+    cluster.BACKEND.send("r1", b"")
     cluster.BACKEND.publish("r1", "here", {})
     cluster.BACKEND.clear("r1")
+
+
+def test_a_message_is_taken_once(ray):
+    """In the order in which they were sent, and those of other runs stay."""
+    for run_id, message in (("r1", b"1"), ("r2", b"2"), ("r1", b"3")):
+        cluster.BACKEND.send(run_id, message)
+    assert cluster.BACKEND.take("r1") == [b"1", b"3"]
+    assert cluster.BACKEND.take("r1") == []
+    assert cluster.BACKEND.take("r2") == [b"2"]
+
+
+def test_messages_that_nobody_takes_are_bounded(ray):
+    """The store is the memory of Ray's head."""
+    backend = cluster.RayBackend()
+    for number in range(3 * cluster.MAX_MESSAGES):
+        backend.send("r1", b"%d" % number)
+    assert len(backend.take("r1")) == cluster.MAX_MESSAGES
 
 
 @pytest.mark.full

@@ -209,6 +209,9 @@ def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
     class Driver:
         last_drain_seconds = 0.0
 
+        def take_last_trajectories(self):
+            calls.append("last trajectories")
+
         @contextlib.contextmanager
         def end_of_workers(self):
             calls.append("workers end")
@@ -221,7 +224,7 @@ def test_shutdown_ends_the_workers_and_not_the_run(ray, monkeypatch):
     monkeypatch.setattr(init_hook, "current_session", Driver)
     monkeypatch.setattr(init_hook.cluster, "remove", lambda: None)
     ray.shutdown()
-    assert calls == ["workers end", "shutdown", "run goes on"]
+    assert calls == ["last trajectories", "workers end", "shutdown", "run goes on"]
 
 
 def test_a_ray_without_its_private_names_can_be_shut_down(ray, monkeypatch, swallow):

@@ -1,6 +1,6 @@
 # SPDX-FileCopyrightText: The verl-otel authors
 # SPDX-License-Identifier: Apache-2.0
-"""What a run writes to Ray's store, and reads from it: the settings of the run, its ``/metrics`` targets, the stalls of its nodes.
+"""What a run writes to Ray's store, and reads from it: the settings of the run, its ``/metrics`` targets, the stalls of its nodes, trajectories.
 
 The settings are for processes that were started without our environment. The setup hook of ``ray.init`` reaches workers only if telemetry was started first. The driver therefore publishes the run, whenever it starts
 telemetry, and a worker that uses verl-otel joins it.
@@ -9,6 +9,7 @@ telemetry, and a worker that uses verl-otel joins it.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import re
@@ -31,6 +32,7 @@ from verl_otel.watchdog.cluster_backend import Note as ClusterNote
 RUNS: Final = "run"
 TARGETS: Final = "targets"
 STALLS: Final = "stalls"
+TRAJECTORIES: Final = "trajectories"
 """First parts of keys in the store."""
 PUT_TIMEOUT: Final = 1.0
 """Seconds that a process waits for the store, which may block for minutes."""
@@ -216,6 +218,8 @@ def _describe(config: Config, entries: list[TargetEntry]) -> dict[str, Any]:
 # Both are read from Ray's head process, without the dashboard, and only after a stall was detected.
 
 MAX_TEXT: Final = 200
+MAX_MESSAGES: Final = 64
+"""Messages of one process that wait in the store."""
 _EXPECTED: Final = ("OWNER_DIED", "RAY_KILL", "OUT_OF_SCOPE", "REF_DELETED")
 """Ends of an actor that were requested, or that follow from the end of its owner."""
 _DETAIL: Final = re.compile(
@@ -225,6 +229,9 @@ _DETAIL: Final = re.compile(
 
 class RayBackend:
     """The Ray cluster of this process; without a cluster every method does nothing."""
+
+    def __init__(self) -> None:
+        self._numbers = itertools.count()
 
     def explain(self, actor: str) -> DeathInfo | None:
         """Return why the process of an actor died; None if Ray does not know, or has not detected it yet."""
@@ -248,9 +255,10 @@ class RayBackend:
             cluster_store.put(key, json.dumps(note).encode())
 
     def clear(self, run_id: str) -> None:
-        """Delete all notes of a run."""
+        """Delete all notes and messages of a run."""
         if cluster_store.is_connected():
-            cluster_store.delete(make_key(STALLS, run_id), by_prefix=True)
+            for kind in (STALLS, TRAJECTORIES):
+                cluster_store.delete(make_key(kind, run_id), by_prefix=True)
 
     def read(self, run_id: str) -> list[ClusterNote]:
         """Return the notes of all nodes."""
@@ -259,6 +267,22 @@ class RayBackend:
         return [
             note for value in cluster_store.read_all(make_key(STALLS, run_id)) if (note := _parse(value)) is not None
         ]
+
+    def is_connected(self) -> bool:
+        """Return whether Ray can answer this process."""
+        return cluster_store.is_connected()
+
+    def send(self, run_id: str, message: bytes) -> None:
+        """Write a message. Where no process takes them, the next ones replace the oldest of this process: the store is the memory of Ray's head."""
+        if cluster_store.is_connected():
+            writer = f"{cluster_store.runtime_context().get_worker_id()}-{next(self._numbers) % MAX_MESSAGES}"
+            cluster_store.put(make_key(TRAJECTORIES, run_id, writer), message)
+
+    def take(self, run_id: str) -> list[bytes]:
+        """Read and delete the messages of all processes."""
+        if not cluster_store.is_connected():
+            return []
+        return cluster_store.take_all(make_key(TRAJECTORIES, run_id))
 
 
 BACKEND: Final = RayBackend()

@@ -251,6 +251,7 @@ def _wait_for_workers() -> Session | None:
     if current is None or not _is_driver():
         return None
     time.sleep(current.last_drain_seconds)
+    current.take_last_trajectories()
     return current
 
 
