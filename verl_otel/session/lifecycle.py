@@ -594,7 +594,9 @@ class Session:
                 self._watchdog.append(exporter)
         except Exception as error:
             error_boundary.may_propagate(error)
-            error_boundary.warn_once("open black box", "verl-otel: stalls and crashes will not be seen: %s. See verl-otel check", error)
+            error_boundary.warn_once(
+                "open black box", "verl-otel: stalls and crashes will not be seen: %s. See verl-otel check", error
+            )
 
     def _open_exporters(self, names: Sequence[str]) -> list[tuple[Exporter, Any]]:
         """Open exporters; one that cannot be opened is left out and logged.
